@@ -53,38 +53,40 @@ def load_earlier(address: str) -> Study:
     return optuna.load_study(study_name=name, storage=storage)
 
 
-def require_comparable(earlier: Any, directions: Sequence[str], metrics: Sequence[str]) -> None:
-    """Refuse an earlier study whose values cannot be compared with those of the new one.
+def require_same_objectives(
+    study: Study, where: str, directions: Sequence[str], metrics: Sequence[str]
+) -> None:
+    """Refuse a study whose values cannot be compared with those of a search.
 
     Args:
-        earlier: what the user passed as `begin_with`.
-        directions: of the new study.
-        metrics: of the new study; empty if the objectives have no names.
+        study: the study.
+        where: it comes from, for the message.
+        directions: of the search.
+        metrics: of the search; empty if the objectives have no names.
 
     Raises:
-        TypeError: `earlier` is not a study.
-        ValueError: it has other directions or metrics.
+        ValueError: the study has other directions or metrics.
     """
-    import optuna
-
-    if not isinstance(earlier, optuna.Study):
-        raise TypeError(
-            f"begin_with={earlier!r:.60} must be a study: optuna.load_study(study_name=..., "
-            "storage=...)."
-        )
-    earlier_directions = [direction.name.lower() for direction in earlier.directions]
-    earlier_metrics = [short_name(name) for name in earlier.metric_names or metrics]
+    study_directions = [direction.name.lower() for direction in study.directions]
+    study_metrics = study.metric_names or []
 
     # Objectives without names are compared by their directions alone.
-    same_metrics = not metrics or earlier_metrics == [short_name(name) for name in metrics]
-    if earlier_directions == list(directions) and same_metrics:
+    same_metrics = not study_metrics or not metrics
+    if not same_metrics:
+        same_metrics = _short_names(study_metrics) == _short_names(metrics)
+    if study_directions == list(directions) and same_metrics:
         return
     raise ValueError(
-        f"begin_with: the study {earlier.study_name!r} has direction={earlier_directions} and "
-        f"metrics {', '.join(earlier_metrics) or 'without names'}, but this search has "
+        f"{where}: the study {study.study_name!r} has direction={study_directions} and metrics "
+        f"{', '.join(study_metrics) or 'without names'}, but this search has "
         f"direction={list(directions)} and metrics {', '.join(metrics) or 'without names'}. "
-        "Search for the same metrics in the same directions."
+        "Search for the same metrics in the same directions, or use another study."
     )
+
+
+def _short_names(metrics: Sequence[str]) -> list[str]:
+    """Return names without `eval_`, so that `loss` and `eval_loss` are the same."""
+    return [metric.removeprefix("eval_") for metric in metrics]
 
 
 def add_earlier_trials(
@@ -148,11 +150,6 @@ def trial_with_values(hp_space: Callable[[Any], Any], values: dict[str, Any]) ->
         hp_space(trial)
     optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=0.0)
     return trial
-
-
-def short_name(metric: str) -> str:
-    """Return the name of a metric without `eval_`, so that `loss` and `eval_loss` are the same."""
-    return metric.removeprefix("eval_")
 
 
 def _copy_for_space(

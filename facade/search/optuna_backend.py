@@ -20,8 +20,7 @@ from ..arguments.enums import HPSearchBackend
 from . import retries
 from .earlier_trials import (
     add_earlier_trials,
-    require_comparable,
-    short_name,
+    require_same_objectives,
     trial_with_values,
 )
 from .forked_workers import check_jobs, optimize_in_workers
@@ -123,12 +122,20 @@ class OptunaBackend:
 
     def _open_study(self, trainer: Trainer, search: SearchRun) -> None:
         """Make the Trainer's study, and add the trials that it starts with."""
+        import optuna
+
         options = search.options
         hp_space = trainer.hp_space
         assert hp_space is not None
         check_enqueued(hp_space, options.enqueue)
-        if options.begin_with is not None:
-            require_comparable(options.begin_with, options.directions, options.metrics)
+        earlier = options.begin_with
+        if earlier is not None:
+            if not isinstance(earlier, optuna.Study):
+                raise TypeError(
+                    f"begin_with={earlier!r:.60} must be a study: "
+                    "optuna.load_study(study_name=..., storage=...)."
+                )
+            require_same_objectives(earlier, "begin_with", options.directions, options.metrics)
 
         study_options = dict(self._study_options)
         folder = None
@@ -148,11 +155,11 @@ class OptunaBackend:
 
         self._note_pruner(search, study)
         retries.retry_killed_trials(study)
-        if options.begin_with is not None:
-            added, left_out = add_earlier_trials(study, options.begin_with, hp_space)
+        if earlier is not None:
+            added, left_out = add_earlier_trials(study, earlier, hp_space)
             logger.info(
                 "Trials of %s: %s added, %s left out because hp_space cannot suggest their values.",
-                options.begin_with.study_name,
+                earlier.study_name,
                 added,
                 left_out,
             )
@@ -223,42 +230,11 @@ def make_study(
     except optuna.exceptions.StorageInternalError as error:
         raise StorageError(f"storage={location}: {error.__cause__ or error}") from error
 
-    _require_same_objectives(study, location, directions, metrics)
+    require_same_objectives(study, location, directions, metrics)
     if metrics and study.metric_names is None:
         with without_experimental_warnings():
             study.set_metric_names(list(metrics))
     return study
-
-
-def _require_same_objectives(
-    study: Study, location: str, directions: list[str], metrics: Sequence[str]
-) -> None:
-    """Refuse a study that was made for other objectives.
-
-    Args:
-        study: the study, new or loaded from its storage.
-        location: of the study, for the message.
-        directions: of the search.
-        metrics: of the search; empty if the objectives have no names.
-
-    Raises:
-        ValueError: it has other metrics or directions.
-    """
-    # A study without names of metrics fits any.
-    study_metrics = [short_name(name) for name in study.metric_names or []]
-    search_metrics = [short_name(name) for name in metrics]
-    if study_metrics and search_metrics and study_metrics != search_metrics:
-        raise ValueError(
-            f"The study {study.study_name!r} in {location} has values of "
-            f"{', '.join(study.metric_names or [])}, not of {', '.join(metrics)}. Search for the "
-            "same metrics, or pass another study_name."
-        )
-    study_directions = [direction.name.lower() for direction in study.directions]
-    if study_directions != directions:
-        raise ValueError(
-            f"The study {study.study_name!r} in {location} has direction={study_directions}, not "
-            f"{directions}. Pass the same directions, or another study_name."
-        )
 
 
 class OptunaObjective:

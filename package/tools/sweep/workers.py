@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from ...facade.search import retries
-from ...facade.search.earlier_trials import ORIGIN, add_earlier_trials, require_comparable
+from ...facade.search.earlier_trials import ORIGIN, add_earlier_trials, require_same_objectives
 from ...facade.search.optuna_backend import best_trials, make_study
 from ...facade.search.report import locations_of, write_report
 from ...facade.search.samplers import make_pruner, make_sampler
@@ -103,7 +103,7 @@ class Sweep:
         """
         plan = self.plan
         if plan.begin_with:
-            require_comparable(plan.begin_with, plan.direction, plan.metric)
+            require_same_objectives(plan.begin_with, "--begin-with", plan.direction, plan.metric)
 
         # The study. The sweep prints failures itself, in fewer words than optuna.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
