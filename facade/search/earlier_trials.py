@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .metric_objective import directions_of
 from .storages import open_storage, without_password
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def require_same_objectives(
     Raises:
         ValueError: the study has other directions or metrics.
     """
-    study_directions = [direction.name.lower() for direction in study.directions]
+    study_directions = directions_of(study)
     study_metrics = study.metric_names or []
 
     # Objectives without names are compared by their directions alone.

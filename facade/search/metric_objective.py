@@ -13,6 +13,8 @@ from ..evaluation.best_metric import MissingMetricError
 from .hyperparameters import default_compute_objective
 
 if TYPE_CHECKING:
+    from optuna import Study
+
     from ...callbacks import TrainerState
 
 logger = logging.getLogger(__name__)
@@ -52,6 +54,32 @@ def metric_names(compute: Compute | str | Sequence[str] | None) -> list[str]:
     if isinstance(compute, (list, tuple)):
         return list(compute)
     return []
+
+
+def objective_names(metrics: Sequence[str], count: int) -> list[str]:
+    """Return the metrics of objectives, or names for objectives without metrics.
+
+    Args:
+        metrics: one for each objective; empty if the objectives have no names.
+        count: number of objectives.
+    """
+    if metrics:
+        return list(metrics)
+    if count == 1:
+        return ["the objective"]
+    return [f"objective {index}" for index in range(count)]
+
+
+def describe_goal(directions: Sequence[str], metrics: Sequence[str]) -> str:
+    """Describe objectives, such as `maximize accuracy`; see `objective_names`."""
+    names = objective_names(metrics, len(directions))
+    pairs = zip(directions, names, strict=True)
+    return ", ".join(f"{direction} {name}" for direction, name in pairs)
+
+
+def directions_of(study: Study) -> list[str]:
+    """Return `minimize` or `maximize` for each objective of a study."""
+    return [direction.name.lower() for direction in study.directions]
 
 
 def usual_directions(names: Sequence[str], option: str, metric_option: str) -> list[str]:

@@ -363,10 +363,9 @@ def _why_none_completed(trials: list[FrozenTrial]) -> str:
     """Return the message for a study without a completed trial."""
     if not trials:
         return "No trial completed: the timeout was reached before one started. Raise timeout."
-    interrupted = retries.interrupted(trials)
-    state_counts = Counter(retries.state_of(trial, interrupted).lower() for trial in trials)
-    counts = ", ".join(f"{number} {state}" for state, number in state_counts.items())
-    failures = retries.format_failures(retries.failure_reasons(trials))
-    if failures:
-        return f"No trial completed: {counts}.{failures}"
-    return f"No trial completed: {counts}. Let the pruner prune less, e.g. with n_warmup_steps."
+    state_counts = Counter(retries.states(trials))
+    counts = ", ".join(f"{number} {state.lower()}" for state, number in state_counts.items())
+    advice = retries.format_failures(retries.failure_reasons(trials))
+    if not advice:
+        advice = " Let the pruner prune less, e.g. with n_warmup_steps."
+    return f"No trial completed: {counts}.{advice}"

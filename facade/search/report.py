@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import csv
-import io
+import itertools
 import json
 import logging
 import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from ...callbacks._files import write_whole
 from ...lightning_modules.common.libraries import is_installed
-from .retries import COMMAND, FOLDER, LOG, failure_reasons, interrupted, state_of
+from .metric_objective import describe_goal, directions_of, objective_names
+from .retries import COMMAND, FOLDER, LOG, failure_reasons, states
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 logger = logging.getLogger(__name__)
-
-_PLOTS = ("optimization_history", "parallel_coordinate", "slice", "param_importances")
-"""Plots of `optuna.visualization` that show one objective."""
 
 Row = dict[str, Any]
 """The values of a trial for the columns of `trials.csv`."""
@@ -66,25 +63,29 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(study)
-    best = study.best_trials
+    columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
 
     # The data.
-    summary = json.dumps(_summary(study, best), indent=2, default=str, allow_nan=False)
-    write_whole(folder / "best.json", f"{summary}\n".encode())
-    write_whole(folder / "trials.csv", _as_csv(rows).encode())
+    summary = json.dumps(_summary(study, rows), indent=2, default=str, allow_nan=False)
+    (folder / "best.json").write_text(f"{summary}\n", encoding="utf-8")
+    with (folder / "trials.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
-    # The page.
+    # The page: tables and plots.
     require_plotly()
-    best_rows = [rows[trial.number] for trial in best]
-    failed_rows = [row for row in rows if row["failure"]]
-    figures = [
-        *_tables("Best trials", best_rows, folder),
-        *_tables("Failed trials", failed_rows, folder),
-        *_plots(study),
-        *_tables("All trials", rows, folder),
-    ]
+    tables = {
+        "Best trials": [rows[trial.number] for trial in study.best_trials],
+        "Failed trials": [row for row in rows if row["failure"]],
+        "All trials": rows,
+    }
+    figures = [*_plots(study)]
+    for title, table_rows in tables.items():
+        if table_rows:
+            figures.append(_table_figure(title, columns, table_rows, folder))
     page = folder / "report.html"
-    write_whole(page, _page(study, figures).encode())
+    page.write_text(_page(study, figures), encoding="utf-8")
     logger.info("The report of the search is in %s.", page)
     return page
 
@@ -92,28 +93,23 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
 def table(study: Study) -> list[Row]:
     """Return a row for each trial, with its parameters as the last columns."""
     trials = study.get_trials(deepcopy=False)
-    interrupted_numbers = interrupted(trials)
     reasons = failure_reasons(trials)
-    goals = ", ".join(_goals(study))
+    goal = _goal(study)
     rows = []
-    for trial in trials:
+    for trial, state in zip(trials, states(trials), strict=True):
         row: Row = {
             "trial": trial.number,
-            "state": state_of(trial, interrupted_numbers),
+            "state": state,
             "failure": reasons.get(trial.number),
-            "objective": goals,
+            "objective": goal,
         }
         # A trial that did not complete has no values.
         values = trial.values or [None] * len(study.directions)
         for index, value in enumerate(values):
             column = "value" if len(values) == 1 else f"value_{index}"
             row[column] = value
-
-        seconds = None
         if trial.duration is not None:
-            seconds = round(trial.duration.total_seconds(), 2)
-        row["seconds"] = seconds
-        row["reports"] = len(trial.intermediate_values)
+            row["seconds"] = round(trial.duration.total_seconds(), 2)
         row.update(locations_of(trial))
 
         # A parameter may have the name of another column.
@@ -133,77 +129,37 @@ def locations_of(trial: FrozenTrial) -> dict[str, str]:
     return locations
 
 
-def _objective_names(study: Study) -> list[str]:
-    """Return the names of the objectives, such as `accuracy`, or their numbers without names."""
-    if study.metric_names:
-        return list(study.metric_names)
-    if len(study.directions) == 1:
-        return ["the objective"]
-    return [f"objective {index}" for index in range(len(study.directions))]
-
-
-def _goals(study: Study) -> list[str]:
+def _goal(study: Study) -> str:
     """Return the objectives with their directions, such as `maximize accuracy`."""
-    goals = []
-    for direction, name in zip(study.directions, _objective_names(study), strict=True):
-        goals.append(f"{direction.name.lower()} {name}")
-    return goals
+    return describe_goal(directions_of(study), study.metric_names or [])
 
 
-def _summary(study: Study, best: Sequence[FrozenTrial]) -> dict[str, Any]:
+def _summary(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the content of `best.json`."""
-    trials = study.get_trials(deepcopy=False)
-    interrupted_numbers = interrupted(trials)
-    state_counts = Counter(state_of(trial, interrupted_numbers).lower() for trial in trials)
-
     # With several objectives there may be several best trials.
-    best_entries = []
-    for trial in best:
+    best = []
+    for trial in study.best_trials:
         entry = {
             "trial": trial.number,
-            "values": [_json_number(value) for value in trial.values],
+            # JSON has no infinity: that is written as text.
+            "values": [value if math.isfinite(value) else str(value) for value in trial.values],
             **locations_of(trial),
             "parameters": trial.params,
         }
-        best_entries.append(entry)
-
+        best.append(entry)
     return {
         "study": study.study_name,
-        "directions": [direction.name.lower() for direction in study.directions],
+        "directions": directions_of(study),
         "metrics": study.metric_names,
-        "trials": len(trials),
-        "states": dict(state_counts),
-        "best": best_entries,
+        "trials": len(rows),
+        "states": Counter(row["state"].lower() for row in rows),
+        "best": best,
     }
-
-
-def _json_number(value: float) -> float | str:
-    """Return a number for JSON, which has no infinity: that is written as text."""
-    return value if math.isfinite(value) else str(value)
-
-
-def _as_csv(rows: Iterable[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _columns(rows: Iterable[Row]) -> list[str]:
-    """Return the columns of all rows, in the order of their first appearance."""
-    columns: dict[str, None] = {}
-    for row in rows:
-        columns.update(dict.fromkeys(row))
-    return list(columns)
-
-
-# --- the page
 
 
 def _page(study: Study, figures: Sequence[Figure]) -> str:
     """Return the page as HTML."""
-    title = escape(f"{study.study_name}: {', '.join(_goals(study))}")
+    title = escape(f"{study.study_name}: {_goal(study)}")
     parts = [f"<!doctype html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1>"]
     for figure in figures:
         # The JavaScript of plotly is written into the page once, with the first figure.
@@ -212,61 +168,59 @@ def _page(study: Study, figures: Sequence[Figure]) -> str:
     return "\n".join(parts)
 
 
-def _tables(title: str, rows: Sequence[Row], folder: Path) -> list[Figure]:
-    """Return a figure with a table of trials; no figure if there are no trials."""
+def _table_figure(title: str, columns: Sequence[str], rows: Sequence[Row], folder: Path) -> Figure:
+    """Return a figure with a table of trials."""
     from plotly import graph_objects
 
-    if not rows:
-        return []
-
     # Plotly takes the cells column by column.
-    columns = _columns(rows)
     cells = []
     for column in columns:
         cells.append([_format_cell(column, row.get(column), folder) for row in rows])
     header = {"values": [escape(column) for column in columns]}
     table = graph_objects.Table(header=header, cells={"values": cells})
-    figure = graph_objects.Figure(table)
-    return [figure.update_layout(title=title)]
+    return graph_objects.Figure(table, layout={"title": title})
 
 
-def _format_cell(column: str, value: Any, folder: Path) -> str:
+def _format_cell(column: str, value: object, folder: Path) -> str:
     """Return a value as HTML; a folder or a log as a link relative to the folder of the page."""
     if value is None:
         return ""
-    if column in ("folder", "log"):
-        link = quote(os.path.relpath(value, folder))
-        text = escape(os.path.basename(value))
-        return f'<a href="{link}">{text}</a>'
     if isinstance(value, float):
         return f"{value:.6g}"
-    return escape(str(value))
+    text = str(value)
+    if column in ("folder", "log"):
+        link = quote(os.path.relpath(text, folder))
+        return f'<a href="{link}">{escape(os.path.basename(text))}</a>'
+    return escape(text)
 
 
-def _plots(study: Study) -> list[Figure]:
+def _plots(study: Study) -> Iterator[Figure]:
     """Return optuna's plots, except those for which the study has too few trials or objectives."""
     from optuna import visualization
 
-    plot_calls = [
+    plots = [
         partial(visualization.plot_intermediate_values, study),
         partial(visualization.plot_pareto_front, study),
     ]
-    for index, objective_name in enumerate(_objective_names(study)):
-        value_of = partial(_objective_value, index)
-        for plot_name in _PLOTS:
-            plot = getattr(visualization, f"plot_{plot_name}")
-            plot_calls.append(partial(plot, study, target=value_of, target_name=objective_name))
+    names = objective_names(study.metric_names or [], len(study.directions))
+    for index, name in enumerate(names):
+        objective = {"target": partial(_objective_value, index), "target_name": name}
+        for plot in (
+            visualization.plot_optimization_history,
+            visualization.plot_parallel_coordinate,
+            visualization.plot_slice,
+            visualization.plot_param_importances,
+        ):
+            plots.append(partial(plot, study, **objective))
 
     # Optuna raises where a study does not have what a plot needs.
-    figures = []
-    for plot_call in plot_calls:
+    for plot in plots:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                figures.append(plot_call())
+                yield plot()
         except Exception as error:
-            logger.info("The report has no %s: %s", plot_call.func.__name__, error)
-    return figures
+            logger.info("The report has no %s: %s", plot.func.__name__, error)
 
 
 def _objective_value(index: int, trial: FrozenTrial) -> float:

@@ -91,24 +91,23 @@ def interrupted(trials: Iterable[FrozenTrial]) -> set[int]:
     return numbers
 
 
-def state_of(trial: FrozenTrial, interrupted: set[int]) -> str:
-    """Return optuna's state of a trial, or INTERRUPTED, which optuna counts as failed.
-
-    Args:
-        trial: the trial.
-        interrupted: see the function of that name.
-    """
-    if trial.number in interrupted and trial.state.name == "FAIL":
-        return "INTERRUPTED"
-    return trial.state.name
+def states(trials: Sequence[FrozenTrial]) -> list[str]:
+    """Return optuna's state of each trial, or INTERRUPTED, which optuna counts as failed."""
+    interrupted_numbers = interrupted(trials)
+    names = []
+    for trial in trials:
+        name = trial.state.name
+        if name == "FAIL" and trial.number in interrupted_numbers:
+            name = "INTERRUPTED"
+        names.append(name)
+    return names
 
 
 def failure_reasons(trials: Sequence[FrozenTrial]) -> dict[int, str]:
     """Return why each failed trial failed, by its number; interrupted trials are left out."""
-    interrupted_numbers = interrupted(trials)
     reasons = {}
-    for trial in trials:
-        if state_of(trial, interrupted_numbers) == "FAIL":
+    for trial, state in zip(trials, states(trials), strict=True):
+        if state == "FAIL":
             reasons[trial.number] = trial.user_attrs.get(
                 FAILURE, "its process exited without reporting an error"
             )

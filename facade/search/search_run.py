@@ -20,7 +20,7 @@ from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
 from ...lightning_modules.common.local_paths import is_address
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_compute_objective
-from .metric_objective import objective_value, why_unusable
+from .metric_objective import describe_goal, objective_value, why_unusable
 from .retries import FOLDER, Start
 from .trial_folders import folder_name
 
@@ -89,11 +89,7 @@ class SearchOptions:
     @property
     def goal(self) -> str:
         """Describe the objectives, such as `maximize accuracy`."""
-        names = self.metrics or ["the objective"] * len(self.directions)
-        goals = []
-        for direction, name in zip(self.directions, names, strict=True):
-            goals.append(f"{direction} {name}")
-        return ", ".join(goals)
+        return describe_goal(self.directions, self.metrics)
 
 
 class SearchOwner(Protocol):

@@ -1,5 +1,7 @@
 """The plan of a sweep: the options of its command line, and values that follow from them."""
 
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 from argparse import Namespace
@@ -72,7 +74,6 @@ class SweepPlan(Namespace):
     @property
     def goal(self) -> str:
         """Describe the objectives, such as `maximize eval_accuracy`."""
-        goals = []
-        for direction, metric in zip(self.direction, self.metric, strict=True):
-            goals.append(f"{direction} {metric}")
-        return ", ".join(goals)
+        from ...facade.search.metric_objective import describe_goal
+
+        return describe_goal(self.direction, self.metric)
