@@ -1,4 +1,4 @@
-"""Trials of an earlier study, added to a new one so that its sampler and pruner know them."""
+"""Trials that a study begins with: given values, and the trials of an earlier study."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...lightning_modules.common.suggestions import did_you_mean
 from .metric_objective import directions_of
 from .storages import open_storage, without_password
 
@@ -127,6 +128,21 @@ def add_earlier_trials(
             added.append(copied)
     study.add_trials(added)
     return len(added), left_out
+
+
+def check_enqueued(hp_space: Callable[[Any], Any], points: Sequence[dict[str, Any]]) -> None:
+    """Refuse queued values that the space does not suggest; optuna would ignore or accept them.
+
+    Raises:
+        ValueError: the message names the value.
+    """
+    for point in points:
+        suggested = trial_with_values(hp_space, point).params
+        for name in point.keys() - suggested.keys():
+            raise ValueError(
+                f"enqueue has {name}={point[name]!r}, but the space does not suggest "
+                f"{name!r}.{did_you_mean(name, suggested)}"
+            )
 
 
 def trial_with_values(hp_space: Callable[[Any], Any], values: dict[str, Any]) -> Trial:

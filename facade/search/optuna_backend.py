@@ -9,7 +9,7 @@ import os
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,8 +20,8 @@ from ..arguments.enums import HPSearchBackend
 from . import retries
 from .earlier_trials import (
     add_earlier_trials,
+    check_enqueued,
     require_same_objectives,
-    trial_with_values,
 )
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
@@ -178,21 +178,6 @@ class OptunaBackend:
                 "pruner=%s prunes nothing: optuna compares single numbers, and the search has "
                 "several objectives.",
                 type(study.pruner).__name__,
-            )
-
-
-def check_enqueued(hp_space: Callable[[Any], Any], points: list[dict[str, Any]]) -> None:
-    """Refuse queued values that the space does not suggest; optuna would ignore or accept them.
-
-    Raises:
-        ValueError: the message names the value.
-    """
-    for point in points:
-        suggested = trial_with_values(hp_space, point).params
-        for name in point.keys() - suggested.keys():
-            raise ValueError(
-                f"enqueue has {name}={point[name]!r}, but hp_space does not suggest "
-                f"{name!r}.{did_you_mean(name, suggested)}"
             )
 
 

@@ -21,9 +21,9 @@ from optuna.distributions import (
     IntDistribution,
     check_distribution_compatibility,
 )
-from optuna.trial import create_trial
 
 from ...facade.arguments.trial_values import cast_to_field
+from ...facade.search.earlier_trials import check_enqueued
 from ...lightning_modules.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -74,21 +74,9 @@ class Parameter:
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
-        distribution = self.distribution
-        if isinstance(distribution, CategoricalDistribution):
-            if self.is_constant:
-                return distribution.choices[0]
-            return trial.suggest_categorical(self.name, distribution.choices)
-
-        low = distribution.low
-        high = distribution.high
-        if isinstance(distribution, IntDistribution):
-            return trial.suggest_int(
-                self.name, int(low), int(high), step=distribution.step, log=distribution.log
-            )
-        return trial.suggest_float(
-            self.name, low, high, step=distribution.step, log=distribution.log
-        )
+        if self.is_constant:
+            return self.values()[0]
+        return trial._suggest(self.name, self.distribution)
 
     def values(self) -> Sequence[Value]:
         """Return all values of the parameter.
@@ -112,7 +100,7 @@ class Space:
     """The parameters of a sweep."""
 
     parameters: Sequence[Parameter]
-    enqueue: Sequence[Mapping[str, Value]] = ()
+    enqueue: Sequence[dict[str, Value]] = ()
     """Values of the first trials."""
 
     def suggest(self, trial: Trial) -> dict[str, Value]:
@@ -187,7 +175,7 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
         example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
         raise ValueError(f"--space {path}: write an entry for each parameter, such as {example}.")
     points = content.get("enqueue", [])
-    if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
+    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise ValueError(
             f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}."
         )
@@ -209,15 +197,9 @@ def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
     if problems:
         raise ValueError(f"--space {path}:\n" + "\n".join(problems))
 
-    # Queued values have to be in the space too.
-    distributions = {name: parameter.distribution for name, parameter in parameters.items()}
-    for point in points:
-        point_distributions: dict[str, BaseDistribution] = {}
-        for name in point:
-            _require_one_of("enqueue: ", name, distributions)
-            point_distributions[name] = distributions[name]
-        create_trial(params=dict(point), distributions=point_distributions, value=0.0)
-    return Space(parameters=list(parameters.values()), enqueue=points)
+    space = Space(parameters=list(parameters.values()), enqueue=points)
+    check_enqueued(space.suggest, points)
+    return space
 
 
 class _SpaceLoader(yaml.SafeLoader):
@@ -324,28 +306,26 @@ def _read_range(
         entry: has low and high, and may have step, log and type.
         argument_type: of the training argument of this name; None without one.
     """
-    low = _read_number("low", entry.get("low"))
-    high = _read_number("high", entry.get("high"))
-    step = None
+    numbers: dict[str, Any] = {
+        "low": _read_number("low", entry.get("low")),
+        "high": _read_number("high", entry.get("high")),
+    }
     if entry.get("step") is not None:
-        step = _read_number("step", entry["step"])
-    numbers = [low, high] if step is None else [low, high, step]
-    is_whole = all(isinstance(number, int) for number in numbers)
+        numbers["step"] = _read_number("step", entry["step"])
+    is_whole = all(isinstance(number, int) for number in numbers.values())
     range_type = entry.get("type")
     if range_type == "int" and not is_whole:
-        raise ValueError(
-            f"the range of an int needs whole numbers, but it is from {low} to {high}, step {step}."
-        )
+        raise ValueError(f"the range of an int needs whole numbers, but it has {numbers}.")
 
     # A range of a float argument has floats, even if low and high are whole.
     if range_type is None and _number_types(argument_type) == {float}:
-        is_number_of_steps = name in _STEPS_OR_RATIOS and high > 1
+        is_number_of_steps = name in _STEPS_OR_RATIOS and numbers["high"] > 1
         is_whole = is_whole and is_number_of_steps
 
     log = entry.get("log", False)
     if is_whole and range_type != "float":
-        return IntDistribution(int(low), int(high), log, int(step or 1))
-    return FloatDistribution(low, high, log, step)
+        return IntDistribution(log=log, **numbers)
+    return FloatDistribution(log=log, **numbers)
 
 
 def _read_number(key: str, value: Any) -> int | float:
