@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -15,7 +15,7 @@ from ..arguments.trial_values import apply
 from . import sweep_reports
 from .hyperparameters import default_compute_objective
 from .metric_objective import metric_names, objective_from, report_position, usual_directions
-from .retries import failure_reasons, format_failures
+from .retries import failure_reasons, format_failures, is_pruned
 from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, recreate_accelerator
 from .trial_folders import folder_name
 
@@ -207,61 +207,36 @@ class HyperparameterSearch:
         sweep_reports.report(trainer, step, metrics)
         if trainer.hp_search_backend is None or trial is None:
             return
-        if search is None:
-            self._report_to_script_trial(trial, step, metrics)
-            return
 
-        # Also where nothing is reported: the objective of the last evaluation is that of the trial.
-        value = search.judge(metrics)
-        if search.is_over:
-            return
+        if search is None:
+            # `train(trial=...)` of a script with its own loop over trials.
+            unit = "steps"
+            compute = trainer.compute_objective or default_compute_objective
+            trainer.objective = compute(dict(metrics))
+        else:
+            # Also where nothing is reported: the objective of the last evaluation is that of the
+            # trial.
+            unit = search.options.pruning_unit
+            search.judge(metrics)
+            if search.is_over:
+                return
+
+        value = trainer.objective
         if isinstance(trial, dict):
             from .ray_backend import report as report_to_ray
 
             report_to_ray(trainer, metrics, value)
-        elif not isinstance(value, list):
-            self._report_to_optuna(search, cast("Trial | SharedTrial", trial), step, value)
-
-    def _report_to_script_trial(
-        self, trial: AnyTrial, step: int, metrics: dict[str, float]
-    ) -> None:
-        """Report to a trial that a script with its own loop over trials passes to `train`."""
-        trainer = self.trainer
-        compute = trainer.compute_objective or default_compute_objective
-        trainer.objective = compute(dict(metrics))
-        if not hasattr(trial, "should_prune") or not isinstance(trainer.objective, (int, float)):
             return
-        optuna_trial = cast("Trial", trial)
-        optuna_trial.report(trainer.objective, step)
-        if optuna_trial.should_prune():
-            self._prune(f"Pruned at step {step}.")
-
-    def _report_to_optuna(
-        self, search: SearchRun, trial: Trial | SharedTrial, step: int, value: float
-    ) -> None:
-        """Report an objective, and end the trial if it is pruned."""
-        unit = search.options.pruning_unit
-        position = report_position(self.trainer.state, step, unit)
-        if position is None:
+        position = report_position(trainer.state, step, unit)
+        if not isinstance(value, (int, float)) or position is None:
             return
-        # Optuna keeps the first value of a position, and warns of a second one.
-        if position not in search.reported:
-            search.reported.add(position)
-            trial.report(value, position)
-        if trial.should_prune():
-            self._prune(
+        if is_pruned(cast("Trial | SharedTrial", trial), value, position):
+            import optuna
+
+            sweep_reports.end_training(trainer)
+            raise optuna.TrialPruned(
                 f"Pruned at {unit.removesuffix('s')} {position}, with an objective of {value:.6g}."
             )
-
-    def _prune(self, message: str) -> NoReturn:
-        """End the training of a pruned trial."""
-        import optuna
-
-        trainer = self.trainer
-        trainer.control = trainer.callback_handler.on_train_end(
-            trainer.args, trainer.state, trainer.control
-        )
-        raise optuna.TrialPruned(message)
 
     def _write_report(self, report: bool | str) -> None:
         """Write the report of the search, see `SearchOptions.report`."""

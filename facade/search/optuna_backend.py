@@ -285,13 +285,12 @@ class OptunaObjective:
         in_study = _trial_in_study(trial)
         retries.record_worker(self.study, in_study)
         origin = retries.origin_of(self.study, trial)
-        reported = retries.reported_steps(self.study, trial.number)
         if origin == trial.number or not search.options.resume_trials:
             owner = retries.owner_of(in_study, renew=True)
-            return retries.Start(trial.number, owner, reported)
+            return retries.Start(trial.number, owner)
 
         # A retry resumes in the folder of the trial that was interrupted.
-        start = retries.Start(origin, retries.owner_of(in_study), reported)
+        start = retries.Start(origin, retries.owner_of(in_study))
         search.starts[trial.number] = start
         folder = search.run_dir(trial)
         checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import uuid
+import warnings
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,8 +46,6 @@ class Start(NamedTuple):
     """The number of the trial; for a retry that resumes, that of the first trial it retries."""
     owner: str
     """The owner of its folder, see `claim_folder`."""
-    reported: list[int] = []
-    """The steps, or epochs, for which the trial that it retries has reported values."""
     checkpoint: str | None = None
     """The checkpoint that it resumes from; None to start from scratch."""
 
@@ -210,9 +209,19 @@ def possibly_killed_trials(study: Study) -> list[int]:
     return numbers
 
 
-def reported_steps(study: Study, number: int) -> list[int]:
-    """Return the steps, or epochs, for which a trial has values, also from the trial it retries."""
-    return list(_stored_trial(study, number).intermediate_values)
+def is_pruned(trial: Trial | SharedTrial, value: float, position: int) -> bool:
+    """Report a value to a trial, and return whether the trial is pruned.
+
+    Args:
+        trial: the trial; a retry has the values of the trial that it retries.
+        value: ignored if the trial has a value for this position.
+        position: the step, or the epoch.
+    """
+    with warnings.catch_warnings():
+        # Optuna keeps the first value of a position, and warns of a second one.
+        warnings.simplefilter("ignore", UserWarning)
+        trial.report(value, position)
+    return trial.should_prune()
 
 
 def _owner_state(trial: FrozenTrial) -> str | None:

@@ -137,8 +137,6 @@ class SearchRun:
         """What the trials of this process started with, by number."""
         self.folders: dict[int, Path] = {}
         """The folders of trials, by number."""
-        self.reported: set[int] = set()
-        """The steps, or epochs, for which the current trial has reported values."""
         self.metrics: dict[str, float] = {}
         """The metrics of the last evaluation."""
         self.folder: str | None = None
@@ -406,7 +404,6 @@ class SearchRun:
         self.best_model.move_to_cpu()
         self._require_model(trial)
         self.starts[trial.number] = start
-        self.reported = set(start.reported)
 
     def _require_model(self, trial: OptunaTrial | dict[str, Any]) -> None:
         """Make a model if `model_init` failed in the previous trial.

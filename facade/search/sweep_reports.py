@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from ...lightning_modules.common.claimed_folder import is_claimed
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
 from .metric_objective import look_up, objective_from, objective_value, report_position
-from .retries import reported_steps
+from .retries import is_pruned
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -50,8 +50,6 @@ class _TrialState:
     channel: Channel | None = None
     in_study: Trial | None = None
     """The trial in the study, once process 0 has loaded it."""
-    reported: set[int] = field(default_factory=set)
-    """The steps, or epochs, for which the trial has reported values."""
 
 
 _trial_state = _TrialState()
@@ -130,10 +128,15 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
         _trial_state.channel = Channel()
     position = report_position(trainer.state, step, trial.unit)
     if _is_pruned(trial, metrics, position, _trial_state.channel.run_on_first):
-        trainer.control = trainer.callback_handler.on_train_end(
-            trainer.args, trainer.state, trainer.control
-        )
+        end_training(trainer)
         raise EndedBySweep(0)
+
+
+def end_training(trainer: Trainer) -> None:
+    """Let the callbacks of a pruned training end it; trackers close their runs."""
+    trainer.control = trainer.callback_handler.on_train_end(
+        trainer.args, trainer.state, trainer.control
+    )
 
 
 def _require_values(trial: ChildTrial, trainer: Trainer) -> None:
@@ -308,20 +311,12 @@ def _should_prune(trial: ChildTrial, position: int, value: float) -> bool:
     state = _trial_state
     if state.in_study is None:
         state.in_study = _load_trial(trial)
-        # A retry has the values of the trial that it retries.
-        state.reported.update(reported_steps(state.in_study.study, trial.number))
-
-    # Optuna keeps the first value of a position, and warns of a second one.
-    if position not in state.reported:
-        state.reported.add(position)
-        state.in_study.report(value, position)
-
-    is_pruned = state.in_study.should_prune()
-    if is_pruned:
-        result = TrialResult.read(trial.result)
-        result.pruned = f"{trial.unit.removesuffix('s')} {position}"
-        result.write(trial.result)
-    return is_pruned
+    if not is_pruned(state.in_study, value, position):
+        return False
+    result = TrialResult.read(trial.result)
+    result.pruned = f"{trial.unit.removesuffix('s')} {position}"
+    result.write(trial.result)
+    return True
 
 
 def _load_trial(trial: ChildTrial) -> Trial:

@@ -272,7 +272,8 @@ class ScriptRun:
         """Report the evaluations to the study, unless the script has done so for its pruner."""
         if self.plan.pruner != "none" or len(self.plan.metric) > 1:
             return
-        reported = set(retries.reported_steps(self.study, self.trial.number))
+        stored_trial = self.study.get_trials(deepcopy=False)[self.trial.number]
+        reported = set(stored_trial.intermediate_values)
         for step, values, _ in evaluations:
             if step is not None and step not in reported:
                 reported.add(step)
