@@ -12,7 +12,6 @@ import sys
 import textwrap
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
@@ -308,10 +307,10 @@ def _complete_space(plan: SweepPlan) -> None:
     from .space import read_space
 
     is_grid = plan.sampler == "grid"
-    arguments = {}
+    plan.argument_types = {}
     if plan.values_as == "arguments":
-        arguments = declared_types(Seq2SeqTrainingArguments)
-    plan.space = read_space(str(plan.space), arguments)
+        plan.argument_types = declared_types(Seq2SeqTrainingArguments)
+    plan.space = read_space(str(plan.space), plan.argument_types)
     if plan.space.enqueue and is_grid:
         raise ValueError("enqueue: --sampler grid tries all values anyway. Leave one of them out.")
     plan.points = plan.space.grid() if is_grid else []
@@ -421,25 +420,18 @@ def _options_of_rerun(plan: SweepPlan) -> list[str]:
 
 def _warn_of_unknown_names(plan: SweepPlan) -> None:
     """Warn of parameters that are not training arguments: their names may be misspelt."""
-    from optuna.distributions import IntDistribution
-
-    from ...facade import Seq2SeqTrainingArguments
     from ...lightning_modules.common.suggestions import did_you_mean
 
     if plan.values_as != "arguments":
         return
-    argument_names = {field.name for field in fields(Seq2SeqTrainingArguments)}
     for parameter in plan.space.parameters:
         name = parameter.name
-        if name in argument_names:
-            continue
-        is_whole = isinstance(parameter.distribution, IntDistribution)
-        value_type = ", a whole number" if is_whole else ""
-        print(
-            f"{name} is not a training argument.{did_you_mean(name, argument_names)} The script "
-            f"gets it as --{name}{value_type}.",
-            file=sys.stderr,
-        )
+        if name not in plan.argument_types:
+            print(
+                f"{name} is not a training argument.{did_you_mean(name, plan.argument_types)} The "
+                f"script gets it as --{name}.",
+                file=sys.stderr,
+            )
 
 
 def _warn_of_batch_sizes(plan: SweepPlan) -> None:

@@ -27,6 +27,8 @@ class SweepPlan(Namespace):
     command: list[str]
     """The command that starts the script, without these arguments."""
     space: Space
+    argument_types: dict[str, Any]
+    """The types of the training arguments by name; empty if the script gets no values as such."""
     values_as: str
     """How the script gets values: as `arguments`, `options` or `environment`."""
     points: list[dict[str, Any]]

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import fields
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -165,29 +164,23 @@ def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial)
     Returns:
         the options to add to the command line of the script.
     """
-    from ...facade import Seq2SeqTrainingArguments
-
     if plan.values_as == "environment":
         return []
 
     # TrainingArguments read the values of their fields from the trial; all others are options.
     trial.sets_fields = plan.values_as == "arguments"
-    field_names: set[str] = set()
-    if trial.sets_fields:
-        field_names = {field.name for field in fields(Seq2SeqTrainingArguments)}
+    flags = plan.space.flags()
     for name, value in values.items():
-        if name in field_names:
+        if name in plan.argument_types:
             trial.values[name] = value
         else:
             trial.options[name] = value
 
-    # A flag that is off, and null, cannot be written as an option: they are left out.
-    flags = plan.space.flags()
-    for name, value in values.items():
-        if name in flags and value:
-            trial.words[name] = f"--{name}"
-        elif name not in flags and value is not None:
+        # A flag that is off, and null, cannot be written as an option: they are left out.
+        if name not in flags and value is not None:
             trial.words[name] = f"--{name}={value}"
+        elif value:
+            trial.words[name] = f"--{name}"
     return [word for name, word in trial.words.items() if name in trial.options]
 
 

@@ -77,8 +77,8 @@ class ScriptRun:
         self.log = self._log_file()
         self.result = self.log.with_suffix(".json")
 
-    def run(self, values: dict[str, Value], gpus: str | None) -> float | list[float]:
-        """Run the script, and return the value of the trial.
+    def run(self, values: dict[str, Value], gpus: str | None) -> list[float]:
+        """Run the script, and return the values of the trial, one for each objective.
 
         Args:
             values: of the trial, by name.
@@ -170,8 +170,8 @@ class ScriptRun:
             training=self.plan.training,
         )
 
-    def _judge(self, status: int) -> float | list[float]:
-        """Return the value of the trial.
+    def _judge(self, status: int) -> list[float]:
+        """Return the values of the trial.
 
         Args:
             status: the exit status of the script.
@@ -300,29 +300,23 @@ class ScriptRun:
                 break
         return f"its evaluations have {problem} They have: {', '.join(seen)}. Choose with --metric"
 
-    def _value(self, evaluations: list[list[float]]) -> float | list[float]:
-        """Return the value of the trial: that of the last evaluation, or of the best one.
+    def _value(self, evaluations: list[list[float]]) -> list[float]:
+        """Return the values of the trial: those of the last evaluation, or of the best one.
 
         Args:
             evaluations: the values of each; not empty.
 
         Raises:
-            Unusable: the value is NaN or infinite.
+            Unusable: a value is NaN or infinite.
         """
         plan = self.plan
         values = evaluations[-1]
-        # NaN would compare as neither better nor worse.
         if plan.value == "best":
-            usable = []
-            for candidate in evaluations:
-                if why_unusable(candidate, plan.direction) is None:
-                    usable.append(candidate)
+            # NaN would compare as neither better nor worse.
+            usable = [each for each in evaluations if why_unusable(each, plan.direction) is None]
             choose = max if plan.direction[0] == "maximize" else min
             values = choose(usable, default=values)
-
         problem = why_unusable(values, plan.direction, plan.metric)
         if problem is not None:
             raise Unusable(problem)
-        if len(values) == 1:
-            return values[0]
         return values

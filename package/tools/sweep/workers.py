@@ -4,6 +4,7 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import fcntl
 import queue
 import signal
 import sys
@@ -30,11 +31,6 @@ from ...lightning_modules.search.taken_trials import TrialTakenError, discard_if
 from .plan import SweepError, SweepPlan
 from .trial_script import ScriptFailed, ScriptKilled, ScriptRun, Unusable
 
-try:
-    import fcntl
-except ImportError:  # on Windows
-    fcntl = None
-
 if TYPE_CHECKING:
     from optuna import Study, Trial
 
@@ -52,12 +48,10 @@ def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iter
 
     A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
     """
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if sys.platform != "win32":
-        numbers.append(signal.SIGHUP)
-    original_handlers = {number: signal.getsignal(number) for number in numbers}
-    for number, original in original_handlers.items():
-        if original != signal.SIG_IGN:
+    original_handlers = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        original_handlers[number] = signal.getsignal(number)
+        if original_handlers[number] != signal.SIG_IGN:
             signal.signal(number, handler)
     try:
         yield
@@ -227,26 +221,28 @@ class Sweep:
         except BaseException as error:
             self._stop_with(error)
 
-    def _objective(self, trial: Trial) -> float | list[float]:
-        """Run the script for a trial; return its value."""
+    def _objective(self, trial: Trial) -> list[float]:
+        """Run the script for a trial; return its values."""
+        gpus = self.free_gpus.get()
         try:
             with discard_if_taken(trial):
-                return self._run_script(trial)
+                return self._run_script(trial, gpus)
         except (ScriptFailed, optuna.TrialPruned, TrialTakenError):
             raise
         except BaseException as error:
             # Optuna waits for the other trials, so these are stopped first.
             self._stop_with(error)
             raise
+        finally:
+            self.free_gpus.put(gpus)
 
-    def _run_script(self, trial: Trial) -> float | list[float]:
+    def _run_script(self, trial: Trial, gpus: str | None) -> list[float]:
         """Run the script for a trial; print and record its failure."""
         retries.record_worker(self.study, trial)
         # The lock makes the values for a seed independent of the number of workers.
         with self.lock:
             values = self.plan.space.suggest(trial)
 
-        gpus = self.free_gpus.get()
         script = ScriptRun(self.plan, self.study, trial, self.stopping)
         self.running.append(script)
         try:
@@ -254,18 +250,14 @@ class Sweep:
         except ScriptKilled as error:
             print(f"\n{error}", file=sys.stderr)
             raise
-        except ScriptFailed as error:
+        except (ScriptFailed, SweepError) as error:
             trial.set_user_attr(FAILURE, str(error))
-            print(f"\n{script.name} failed: {error}. Its log: {script.log}", file=sys.stderr)
-            if not isinstance(error, Unusable):
+            if isinstance(error, ScriptFailed):
+                print(f"\n{script.name} failed: {error}. Its log: {script.log}", file=sys.stderr)
                 self._stop_if_all_fail(script, error)
-            raise
-        except SweepError as error:
-            trial.set_user_attr(FAILURE, str(error))
             raise
         finally:
             self.running.remove(script)
-            self.free_gpus.put(gpus)
 
     def _stop_with(self, error: BaseException) -> None:
         """Stop all scripts because of an error, which `run` raises."""
@@ -283,7 +275,9 @@ class Sweep:
         Raises:
             SweepError: there were too many failures.
         """
-        # Several workers may fail at the same time.
+        # Bad values are not the fault of the script. Several workers may fail at the same time.
+        if isinstance(error, Unusable):
+            return
         with self.lock:
             self.failures += 1
             if self.failures < min(self.plan.max_failures, self.plan.n_trials):
@@ -315,13 +309,12 @@ class Sweep:
         trials = self.study.get_trials(deepcopy=False)
         not_counted = self.failed_before | retries.interrupted(trials)
         waiting = 0
-        counted = 0
+        trials_left = self.plan.n_trials
         for trial in trials:
             if trial.state == TrialState.WAITING:
                 waiting += 1
-            if trial.number not in not_counted and ORIGIN not in trial.user_attrs:
-                counted += 1
-        trials_left = self.plan.n_trials - counted + waiting
+            elif trial.number not in not_counted and ORIGIN not in trial.user_attrs:
+                trials_left -= 1
         if not self.plan.points:
             return trials_left
 
@@ -397,10 +390,9 @@ def _one_process_at_a_time(path: Path) -> Iterator[None]:
         path: the file that is locked. The lock of a process that is killed is released.
     """
     with path.open("a", encoding="utf-8") as file:
-        if fcntl is not None:
-            # Some network file systems have no locks.
-            with suppress(OSError):
-                fcntl.lockf(file, fcntl.LOCK_EX)
+        # Some network file systems have no locks.
+        with suppress(OSError):
+            fcntl.lockf(file, fcntl.LOCK_EX)
         yield
 
 
