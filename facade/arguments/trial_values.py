@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from configparser import ConfigParser
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import NoneType
@@ -15,18 +16,6 @@ from .fields import ARGUMENTS, ArgumentFields
 from .reading import read_fields
 
 logger = logging.getLogger(__name__)
-
-_IN_OTHER_FORMS = {
-    "debug",
-    "fsdp",
-    "fsdp_config",
-    "accelerator_config",
-    "parallelism_config",
-    "report_to",
-}
-"""Arguments with forms that only construction converts."""
-_TRUE_WORDS = {"true", "yes", "on", "1"}
-_FALSE_WORDS = {"false", "no", "off", "0"}
 
 
 def apply(args: object, values: object) -> list[str]:
@@ -60,8 +49,8 @@ def apply(args: object, values: object) -> list[str]:
     for name, value in cast_values.items():
         setattr(args, name, value)
 
-    # Errors of these are reported when the training begins.
-    if _IN_OTHER_FORMS & set(cast_values) and isinstance(args, ArgumentFields):
+    # Some have forms that construction converts. Errors are reported when the training begins.
+    if isinstance(args, ArgumentFields):
         converted_values, errors = read_fields(args, cast_values)
         for name, value in converted_values.items():
             if name not in errors:
@@ -136,14 +125,10 @@ def _cast_to_type(value: Any, types: set[type]) -> Any:
 
 
 def _truth_value(value: object) -> bool:
-    word = str(value).lower()
-    if word in _TRUE_WORDS:
-        return True
-    if word in _FALSE_WORDS:
-        return False
-    if isinstance(value, (int, float)) and value in (0, 1):
-        return bool(value)
-    raise ValueError("it must be True or False.")
+    word = str(value).lower().removesuffix(".0")
+    if word not in ConfigParser.BOOLEAN_STATES:
+        raise ValueError("it must be True or False.")
+    return ConfigParser.BOOLEAN_STATES[word]
 
 
 def _is_argument(args: object, name: str) -> bool:
@@ -153,13 +138,10 @@ def _is_argument(args: object, name: str) -> bool:
         raise ValueError(
             f"hp_space has the nested name {name!r}: return the whole argument, which is a dict."
         )
-    names = list(vars(args))
-    if is_dataclass(args):
-        names = [item.name for item in fields(args)]
     logger.warning(
         "The search has %r, which is not a training argument.%s model_init may read trial.params.",
         name,
-        did_you_mean(name, names),
+        did_you_mean(name, vars(args)),
     )
     return False
 
@@ -170,6 +152,7 @@ def declared_types(args: object) -> dict[str, Any]:
         return {}
     cls = args if isinstance(args, type) else type(args)
     try:
-        return get_type_hints(cls)
+        types = get_type_hints(cls)
     except Exception:  # names that only type checkers know
-        return {item.name: item.type for item in fields(args)}
+        types = {}
+    return {item.name: types.get(item.name, item.type) for item in fields(args)}
