@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...lightning_modules.common.claimed_folder import is_claimed
 from ...lightning_modules.search.channel import Channel
@@ -25,18 +26,8 @@ if TYPE_CHECKING:
     from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
     from .. import Trainer
 
-Result = TypeVar("Result")
-
 _GROUP_KEYS = {"learning_rate": "initial_lr", "weight_decay": "weight_decay"}
 """Training arguments, and the key of an optimizer's groups that each sets."""
-
-
-class RunOnFirst(Protocol):
-    """Calls a function in process 0, and returns its result in every process."""
-
-    def __call__(self, function: Callable[[], Result], /) -> Result:
-        """Call the function; every process has to call this."""
-        ...
 
 
 @dataclass
@@ -47,9 +38,13 @@ class _TrialState:
     """The number of the current call of `train`; evaluations before the first one have 0."""
     pruned_training: int | None = None
     """The training whose evaluations the pruner compares; None before its first evaluation."""
-    channel: Channel | None = None
     in_study: Trial | None = None
     """The trial in the study, once process 0 has loaded it."""
+
+    @cached_property
+    def run_on_first(self) -> Callable[[Callable[[], Any]], Any]:
+        """Calls a function in process 0; every process calls it, and gets the result."""
+        return Channel().run_on_first
 
 
 _trial_state = _TrialState()
@@ -124,10 +119,8 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
     trial = this_trial()
     if trial is None:
         return
-    if _trial_state.channel is None:
-        _trial_state.channel = Channel()
     position = report_position(trainer.state, step, trial.unit)
-    if _is_pruned(trial, metrics, position, _trial_state.channel.run_on_first):
+    if _is_pruned(trial, metrics, position):
         end_training(trainer)
         raise EndedBySweep(0)
 
@@ -218,12 +211,7 @@ def _report_validation(trial: ChildTrial, trainer: LightningTrainer) -> None:
     folder = trainer.log_dir or trainer.default_root_dir
     if trainer.is_global_zero:
         _add_evaluation(trial, metrics, position, folder).write(trial.result)
-
-    def run_on_first(function: Callable[[], Result]) -> Result:
-        result: Any = function() if trainer.is_global_zero else None
-        return trainer.strategy.broadcast(result)
-
-    if is_fitting and _is_pruned(trial, metrics, position, run_on_first):
+    if is_fitting and _is_pruned(trial, metrics, position):
         raise EndedBySweep(0)
 
 
@@ -266,19 +254,13 @@ def _add_evaluation(
     return result
 
 
-def _is_pruned(
-    trial: ChildTrial,
-    metrics: Mapping[str, float],
-    position: int | None,
-    run_on_first: RunOnFirst,
-) -> bool:
+def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | None) -> bool:
     """Report an evaluation to the study, and return whether the trial is pruned.
 
     Args:
         trial: the trial of this script.
         metrics: of the evaluation.
         position: the step, or the completed epochs.
-        run_on_first: see `RunOnFirst`.
     """
     if len(trial.metrics) > 1:
         return False
@@ -295,11 +277,11 @@ def _is_pruned(
             "The script evaluates in more than one training. Choose the one that --pruner compares "
             "with --training N."
         )
-        run_on_first(lambda: _refuse(trial, problem))
+        _trial_state.run_on_first(lambda: _refuse(trial, problem))
         raise RefusedBySweep(problem)
     _trial_state.pruned_training = training
 
-    if not run_on_first(lambda: _should_prune(trial, position, value)):
+    if not _trial_state.run_on_first(lambda: _should_prune(trial, position, value)):
         return False
     reached = f"{trial.unit.removesuffix('s')} {position}"
     print(f"This trial is pruned at {reached}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
