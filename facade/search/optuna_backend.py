@@ -66,20 +66,20 @@ class OptunaBackend:
         import optuna
 
         # The directions and the number of trials are parameters of our own.
-        study_parameters = set(inspect.signature(optuna.study.create_study).parameters)
-        study_parameters -= {"direction", "directions"}
-        optimize_parameters = set(inspect.signature(optuna.study.Study.optimize).parameters)
-        optimize_parameters -= {"self", "func", "n_trials"}
+        study_keywords = {*inspect.signature(optuna.study.create_study).parameters}
+        study_keywords -= {"direction", "directions"}
+        optimize_keywords = {*inspect.signature(optuna.study.Study.optimize).parameters}
+        optimize_keywords -= {"self", "func", "n_trials"}
 
         self._study_options: dict[str, Any] = {}
         self._optimize_options: dict[str, Any] = {}
         for name, value in options.backend.items():
-            if name in study_parameters:
+            if name in study_keywords:
                 self._study_options[name] = value
-            elif name in optimize_parameters:
+            elif name in optimize_keywords:
                 self._optimize_options[name] = value
             else:
-                keywords = sorted({*study_parameters, *optimize_parameters, *OPTIONS})
+                keywords = sorted({*study_keywords, *optimize_keywords, *OPTIONS})
                 raise TypeError(
                     "hyperparameter_search has no parameter "
                     f"{name}={value!r:.60}.{did_you_mean(name, keywords)} Its other keywords are: "
@@ -238,30 +238,34 @@ class OptunaObjective:
 
     def __call__(self, trial: Trial | SharedTrial) -> float | list[float]:
         """Train with the values of a trial, and return its objective; NaN if that is unusable."""
+        import optuna
+
         start = self.channel.run_on_first(lambda: self._start(trial))
         try:
             value = self.search.run(trial, start)
-            problem = why_unusable(value, self.search.options.directions)
-            if problem is None:
-                return value
-
-            # Bad values of hyperparameters must not end the search.
-            logger.warning(
-                "Trial %s fails: %s. The metrics are: %s.",
-                trial.number,
-                problem,
-                format_metrics(self.search.metrics),
-            )
-            self._record_failure(trial, problem)
-            return math.nan  # optuna marks the trial as failed
+        except optuna.TrialPruned:
+            self.search.remove_pruned(trial)
+            raise
         except Exception as error:
-            if type(error).__name__ != "TrialPruned":
-                message = f"{type(error).__name__}: {error}".strip()
-                self._record_failure(trial, message.splitlines()[0])
+            message = f"{type(error).__name__}: {error}".strip()
+            self._record_failure(trial, message.splitlines()[0])
             raise
         except (KeyboardInterrupt, SystemExit) as interruption:
             self._queue_retry(trial, interruption)
             raise
+
+        # Bad values of hyperparameters must not end the search.
+        problem = why_unusable(value, self.search.options.directions)
+        if problem is None:
+            return value
+        logger.warning(
+            "Trial %s fails: %s. The metrics are: %s.",
+            trial.number,
+            problem,
+            format_metrics(self.search.metrics),
+        )
+        self._record_failure(trial, problem)
+        return math.nan  # optuna marks the trial as failed
 
     def _record_failure(self, trial: Trial | SharedTrial, reason: str) -> None:
         if self.study is not None:
@@ -310,37 +314,28 @@ def best_trials(study: Study) -> list[FrozenTrial]:
     Raises:
         ValueError: no trial completed; the message says why.
     """
-    trials = study.get_trials(deepcopy=False)
-    if not any(trial.state.name == "COMPLETE" for trial in trials):
-        raise ValueError(_why_none_completed(trials))
-    if len(study.directions) > 1:
-        return study.best_trials
-    return [study.best_trial]
-
-
-def best_runs(study: Study) -> BestRun | list[BestRun]:
-    """Return the trials of `best_trials` as runs: one, or a list with several objectives.
-
-    Raises:
-        ValueError: no trial completed; the message says why.
-    """
-    best = best_trials(study)
-    if len(study.directions) > 1:
-        return [_as_run(trial, list(trial.values)) for trial in best]
-    return _as_run(best[0], best[0].values[0])
-
-
-def _as_run(trial: FrozenTrial, objective: float | list[float]) -> BestRun:
-    return BestRun(str(trial.number), objective, dict(trial.params))
+    best = study.best_trials
+    if not best:
+        raise ValueError(_why_none_completed(study.get_trials(deepcopy=False)))
+    if len(study.directions) == 1:
+        return [study.best_trial]
+    return best
 
 
 def _best_and_folders(study: Study) -> tuple[BestRun | list[BestRun], dict[int, Path]]:
-    """Return the best runs, and the folders of all trials by their numbers."""
+    """Return the best run, or runs, and the folders of all trials by their numbers."""
     folders = {}
     for trial in study.get_trials(deepcopy=False):
         if retries.FOLDER in trial.user_attrs:
             folders[trial.number] = Path(trial.user_attrs[retries.FOLDER])
-    return best_runs(study), folders
+
+    runs = []
+    for trial in best_trials(study):
+        objective = trial.values if len(trial.values) > 1 else trial.values[0]
+        runs.append(BestRun(str(trial.number), objective, trial.params))
+    if len(study.directions) > 1:
+        return runs, folders
+    return runs[0], folders
 
 
 def _why_none_completed(trials: list[FrozenTrial]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import logging
+import math
 import shutil
 import weakref
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
 from ...lightning_modules.common.local_paths import is_address
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_compute_objective
-from .metric_objective import describe_goal, objective_value, why_unusable
+from .metric_objective import describe_goal, objective_value
 from .retries import FOLDER, Start
 from .trial_folders import folder_name
 
@@ -171,11 +172,6 @@ class SearchRun:
             if trainer.objective is None:
                 self.judge(trainer.evaluate())
             value: Any = trainer.objective
-        except Exception as error:
-            # By its name, because optuna may not be installed.
-            if type(error).__name__ == "TrialPruned":
-                self._remove_pruned(trial)
-            raise
         finally:
             free_optimizer(trainer)
         self._last_trial = trial.number
@@ -234,11 +230,10 @@ class SearchRun:
         if number in self.folders:
             return self.folders[number]
 
-        start = self.starts.get(number)
-        origin = number if start is None else start.origin
-        name = folder_name(self.trainer.hp_name, trial, origin)
+        start = self.starts[number]
+        name = folder_name(self.trainer.hp_name, trial, start.origin)
         folder = Path(output_dir) / name
-        if start is not None and not is_address(output_dir):
+        if not is_address(output_dir):
             folder = claim_folder(output_dir, name, start.owner)
         elif folder in self.folders.values():
             # `hp_name` returned the same name for two trials.
@@ -413,7 +408,7 @@ class SearchRun:
         if self.trainer.model is None:
             set_model(self.trainer, self.trainer.call_model_init(trial))
 
-    def _remove_pruned(self, trial: OptunaTrial) -> None:
+    def remove_pruned(self, trial: OptunaTrial) -> None:
         """Remove the folder of a pruned trial, if the options ask for it."""
         if not self.options.remove_pruned or not self.trainer.args.should_save:
             return
@@ -476,7 +471,7 @@ class BestModel:
     def __init__(self, direction: str, *, enabled: bool) -> None:
         self._direction = direction
         self._enabled = enabled
-        self._value: float | None = None
+        self._loss = math.inf
         self._state: TrainerState | None = None
         self.number: int | None = None
         """The number of the best trial so far."""
@@ -493,20 +488,13 @@ class BestModel:
         # Where ranks hold parts of a model, the best one is loaded from its checkpoint.
         if not self._enabled or trainer.plan.strategy.configures_model:
             return
-        if why_unusable(value, [self._direction]) is not None:
-            return
-        if self._is_best(value):
+        loss = -value if self._direction == "maximize" else value
+        is_unusable = math.isnan(loss) or loss == -math.inf
+        if not is_unusable and (self.number is None or loss < self._loss):
             self.number = number
-            self._value = value
+            self._loss = loss
             self.model = trainer.model
             self._state = trainer.state
-
-    def _is_best(self, value: float) -> bool:
-        if self._value is None:
-            return True
-        if self._direction == "maximize":
-            return value > self._value
-        return value < self._value
 
     def move_to_cpu(self) -> None:
         """Free the device for the next trial."""
