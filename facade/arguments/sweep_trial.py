@@ -58,15 +58,15 @@ class TrialResult:
 class ChildTrial:
     """The trial that a script runs."""
 
-    storage: str
-    """The address of the study's storage."""
-    study: str
-    number: int
-    metrics: list[str]
-    """The objectives."""
     result: str
     """The file for its `TrialResult`."""
-    run_name: str
+    storage: str = ""
+    """The address of the study's storage."""
+    study: str = ""
+    number: int = 0
+    metrics: list[str] = field(default_factory=list[str])
+    """The objectives."""
+    run_name: str = "run"
     """The folder in `output_dir`, if that name is free."""
     owner: str = ""
     """Unique name of the trial and its retries, which share their folders."""

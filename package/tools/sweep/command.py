@@ -342,7 +342,7 @@ def _split_launcher(launcher: str) -> list[str]:
     return words
 
 
-def _gpus_of_workers(plan: SweepPlan) -> list[str | None]:
+def _gpus_of_workers(plan: SweepPlan) -> Sequence[str | None]:
     """Return the CUDA_VISIBLE_DEVICES of each worker's scripts; None leaves it as it is.
 
     Raises:
@@ -368,11 +368,11 @@ def _gpus_of_workers(plan: SweepPlan) -> list[str | None]:
             f"processes of --launcher) needs {plan.workers * gpus_per_trial} GPUs, but only "
             f"{len(gpus)} are visible. Lower one of them."
         )
-    gpus_of_workers: list[str | None] = []
+    shares = []
     for worker in range(plan.workers):
         first = worker * gpus_per_trial
-        gpus_of_workers.append(",".join(gpus[first : first + gpus_per_trial]))
-    return gpus_of_workers
+        shares.append(",".join(gpus[first : first + gpus_per_trial]))
+    return shares
 
 
 def _visible_gpus() -> list[str]:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class SweepPlan(Namespace):
     remove_pruned: bool
     launcher: str
     gpus_per_trial: int | None
-    gpus: list[str | None]
+    gpus: Sequence[str | None]
     """CUDA_VISIBLE_DEVICES for the scripts of each worker; None leaves it as it is."""
 
     @property

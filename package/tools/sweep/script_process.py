@@ -24,8 +24,11 @@ _KILLED = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals that another process sends; the other signals come from a crash."""
 
 
-class ScriptProcess:
+class ScriptProcess(subprocess.Popen[bytes]):
     """Runs the script once, under a keeper that kills all its processes (`keeper.py`).
+
+    Its exit status is that of the script, or 128 plus the number of the signal that killed it.
+    `terminate` asks the script to write a checkpoint and to exit; it is killed after a minute.
 
     Args:
         plan: of the sweep.
@@ -44,14 +47,13 @@ class ScriptProcess:
         gpus: str | None,
     ) -> None:
         options = _assign_values(values, plan, trial)
-        variables = values if plan.values_as == "environment" else {}
         arguments = [word.replace("{run}", trial.run_name) for word in plan.script_arguments]
 
         # Python starts the keeper quickly without site-packages.
         keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
-        self._process = subprocess.Popen(
+        super().__init__(
             [*keeper, *plan.command, *arguments, *options],
-            env=_environment(trial, variables, gpus),
+            env=_environment(plan, values, trial, gpus),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -59,31 +61,11 @@ class ScriptProcess:
             start_new_session=True,
         )
 
-    def wait(self, seconds: float | None = None) -> int | None:
-        """Wait for the script.
-
-        Args:
-            seconds: timeout; None waits until it exits.
-
-        Returns:
-            its exit status, or 128 plus the number of the signal that killed it; None after a
-            timeout.
-        """
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def stop(self) -> None:
-        """Ask the script to write a checkpoint and to exit; it is killed after a minute."""
-        if self._process.poll() is None:
-            self._process.terminate()
-
-    def kill(self) -> None:
+    def end(self) -> None:
         """Kill the script and all processes that it started."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        assert self.stdin is not None
+        self.stdin.close()
+        self.wait()
 
 
 def was_killed(status: int) -> bool:
@@ -130,20 +112,12 @@ def _ask_script(plan: SweepPlan) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as no_output:
         result = Path(folder) / "objective.json"
-        trial = ChildTrial(
-            storage="",
-            study="",
-            number=0,
-            metrics=[],
-            result=str(result),
-            run_name="run",
-            asks=True,
-        )
+        trial = ChildTrial(result=str(result), asks=True)
         process = ScriptProcess(plan, values, trial, no_output, plan.gpus[0])
         try:
             status = process.wait()
         finally:
-            process.kill()
+            process.end()
         if result.exists():
             return json.loads(result.read_text())
     return {
@@ -185,13 +159,14 @@ def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial)
 
 
 def _environment(
-    trial: ChildTrial, variables: dict[str, Value], gpus: str | None
+    plan: SweepPlan, values: dict[str, Value], trial: ChildTrial, gpus: str | None
 ) -> dict[str, str]:
     """Return the environment of a script.
 
     Args:
+        plan: of the sweep.
+        values: of the trial; with --values-as environment each is a variable, and null unsets one.
         trial: the trial that the script runs.
-        variables: values that it gets as environment variables; null unsets a variable.
         gpus: CUDA_VISIBLE_DEVICES; None leaves it as it is.
     """
     from ...facade.arguments.sweep_trial import VARIABLE
@@ -199,13 +174,11 @@ def _environment(
     from ...lightning_modules.checkpoints.owners import JOB
 
     script_environment = dict(os.environ)
-
-    # The values of the trial, with --values-as environment.
-    for name, value in variables.items():
-        if value is None:
+    if plan.values_as == "environment":
+        for name, value in values.items():
             script_environment.pop(name, None)
-        else:
-            script_environment[name] = str(value)
+            if value is not None:
+                script_environment[name] = str(value)
 
     # The trial, and the job that its checkpoints belong to.
     script_environment[VARIABLE] = trial.as_json()

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ class ScriptRun:
     def stop(self) -> None:
         """Ask the script to write a checkpoint and to exit."""
         if self.process is not None:
-            self.process.stop()
+            self.process.terminate()
 
     def _log_file(self) -> Path:
         """Return the file for the output of the script; a retry continues that of its trial."""
@@ -124,18 +125,17 @@ class ScriptRun:
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
             self.process = ScriptProcess(self.plan, values, self._child_trial(), stream, gpus)
-            # The sweep may have been stopped while the process started.
-            if self.stopping.is_set():
-                self.process.stop()
             try:
-                status = None
-                while status is None:
-                    status = self.process.wait(_POLL_SECONDS)
-                    if status is None:
+                # The sweep may have been stopped while the process started.
+                if self.stopping.is_set():
+                    self.stop()
+                while True:
+                    try:
+                        return self.process.wait(_POLL_SECONDS)
+                    except subprocess.TimeoutExpired:
                         require_not_taken(self.trial)
             finally:
-                self.process.kill()
-        return status
+                self.process.end()
 
     def _command(self, values: dict[str, Value]) -> str:
         """Return the command of a sweep that runs the script with these values only."""
