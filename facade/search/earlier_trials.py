@@ -13,7 +13,6 @@ from .storages import open_storage, without_password
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
-    from optuna.trial import FrozenTrial
 
 ORIGIN = "lightrainer:origin"
 """User attribute of a trial from an earlier study: the name of that study, and its number there."""
@@ -105,27 +104,31 @@ def add_earlier_trials(
     Returns:
         the number of trials that were added, and of those that were left out.
     """
-    from optuna.trial import TrialState
+    from optuna.trial import TrialState, create_trial
 
     present = {trial.user_attrs.get(ORIGIN) for trial in study.get_trials(deepcopy=False)}
     finished = earlier.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-
-    # The earlier study may itself have trials from a study before it: they keep their origin.
-    by_origin: dict[str, FrozenTrial] = {}
-    for trial in finished:
-        default_origin = f"{earlier.study_name} {trial.number}"
-        by_origin[trial.user_attrs.get(ORIGIN, default_origin)] = trial
-
     added = []
     left_out = 0
-    for origin, trial in by_origin.items():
+    for trial in finished:
+        # A trial that the earlier study has from a study before it keeps its origin.
+        origin = trial.user_attrs.get(ORIGIN, f"{earlier.study_name} {trial.number}")
         if origin in present:
             continue
-        copied = _copy_for_space(trial, hp_space, origin)
-        if copied is None:
+        suggested = _suggest(hp_space, trial.params)
+        if suggested is None or suggested.params != trial.params:
             left_out += 1
-        else:
-            added.append(copied)
+            continue
+        present.add(origin)
+        copied = create_trial(
+            state=trial.state,
+            values=trial.values,
+            params=trial.params,
+            distributions=suggested.distributions,
+            user_attrs={**trial.user_attrs, ORIGIN: origin},
+            intermediate_values=trial.intermediate_values,
+        )
+        added.append(copied)
     study.add_trials(added)
     return len(added), left_out
 
@@ -169,23 +172,9 @@ def trial_with_values(hp_space: Callable[[Any], Any], values: dict[str, Any]) ->
     return trial
 
 
-def _copy_for_space(
-    trial: FrozenTrial, hp_space: Callable[[Any], Any], origin: str
-) -> FrozenTrial | None:
-    """Copy a finished trial with the distributions of a space; None if its values do not fit."""
-    import optuna
-
+def _suggest(hp_space: Callable[[Any], Any], values: dict[str, Any]) -> Trial | None:
+    """As `trial_with_values`; None if a value is not in the space."""
     try:
-        suggested = trial_with_values(hp_space, trial.params)
+        return trial_with_values(hp_space, values)
     except ValueError:
         return None
-    if suggested.params != trial.params:
-        return None
-    return optuna.trial.create_trial(
-        state=trial.state,
-        values=trial.values,
-        params=trial.params,
-        distributions=suggested.distributions,
-        user_attrs={**trial.user_attrs, ORIGIN: origin},
-        intermediate_values=trial.intermediate_values,
-    )

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 _CHOICES = {"final_model": ("best", "retrain", "last"), "pruning_unit": ("steps", "epochs")}
 _DIRECTIONS = ("minimize", "maximize")
-_PACKAGES = {"optuna": "optuna", "ray": "'ray[tune]'"}
 _UNSUPPORTED = {
     "wandb": (
         "the server of W&B controls its sweeps. To see the trials in W&B, leave backend out and "
@@ -106,22 +105,34 @@ class HyperparameterSearch:
             search.end()
             self.current = None
             trainer.hp_search_backend = None
-        self._log_result(best, options)
-        self._write_report(options.report)
+        self._conclude(best, options)
         return best
 
-    def _log_result(self, best: BestRun | list[BestRun], options: SearchOptions) -> None:
-        """Log the best trials, and warn of failed ones."""
+    def _conclude(self, best: BestRun | list[BestRun], options: SearchOptions) -> None:
+        """Log the best trials and the failed ones, and write the report."""
         best_runs = best if isinstance(best, list) else [best]
         for run in best_runs:
             logger.info("Best (%s): trial %s with %s.", options.goal, run.run_id, run.objective)
 
+        # The study is in process 0.
         study = self.trainer.study
         if study is None:
             return
         reasons = failure_reasons(study.get_trials(deepcopy=False))
         if reasons:
             logger.warning("Failed trials (%s):%s", len(reasons), format_failures(reasons))
+        if options.report is False:
+            return
+        from .report import write_report
+
+        folder = options.report
+        if folder is True:
+            folder = os.path.join(str(self.trainer.args.output_dir), "search")
+        # A failure here must not lose the result of the search.
+        try:
+            write_report(study, folder)
+        except Exception:
+            logger.warning("The report could not be written to %s.", folder, exc_info=True)
 
     def apply(self, trial: AnyTrial) -> bool:
         """Set the values of a trial on the arguments; return whether there is a trial."""
@@ -238,27 +249,6 @@ class HyperparameterSearch:
                 f"Pruned at {unit.removesuffix('s')} {position}, with an objective of {value:.6g}."
             )
 
-    def _write_report(self, report: bool | str) -> None:
-        """Write the report of the search, see `SearchOptions.report`."""
-        trainer = self.trainer
-        if report is False or trainer.study is None or not trainer.is_world_process_zero():
-            return
-        from .report import write_report
-
-        folder = report
-        if folder is True:
-            folder = os.path.join(str(trainer.args.output_dir), "search")
-        # A failure here must not lose the result of the search.
-        try:
-            write_report(trainer.study, folder)
-        except Exception as error:
-            logger.warning(
-                "The report of the search could not be written to %s: %s: %s",
-                folder,
-                type(error).__name__,
-                error,
-            )
-
 
 def make_backend(backend: str | HPSearchBackend | None) -> OptunaBackend | RayBackend:
     """Make the backend for the argument `backend`; None for optuna.
@@ -275,14 +265,12 @@ def make_backend(backend: str | HPSearchBackend | None) -> OptunaBackend | RayBa
     name = "optuna" if backend is None else str(getattr(backend, "value", backend))
     if name in _UNSUPPORTED:
         raise NotImplementedError(f"backend={name!r} is not supported: {_UNSUPPORTED[name]}.")
-    _require_choice("backend", name, list(_PACKAGES))
-    if not is_installed(name):
-        raise MissingBackendError(
-            f"backend={name!r} is not installed: pip install {_PACKAGES[name]}"
-        )
-    if name == "ray":
-        return RayBackend()
-    return OptunaBackend()
+    _require_choice("backend", name, ("optuna", "ray"))
+    if name == "optuna":
+        return OptunaBackend()
+    if not is_installed("ray"):
+        raise MissingBackendError("backend='ray' is not installed: pip install 'ray[tune]'")
+    return RayBackend()
 
 
 def read_options(
@@ -304,8 +292,8 @@ def read_options(
         ValueError: an option has an invalid value, or the search would never end.
     """
     # Our options, and the backend's.
-    options = {name: keywords[name] for name in OPTIONS if name in keywords}
-    backend_options = {name: value for name, value in keywords.items() if name not in OPTIONS}
+    backend_options = dict(keywords)
+    options = {name: backend_options.pop(name) for name in OPTIONS if name in keywords}
     for name, choices in _CHOICES.items():
         if name in options:
             _require_choice(name, options[name], choices)
@@ -317,10 +305,9 @@ def read_options(
     if n_trials is not None and n_trials < 1:
         raise ValueError(f"n_trials={n_trials!r} must be at least 1.")
 
-    directions = _read_directions(direction, metrics)
     return SearchOptions(
         n_trials=n_trials,
-        directions=directions,
+        directions=_read_directions(direction, metrics),
         metrics=list(metrics),
         is_direction_implied=direction is None,
         backend=backend_options,
@@ -331,7 +318,7 @@ def read_options(
 def _read_directions(direction: str | Sequence[str] | None, metrics: Sequence[str]) -> list[str]:
     """Return `minimize` or `maximize` for each objective; see `read_options`."""
     if direction is None and metrics:
-        return usual_directions(metrics, "direction", "compute_objective")
+        return usual_directions(metrics, "compute_objective", "direction={!r}")
     if direction is None:
         return ["minimize"]
 

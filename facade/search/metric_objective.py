@@ -37,23 +37,26 @@ def objective_from(compute: Compute | str | Sequence[str] | None) -> Compute:
         return default_compute_objective
     if callable(compute):
         return compute
-    if isinstance(compute, str):
-        return lambda metrics: look_up(metrics, compute)
-    if isinstance(compute, (list, tuple)):
-        return lambda metrics: [look_up(metrics, name) for name in compute]
-    raise TypeError(
-        f"compute_objective={compute!r:.60} must be a function of the metrics, or the name of a "
-        "metric."
-    )
+    names = metric_names(compute)
+    return lambda metrics: [look_up(metrics, name) for name in names]
 
 
 def metric_names(compute: Compute | str | Sequence[str] | None) -> list[str]:
-    """Return the metrics that `compute_objective` names; none for a function or the default."""
+    """Return the metrics that `compute_objective` names; none for a function or the default.
+
+    Raises:
+        TypeError: it is neither a function nor a name or a list of names.
+    """
+    if compute is None or callable(compute):
+        return []
     if isinstance(compute, str):
         return [compute]
     if isinstance(compute, (list, tuple)):
         return list(compute)
-    return []
+    raise TypeError(
+        f"compute_objective={compute!r:.60} must be a function of the metrics, or the name of a "
+        "metric."
+    )
 
 
 def objective_names(metrics: Sequence[str], count: int) -> list[str]:
@@ -82,13 +85,13 @@ def directions_of(study: Study) -> list[str]:
     return [direction.name.lower() for direction in study.directions]
 
 
-def usual_directions(names: Sequence[str], option: str, metric_option: str) -> list[str]:
+def usual_directions(names: Sequence[str], option: str, advice: str) -> list[str]:
     """Return `minimize` or `maximize` for each metric, as is usual for it.
 
     Args:
         names: of the metrics.
-        option: the option that sets a direction, for the error message.
-        metric_option: the option that names the metrics, for the error message.
+        option: names the metrics, for the error message.
+        advice: how to pass a direction, with `{}` in its place.
 
     Raises:
         ValueError: a metric has no usual direction.
@@ -98,22 +101,11 @@ def usual_directions(names: Sequence[str], option: str, metric_option: str) -> l
         direction = known_direction(name)
         if direction is None:
             raise ValueError(
-                f"{metric_option} {name!r}: whether less or more of it is better is not known. "
-                f"Pass {_direction_advice(option, len(names))}."
+                f"{option} {name!r}: whether less or more of it is better is not known. Pass "
+                f"{advice.format('minimize')} or {advice.format('maximize')}, for each metric."
             )
         directions.append(direction)
     return directions
-
-
-def _direction_advice(option: str, objectives: int) -> str:
-    """Return how to pass a direction, on a command line or to a function."""
-    if option.startswith("-"):
-        advice = f"{option} minimize or {option} maximize"
-    else:
-        advice = f"{option}='minimize' or {option}='maximize'"
-    if objectives > 1:
-        advice += f", one for each of the {objectives} metrics"
-    return advice
 
 
 def look_up(metrics: Mapping[str, float], name: str) -> float:

@@ -214,19 +214,15 @@ def _require_journal(path: str) -> None:
     """Refuse a file that is not a journal, because optuna would append to it."""
     with open(path, "rb") as file:
         first_line = file.readline(_LONGEST_LINE)
-    if first_line and not _is_entry(first_line):
+    try:
+        is_journal = not first_line or "op_code" in json.loads(first_line)
+    except (ValueError, TypeError, RecursionError):
+        is_journal = False
+    if not is_journal:
         raise StorageError(
             f"storage={path!r} is not a journal of optuna. Pass the path of a journal, or of a new "
             "file."
         )
-
-
-def _is_entry(line: bytes) -> bool:
-    """Return whether a line is an entry of a journal."""
-    try:
-        return "op_code" in json.loads(line.decode())
-    except (ValueError, TypeError, RecursionError):
-        return False
 
 
 @contextlib.contextmanager

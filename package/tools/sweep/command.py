@@ -285,7 +285,7 @@ def _complete_objective(plan: SweepPlan) -> None:
             "one --direction for each --metric."
         )
     if not plan.direction:
-        plan.direction = usual_directions(plan.metric, "--direction", "--metric")
+        plan.direction = usual_directions(plan.metric, "--metric", "--direction {}")
 
     # What several objectives do not support.
     if objectives > 1 and plan.pruner != "none":
