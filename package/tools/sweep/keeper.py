@@ -16,28 +16,32 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 _SECONDS_TO_SAVE = 60.0
 """Time for the script to write its checkpoint."""
+_POLL_SECONDS = 0.1
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
 """Options of Linux's `prctl`."""
-_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _KILLED_STATUS = 128 + signal.SIGKILL
 
 
 def main(command: Sequence[str]) -> int:
     """Run the command until it exits, or the sweep ends; return the exit status."""
-    signal_pipe = _make_signal_pipe()
     _prctl(_SET_CHILD_SUBREAPER, 1)
+    is_stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: is_stopped.set())
     try:
         script = subprocess.Popen(
             command,
@@ -49,48 +53,43 @@ def main(command: Sequence[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return 127
-    return _wait(script.pid, signal_pipe)
+    return _wait(script.pid, is_stopped)
 
 
-def _wait(script: int, signal_pipe: int) -> int:
+def _wait(script: int, is_stopped: threading.Event) -> int:
     """Wait for the script, and return its exit status.
 
     After a signal to stop, also wait for all processes that the script started.
 
     Args:
         script: the id of its process, which leads its group.
-        signal_pipe: see `_make_signal_pipe`.
+        is_stopped: set by a signal to stop.
     """
     status: int | None = None
-    kill_at: float | None = None
+    kill_at = math.inf
     signalled: set[int] = set()
     while True:
-        timeout = None if kill_at is None else max(0.0, kill_at - time.monotonic())
-        readable, _, _ = select.select([0, signal_pipe], [], [], timeout)
-
         # The sweep has closed the standard input, or the time to save is over.
-        if 0 in readable or not readable:
+        closed, _, _ = select.select([0], [], [], _POLL_SECONDS)
+        if closed or time.monotonic() > kill_at:
             _kill_all(script)
             return _KILLED_STATUS if status is None else status
-
-        # Each byte is the number of a signal; SIGCHLD only wakes this loop up.
-        numbers = os.read(signal_pipe, 64)
-        if kill_at is None and _STOP_SIGNALS.intersection(numbers):
-            kill_at = time.monotonic() + _SECONDS_TO_SAVE
 
         script_status, has_children = _reap(script)
         if status is None:
             status = script_status
+        if is_stopped.is_set():
+            kill_at = min(kill_at, time.monotonic() + _SECONDS_TO_SAVE)
+            # Each child gets the signal once. The children of a launcher that has exited are
+            # children of this process by now.
+            if has_children:
+                for pid in set(_children() or [script]) - signalled:
+                    signalled.add(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGTERM)
+                continue
 
-        # Each child gets the signal once. The children of a launcher that has exited are children
-        # of this process by now.
-        if kill_at is not None and has_children:
-            for pid in set(_children() or [script]) - signalled:
-                signalled.add(pid)
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
-
-        if status is not None and (kill_at is None or not has_children):
+        if status is not None:
             # A retry must not run beside the remaining processes of a failed attempt.
             if status != 0:
                 _kill_all(script)
@@ -130,17 +129,6 @@ def _kill_all(script: int) -> None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             os.waitpid(-1, 0)
-
-
-def _make_signal_pipe() -> int:
-    """Return a file descriptor that receives the number of each stop signal and SIGCHLD."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer)
-    # Python writes the number of a signal only if the signal has a handler.
-    for number in (*_STOP_SIGNALS, signal.SIGCHLD):
-        signal.signal(number, lambda number, frame: None)
-    return reader
 
 
 def _children() -> list[int]:
