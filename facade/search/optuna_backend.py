@@ -342,9 +342,10 @@ def _why_none_completed(trials: list[FrozenTrial]) -> str:
     """Return the message for a study without a completed trial."""
     if not trials:
         return "No trial completed: the timeout was reached before one started. Raise timeout."
-    state_counts = Counter(retries.states(trials))
+    reasons = retries.failure_reasons(trials)
+    state_counts = Counter(retries.state_of(trial, reasons) for trial in trials)
     counts = ", ".join(f"{number} {state.lower()}" for state, number in state_counts.items())
-    advice = retries.format_failures(retries.failure_reasons(trials))
+    advice = retries.format_failures(reasons)
     if not advice:
         advice = " Let the pruner prune less, e.g. with n_warmup_steps."
     return f"No trial completed: {counts}.{advice}"

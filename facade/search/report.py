@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from ...lightning_modules.common.libraries import is_installed
 from .metric_objective import describe_goal, directions_of, objective_names
-from .retries import COMMAND, FOLDER, LOG, failure_reasons, states
+from .retries import COMMAND, FOLDER, LOG, failure_reasons, state_of
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -96,10 +96,10 @@ def table(study: Study) -> list[Row]:
     reasons = failure_reasons(trials)
     goal = _goal(study)
     rows = []
-    for trial, state in zip(trials, states(trials), strict=True):
+    for trial in trials:
         row: Row = {
             "trial": trial.number,
-            "state": state,
+            "state": state_of(trial, reasons),
             "failure": reasons.get(trial.number),
             "objective": goal,
         }

@@ -6,7 +6,7 @@ import logging
 import math
 import uuid
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,27 +90,28 @@ def interrupted(trials: Iterable[FrozenTrial]) -> set[int]:
     return numbers
 
 
-def states(trials: Sequence[FrozenTrial]) -> list[str]:
-    """Return optuna's state of each trial, or INTERRUPTED, which optuna counts as failed."""
-    interrupted_numbers = interrupted(trials)
-    names = []
-    for trial in trials:
-        name = trial.state.name
-        if name == "FAIL" and trial.number in interrupted_numbers:
-            name = "INTERRUPTED"
-        names.append(name)
-    return names
-
-
-def failure_reasons(trials: Sequence[FrozenTrial]) -> dict[int, str]:
+def failure_reasons(trials: Iterable[FrozenTrial]) -> dict[int, str]:
     """Return why each failed trial failed, by its number; interrupted trials are left out."""
+    interrupted_numbers = interrupted(trials)
     reasons = {}
-    for trial, state in zip(trials, states(trials), strict=True):
-        if state == "FAIL":
+    for trial in trials:
+        if trial.state.name == "FAIL" and trial.number not in interrupted_numbers:
             reasons[trial.number] = trial.user_attrs.get(
                 FAILURE, "its process exited without reporting an error"
             )
     return reasons
+
+
+def state_of(trial: FrozenTrial, reasons: dict[int, str]) -> str:
+    """Return optuna's state of a trial, or INTERRUPTED, which optuna counts as failed.
+
+    Args:
+        trial: the trial.
+        reasons: the `failure_reasons` of its study.
+    """
+    if trial.state.name == "FAIL" and trial.number not in reasons:
+        return "INTERRUPTED"
+    return trial.state.name
 
 
 def format_failures(reasons: dict[int, str], limit: int = 5) -> str:

@@ -13,7 +13,6 @@ import textwrap
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from ..command_line import CommandParser, positive, whole
 from .plan import SweepError, SweepPlan
@@ -454,19 +453,14 @@ def _run(plan: SweepPlan) -> int:
     """Run the sweep, and return the exit code."""
     from ...facade.search.storages import StorageError
     from .script_process import set_objective
-    from .workers import Sweep, signals_handled_by
+    from .workers import Sweep
 
     try:
-        with signals_handled_by(_interrupt):
-            set_objective(plan)
-            return Sweep(plan).run()
+        set_objective(plan)
+        return Sweep(plan).run()
     except (SweepError, StorageError, ImportError, ValueError, OSError) as error:
         print(f"lightrainer sweep: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted. The same command resumes the sweep.", file=sys.stderr)
         return 130
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

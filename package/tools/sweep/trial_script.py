@@ -4,6 +4,7 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -111,14 +112,13 @@ class ScriptRun:
             return Path(self.trial.user_attrs[retries.LOG])
 
         # Another study with the same folder may have taken the name.
-        log = self.plan.folder / f"{self.name}.log"
-        for number in itertools.count(2):
-            try:
+        for number in itertools.count(1):
+            suffix = "" if number == 1 else f"-{number}"
+            log = self.plan.folder / f"{self.name}{suffix}.log"
+            with contextlib.suppress(FileExistsError):
                 log.touch(exist_ok=False)
-                break
-            except FileExistsError:
-                log = self.plan.folder / f"{self.name}-{number}.log"
-        return log
+                return log
+        raise AssertionError("there is a free name")
 
     def _run_script(self, values: dict[str, Value], gpus: str | None) -> int:
         """Run the script; return its exit status."""

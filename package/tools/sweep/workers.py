@@ -10,10 +10,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import optuna
@@ -40,24 +39,6 @@ _SECONDS_TO_CLAIM = 10.0
 """Seconds within which a process claims a trial that it added; it usually takes milliseconds."""
 _POLL_SECONDS = 2.0
 """Seconds between two looks at the trials of other processes, once there is nothing to run."""
-
-
-@contextmanager
-def signals_handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let the signals that terminate a process call a function, within a block.
-
-    A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
-    """
-    original_handlers = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        original_handlers[number] = signal.getsignal(number)
-        if original_handlers[number] != signal.SIG_IGN:
-            signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, original in original_handlers.items():
-            signal.signal(number, original)
 
 
 class Sweep:
@@ -112,7 +93,7 @@ class Sweep:
             self._fill_study()
 
         # The trials.
-        with signals_handled_by(self.stop):
+        with self._stopped_by_signals():
             self._run_trials()
         if self.error is not None:
             raise self.error
@@ -120,13 +101,25 @@ class Sweep:
             raise KeyboardInterrupt
         return self._conclude()
 
-    def stop(self, number: int | None = None, frame: FrameType | None = None) -> None:
-        """Stop all scripts, so that they write a last checkpoint; their trials are queued again.
+    @contextmanager
+    def _stopped_by_signals(self) -> Iterator[None]:
+        """Let the signals that terminate a process stop the sweep, within a block.
 
-        Args:
-            number: of the signal that this handles; None for a call without a signal.
-            frame: of the signal.
+        A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
         """
+        original_handlers = {}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            original_handlers[number] = signal.getsignal(number)
+            if original_handlers[number] != signal.SIG_IGN:
+                signal.signal(number, lambda number, frame: self.stop())
+        try:
+            yield
+        finally:
+            for number, original in original_handlers.items():
+                signal.signal(number, original)
+
+    def stop(self) -> None:
+        """Stop all scripts, so that they write a last checkpoint; their trials are queued again."""
         self.stopping.set()
         for script in list(self.running):
             script.stop()
@@ -282,9 +275,9 @@ class Sweep:
             self.failures += 1
             if self.failures < min(self.plan.max_failures, self.plan.n_trials):
                 return
-            for trial in self.study.get_trials(deepcopy=False):
-                if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                    return
+            successes = (TrialState.COMPLETE, TrialState.PRUNED)
+            if self.study.get_trials(deepcopy=False, states=successes):
+                return
             raise SweepError(
                 f"{self.failures} trials failed and none completed, so the script itself probably "
                 f"fails. The last error: {error}. --max-failures allows more failures. The end of "
