@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ...lightning_modules.common.claimed_folder import is_claimed
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
-from .metric_objective import look_up, objective_from, objective_value, report_position
+from ..evaluation.best_metric import MissingMetricError
+from .metric_objective import look_up, report_position
 from .retries import is_pruned
 
 if TYPE_CHECKING:
@@ -99,12 +101,9 @@ def _group_values(trial: ChildTrial, optimizer: Optimizer) -> dict[str, list[flo
     """Return the values in the optimizer's groups for arguments of the trial, by argument."""
     group_values: dict[str, list[float]] = {}
     for name in trial.values.keys() & _GROUP_KEYS.keys():
-        values = []
-        for group in optimizer.param_groups:
-            if _GROUP_KEYS[name] in group:
-                values.append(float(group[_GROUP_KEYS[name]]))
-        if values and len(values) == len(optimizer.param_groups):
-            group_values[name] = values
+        key = _GROUP_KEYS[name]
+        if all(key in group for group in optimizer.param_groups):
+            group_values[name] = [float(group[key]) for group in optimizer.param_groups]
     return group_values
 
 
@@ -242,10 +241,8 @@ def _add_evaluation(
     result = TrialResult.read(trial.result)
 
     # An evaluation without one of the objectives has no value: another one may have it.
-    names = trial.metrics
-    if all(name in metrics or f"eval_{name}" in metrics for name in names):
-        value = objective_value(objective_from(names), metrics, len(names))
-        values: list[float] = value if isinstance(value, list) else [value]
+    with suppress(MissingMetricError):
+        values = [float(look_up(metrics, name)) for name in trial.metrics]
         result.values.append((position, values, _trial_state.training))
     result.seen = sorted({*result.seen, *metrics})
     result.folder = folder
@@ -281,22 +278,22 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | 
         raise RefusedBySweep(problem)
     _trial_state.pruned_training = training
 
-    if not _trial_state.run_on_first(lambda: _should_prune(trial, position, value)):
-        return False
     reached = f"{trial.unit.removesuffix('s')} {position}"
+    if not _trial_state.run_on_first(lambda: _should_prune(trial, position, value, reached)):
+        return False
     print(f"This trial is pruned at {reached}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
     return True
 
 
-def _should_prune(trial: ChildTrial, position: int, value: float) -> bool:
-    """Report a value, and ask the pruner; called in process 0."""
+def _should_prune(trial: ChildTrial, position: int, value: float, reached: str) -> bool:
+    """Report a value, ask the pruner, and write where a trial is pruned; called in process 0."""
     state = _trial_state
     if state.in_study is None:
         state.in_study = _load_trial(trial)
     if not is_pruned(state.in_study, value, position):
         return False
     result = TrialResult.read(trial.result)
-    result.pruned = f"{trial.unit.removesuffix('s')} {position}"
+    result.pruned = reached
     result.write(trial.result)
     return True
 
