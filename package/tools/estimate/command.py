@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from argparse import Action, ArgumentParser, Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...lightning_modules.common.suggestions import OptimizerNames
 from ..command_line import CommandParser, count, scaled, spellings, whole
@@ -18,9 +18,6 @@ from .job import ATTENTIONS, GIB, PRECISIONS, SHARDING, Job
 from .shapes import ModelShape
 from .source import model_from_folder, model_of_size
 from .tables import comparison_table, draw, estimate_table
-
-if TYPE_CHECKING:
-    from argparse import _ArgumentGroup
 
 _EXAMPLES = """examples:
   lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing
@@ -136,11 +133,13 @@ def _make_parser() -> CommandParser:
     return parser
 
 
-def _add_number(group: _ArgumentGroup, name: str, meaning: str, default: int | None = None) -> None:
+def _add_number(
+    add: Callable[..., Action], name: str, meaning: str, default: int | None = None
+) -> None:
     """Add an option for a whole number from 1."""
     if default is not None:
         meaning = f"{meaning} (%(default)s)"
-    group.add_argument(*spellings(name), type=whole(), metavar="N", default=default, help=meaning)
+    add(*spellings(name), type=whole(), metavar="N", default=default, help=meaning)
 
 
 def _add_model(parser: ArgumentParser) -> None:
@@ -153,11 +152,15 @@ def _add_model(parser: ArgumentParser) -> None:
         metavar="FOLDER",
         help="a saved model: its config.json, and its *.safetensors files if there are any",
     )
-    _add_number(group, "layers", "depth")
-    _add_number(group, "hidden", "width")
-    _add_number(group, "heads", "number of attention heads")
-    _add_number(group, "kv_heads", "number of heads of keys and values; by default that of --heads")
-    _add_number(group, "intermediate", "width of the MLP")
+    _add_number(group.add_argument, "layers", "depth")
+    _add_number(group.add_argument, "hidden", "width")
+    _add_number(group.add_argument, "heads", "number of attention heads")
+    _add_number(
+        group.add_argument,
+        "kv_heads",
+        "number of heads of keys and values; by default that of --heads",
+    )
+    _add_number(group.add_argument, "intermediate", "width of the MLP")
     group.add_argument(
         "--vocab",
         type=whole(),
@@ -169,7 +172,7 @@ def _add_model(parser: ArgumentParser) -> None:
 
 def _add_devices(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("the devices")
-    _add_number(group, "gpus", "number of all devices", 1)
+    _add_number(group.add_argument, "gpus", "number of all devices", 1)
     group.add_argument(
         *spellings("gpu_memory"),
         type=scaled(GIB),
@@ -181,9 +184,9 @@ def _add_devices(parser: ArgumentParser) -> None:
 
 def _add_training(parser: ArgumentParser) -> None:
     group = parser.add_argument_group("the training")
-    _add_number(group, "batch", "sequences in a micro-batch of a device", 1)
-    _add_number(group, "sequence", "tokens in a sequence", 2048)
-    _add_number(group, "accumulation", "micro-batches in a step", 1)
+    _add_number(group.add_argument, "batch", "sequences in a micro-batch of a device", 1)
+    _add_number(group.add_argument, "sequence", "tokens in a sequence", 2048)
+    _add_number(group.add_argument, "accumulation", "micro-batches in a step", 1)
     group.add_argument(
         "--precision",
         choices=list(PRECISIONS),
@@ -197,7 +200,7 @@ def _add_training(parser: ArgumentParser) -> None:
         default="adamw_torch_fused",
         help="as the argument optim (%(default)s)",
     )
-    _add_number(group, "optim_rank", "rank of GaLore and APOLLO", 128)
+    _add_number(group.add_argument, "optim_rank", "rank of GaLore and APOLLO", 128)
     group.add_argument(
         "--attention",
         choices=ATTENTIONS,
@@ -217,15 +220,15 @@ def _add_strategy(parser: ArgumentParser) -> None:
     group.add_argument(
         "--fsdp", metavar="WORDS", help="as the argument fsdp: full_shard, shard_grad_op"
     )
-    _add_number(group, "tp", "number of devices that share each layer", 1)
+    _add_number(group.add_argument, "tp", "number of devices that share each layer", 1)
     _add_number(
-        group,
+        group.add_argument,
         "cp",
         "number of devices that share each sequence, as cp_size: they exchange keys and values, "
         "and shard the model",
         1,
     )
-    _add_number(group, "sp", "the same as sp_size: they exchange heads", 1)
+    _add_number(group.add_argument, "sp", "the same as sp_size: they exchange heads", 1)
     group.add_argument(
         *spellings("sync_each_batch"),
         action="store_true",
