@@ -20,7 +20,13 @@ from rich.text import Text
 IMAGES = Path(__file__).resolve().parents[1] / "images"
 TRAIN = """
 import torch
-from lightrainer import RunReportCallback, Trainer, TrainingArguments
+from lightrainer import (
+    MemoryCallback,
+    RunReportCallback,
+    ThroughputCallback,
+    Trainer,
+    TrainingArguments,
+)
 
 
 class Classifier(torch.nn.Sequential):
@@ -49,8 +55,8 @@ args = TrainingArguments(
     warmup_steps=0.1,
 )
 data = {"train_dataset": samples[:2048], "eval_dataset": samples[2048:]}
-report = RunReportCallback()
-Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=[report]).train()
+callbacks = [RunReportCallback(), ThroughputCallback(), MemoryCallback()]
+Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=callbacks).train()
 """
 ESTIMATE = (
     "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 "
