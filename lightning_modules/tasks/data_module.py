@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from ..common.class_paths import build_described, is_description
 from ..common.device_copies import WITH_PAGE_LOCKS
-from ..common.seeding import capture_host_rng, seed_worker
-from ..common.torch_files import pack, unpack
+from ..common.seeding import seed_worker
 from ..data.collators import RemoveColumnsCollator, collate_samples, remove_unused
 from ..data.epoch_loader import EpochLoader
 from ..data.length_grouping import LengthGroupedSampler
@@ -181,8 +180,6 @@ class DataModule(LightningDataModule):
         else:
             self.save_hyperparameters({name: getattr(self, name) for name in _PLAIN_ARGUMENTS})
 
-        self._train_loader: EpochLoader | None = None
-        self._state_to_resume: dict[str, Any] | None = None
         self._uses_distributed_samplers: bool | None = None
 
         # Subclasses may set their datasets in `setup`, so they are known only after it.
@@ -280,8 +277,6 @@ class DataModule(LightningDataModule):
             worker_init_fn=worker_init_fn,
         )
         loader.tracked = True
-        self._resume(loader)
-        self._train_loader = loader
         return loader
 
     def val_dataloader(self) -> EvaluationLoaders:
@@ -304,24 +299,6 @@ class DataModule(LightningDataModule):
             collate_fn=collate_fn,
             **self._worker_options(),
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position in the training data, in tensors and plain values.
-
-        Empty while a trainer runs: its checkpoints hold the position of every process already.
-        """
-        if self._is_running() or self._train_loader is None:
-            return {}
-        position = {"loader": self._train_loader.state_dict(), "rng": capture_host_rng()}
-        return {"position": pack(position)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next loader of training data resume from a `state_dict`.
-
-        Ignored while a trainer runs, which resumes from its checkpoint.
-        """
-        if state_dict and not self._is_running():
-            self._state_to_resume = unpack(state_dict["position"])
 
     @property
     def _eval_batch_size(self) -> int:
@@ -357,9 +334,6 @@ class DataModule(LightningDataModule):
         batches = int(_overfit_batches(self.trainer))
         samples = batches * self.batch_size * self._share().shares
         return list(itertools.islice(iter(stream), samples))
-
-    def _is_running(self) -> bool:
-        return self.trainer is not None and self.trainer.state.status == "running"
 
     def _evaluation_loaders(self, dataset: Any, argument: str) -> EvaluationLoaders:
         if dataset is None:
@@ -495,13 +469,6 @@ class DataModule(LightningDataModule):
         if self.trainer is None:
             return 1
         return self.trainer.accumulate_grad_batches
-
-    def _resume(self, loader: EpochLoader) -> None:
-        """Load the state that the user has passed to `load_state_dict`."""
-        state = self._state_to_resume
-        self._state_to_resume = None
-        if state is not None:
-            loader.load_state_dict({**state["loader"], "rng": state["rng"]})
 
 
 def _overfit_batches(trainer: Trainer | None) -> int | float:

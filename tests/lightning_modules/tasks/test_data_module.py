@@ -96,22 +96,6 @@ def test_data_module_resumes_with_the_very_next_batch(tmp_path, source):
         assert same_weights(whole, resumed)
 
 
-def test_resuming_by_hand():
-    """`state_dict` after some batches, `load_state_dict` into a new one: the same batches
-    follow, once.
-    """
-    first, second = SOURCES["by length"](), SOURCES["by length"]()
-    batches = iter(first.train_dataloader())
-    next(batches)
-    second.load_state_dict(first.state_dict())
-    rest = [batch["x"] for batch in batches]
-    torch.rand(11)
-    assert [batch["x"].tolist() for batch in second.train_dataloader()] == [
-        x.tolist() for x in rest
-    ]
-    assert [len(rest), len(list(second.train_dataloader()))] == [5, 6]
-
-
 def test_shuffled_by_seed_and_epoch():
     seen = fitted(DataModule(points(), batch_size=4))[1].batches
     other = fitted(DataModule(points(), batch_size=4, seed=43))[1].batches
