@@ -6,85 +6,13 @@ A warning names them when such a checkpoint is loaded.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
 from ..common.libraries import is_instance
 from ..internals.lightning_import import Callback
 from ..internals.loop_states import LoopPosition
 
-if TYPE_CHECKING:
-    from lightning.pytorch.callbacks import BackboneFinetuning
-
 _log = logging.getLogger(__name__)
-
-Condition = Callable[[Any, LoopPosition, bool], bool]
-"""Called with the callback, the position of the checkpoint, and whether it is in a validation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpstreamFault:
-    """A callback of Lightning that resumes with other numbers.
-
-    Attributes:
-        callback: name of the class.
-        applies: returns whether a checkpoint is affected.
-        effect: what differs, and what to do.
-    """
-
-    callback: str
-    applies: Condition
-    effect: str
-
-
-def _is_inside_epoch(callback: Callback, loop_position: LoopPosition, in_validation: bool) -> bool:
-    return loop_position.done > 0 and not loop_position.at_end
-
-
-def _is_inside_validation(
-    callback: Callback, loop_position: LoopPosition, in_validation: bool
-) -> bool:
-    return in_validation
-
-
-def _is_after_unfreezing(
-    callback: BackboneFinetuning, loop_position: LoopPosition, in_validation: bool
-) -> bool:
-    return (loop_position.epoch, loop_position.done) > (callback.unfreeze_backbone_at_epoch, 0)
-
-
-def _is_after_first_epoch(
-    callback: Callback, loop_position: LoopPosition, in_validation: bool
-) -> bool:
-    return loop_position.epoch > 0 or loop_position.at_end
-
-
-UPSTREAM_FAULTS = (
-    UpstreamFault(
-        callback="StochasticWeightAveraging",
-        applies=_is_inside_epoch,
-        effect="its schedule starts with the next epoch only. Resume from the end of an epoch.",
-    ),
-    UpstreamFault(
-        callback="WeightAveraging",
-        applies=_is_inside_validation,
-        effect=(
-            "the checkpoint was written inside a validation, and the training would continue with "
-            "the averaged weights. Resume from a checkpoint outside of a validation."
-        ),
-    ),
-    UpstreamFault(
-        callback="BackboneFinetuning",
-        applies=_is_after_unfreezing,
-        effect="the backbone stays frozen. Set requires_grad of its parameters in on_train_start.",
-    ),
-    UpstreamFault(
-        callback="ModelPruning",
-        applies=_is_after_first_epoch,
-        effect=("pruned weights are trained again. Prune after the training, or do not resume."),
-    ),
-)
 
 
 def warn_of_upstream_faults(
@@ -97,12 +25,36 @@ def warn_of_upstream_faults(
         loop_position: where the checkpoint was written.
         in_validation: whether it was written inside a validation.
     """
+    epoch_and_batch = (loop_position.epoch, loop_position.done)
+    is_inside_epoch = loop_position.done > 0 and not loop_position.at_end
+    is_after_first_epoch = loop_position.epoch > 0 or loop_position.at_end
+
+    # What differs, and what to do, by the class of the callback.
+    effects: dict[str, str] = {}
+    if is_inside_epoch:
+        effects["StochasticWeightAveraging"] = (
+            "its schedule starts with the next epoch only. Resume from the end of an epoch."
+        )
+    if in_validation:
+        effects["WeightAveraging"] = (
+            "the checkpoint was written inside a validation, and the training would continue with "
+            "the averaged weights. Resume from a checkpoint outside of a validation."
+        )
+    if is_after_first_epoch:
+        effects["ModelPruning"] = (
+            "pruned weights are trained again. Prune after the training, or do not resume."
+        )
+
     for callback in callbacks:
-        for fault in UPSTREAM_FAULTS:
-            has_fault = is_instance(callback, "lightning.pytorch.callbacks", fault.callback)
-            if has_fault and fault.applies(callback, loop_position, in_validation):
+        unfreezing_epoch: int | None = getattr(callback, "unfreeze_backbone_at_epoch", None)
+        if unfreezing_epoch is not None and epoch_and_batch > (unfreezing_epoch, 0):
+            effects["BackboneFinetuning"] = (
+                "the backbone stays frozen. Set requires_grad of its parameters in on_train_start."
+            )
+        for class_name, effect in effects.items():
+            if is_instance(callback, "lightning.pytorch.callbacks", class_name):
                 _log.warning(
                     "Lightning's %s does not resume exactly from this checkpoint: %s",
-                    fault.callback,
-                    fault.effect,
+                    class_name,
+                    effect,
                 )
