@@ -10,8 +10,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy
-
 from ...lightning_modules.common.libraries import is_installed
 from .curves import Panel, Points, panels
 
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_PANELS = 40
-
-_MANY_POINTS = 60
-"""Curves with at least this many points have no markers, and noisy ones get a running mean."""
 
 _LOGARITHMIC = ("Loss", "Gradient norm", "Gradient norm by layer")
 """Panels whose axis is logarithmic if the largest value is over 100 times the smallest."""
@@ -103,7 +98,6 @@ def draw_loss_curve(
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw the curves of a panel, and mark the steps of values that are not finite."""
-    is_noisy = panel.title != "Learning rate"
     finite_values: list[float] = []
     for label, points in panel.curves.items():
         finite_points: Points = []
@@ -115,7 +109,9 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         # The lowest evaluation loss is in the legend.
         is_evaluation_loss = panel.title == "Loss" and label.startswith("evaluation")
         text = _legend_text(label, points, finite_points, with_lowest=is_evaluation_loss)
-        _draw_curve(axes, text, finite_points, is_noisy=is_noisy)
+        steps = [step for step, _ in finite_points]
+        values = [value for _, value in finite_points]
+        axes.plot(steps, values, label=text, marker=".")
 
         # A red line at the step of each value that is NaN or infinite.
         for step, value in points:
@@ -131,35 +127,6 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(_escaped(panel.title), loc="left", fontsize=11)
     axes.legend(fontsize=8)
     axes.grid(alpha=0.25)
-
-
-def _draw_curve(axes: Axes, label: str, points: Points, *, is_noisy: bool) -> None:
-    """Draw the finite points of a curve.
-
-    A noisy curve with many points is drawn faintly, with its running mean above it.
-    """
-    steps = [step for step, _ in points]
-    values = [value for _, value in points]
-    has_many_points = len(points) >= _MANY_POINTS
-    if not (is_noisy and has_many_points):
-        marker = "" if has_many_points else "."
-        axes.plot(steps, values, label=label, marker=marker)
-        return
-
-    # The mean has the color of its curve.
-    (line,) = axes.plot(steps, values, linewidth=0.7, alpha=0.3)
-    axes.plot(steps, _running_mean(values), label=label, color=line.get_color())
-
-
-def _running_mean(values: Sequence[float]) -> numpy.ndarray:
-    """Return the running mean, over a twentieth of the values, and over fewer at the ends."""
-    window = numpy.ones(len(values) // 20)
-    sums = numpy.convolve(values, window, mode="same")
-
-    # The number of values that the window covers, which is smaller at the ends.
-    is_value = numpy.ones(len(values))
-    counts = numpy.convolve(is_value, window, mode="same")
-    return sums / counts
 
 
 def _legend_text(label: str, points: Points, finite_points: Points, *, with_lowest: bool) -> str:

@@ -79,15 +79,6 @@ def test_curves_go_through_their_values():
     assert line.get_xydata().tolist() == [list(point) for point in points]
 
 
-def test_curves_of_many_points_get_a_running_mean():
-    noisy = [(step, 2 + (-1) ** step) for step in range(5000)]
-    faint, mean = (line.get_ydata() for line in axes_of("Loss", training=noisy).lines)
-    assert list(faint) == [value for _, value in noisy]
-    assert max(mean[200:-200]) - min(mean[200:-200]) < 0.1
-    (rate,) = axes_of("Learning rate", rate=noisy).lines
-    assert len(rate.get_ydata()) == 5000
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_values_that_are_not_finite_are_marked_and_counted(value):
     axes = axes_of("Loss", training=[(1, 1.0), (3, value)])
