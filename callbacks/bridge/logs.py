@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from .._log_values import number_of
+
 if TYPE_CHECKING:
     import torch
     from lightning.pytorch import LightningModule, Trainer
@@ -64,12 +66,9 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers and tensors of one element, as numbers; synchronizes the device."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
-        if hasattr(value, "numel"):
-            if value.numel() != 1:
-                continue
-            value = value.item()
-        if isinstance(value, (int, float)):
-            numbers[name] = value
+        number = number_of(value, accept_bool=True)
+        if number is not None:
+            numbers[name] = number
     return numbers
 
 
