@@ -7,7 +7,6 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..lightning_modules.common.suggestions import did_you_mean
@@ -367,16 +366,7 @@ def _warn_of_misspelt_events(callback_class: type) -> None:
         if base.__name__ == "Callback" and "lightning" in base.__module__:
             return  # its other `on_` methods may be hooks of Lightning
 
-    # All methods by name, in the order of the classes; a dict keeps it.
-    methods: dict[str, None] = {}
-    for base in callback_class.__mro__:
-        if base in (TrainerCallback, object):
-            continue
-        for name, attribute in vars(base).items():
-            if isinstance(attribute, FunctionType):
-                methods[name] = None
-
-    for name in methods:
+    for name in dir(callback_class):
         if name in _EVENTS or not name.startswith("on"):
             continue
         event = _event_like(name)
