@@ -181,14 +181,6 @@ def loaders_used_up(trainer: Trainer) -> list[bool]:
     return list(_marks_of_used_up(trainer))
 
 
-def ends_with_shortest_loader(trainer: Trainer) -> bool:
-    """Return whether an epoch of several loaders ends with the shortest one, as the mode
-    "min_size" says.
-    """
-    loaders = trainer.fit_loop._combined_loader
-    return loaders is not None and loaders._mode == "min_size"
-
-
 def set_loaders_used_up(trainer: Trainer, used_up: list[bool]) -> None:
     """Tell Lightning the result of `loaders_used_up`, once the iteration has begun."""
     marks = _marks_of_used_up(trainer)

@@ -20,7 +20,6 @@ from ..internals.loop_states import (
     LoopPosition,
     count_read_ahead,
     current_loop_position,
-    ends_with_shortest_loader,
     loaders_used_up,
     restart_loaders,
     set_batches_done,
@@ -219,7 +218,6 @@ def restore_position(
         states_to_load = _states_in_current_batches(trainer, loop_position, position, states)
         _resume_loaders(trainer, loop_position, states_to_load, is_next_epoch)
         set_loaders_used_up(trainer, position.get("used_up", []))
-        _warn_of_unnoticed_end(trainer, loop_position, position, states)
         if position.get("began_again"):
             _log.warning(
                 "The checkpoint was written in the middle of a batch, just before a stream began "
@@ -247,26 +245,6 @@ def _restore_step(trainer: Trainer, position: Mapping[str, Any]) -> None:
             "gradients may include that batch, which is trained again. Resume from a checkpoint "
             "that was written between two batches."
         )
-
-
-def _warn_of_unnoticed_end(
-    trainer: Trainer, loop_position: LoopPosition, position: Mapping[str, Any], states: list[Any]
-) -> None:
-    """Warn if an epoch has ended with a stream, which Lightning does not know.
-
-    In the mode "min_size" Lightning takes the shortest known length. It notices only by reading
-    that a stream is shorter.
-    """
-    if not ends_with_shortest_loader(trainer) or position.get("unused"):
-        return
-    for state in states:
-        if state is not None and state.get("ended") and state["handed_out"] == loop_position.done:
-            _log.warning(
-                "The checkpoint was written after the last batch of a stream, which ends the epoch "
-                'in the mode "min_size". Lightning did not know that, so other samples may follow. '
-                "Resume from a checkpoint of another batch."
-            )
-            return
 
 
 def _resume_loaders(

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
-from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader, Dataset
 
 from helpers.lightning.tiny_modules import make_trainer
@@ -250,23 +249,3 @@ def test_loaders_of_a_training_and_those_used_up():
         }
         trainer.fit(Of(), loaders)
     assert found == [(2, [False, False]), (2, [True, False])]
-
-
-@pytest.mark.parametrize(
-    ("mode", "steps"), [("min_size", 2), ("max_size", 3), ("max_size_cycle", 3)]
-)
-def test_an_epoch_may_end_with_the_shortest_loader(mode, steps):
-    class Of(Linear):
-        def training_step(self, batch, batch_idx):
-            return super().training_step(batch["long"], batch_idx)
-
-    with lightning_internals.quiet():
-        trainer = make_trainer(max_epochs=1, limit_val_batches=0)
-        assert not loop_states.ends_with_shortest_loader(trainer), "no loaders yet"
-        loaders = {
-            "long": DataLoader(Numbers(), batch_size=2),
-            "short": DataLoader(Numbers(), batch_size=3),
-        }
-        trainer.fit(Of(), CombinedLoader(loaders, mode))
-    assert trainer.global_step == steps
-    assert loop_states.ends_with_shortest_loader(trainer) == (mode == "min_size")
