@@ -27,10 +27,6 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     As `transformers.EarlyStoppingCallback`; the count of evaluations is kept in checkpoints. The
     metric is that of `metric_for_best_model`, which has to be set, as has `eval_strategy`.
 
-    As `transformers.EarlyStoppingCallback`; the count of evaluations is kept in checkpoints. The
-    metric is that of `metric_for_best_model`, which has to be set, with `load_best_model_at_end` or
-    `eval_strategy`.
-
     Args:
         early_stopping_patience: consecutive evaluations without improvement after which training
             stops.
