@@ -164,7 +164,7 @@ class ProgressCallback(TrainerCallback):
             return
         with failures_as_warnings(self, "Showing the logs"):
             # Values of earlier logs stay, such as the last evaluation loss.
-            self._shown_values |= values_beside_bar(logs)
+            self._shown_values |= _values_beside_bar(logs)
             self._shown_values |= self._speed(args, state, train_dataloader)
             self.training_bar.set_postfix(self._values_that_fit(), refresh=False)
             self.training_bar.write(str(_readable(logs, self.max_str_len)))
@@ -269,7 +269,7 @@ class PrinterCallback(TrainerCallback):
                 print(_readable(logs))
 
 
-def values_beside_bar(logs: dict[str, Any]) -> dict[str, str]:
+def _values_beside_bar(logs: dict[str, Any]) -> dict[str, str]:
     """Return the logged values that are shown beside a bar, shortened, by label."""
     values: dict[str, str] = {}
     for name, label in _LABELS.items():

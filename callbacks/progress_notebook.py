@@ -7,9 +7,9 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.common.libraries import loaded
-from ._log_values import failures_as_warnings
+from ._log_values import failures_as_warnings, is_training_log
 from ._text import format_seconds, shortened
-from .progress import ProgressBar, ProgressCallback, values_beside_bar
+from .progress import ProgressBar, ProgressCallback
 from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ class NotebookProgressCallback(ProgressCallback):
         self._output = None
         self._has_ended = False
         self.table = _Table(self.max_str_len)
-        return super().on_train_begin(args, state, control, **kwargs)
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            self._get_output().table = self.table
 
     def on_log(
         self,
@@ -74,16 +76,11 @@ class NotebookProgressCallback(ProgressCallback):
         train_dataloader: object = None,
         **kwargs: object,
     ) -> None:
-        """Show the last values beside the bar, and add a row if there are no evaluations."""
-        if self.training_bar is None or not logs:
-            return
-        with failures_as_warnings(self, "Showing the logs"):
-            self._shown_values |= values_beside_bar(logs)
-            self._shown_values |= self._speed(args, state, train_dataloader)
-            if getattr(args, "eval_strategy", "no") == "no" and "loss" in logs:
-                self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
-            self._get_output().table = self.table
-            self.training_bar.set_postfix(self._shown_values)
+        """Add a row if there are no evaluations, and show the last values beside the bar."""
+        has_no_evaluations = getattr(args, "eval_strategy", "no") == "no"
+        if self.training_bar is not None and has_no_evaluations and is_training_log(logs):
+            self.table.add({"Step": state.global_step, "Training Loss": logs["loss"]})
+        super().on_log(args, state, control, logs, train_dataloader=train_dataloader)
 
     def on_evaluate(
         self,
