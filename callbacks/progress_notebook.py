@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..lightning_modules.common.libraries import loaded
 from ._log_values import failures_as_warnings, is_training_log
-from ._text import format_seconds, shortened
+from ._text import shortened
 from .progress import ProgressBar, ProgressCallback
 from .state import TrainerControl, TrainerState
 
@@ -235,13 +235,16 @@ class _NotebookBar:
             limits = f' value="{self.n}" max="{max(self.total, 1)}"'
 
         # The speed is that since the start of the bar, which may resume at a later step.
+        from tqdm import tqdm
+
         elapsed = time.monotonic() - self._start_time
         steps_done = self.n - self.initial
-        remaining = float("nan")
-        if self.total is not None and steps_done:
-            remaining = elapsed / steps_done * (self.total - self.n)
+        remaining = "?"
+        if self.total is not None and steps_done > 0 and self.n <= self.total:
+            seconds = elapsed / steps_done * (self.total - self.n)
+            remaining = tqdm.format_interval(round(seconds))
 
-        texts = [count, f"{format_seconds(elapsed)} &lt; {format_seconds(remaining)}"]
+        texts = [count, f"{tqdm.format_interval(round(elapsed))} &lt; {remaining}"]
         for label, value in self.values.items():
             texts.append(f"{escape(label)} {escape(value)}")
         return (

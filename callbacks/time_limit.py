@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ._signal_exchange import SignalExchange, world_size
-from ._text import format_seconds
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
 
@@ -166,9 +165,11 @@ class TimeLimitCallback(TrainerCallback):
 
         if state.is_world_process_zero:
             result = ", with a checkpoint to resume from" if self.save else ""
+            from tqdm import tqdm
+
             logger.warning(
                 "The time limit of %s is reached: training stops at step %s of %s%s.",
-                format_seconds(self.limit),
+                tqdm.format_interval(round(self.limit)),
                 state.global_step,
                 state.max_steps,
                 result,
