@@ -19,6 +19,7 @@ from ...lightning_modules.optim import (
     parameter_groups,
     steps_in_backward,
 )
+from ...lightning_modules.optim.by_path import requires_closure
 from ...lightning_modules.optim.muon import matrices, split_groups
 from ...lightning_modules.optim.schedules import get_scheduler
 
@@ -148,7 +149,16 @@ def complete_optimizer(optimizer: Any) -> None:
     - `optimizer`, see `_InnerOptimizer`.
     - `defaults` and `state`, without which Lightning refuses a class that is not derived from
       torch's.
+
+    Raises:
+        ValueError: its steps need a closure.
     """
+    if requires_closure(type(optimizer)):
+        raise ValueError(
+            f"The optimizer {type(optimizer).__name__} needs a closure that computes the loss "
+            "again, which the Trainer does not pass to step(). Use one whose step() needs no "
+            "argument, such as torch.optim.AdamW."
+        )
     if not hasattr(optimizer, "optimizer") and hasattr(optimizer, "__dict__"):
         vars(optimizer)[_IS_ITS_OWN_INNER] = True
         optimizer_class: Any = type(optimizer)

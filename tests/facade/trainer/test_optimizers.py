@@ -285,3 +285,10 @@ def test_the_norm_counts_what_no_group_has_without_the_loss_scale(tmp_path):
     assert half[1] == pytest.approx(plain[1], rel=0.05)
     assert half[0] == pytest.approx(plain[0], rel=0.01)
     assert half[0] != plain[0]
+
+
+def test_optimizer_that_needs_a_closure_is_refused(tmp_path):
+    model = tiny()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    with pytest.raises(ValueError, match=r"LBFGS needs a closure.*torch\.optim\.AdamW"):
+        trainer(tmp_path, model=model, optimizers=(optimizer, None)).train()
