@@ -71,11 +71,20 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
         column: name of the column of lengths.
 
     Raises:
-        ValueError: a value is missing.
+        ValueError: a value is missing, or is not a number.
     """
     if not is_table(dataset) or column not in dataset.column_names:
         return None
     values = _arrow_column(dataset, column)
+
+    # pyarrow has no types.
+    arrow: Any = importlib.import_module("pyarrow")
+    is_number = arrow.types.is_integer(values.type) or arrow.types.is_floating(values.type)
+    if not is_number:
+        raise ValueError(
+            f"length_column_name={column!r} is a column of {values.type}, not of lengths. Pass the "
+            "name of a column of integers, or of no column: then the samples are measured."
+        )
     if values.null_count:
         raise ValueError(
             f"The column {column!r} of lengths lacks {values.null_count} of {len(values)} values. "

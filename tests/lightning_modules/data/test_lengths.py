@@ -162,6 +162,13 @@ def test_a_column_with_gaps_holds_no_lengths():
         column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")
 
 
+@pytest.mark.parametrize(("value", "kind"), [([1, 2], "list<.*int64>"), ("a", "string")])
+def test_a_column_of_other_values_holds_no_lengths(value, kind):
+    table = datasets.Dataset.from_list([{"length": value}] * 3)
+    with pytest.raises(ValueError, match=f"length_column_name='length' is a column of {kind}"):
+        column_lengths(table, "length")
+
+
 def test_index_error_in_a_dataset_does_not_end_the_lengths():
     class Rows:
         def __len__(self):
