@@ -13,10 +13,20 @@ from dataclasses import dataclass
 
 from .parallelism import SIZES
 
-__all__ = ["VARIABLES", "Variable", "is_on", "refusals", "set_by", "value_of", "values_for"]
+__all__ = [
+    "VARIABLES",
+    "Variable",
+    "is_on",
+    "refusals",
+    "require_clear_switches",
+    "set_by",
+    "value_of",
+    "values_for",
+]
 
 _EMPTY = ("", "None")
 _OFF = ("", "None", "0", "false", "no", "n", "f", "off")
+_ON = ("1", "true", "yes", "y", "t", "on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +196,9 @@ VARIABLES: dict[str, Variable] = {
 }
 """Variables by name, except those that only other libraries read."""
 
+_SWITCHES = [name for name, variable in VARIABLES.items() if variable.flag]
+_SAVE_16BIT_MODEL = "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"
+
 
 def is_on(name: str) -> bool:
     """Return True if a variable is set to a true value."""
@@ -201,6 +214,21 @@ def value_of(name: str) -> str | None:
     if switch and not is_on(switch):
         return None
     return value
+
+
+def require_clear_switches() -> None:
+    """Check that each variable which turns something on or off says which.
+
+    Raises:
+        ValueError: a value is neither; names the option of each such variable.
+    """
+    faults: list[str] = []
+    for name in (*_SWITCHES, _SAVE_16BIT_MODEL):
+        value = os.environ.get(name, "")
+        if value not in _OFF and value.lower() not in (*_OFF, *_ON):
+            faults.append(f"{set_by(name)} is neither true nor false. Set it to one of them.")
+    if faults:
+        raise ValueError("\n".join(faults))
 
 
 def set_by(name: str) -> str:

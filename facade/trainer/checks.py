@@ -322,6 +322,7 @@ def _value_problems(args: Any, parameters: Mapping[str, Any]) -> list[str | None
         problems.append(_batch_metrics_problem(args, metrics))
         problems.append(metrics_value_problem(args, metrics))
     problems.append(_backend_problem(args))
+    problems.append(_compile_mode_problem(args))
     return problems
 
 
@@ -340,6 +341,24 @@ def _backend_problem(args: Any) -> str | None:
     return (
         f"{source} is not known to torch."
         f"{did_you_mean(backend, backends)} Choose from: {', '.join(backends)}."
+    )
+
+
+def _compile_mode_problem(args: Any) -> str | None:
+    # Other backends may have other modes.
+    mode = args.torch_compile_mode
+    if not args.torch_compile or mode is None or args.torch_compile_backend != "inductor":
+        return None
+    modes = list(torch._inductor.list_mode_options())
+    if mode in modes:
+        return None
+
+    source = f"torch_compile_mode={mode!r}"
+    if "torch_compile_mode" in args.set_by_launcher:
+        source = set_by("ACCELERATE_DYNAMO_MODE")
+    return (
+        f"{source} is not known to torch."
+        f"{did_you_mean(mode, modes)} Choose from: {', '.join(modes)}."
     )
 
 

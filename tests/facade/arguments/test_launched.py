@@ -213,6 +213,9 @@ REFUSALS = [
     ),
     (deepspeed(GRADIENT_ACCUMULATION_STEPS="4"), "gradient_accumulation_steps is 4"),
     (groups(TP_SIZE="0"), "tp_size=0"),
+    ({"ACCELERATE_USE_CPU": "FOO"}, "use_cpu of the launcher (ACCELERATE_USE_CPU='FOO')"),
+    (dynamo(USE_FULLGRAPH="FOO"), "dynamo_use_fullgraph of the launcher"),
+    (deepspeed(DEEPSPEED_ZERO3_SAVE_16BIT_MODEL="FOO"), "zero3_save_16bit_model of the launcher"),
 ]
 
 
@@ -279,6 +282,19 @@ def test_valid_values_of_fsdp_only_warn_in_one_process(tmp_path, launch, monkeyp
     launch(fsdp(VERSION="2", SHARDING_STRATEGY="SHARD_GRAD_OP", IGNORED_MODULES="head"))
     assert not arguments(tmp_path, use_cpu=True).fsdp
     assert "ACCELERATE_USE_FSDP" in caplog.text
+
+
+@pytest.mark.parametrize("by_launcher", [False, True])
+def test_an_unknown_mode_is_named(tmp_path, launch, by_launcher):
+    options = {"torch_compile": True, "torch_compile_mode": "fast"}
+    named = "torch_compile_mode='fast'"
+    if by_launcher:
+        launch(dynamo(BACKEND="inductor", MODE="fast"))
+        options = {}
+        named = r"dynamo_mode of the launcher \(ACCELERATE_DYNAMO_MODE='fast'\)"
+    args = arguments(tmp_path, use_cpu=True, **options)
+    with pytest.raises(ValueError, match=f"{named} is not known to torch.*max-autotune"):
+        Trainer(torch.nn.Linear(1, 1), args)
 
 
 def test_an_unknown_backend_is_named_by_its_option(tmp_path, launch):
