@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from ...lightning_modules.common.libraries import is_installed, loaded
 from ...lightning_modules.distributed import deepspeed_engine
 from ..distributed.process import current_process
@@ -118,12 +120,55 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
     def __init__(self, config_file_or_dict: DeepSpeedSource) -> None:
         super().__init__(config_file_or_dict)
         self.mismatches: list[str] = []
+        self._dtype: torch.dtype | None = None
+
+    def dtype(self) -> torch.dtype:
+        """Return the type of numbers that the arguments ask for.
+
+        Raises:
+            ValueError: `trainer_config_process` was not called.
+        """
+        if self._dtype is None:
+            raise ValueError(
+                "The dtype follows from the training arguments: call trainer_config_process(args) "
+                "before dtype()."
+            )
+        return self._dtype
+
+    def fill_match(
+        self, ds_key_long: str, hf_val: object, hf_key: str | None = None, must_match: bool = True
+    ) -> None:
+        """Fill in a value that is "auto"; add another one that contradicts to `mismatches`.
+
+        Args:
+            ds_key_long: the key, with dots between its parts.
+            hf_val: the value of the training arguments.
+            hf_key: the name of the argument, for the message.
+            must_match: compare a value that is not "auto".
+        """
+        section, last = self.find_config_node(ds_key_long)
+        if section is None:
+            return
+        value = section.get(last)
+        if value == "auto":
+            section[last] = hf_val
+        elif must_match and value is not None and value != hf_val:
+            self.mismatches.append(f"{ds_key_long}={value!r}, but {hf_key}={hf_val!r}")
+
+    def fill_only(self, ds_key_long: str, hf_val: object, hf_key: str | None = None) -> None:
+        """Fill in a value that is "auto"."""
+        self.fill_match(ds_key_long, hf_val, hf_key, must_match=False)
 
     def trainer_config_process(
         self, args: TrainingArguments, auto_find_batch_size: bool = False
     ) -> None:
         """Fill in values that follow from the arguments; add contradictions to `mismatches`."""
         self.mismatches += fill_from_arguments(self.config, args, args.world_size)
+        self._dtype = torch.float32
+        if self.is_true("bf16.enabled"):
+            self._dtype = torch.bfloat16
+        elif self.is_true("fp16.enabled"):
+            self._dtype = torch.float16
 
     def trainer_config_finalize(
         self, args: TrainingArguments, model: object, num_training_steps: int

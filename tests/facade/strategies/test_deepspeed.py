@@ -19,6 +19,7 @@ from lightrainer.facade.arguments.deepspeed_config import (
     open_keys,
     with_open_batches,
 )
+from lightrainer.facade.arguments.hf_deepspeed import HfTrainerDeepSpeedConfig
 from lightrainer.facade.strategies.plan import translate
 
 strategy_module = importlib.import_module("lightrainer.facade.strategies.deepspeed")
@@ -135,6 +136,7 @@ def reference():
         "fill_only",
         "trainer_config_process",
         "trainer_config_finalize",
+        "dtype",
     )
     methods = {name: vars(transformers.HfTrainerDeepSpeedConfig)[name] for name in names}
     return type("Reference", (base,), methods)
@@ -151,6 +153,27 @@ def of_reference(config, args, model, steps):
         if "mismatch" not in str(error):
             raise
     return made.config, [line.removeprefix("- ds ").partition("=")[0] for line in made.mismatches]
+
+
+@pytest.mark.parametrize("numbers", [{}, {"bf16": True}, {"fp16": True}], ids=str)
+def test_methods_of_the_config_are_those_of_the_reference(tmp_path, numbers):
+    """Scripts fill in values of their own."""
+    results = []
+    for cls in (reference(), HfTrainerDeepSpeedConfig):
+        config = cls({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "a": {"b": "auto"}})
+        config._dtype, config.mismatches = None, []
+        with pytest.raises(ValueError, match=r"trainer_config_process\("):
+            config.dtype()
+        config.trainer_config_process(arguments(tmp_path, **numbers))
+        config.fill_only("a.b", 1, "b")
+        config.fill_only("a.b", 2, "b")
+        config.fill_match("a.c", 1, "c")
+        contradicted = len(config.mismatches)
+        config.fill_match("a.b", 3, "b")
+        results.append((config.config, config.dtype(), len(config.mismatches) - contradicted))
+    assert results[0] == results[1]
+    assert results[0][0]["a"] == {"b": 1}
+    assert results[0][2] == 1
 
 
 @pytest.mark.parametrize("model", MODELS)
