@@ -326,6 +326,29 @@ def test_early_stopping_and_the_best_model_are_the_same(tmp_path, saving):
             assert resumed.end == whole.end, f"from step {step}"
 
 
+@pytest.mark.parametrize("restores", [False, True])
+def test_a_training_that_was_stopped_early_continues(tmp_path, restores):
+    """From the checkpoint after the evaluation that stopped it; a kept count ends it sooner."""
+
+    class Worse(EarlyStoppingCallback):
+        """No evaluation improves."""
+
+        def _improves(self, *_):
+            return False
+
+    options = {
+        "save_strategy": "epoch",
+        "num_train_epochs": 6,
+        "metric_for_best_model": "loss",
+        "load_best_model_at_end": True,
+        "restore_callback_states_from_checkpoint": restores,
+    }
+    whole = train(tmp_path, callbacks=[Worse(2)], **options)
+    assert whole.end["step"][0] == 18, "it was stopped at its third evaluation"
+    resumed = train(tmp_path, callbacks=[Worse(2)], resume=whole.checkpoint(18), **options)
+    assert resumed.end["step"][0] == (24 if restores else 30)
+
+
 def test_the_end_of_an_epoch_is_gone_through_once(tmp_path):
     """A checkpoint made there after the evaluation does not evaluate again, nor save again."""
     options = {"save_strategy": "epoch", "num_train_epochs": 2}
