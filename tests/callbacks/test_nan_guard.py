@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.callbacks.small_training import make_trainer
-from helpers.comparing.same_values import same
+from helpers.comparing.bit_differences import same
 from lightrainer import NaNGuardCallback, NaNGuardError, TrainerCallback
 
 BAD = 3  # the step with the bad sample: two a step, no shuffling

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import default_collate
 
-from helpers.comparing.same_values import same
+from helpers.comparing.bit_differences import same
 from helpers.processes.beside_one_process import devices
 from helpers.processes.rank_training import Classifier, points
 from lightrainer import (

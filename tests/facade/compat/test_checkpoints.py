@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import trainer_utils
 
-from helpers.comparing.same_values import same
+from helpers.comparing.bit_differences import same
 from lightrainer.facade.compat import checkpoints
 
 

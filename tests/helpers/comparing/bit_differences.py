@@ -15,23 +15,31 @@ def without_clock(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if not key.endswith(CLOCK_ENDINGS)}
 
 
-def differences(left: Any, right: Any, path: str = "") -> list[str]:
+def same(left: Any, right: Any) -> bool:
+    """Whether all bits are equal, and mappings have the same type and order, too."""
+    return not differences(left, right, strict=True)
+
+
+def differences(left: Any, right: Any, path: str = "", *, strict: bool = False) -> list[str]:
     """One line for each place where the values differ: in type, shape or in a single bit (NaN
     equals the same NaN).
+
+    Mappings may have another type and order, unless `strict` is set.
     """
-    if type(left) is not type(right) and not (
-        isinstance(left, Mapping) and isinstance(right, Mapping)
-    ):
+    are_mappings = isinstance(left, Mapping) and isinstance(right, Mapping)
+    if type(left) is not type(right) and (strict or not are_mappings):
         return [
             f"{path}: {type(left).__name__} {_short(left)} != {type(right).__name__} "
             f"{_short(right)}"
         ]
     if isinstance(left, Mapping):
-        return _mapping_differences(left, right, path)
+        return _mapping_differences(left, right, path, strict)
     if isinstance(left, (list, tuple)):
-        return _sequence_differences(left, right, path)
+        return _sequence_differences(left, right, path, strict)
     if isinstance(left, torch.Tensor):
-        return _array_differences(left.detach().cpu().numpy(), right.detach().cpu().numpy(), path)
+        if left.dtype != right.dtype:
+            return [f"{path}: {left.dtype} != {right.dtype}"]
+        return _array_differences(_as_array(left), _as_array(right), path)
     if isinstance(left, (np.ndarray, np.generic)):
         return _array_differences(np.asarray(left), np.asarray(right), path)
     if isinstance(left, float):
@@ -43,7 +51,15 @@ def differences(left: Any, right: Any, path: str = "") -> list[str]:
     return [] if left == right else [f"{path}: {_short(left)} != {_short(right)}"]
 
 
-def _mapping_differences(left: Mapping, right: Mapping, path: str) -> list[str]:
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    """The values, or the bits of a type that NumPy does not have."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy()
+
+
+def _mapping_differences(left: Mapping, right: Mapping, path: str, strict: bool) -> list[str]:
     found = [
         f"{path}.{key}: only on the left ({_short(left[key])})" for key in left if key not in right
     ]
@@ -54,14 +70,16 @@ def _mapping_differences(left: Mapping, right: Mapping, path: str) -> list[str]:
     ]
     for key in left:
         if key in right:
-            found += differences(left[key], right[key], f"{path}.{key}")
+            found += differences(left[key], right[key], f"{path}.{key}", strict=strict)
+    if strict and not found and list(left) != list(right):
+        found.append(f"{path}: order {list(left)} != {list(right)}")
     return found
 
 
-def _sequence_differences(left: Any, right: Any, path: str) -> list[str]:
+def _sequence_differences(left: Any, right: Any, path: str, strict: bool = False) -> list[str]:
     found = []
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        found += differences(one, other, f"{path}[{index}]")
+        found += differences(one, other, f"{path}[{index}]", strict=strict)
     if len(left) != len(right):
         first = min(len(left), len(right))
         extra = left[first] if len(left) > first else right[first]

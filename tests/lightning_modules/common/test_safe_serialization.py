@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.comparing.same_values import same
+from helpers.comparing.bit_differences import same
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 from lightrainer.lightning_modules.common.safe_serialization import (
     UnsafeValueError,

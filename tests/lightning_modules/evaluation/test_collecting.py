@@ -9,7 +9,7 @@ import torch
 from transformers import trainer_pt_utils as reference
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from helpers.comparing.same_values import same
+from helpers.comparing.bit_differences import same
 from lightrainer.lightning_modules.common.nested import (
     find_batch_size,
     map_nested,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import trainer_pt_utils as reference
 
-from helpers.comparing.same_values import same
+from helpers.comparing.bit_differences import same
 from lightrainer.lightning_modules.evaluation import preallocated_arrays as module
 from lightrainer.lightning_modules.evaluation.preallocated_arrays import PreallocatedArray, growing
 
