@@ -183,11 +183,8 @@ class CheckpointSaver:
             copies = None
             if later and saves:
                 copies = self.background.copies()
-            process_parts = None
-            if has_parts:
-                process_parts = self.background.begin_parts()
             self._files = CheckpointFiles(
-                copies, process_parts, sends_contents=sends_states and not saves
+                copies, parts_later=has_parts, sends_contents=sends_states and not saves
             )
             begin: list[Callable[[], object]] = []
             if is_tight:

@@ -418,7 +418,7 @@ class Strategy:
         """
         sharded_model = self.sharded_model
         assert sharded_model is not None
-        checkpoints.save_model_parts(sharded_model, folder, files)
+        checkpoints.save_model_parts(sharded_model, folder, files.part_writers)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
         """Return whether DeepSpeed's own files alone hold the weights of a checkpoint."""
@@ -450,7 +450,7 @@ class Strategy:
 
         # The part of each rank.
         if sharded_model is not None and self.saves_parts(checkpoint=checkpoint):
-            checkpoints.save_optimizer_parts(sharded_model, optimizer, folder, files)
+            checkpoints.save_optimizer_parts(sharded_model, optimizer, folder, files.part_writers)
             return
 
         # All of it, by the names of parameters.

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Collection, Generator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,7 +36,7 @@ from ..common.file_names import (
     TRAINED_WEIGHTS_NAME,
 )
 from ..common.local_paths import StrPath
-from ..common.nested import leaves, map_nested
+from ..common.nested import map_nested
 from ..common.torch_checkpoint import (
     FolderWriter,
     copy_to_host,
@@ -69,39 +69,18 @@ By the default group, and by the name of the folder that is written.
 """
 
 
-class TensorCopies(Protocol):
-    """Copies of tensors in main memory, see `writing.Snapshot`."""
-
-    def of(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Return nested dicts with copies of their tensors."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until the copies are complete."""
-        ...
+PartWriters = list[Callable[[], Callable[[], object]]]
+"""Functions that start to write parts, see `writing.CheckpointFiles.part_writers`."""
 
 
-class PartFiles(Protocol):
-    """The side of `writing.CheckpointFiles` that lets a thread write copies of parts."""
-
-    @property
-    def parts(self) -> TensorCopies | None:
-        """Return the memory for copies; None writes at once."""
-        ...
-
-    @property
-    def part_writers(self) -> list[Callable[[], Callable[[], object]]]:
-        """Return the functions that start to write, to be extended."""
-        ...
-
-
-def save_model_parts(model: nn.Module, folder: StrPath, files: PartFiles | None = None) -> None:
+def save_model_parts(model: nn.Module, folder: StrPath, later: PartWriters | None = None) -> None:
     """Write this process's shards of a model; collective.
 
     Args:
         model: sharded.
         folder: the checkpoint.
-        files: may receive copies of the parts, for a thread that writes them; None writes at once.
+        later: receives a function that lets a thread write copies of the parts; None writes at
+            once.
 
     Raises:
         OSError: the disk of some process refused.
@@ -114,7 +93,7 @@ def save_model_parts(model: nn.Module, folder: StrPath, files: PartFiles | None 
     if names:
         renamed = {name: weights[own_name] for name, own_name in names.items()}
         state = {"model": weights | renamed, _SECOND_NAMES: dict.fromkeys(names, 0)}
-    _write(state, Path(folder, MODEL_PARTS_NAME), files)
+    _write(state, Path(folder, MODEL_PARTS_NAME), later)
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> LoadReport:
@@ -185,11 +164,11 @@ def save_optimizer_parts(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     folder: StrPath,
-    files: PartFiles | None = None,
+    later: PartWriters | None = None,
 ) -> None:
     """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
     state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
-    _write(state, Path(folder, OPTIMIZER_PARTS_NAME), files)
+    _write(state, Path(folder, OPTIMIZER_PARTS_NAME), later)
 
 
 def gather_states_by_name(
@@ -302,19 +281,12 @@ class _ChecksumWriter(FolderWriter):
         return state_dict
 
 
-def _write(state: dict[str, Any], path: Path, files: PartFiles | None) -> None:
-    if files is None or files.parts is None:
+def _write(state: dict[str, Any], path: Path, later: PartWriters | None) -> None:
+    if later is None:
         with _plain_errors(path):
             write_folder(state, _ChecksumWriter(path))
-        return
-
-    # Version 1 of FSDP has `ShardedTensor`, of which a snapshot makes no copies.
-    if any(hasattr(leaf, "local_shards") for leaf in leaves(state)):
-        copied = copy_to_host(state)
     else:
-        copied = files.parts.of(state)
-        files.parts.wait()
-    files.part_writers.append(partial(_start_writing, copied, path))
+        later.append(partial(_start_writing, copy_to_host(state), path))
 
 
 def _start_writing(state: dict[str, Any], path: Path) -> Callable[[], None]:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ class CheckpointFiles:
 
     Args:
         copies: receives copies of tensors, for `write_copies`; None writes every file at once.
-        parts: receives copies of the parts that each process writes; None writes them at once.
+        parts_later: let a thread write copies of the parts of each process, too.
         sends_contents: this process may not see the folder, and leaves its states to another one,
             in `contents_to_send`.
     """
@@ -42,18 +42,17 @@ class CheckpointFiles:
     def __init__(
         self,
         copies: Snapshot | None = None,
-        parts: Snapshot | None = None,
         *,
+        parts_later: bool = False,
         sends_contents: bool = False,
     ) -> None:
         self.copies = copies
-        self.parts = parts
         self.sends_contents = sends_contents
         self.contents_to_send: dict[str, bytes] = {}
         """Contents of the files that another process writes, by name."""
-        self.part_writers: list[Callable[[], Job]] = []
-        """Each starts to write parts in a thread, and returns a function that waits until all
-        processes have written theirs.
+        self.part_writers: list[Callable[[], Job]] | None = [] if parts_later else None
+        """Each starts to write copies of parts in a thread, and returns a function that waits until
+        all processes have written theirs. None writes parts at once.
         """
         self._jobs: list[Job] = []
         self._waits: list[Job] = []
@@ -98,7 +97,7 @@ class CheckpointFiles:
     def start_part_writers(self) -> None:
         """Start to write the parts; collective."""
         self._waits = []
-        for start in self.part_writers:
+        for start in self.part_writers or ():
             wait = start()
             self._waits.append(wait)
 
@@ -130,8 +129,6 @@ class BackgroundWriter:
         """Checkpoints that are being written, or wait for it, and the bytes of each."""
         self._free: list[Snapshot] = []
         """Memory of the copies of checkpoints that have been written."""
-        self.parts = Snapshot()
-        """Copies of the parts of one checkpoint at a time."""
 
     @property
     def bytes_waiting(self) -> int:
@@ -158,16 +155,13 @@ class BackgroundWriter:
             # Waits for the oldest checkpoint, and raises its error.
             oldest.result()
 
-    def begin_parts(self) -> Snapshot:
-        """Return memory for copies of the parts, and invalidate those of the checkpoint before."""
-        self.parts.begin()
-        return self.parts
-
     def copies(self) -> Snapshot:
         """Return memory for the copies of a checkpoint, that of an earlier one if possible."""
-        if self._free:
-            return self._free.pop()
-        return Snapshot()
+        if not self._free:
+            return Snapshot()
+        copies = self._free.pop()
+        copies.begin()
+        return copies
 
     def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job) -> None:
         """Write copies in the thread; collective if there are parts.
@@ -189,15 +183,14 @@ class BackgroundWriter:
         return self._pool.submit(job)
 
     def release(self) -> None:
-        """Let the thread end after its jobs, and free the memory.
+        """Let the thread end after its jobs, and free the memory of copies.
 
         The program does not exit before the thread has ended.
         """
+        self._free.clear()
         if self._pool is not None:
-            self._pool.submit(self._free.clear)
             self._pool.shutdown(wait=False)
             self._pool = None
-        self.parts = Snapshot()
 
     def _write(self, files: CheckpointFiles, commit: Job, undo: Job) -> None:
         try:
@@ -209,7 +202,6 @@ class BackgroundWriter:
         finally:
             # The memory serves the next checkpoint.
             if files.copies is not None:
-                files.copies.begin()
                 self._free.append(files.copies)
 
 
@@ -240,20 +232,13 @@ _IMMUTABLE_TYPES = (bool, int, float, str, bytes, type(None))
 """Types of values that need no copy."""
 
 
-class _Event(Protocol):
-    """Event of a device's stream, such as `torch.cuda.Event`."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has reached the event."""
-
-
 class Snapshot:
     """Copies of tensors in main memory, in the same structure; shared memory stays shared.
 
     Those of a GPU are complete only after `wait`: the device copies them to page-locked memory, on
     the stream of the training, so that kernels queued later change no weight before it is copied,
-    and the host does not wait. Repeated snapshots reuse the memory of the last one, since
-    allocating takes longer than copying. So the copies are valid only until the next `begin`.
+    and the host does not wait. Later snapshots reuse the memory, since allocating takes longer than
+    copying; so the copies are valid only until the next `begin`.
     """
 
     def __init__(self) -> None:
@@ -261,12 +246,11 @@ class Snapshot:
         self._used = 0
         self._copies: dict[Hashable, torch.Tensor] = {}
         self._devices: set[torch.device] = set()
-        self._events: list[_Event] = []
 
     def begin(self) -> None:
         """Invalidate the copies made so far."""
         self._used = 0
-        self._events.clear()
+        self._devices.clear()
 
     def of(self, values: Any) -> Any:
         """Return nested values with copies of their tensors and of other values that may change.
@@ -276,21 +260,12 @@ class Snapshot:
         """
         # Keyed by address, so they are valid only while the values of one call are alive.
         self._copies = {}
-        self._devices = set()
-        copied = map_nested(self._copy_leaf, values)
-
-        # Each device records when it has made its copies, for `wait`.
-        for device in self._devices:
-            module = torch.get_device_module(device)
-            event = module.Event()
-            event.record(module.current_stream(device))
-            self._events.append(event)
-        return copied
+        return map_nested(self._copy_leaf, values)
 
     def wait(self) -> None:
         """Wait for the copies of GPUs."""
-        for event in self._events:
-            event.synchronize()
+        for device in self._devices:
+            torch.get_device_module(device).synchronize(device)
 
     def _copy_leaf(self, leaf: Any) -> Any:
         if type(leaf) in _IMMUTABLE_TYPES:
@@ -306,47 +281,28 @@ class Snapshot:
         return self._copies[key]
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        non_blocking = tensor.device.type in WITH_PAGE_LOCKS
+        if non_blocking:
+            self._devices.add(tensor.device)
         index = self._used
         self._used += 1
 
         # The memory of an earlier snapshot, if it has the same layout.
         if index < len(self._memory):
             memory = self._memory[index]
-            if _has_same_layout(memory, tensor):
-                self._copy_into(memory, tensor)
-                return memory
+            is_same_kind = memory.dtype == tensor.dtype and memory.shape == tensor.shape
+            if is_same_kind and memory.stride() == tensor.stride():
+                return memory.copy_(tensor, non_blocking=non_blocking)
             del self._memory[index:]
 
-        # A subclass of tensors may hold several, and is copied by its own method.
-        if is_copied_by_device(tensor):
-            memory = torch.empty_like(tensor, device="cpu", pin_memory=True)
-            self._copy_into(memory, tensor)
-        else:
-            memory = tensor.to("cpu", copy=True)
+        # Page-locked if the host does not wait.
+        memory = tensor.to("cpu", non_blocking=non_blocking, copy=True)
         self._memory.append(memory)
         return memory
 
-    def _copy_into(self, memory: torch.Tensor, tensor: torch.Tensor) -> None:
-        if is_copied_by_device(tensor):
-            self._devices.add(tensor.device)
-            memory.copy_(tensor, non_blocking=True)
-        else:
-            memory.copy_(tensor)
-
-
-def _has_same_layout(memory: torch.Tensor, tensor: torch.Tensor) -> bool:
-    if memory.dtype != tensor.dtype or memory.shape != tensor.shape:
-        return False
-    return memory.stride() == tensor.stride()
-
-
-def is_copied_by_device(tensor: torch.Tensor) -> bool:
-    """Return whether a device can copy a tensor to page-locked memory while the host continues."""
-    return tensor.device.type in WITH_PAGE_LOCKS and type(tensor) is torch.Tensor
-
 
 def snapshot(values: Any) -> Any:
-    """Return nested values with copies of their tensors in new memory, see `Snapshot`."""
+    """Return nested values with copies of their tensors, see `Snapshot`."""
     copies = Snapshot()
     copied = copies.of(values)
     copies.wait()

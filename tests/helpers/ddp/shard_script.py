@@ -199,6 +199,7 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
     threads = 2 if strategy.endswith("parts") else int(os.environ["RANK"] == "0")
     parts, watching = sharded_files._ChecksumWriter, Writers(kind, threads)
     write_data, save_weights = parts.write_data, writing.save_weights
+    copy_to_host = sharded_files.copy_to_host
     trainer = trainer_of(
         folder / ("killed" if kind == "again" else kind),
         strategy,
@@ -208,7 +209,7 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
     if kind == "now":
         trainer.background_checkpoints = None
     if kind == "alive":
-        trainer._checkpoints.background.parts.of = lambda state: state
+        sharded_files.copy_to_host = lambda state: state
     if kind not in ("now", "again"):
         trainer.add_callback(watching)
         parts.write_data = lambda *given: watching.held(write_data, *given)
@@ -220,6 +221,7 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
         error = str(raised)
     finally:
         parts.write_data, writing.save_weights = write_data, save_weights
+        sharded_files.copy_to_host = copy_to_host
     found = {} if error else seen(trainer, folder / kind)
     return {**found, "error": error, "step": trainer.state.global_step, "there": watching.there}
 
