@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .. import Trainer, TrainingRun
-    from ..arguments import TrainingArguments
     from ..strategies.strategy import Strategy
 
 logger = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class CheckpointSaver:
 
         # The checkpoint being written.
         self._files = CheckpointFiles()
-        self._staging: str | None = None
+        self.staging: str | None = None
         """Its folder."""
         self._newest: Path | None = None
         """Its name, or that of the one before, which a thread may still write."""
@@ -167,7 +166,8 @@ class CheckpointSaver:
 
         try:
             # Room for the files on the disk, and for copies of them in memory.
-            self.lightning.collect(run)
+            if self.lightning.callbacks:
+                self.lightning.checkpoint = self.lightning.collected(run)
             size = self.bytes_to_save(strategy)
             needed = self.background.bytes_waiting + size + checkpoints.MARGIN
             is_tight = saves and checkpoints.free_space(parent) < 2 * needed
@@ -176,8 +176,8 @@ class CheckpointSaver:
             if saves:
                 self._wait_for_writes(size, trainer.background_checkpoints or 0)
 
-            # The empty folder. A process of another machine may not see it: the first process
-            # writes its states.
+            # A process of another machine may not see the folder: the first process writes its
+            # states.
             has_other_machines = args.world_size > args.local_world_size
             sends_states = has_other_machines and not args.save_on_each_node
             copies = None
@@ -186,44 +186,58 @@ class CheckpointSaver:
             self._files = CheckpointFiles(
                 copies, parts_later=has_parts, sends_contents=sends_states and not saves
             )
-            begin: list[Callable[[], object]] = []
-            if is_tight:
-                begin.append(partial(self._make_space, parent, size))
-            if saves:
-                begin.append(partial(checkpoints.begin, final, owner))
-            checkpoints.run_on_all_ranks(begin, final, args.world_size)
+
+            # A full disk of one process is raised in all of them after each part, which may be
+            # collective.
+            one_step = partial(checkpoints.full_disk_on_all_ranks, final, args.world_size)
+
+            # The empty folder.
+            with one_step():
+                if is_tight:
+                    self._make_space(parent, size)
+                if saves:
+                    checkpoints.begin(final, owner)
             if has_other_machines:
                 self._require_one_disk(strategy, folder, final)
 
             # The files. Overrides of the methods of the Trainer are called like our own.
-            self._staging = str(folder)
+            self.staging = str(folder)
             self._expect_weights(is_sharded=strategy.sharded_model is not None)
-            writes: list[Callable[[], object]] = [
-                partial(trainer.save_model, str(folder), _internal_call=True)
-            ]
+            with one_step():
+                trainer.save_model(str(folder), _internal_call=True)
             if self.saves_training_state:
-                writes += [partial(part, str(folder)) for part in parts]
-            writes.append(partial(self._write_states, str(folder), Path(run_dir, final.name)))
-            checkpoints.run_on_all_ranks(writes, final, args.world_size)
+                for write_part in parts:
+                    with one_step():
+                        write_part(str(folder))
+            with one_step():
+                self._write_states(str(folder), Path(run_dir, final.name))
 
-            # The list of all files, and the name: now, or in the thread.
+            # The list of all files, and the name: now, or in the thread. Where another process
+            # gives the name, this one writes its parts.
             sent_contents: list[dict[str, bytes]] = []
             if sends_states:
                 sent_contents = gather_objects(self._files.contents_to_send)
-            size_of_copies = None
-            if later:
-                size_of_copies = size
-            end: list[Callable[[], object]] = []
-            if saves or has_parts:
-                end.append(partial(self._end, folder, final, parent, sent_contents, size_of_copies))
-            checkpoints.run_on_all_ranks(end, final, args.world_size)
+            with one_step():
+                commit: Callable[[], None] = _do_nothing
+                undo: Callable[[], None] = _do_nothing
+                if saves:
+                    for contents in sent_contents:
+                        for name, content in contents.items():
+                            self._files.write_bytes(content, folder / name)
+                    written = Written(final, parent, trainer.state.best_model_checkpoint)
+                    commit = partial(self._commit, folder, written)
+                    undo = partial(checkpoints.abort, folder)
+                if later and (saves or has_parts):
+                    self.background.start(self._files, size, commit=commit, undo=undo)
+                else:
+                    commit()
         except BaseException:
             if saves:
                 checkpoints.abort(folder)
             raise
         finally:
             self._files = CheckpointFiles()
-            self._staging = None
+            self.staging = None
             self.lightning.checkpoint = None
 
         # To the disk, in the thread.
@@ -249,50 +263,13 @@ class CheckpointSaver:
 
         if not self.trainer.args.should_save:
             return
-        if self.saves_training_state:
+        if self.saves_training_state and self.lightning.checkpoint is not None:
             self.lightning.save(folder, self._files)
         state.stateful_callbacks = self.callbacks.exported()
         self._files.write_bytes(state.to_json(), os.path.join(folder, TRAINER_STATE_NAME))
         tensors = self.callbacks.tensors()
         if tensors:
             self._files.write_tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
-
-    def _end(
-        self,
-        folder: Path,
-        final: Path,
-        run_dir: str,
-        sent_contents: list[dict[str, bytes]],
-        size_of_copies: int | None,
-    ) -> None:
-        """Commit the checkpoint: at once, or in the thread after it has written the copies.
-
-        Args:
-            folder: the staging folder.
-            final: the name of the checkpoint.
-            run_dir: the folder of checkpoints.
-            sent_contents: for each process the contents of files that it has left to this one.
-            size_of_copies: None without copies.
-        """
-        files = self._files
-
-        # Another process commits; this one writes its parts.
-        if not self.trainer.args.should_save:
-            size = size_of_copies or 0
-            self.background.start(files, size, commit=lambda: None, undo=lambda: None)
-            return
-
-        for contents in sent_contents:
-            for name, content in contents.items():
-                files.write_bytes(content, folder / name)
-
-        written = Written(final, run_dir, self.trainer.state.best_model_checkpoint)
-        commit = partial(self._commit, folder, written)
-        undo = partial(checkpoints.abort, folder)
-        if size_of_copies is None:
-            commit()
-        else:
-            self.background.start(files, size_of_copies, commit=commit, undo=undo)
 
     def _commit(self, folder: Path, written: Written) -> None:
         """List all files, and give the checkpoint its name; then older ones may go."""
@@ -352,17 +329,13 @@ class CheckpointSaver:
         """Whether checkpoints hold the training state; always those of interrupted trainings."""
         return not self.trainer.args.save_only_model or self.signals.is_interrupted
 
-    def is_checkpoint(self, folder: str) -> bool:
-        """Return whether this is the folder of the checkpoint being written."""
-        return folder == self._staging
-
     def files_of(self, folder: str) -> CheckpointFiles:
         """Return what writes the files of a folder.
 
         Those of the checkpoint being written are written with it, others at once: a signal handler
         or a thread may save a model in the meantime.
         """
-        if folder == self._staging:
+        if folder == self.staging:
             return self._files
         return CheckpointFiles()
 
@@ -454,7 +427,7 @@ class CheckpointSaver:
         """
         trainer = self.trainer
         saves = trainer.args.should_save
-        in_checkpoint = internal and self.is_checkpoint(folder)
+        in_checkpoint = internal and folder == self.staging
 
         # Parts. The collective write comes first: a rank that failed on the other files would
         # leave the others waiting.
@@ -476,7 +449,7 @@ class CheckpointSaver:
         if is_sharded:
             weights = strategy.whole_weights(trainer.model, keep=saves)
         self._expect_weights(weights, is_sharded=is_sharded)
-        if weights is None:
+        if weights is None and self.lightning.callbacks:
             weights = self.lightning.weights(run)
         if saves and weights is None:
             write(folder)
@@ -494,7 +467,7 @@ class CheckpointSaver:
         """
         os.makedirs(folder, exist_ok=True)
         final_folder: str | Path | None = folder
-        if self.is_checkpoint(folder):
+        if folder == self.staging:
             final_folder = self._newest
         logger.info("Saving the model to %s", final_folder)
 
@@ -516,8 +489,13 @@ class CheckpointSaver:
         if processing_class is not None and hasattr(processing_class, "save_pretrained"):
             processing_class.save_pretrained(folder)
 
-        # Arguments.
-        content = torch_bytes(_without_tokens(trainer.args))
+        # Arguments, without tokens, as saved files are shared.
+        args = object.__new__(type(trainer.args))
+        for name, value in vars(trainer.args).items():
+            if name.endswith("_token"):
+                value = None
+            vars(args)[name] = value
+        content = torch_bytes(args)
         files.write_bytes(content, os.path.join(folder, TRAINING_ARGS_NAME))
 
     def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_sharded: bool) -> None:
@@ -578,8 +556,7 @@ class CheckpointSaver:
         machine may stop.
         """
         self.finish_writing()
-        is_sent = self._written is not None and self.store.is_open
-        if self._has_spared or is_sent or self.signals.is_interrupted:
+        if self._has_spared or self.store.is_open or self.signals.is_interrupted:
             self.wait_until_flushed()
 
     def wait_until_flushed(self) -> None:
@@ -698,11 +675,5 @@ class CheckpointSaver:
                 checkpoints.discard(folder)
 
 
-def _without_tokens(args: TrainingArguments) -> TrainingArguments:
-    """Return a copy of the arguments without tokens, as saved files are shared."""
-    copied = object.__new__(type(args))
-    for name, value in vars(args).items():
-        if name.endswith("_token"):
-            value = None
-        vars(copied)[name] = value
-    return copied
+def _do_nothing() -> None:
+    """Stand in for what another process does."""

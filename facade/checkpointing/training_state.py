@@ -143,13 +143,9 @@ class LightningCallbackStates:
         self.checkpoint: dict[str, Any] | None = None
         """The Lightning checkpoint of the current save; `CheckpointSaver` sets it back to None."""
 
-    def collect(self, run: TrainingRun | None) -> None:
-        """Call `on_save_checkpoint` of the callbacks once for all parts of a checkpoint."""
-        self.checkpoint = self._collected(run)
-
     def weights(self, run: TrainingRun | None) -> dict[str, Any] | None:
         """Return the weights to save if a callback such as WeightAveraging replaces them."""
-        checkpoint = self.checkpoint or self._collected(run)
+        checkpoint = self.checkpoint or self.collected(run)
         if checkpoint is None or "state_dict" not in checkpoint:
             return None
         weights: dict[str, Any] = {}
@@ -159,8 +155,7 @@ class LightningCallbackStates:
 
     def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
         """Write the states of the callbacks, if any; called on the saving process."""
-        if self.checkpoint is None:
-            return
+        assert self.checkpoint is not None
         states = self.checkpoint.pop("callbacks")
         states = {name: _without_function(state) for name, state in states.items()}
 
@@ -205,8 +200,11 @@ class LightningCallbackStates:
         if states:
             logger.warning(_NOT_INCLUDED, path, ", ".join(states))
 
-    def _collected(self, run: TrainingRun | None) -> dict[str, Any] | None:
-        """Return a Lightning checkpoint filled in by the callbacks; None without callbacks."""
+    def collected(self, run: TrainingRun | None) -> dict[str, Any] | None:
+        """Return a Lightning checkpoint filled in by the callbacks; None outside of a training.
+
+        It calls their `on_save_checkpoint`, once for all parts of a checkpoint.
+        """
         if run is None or not self.callbacks:
             return None
 

@@ -1460,7 +1460,7 @@ class Trainer:
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write both; all processes have to call it."""
         files = self._checkpoints.files_of(output_dir)
-        in_checkpoint = self._checkpoints.is_checkpoint(output_dir)
+        in_checkpoint = output_dir == self._checkpoints.staging
         self._strategy.save_optimizer(
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )

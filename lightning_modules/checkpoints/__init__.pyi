@@ -7,8 +7,8 @@ from .completeness import warn_of_missing_weights as warn_of_missing_weights
 from .disk import MARGIN as MARGIN
 from .disk import DiskFullError as DiskFullError
 from .disk import free_space as free_space
+from .disk import full_disk_on_all_ranks as full_disk_on_all_ranks
 from .disk import require_space as require_space
-from .disk import run_on_all_ranks as run_on_all_ranks
 from .disk import sync_tree as sync_tree
 from .disk import tensor_bytes as tensor_bytes
 from .disk import warn_if_disk_full as warn_if_disk_full

@@ -6,11 +6,12 @@ process is raised in all of them, since one that continued alone would hang in a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import shutil
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -183,15 +184,11 @@ def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
     )
 
 
-def run_on_all_ranks(jobs: Iterable[Callable[[], object]], folder: StrPath, processes: int) -> None:
-    """Run the jobs of a checkpoint on all processes, and raise a full disk of one on all.
-
-    Collective. A process whose disk is full runs its other jobs all the same, as these may be
-    collective.
+@contextlib.contextmanager
+def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
+    """Raise a full disk of one process, which the block has met, on all; collective.
 
     Args:
-        jobs: in the order in which all processes run them; some processes may have fewer that are
-            not collective.
         folder: the checkpoint, for the error.
         processes: number of processes.
 
@@ -200,19 +197,16 @@ def run_on_all_ranks(jobs: Iterable[Callable[[], object]], folder: StrPath, proc
         BaseException: any other error, at once.
     """
     if processes == 1:
-        for job in jobs:
-            job()
+        yield
         return
 
     own_error: Exception | None = None
-    for job in jobs:
-        try:
-            job()
-        except Exception as error:
-            if not is_disk_full(error, folder):
-                raise
-            if own_error is None:
-                own_error = error
+    try:
+        yield
+    except Exception as error:
+        if not is_disk_full(error, folder):
+            raise
+        own_error = error
 
     # The lowest rank whose disk is full; the number of processes where none is.
     own_rank = processes if own_error is None else dist.get_rank()
