@@ -21,6 +21,7 @@ from ...lightning_modules.data.loader_state import from_epoch_start
 from ...lightning_modules.data.stateful_parts import part_states, restore_parts
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
+from ..arguments.parallelism import data_ranks
 from ..evaluation.results import TrainingLength
 from .elastic import ElasticResumption
 from .generators import capture_generators, restore_generators
@@ -80,8 +81,18 @@ class DataPosition:
             "progress": run.progress(),
             "in_evaluation": run.interrupted_evaluation.state(),
         }
+        try:
+            plain = to_plain(state)
+        except UnsafeValueError as error:
+            # The loader then skips batches by reading them.
+            logger.warning(
+                "The state of the data loader is not saved, as it holds what a checkpoint cannot: "
+                "%s.",
+                error,
+            )
+            plain = to_plain({**state, "loader": None})
         path = os.path.join(folder, data_state_name(self.trainer.args.process_index))
-        files_of(folder).write_bytes(torch_bytes(_as_plain(state)), path)
+        files_of(folder).write_bytes(torch_bytes(plain), path)
 
     def windows(
         self,
@@ -106,7 +117,7 @@ class DataPosition:
         sized = has_length(dataloader)
 
         # The position, and the length that the training has from there.
-        stored = elastic.stored.read(checkpoint)
+        stored = elastic.stored(checkpoint)
         epoch = 0
         done = 0
         loader_state: dict[str, Any] | None = None
@@ -147,12 +158,15 @@ class DataPosition:
 
     def apply_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
         """Restore the meters of the next log, and an interrupted evaluation."""
-        stored = self.elastic.stored.read(checkpoint)
+        stored = self.elastic.stored(checkpoint)
         if stored is None:
             return
         run.interrupted_evaluation.owed = stored["in_evaluation"]
         restore_parts(stored.get("evaluation"), self.trainer.eval_data_collator)
-        progress = self.elastic.progress(stored, str(checkpoint))
+        progress = stored["progress"]
+        same_processes = stored["layout"]["world_size"] == data_ranks(self.trainer.args)
+        if progress is not None and not same_processes:
+            progress = self.elastic.progress(stored, str(checkpoint))
         if progress is not None:
             run.apply_progress(progress)
 
@@ -164,24 +178,24 @@ class DataPosition:
             generators = run.interrupted_evaluation.generators_before()
         with generators:
             state = capture_generators(self.trainer)
-        files.write_bytes(torch_bytes(state), self._rng_path(folder))
 
-    def load_rng(self, checkpoint: str) -> None:
-        """Restore the random generators of this process; warn if their file is missing."""
-        path = self.elastic.stored.rng_path(checkpoint) or self._rng_path(checkpoint)
-        if os.path.isfile(path):
-            restore_generators(self.trainer, load_rng_file(path))
-        else:
-            logger.warning(
-                "%s is missing: the numbers will not be those of an uninterrupted run.", path
-            )
-
-    def _rng_path(self, folder: str) -> str:
-        """Return the file of the generators of this process."""
+        # The name has the rank of the process, if there are several.
         rank = None
         if self.trainer.args.world_size > 1:
             rank = self.trainer.args.process_index
-        return os.path.join(folder, rng_state_name(rank))
+        files.write_bytes(torch_bytes(state), os.path.join(folder, rng_state_name(rank)))
+
+    def load_rng(self, checkpoint: str) -> None:
+        """Restore the random generators of this process; warn if their file is missing."""
+        path = self.elastic.rng_path(checkpoint)
+        if path is None:
+            logger.warning(
+                "%s has no random generators of this process: the numbers will not be those of an "
+                "uninterrupted run.",
+                checkpoint,
+            )
+        else:
+            restore_generators(self.trainer, load_rng_file(path))
 
     def _find(
         self, length: TrainingLength, sized: bool, stored: dict[str, Any] | None, checkpoint: str
@@ -208,18 +222,3 @@ class DataPosition:
             return divmod(state.global_step, length.num_update_steps_per_epoch)
         epoch, part = divmod(state.epoch, 1)
         return int(epoch), round(part * length.num_update_steps_per_epoch)
-
-
-def _as_plain(state: dict[str, Any]) -> Any:
-    """Convert to plain values, without a loader state that cannot be converted.
-
-    The loader then skips batches by reading them.
-    """
-    try:
-        return to_plain(state)
-    except UnsafeValueError as error:
-        logger.warning(
-            "The state of the data loader is not saved, as it holds what a checkpoint cannot: %s.",
-            error,
-        )
-        return to_plain({**state, "loader": None})

@@ -67,75 +67,6 @@ _NAMES = {
 """Names of the arguments behind the entries of a layout."""
 
 
-class StoredPositions:
-    """Read the data positions and random generators that the processes saved in checkpoints.
-
-    Args:
-        trainer: the Trainer, whose arguments give the rank.
-    """
-
-    trainer = WeakAttribute["Trainer"]()
-
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-
-    def read(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
-        """Return the position of a process; None without a checkpoint, or for one of another
-        library.
-
-        Args:
-            checkpoint: the folder.
-            rank: data-parallel rank; by default that of this process or, as each machine may only
-                hold the files of this machine's processes, the first with a file.
-        """
-        if checkpoint is None:
-            return None
-        reader = self._process_of(
-            checkpoint, data_rank(self.trainer.args) if rank is None else rank
-        )
-        path = os.path.join(checkpoint, data_state_name(reader))
-        if os.path.isfile(path):
-            return _load(path)
-        existing = _position_files(checkpoint) if rank is None else []
-        return _load(existing[0]) if existing else None
-
-    def rng_path(self, checkpoint: str) -> str | None:
-        """Return the file of generators of this rank; rank 0 accepts that of a run with any
-        number of processes.
-        """
-        args = self.trainer.args
-        rank = data_rank(args)
-
-        # The name of the file has a rank in it, except in runs of one process.
-        ranks: list[int | None] = [None]
-        if args.world_size > 1:
-            ranks = [self._process_of(checkpoint, rank)]
-        if rank == 0:
-            ranks += [0, None]
-
-        for name in ranks:
-            path = os.path.join(checkpoint, rng_state_name(name))
-            if os.path.isfile(path):
-                return path
-        return None
-
-    def _process_of(self, checkpoint: str, rank: int) -> int:
-        """Return the process that read this data for the checkpoint; several may share it
-        (`copies_of_batches`).
-        """
-        existing = _position_files(checkpoint)
-        if rank == 0 or not existing:
-            return rank
-        return rank * _load(existing[0])["copies"]
-
-
-def _position_files(checkpoint: str) -> list[str]:
-    """Return the existing files of positions, in the order of ranks."""
-    paths = glob.glob(os.path.join(glob.escape(checkpoint), data_state_name("*")))
-    # Shorter names first: 9 comes before 10.
-    return sorted(paths, key=lambda path: (len(path), path))
-
-
 def _load(path: str) -> dict[str, Any]:
     written = checkpoints.load_torch(path)
     try:
@@ -166,7 +97,6 @@ class ElasticResumption:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.stored = StoredPositions(trainer)
         self.length_group: int | None = None
         """Batch size for grouping by length, kept to preserve the order; None for that of the
         arguments.
@@ -178,6 +108,54 @@ class ElasticResumption:
         self.batch_size = 0
         """Samples of a batch of the loader, set before each attempt to train."""
         self._asked: dict[str, int] | None = None
+
+    def stored(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
+        """Return the position of a process; None without a checkpoint, or for one of another
+        library.
+
+        Args:
+            checkpoint: the folder.
+            rank: data-parallel rank; by default that of this process or, as each machine may only
+                hold the files of this machine's processes, the first with a file.
+        """
+        if checkpoint is None:
+            return None
+        paths = glob.glob(os.path.join(glob.escape(checkpoint), data_state_name("*")))
+        if not paths:
+            return None
+
+        # Shorter names first: 9 comes before 10.
+        first_path = min(paths, key=lambda path: (len(path), path))
+        first = _load(first_path)
+        reader = data_rank(self.trainer.args) if rank is None else rank
+
+        # Several processes may have read this data, see `copies_of_batches`.
+        path = os.path.join(checkpoint, data_state_name(reader * first["copies"]))
+        if path != first_path and os.path.isfile(path):
+            return _load(path)
+        return first if rank is None or path == first_path else None
+
+    def rng_path(self, checkpoint: str) -> str | None:
+        """Return the file of generators of this rank; rank 0 accepts that of a run with any
+        number of processes.
+        """
+        args = self.trainer.args
+        rank = data_rank(args)
+
+        # The name of the file has a rank in it, except in runs of one process.
+        ranks: list[int | None] = [None]
+        if args.world_size > 1:
+            stored = self.stored(checkpoint)
+            copies = 1 if stored is None else stored["copies"]
+            ranks = [rank * copies]
+        if rank == 0:
+            ranks += [0, None]
+
+        for name in ranks:
+            path = os.path.join(checkpoint, rng_state_name(name))
+            if os.path.isfile(path):
+                return path
+        return None
 
     def layout(self) -> dict[str, int]:
         """Return the current layout of the batches of a step over processes."""
@@ -197,7 +175,7 @@ class ElasticResumption:
         return {
             "layout": self.layout(),
             "copies": copies_of_batches(args),
-            "asked": self._asked or _asked(args),
+            "asked": self._asked or self._asked_now(),
             "group": self.length_group or args.train_batch_size * args.gradient_accumulation_steps,
             "ahead": self.steps_ahead,
         }
@@ -216,10 +194,13 @@ class ElasticResumption:
             batch_size: samples of a batch of the loader.
         """
         self.batch_size = batch_size
-        stored = self.stored.read(checkpoint)
-        self._asked = _asked(self.trainer.args)
-        adjusted = self._adjusted(stored)
-        self.length_group = self._group_of(stored, adjusted)
+        stored = self.stored(checkpoint)
+        self._asked = self._asked_now()
+        adjusted = None
+        if stored is not None and stored["layout"] != self.layout():
+            adjusted = self._adjusted(stored)
+        if stored is not None:
+            self.length_group = self._group_of(stored, adjusted)
         adjusted_args = None
         if adjusted is not None:
             adjusted_args = self._adjusted_arguments(*adjusted)
@@ -295,7 +276,7 @@ class ElasticResumption:
         """Return the position of rank 0, whose order is that of all; that of this process where
         its file is missing.
         """
-        return self.stored.read(checkpoint, rank=0) or stored
+        return self.stored(checkpoint, rank=0) or stored
 
     def position(
         self, length: TrainingLength, stored: dict[str, Any], checkpoint: str
@@ -362,7 +343,10 @@ class ElasticResumption:
             taken = self.trainer.state.global_step + self._steps_left_out(stored)
             self.steps_ahead = epoch * steps_of_epoch + done - taken
         elif has_other_layout:
-            self.steps_ahead = _ahead_in_stream(stored, done)
+            # In the current pass over a stream, unless that is at its end.
+            self.steps_ahead = 0
+            if stored["done"] < stored["windows"]:
+                self.steps_ahead = stored["ahead"] + done - stored["done"]
 
         # A stream must not restart before the remaining steps are taken.
         if not sized:
@@ -387,17 +371,14 @@ class ElasticResumption:
         return length._replace(max_steps=max_steps)
 
     def progress(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any] | None:
-        """Return the meters of the next log; their mean if the number of processes changed.
+        """Return the meters of the next log as the mean of those of another number of processes.
 
         None if files of some processes are missing, as each machine may only hold its own.
         """
         processes = stored["layout"]["world_size"]
-        if stored["progress"] is None or processes == data_ranks(self.trainer.args):
-            return stored["progress"]
-
         of_processes: list[dict[str, Any]] = []
         for rank in range(processes):
-            state = self.stored.read(checkpoint, rank)
+            state = self.stored(checkpoint, rank)
             if state is None or state["progress"] is None:
                 return None
             of_processes.append(state["progress"])
@@ -415,11 +396,21 @@ class ElasticResumption:
         joined["recorded"] = recorded
         return joined
 
-    def _adjusted(self, stored: dict[str, Any] | None) -> tuple[int, int] | None:
+    def _asked_now(self) -> dict[str, int]:
+        args = self.trainer.args
+        return {
+            "batch": args.per_device_train_batch_size,
+            "accumulation": args.gradient_accumulation_steps,
+        }
+
+    def _adjusted(self, stored: dict[str, Any]) -> tuple[int, int] | None:
         """Return the batch size and accumulation that keep the samples per step; None if the
-        arguments do.
+        arguments do, or have changed.
         """
-        if stored is None or self._asked_before(stored) != self._asked:
+        # Without a record of the arguments, they are those of the layout.
+        before = stored["layout"]
+        layout_asked = {"batch": self._batch_asked(before), "accumulation": before["accumulation"]}
+        if (stored["asked"] or layout_asked) != self._asked:
             return None
         now = self.layout()
         of_process, rest = divmod(_samples(stored["layout"]), now["world_size"])
@@ -435,15 +426,6 @@ class ElasticResumption:
             return now["batch_size"], accumulation
         return batch, accumulation
 
-    def _asked_before(self, stored: dict[str, Any]) -> dict[str, int]:
-        """Return the arguments at the time of the checkpoint; without a record, those of its
-        layout.
-        """
-        if stored["asked"]:
-            return stored["asked"]
-        before = stored["layout"]
-        return {"batch": self._batch_asked(before), "accumulation": before["accumulation"]}
-
     def _batch_asked(self, layout: dict[str, int]) -> int:
         """Return the batch size in the arguments of a layout: that of all processes where
         batches are split.
@@ -457,20 +439,16 @@ class ElasticResumption:
         config: Any = self.trainer.args.accelerator_config
         return bool(config.split_batches)
 
-    def _group_of(
-        self, stored: dict[str, Any] | None, adjusted: tuple[int, int] | None
-    ) -> int | None:
+    def _group_of(self, stored: dict[str, Any], adjusted: tuple[int, int] | None) -> int | None:
         """Return the stored batch size for grouping by length if a step takes the same samples,
         else None.
         """
-        if stored is None:
-            return None
         now = self.layout()
         if adjusted is not None:
             now["batch_size"], now["accumulation"] = adjusted
 
         before = stored["layout"]
-        if _samples(now) != _samples(before):
+        if now != before and _samples(now) != _samples(before):
             return None
         return stored["group"] or self._batch_asked(before) * before["accumulation"]
 
@@ -502,7 +480,7 @@ class ElasticResumption:
             return None
 
         rng = loader["start"]
-        path = self.stored.rng_path(checkpoint)
+        path = self.rng_path(checkpoint)
         if path is not None:
             rng = load_rng_file(path)
         return with_other_batches(loader, handed_out, rng)
@@ -548,20 +526,6 @@ def _is_foreign(loader: dict[str, Any] | None) -> bool:
     torchdata's.
     """
     return loader is not None and "handed_out" not in loader and "began" not in loader
-
-
-def _asked(args: Any) -> dict[str, int]:
-    return {
-        "batch": args.per_device_train_batch_size,
-        "accumulation": args.gradient_accumulation_steps,
-    }
-
-
-def _ahead_in_stream(stored: dict[str, Any], done: int) -> int:
-    """Return `ElasticResumption.steps_ahead` for the current pass over a stream; 0 at its end."""
-    if stored["done"] >= stored["windows"]:
-        return 0
-    return stored["ahead"] + done - stored["done"]
 
 
 def _unit(layout: dict[str, int]) -> int:
