@@ -19,7 +19,14 @@ from .batch_samplers import BatchesAfter
 from .iteration import batches_of, replaced_attributes
 from .loader_state import as_written_now, has_no_generator, is_between_epochs, skip_items
 from .samplers import IterableShard, shared_in_turn
-from .stateful_parts import RandomSources, drawing_parts, ordering_parts, part_states, restore_parts
+from .stateful_parts import (
+    drawing_parts,
+    ordering_parts,
+    part_states,
+    random_states,
+    restore_parts,
+    restore_random_states,
+)
 from .worker_state import (
     ENDED,
     DatasetInEpoch,
@@ -85,7 +92,6 @@ class IterationPosition:
             end; each with the state before it, which is None if the loader is not tracked.
         before_yielded: the states before the batches yielded last: Lightning may hold two that no
             step was taken on.
-        random_sources: the global generators, the collator and the dataset.
         resumable_stream: the dataset, if it is a resumable stream that is read in this process.
         start_states: the generators at the start of the iteration, from which its order and worker
             seeds can be redrawn; None if it was not tracked then.
@@ -103,7 +109,6 @@ class IterationPosition:
     handed_out: int = 0
     prefetched: deque[tuple[Any, StateBeforeBatch | None]] = field(default_factory=_empty_deque)
     before_yielded: deque[StateBeforeBatch | None] = field(default_factory=lambda: deque(maxlen=2))
-    random_sources: RandomSources = field(default_factory=RandomSources)
     resumable_stream: Any = None
     start_states: dict[str, Any] | None = None
     order_states: list[dict[str, Any]] | None = None
@@ -428,9 +433,8 @@ class EpochLoader(DataLoader[Any]):
             self.total = len(self.dataset)
 
         position = IterationPosition(epoch, num_workers, files_in_turn)
-        position.random_sources = RandomSources(*drawing_parts(self))
         if self.tracked:
-            position.start_states = position.random_sources.state_dict()
+            position.start_states = random_states(*drawing_parts(self))
             position.order_states = part_states(*ordering_parts(self))
         is_read_here = num_workers == 0 and files_in_turn is None and self.reports_states
         if is_read_here and is_resumable(self.dataset):
@@ -452,7 +456,7 @@ class EpochLoader(DataLoader[Any]):
             if position.resumable_stream is not None:
                 stream_state = _packed_stream_state(position.resumable_stream)
             state_before = StateBeforeBatch(
-                position.random_sources.state_dict(), position.worker_states, stream_state
+                random_states(*drawing_parts(self)), position.worker_states, stream_state
             )
 
         batch = next(position.unread, _NO_BATCH)
@@ -482,7 +486,7 @@ class EpochLoader(DataLoader[Any]):
 
         # Each batch that had been read ahead, with the generators as they were before it.
         for generators in state["before"]:
-            position.random_sources.load_state_dict(generators)
+            restore_random_states(generators, *drawing_parts(self))
             self._prefetch(position)
 
         # Without such generators the next batch is read as it comes. At the end of an epoch this
@@ -513,7 +517,7 @@ class EpochLoader(DataLoader[Any]):
 
         position = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
         if state["start"] is not None:
-            position.random_sources.load_state_dict(state["start"])
+            restore_random_states(state["start"], *drawing_parts(self))
         self._restore_order(state.get("order"))
 
         position.handed_out = state["handed_out"]

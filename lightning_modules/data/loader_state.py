@@ -11,7 +11,14 @@ from torch.utils.data import RandomSampler
 
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .iteration import iterate
-from .stateful_parts import RandomSources, drawing_parts, ordering_parts, part_states, restore_parts
+from .stateful_parts import (
+    drawing_parts,
+    ordering_parts,
+    part_states,
+    random_states,
+    restore_parts,
+    restore_random_states,
+)
 from .worker_state import WatchedLoader, is_torchdata_loader
 
 _OWN_STATE = "lightrainer"
@@ -151,7 +158,7 @@ class RereadLoader:
         self._batches_to_skip = batches
 
     def __iter__(self) -> Iterator[Any]:
-        random_sources = RandomSources(*drawing_parts(self.loader))
+        parts = drawing_parts(self.loader)
 
         # Resume once, from the states at the start of the interrupted iteration.
         state = self._state_to_resume
@@ -159,12 +166,12 @@ class RereadLoader:
         if state is not None:
             self._restore_order(state["generators"])
             # Earlier versions wrote the states of dataset and collator beside "began".
-            random_sources.load_state_dict({"own": state.get("own"), **state["began"]})
+            restore_random_states({"own": state.get("own"), **state["began"]}, *parts)
             self._workers = state.get("workers")
         workers = self._workers
         self._workers = None
         self._states_at_start = {
-            "began": random_sources.state_dict(),
+            "began": random_states(*parts),
             "generators": part_states(*ordering_parts(self.loader)),
             "workers": workers or self._watched_loader.state_dict(),
         }

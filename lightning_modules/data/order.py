@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -33,13 +32,7 @@ def random_order(count: int, generator: torch.Generator | None) -> SampleOrder:
 
 
 def in_sequence(order: SampleOrder) -> Iterator[int]:
-    """Return an iterator over the indices of an order, as Python numbers."""
-    # `chain` yields them without running a line of Python for each index.
-    return itertools.chain.from_iterable(_chunks(order))
-
-
-def _chunks(order: SampleOrder) -> Iterator[list[int]]:
-    """Yield the indices in lists of at most `_CHUNK`."""
+    """Yield the indices of an order, as Python numbers."""
     for start in range(0, len(order), _CHUNK):
-        chunk = order[start : start + _CHUNK]
-        yield chunk.tolist()
+        chunk: list[int] = order[start : start + _CHUNK].tolist()
+        yield from chunk

@@ -11,7 +11,7 @@ import copy
 import functools
 import logging
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
@@ -58,55 +58,34 @@ def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
     return loader, sampler, batch_sampler
 
 
-class StateOwner(NamedTuple):
-    """An object that may have states: a part of a loader, or one that it wraps.
-
-    Attributes:
-        root: index of the part.
-        path: the attributes that lead from the part to the object.
-        value: the object.
-        has_state_dict: it has a `state_dict` to save.
-    """
-
-    root: int
-    path: AttributePath
-    value: Any
-    has_state_dict: bool
-
-
-def state_owners(*parts: Any) -> list[StateOwner]:
-    """Return parts of a loader, and those that they wrap; None has no state."""
-    owners: list[StateOwner] = []
-    for root, part in enumerate(parts):
-        for path, value in _walk_wrapped(part):
-            owners.append(StateOwner(root, path, value, _has_state_dict(value)))
-    return owners
-
-
 def part_states(*parts: Any) -> list[dict[str, Any]]:
-    """Return the states of parts, and of those that they wrap; see `states_of`."""
-    return states_of(state_owners(*parts))
+    """Return the states of parts, and of those that they wrap, in plain values.
 
+    Loaders ask for them before each batch.
 
-def states_of(owners: list[StateOwner]) -> list[dict[str, Any]]:
-    """Return the states of objects in plain values. Loaders ask for them before each batch.
+    Args:
+        parts: parts of a loader; None has no state.
 
     Returns:
         for each state the index of the part ("root"), the names of the attributes from there
         ("path"), "kind", "state".
     """
     states: list[dict[str, Any]] = []
-    for root, path, owner, has_state_dict in owners:
-        for name, generator_state in generators_of(owner):
-            states.append({"root": root, "path": [*path, name], **generator_state})
+    for root, part in enumerate(parts):
+        for path, owner in walk_wrapped(part):
+            for name, generator_state in generators_of(owner):
+                states.append({"root": root, "path": [*path, name], **generator_state})
+            if not _has_state_dict(owner):
+                continue
 
-        if has_state_dict:
-            state = _state_dict_of(owner)
-            if state is not None:
-                path_of_state = [*path, "state_dict"]
-                states.append(
-                    {"root": root, "path": path_of_state, "kind": "state_dict", "state": state}
-                )
+            state = owner.state_dict()
+            try:
+                to_plain(state)
+            except UnsafeValueError as error:
+                _warn_of_unsaved(type(owner).__name__, str(error))
+                continue
+            stored = {"kind": "state_dict", "state": copy.deepcopy(state)}
+            states.append({"root": root, "path": [*path, "state_dict"], **stored})
     return states
 
 
@@ -127,37 +106,34 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
             path.append(step)
 
         part = parts[stored["root"]]
-        owners = dict(_walk_wrapped(part))
-        owner = owners.get(tuple(path[:-1]))
-        if not _restore(owner, path[-1], stored):
+        owners = dict(walk_wrapped(part))
+        owner: Any = owners.get(tuple(path[:-1]))
+        if stored["kind"] != "state_dict":
+            is_restored = restore_generator(owner, path[-1], stored)
+        else:
+            is_restored = _has_state_dict(owner)
+            if is_restored:
+                owner.load_state_dict(copy.deepcopy(stored["state"]))
+        if not is_restored:
             names = [type(part).__name__, *map(str, path)]
             warn_of_lost(".".join(names))
 
 
-class RandomSources:
-    """All that draws random numbers while batches are made.
+def random_states(*parts: Any) -> dict[str, Any]:
+    """Return the states of all that draws while batches are made.
 
-    These are the global CPU generators, and the generators of parts of loaders.
-
-    Args:
-        parts: such as `drawing_parts`.
+    These are the global CPU generators, and those of parts as "own", see `part_states`.
     """
-
-    def __init__(self, *parts: Any) -> None:
-        self.parts = parts
-        self._owners = state_owners(*parts)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the states of the generators, and those of the parts as "own"."""
-        return {**capture_host_rng(), "own": states_of(self._owners)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore them."""
-        restore_host_rng(state)
-        restore_parts(state.get("own"), *self.parts)
+    return {**capture_host_rng(), "own": part_states(*parts)}
 
 
-def _walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[AttributePath, Any]]:
+def restore_random_states(state: Mapping[str, Any], *parts: Any) -> None:
+    """Restore the result of `random_states`."""
+    restore_host_rng(state)
+    restore_parts(state.get("own"), *parts)
+
+
+def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[AttributePath, Any]]:
     """Yield a part and those that it wraps, each after the attributes that lead to it."""
     yield path, part
     # The parts of a loader are saved for themselves.
@@ -169,36 +145,14 @@ def _walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[Attribu
         wrapped = attributes.get(name)
         if isinstance(wrapped, list):
             for index, item in enumerate(cast("list[Any]", wrapped)):
-                yield from _walk_wrapped(item, (*path, name, index))
+                yield from walk_wrapped(item, (*path, name, index))
         elif wrapped is not None:
-            yield from _walk_wrapped(wrapped, (*path, name))
+            yield from walk_wrapped(wrapped, (*path, name))
 
 
 def _has_state_dict(owner: Any) -> bool:
     has_both = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
     return has_both and not isinstance(owner, _SAVED_ELSEWHERE)
-
-
-def _state_dict_of(owner: Any) -> dict[str, Any] | None:
-    """Return a copy of the `state_dict`; None for one that a checkpoint cannot hold."""
-    state = owner.state_dict()
-    try:
-        to_plain(state)
-    except UnsafeValueError as error:
-        _warn_of_unsaved(type(owner).__name__, str(error))
-        return None
-    return copy.deepcopy(state)
-
-
-def _restore(owner: Any, name: str, stored: dict[str, Any]) -> bool:
-    """Restore one state, if its owner still has a counterpart for it; return whether it has."""
-    if stored["kind"] == "state_dict":
-        if not _has_state_dict(owner):
-            return False
-        owner.load_state_dict(copy.deepcopy(stored["state"]))
-        return True
-
-    return restore_generator(owner, name, stored)
 
 
 @functools.cache

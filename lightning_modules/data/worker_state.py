@@ -20,7 +20,7 @@ from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
 from ..common.stop_iteration import stop_iteration_surfaces
 from .iteration import SurfacingCollate, batches_of, iterate, iterates_as_torch, replaced_attributes
-from .stateful_parts import part_states, restore_parts, state_owners
+from .stateful_parts import part_states, restore_parts, walk_wrapped
 
 
 def is_resumable(dataset: Any) -> bool:
@@ -33,7 +33,7 @@ def is_resumable(dataset: Any) -> bool:
     has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     if not (has_state and isinstance(dataset, IterableDataset)):
         return False
-    return not any(_has_shuffle_buffer(owner.value) for owner in state_owners(dataset))
+    return not any(_has_shuffle_buffer(wrapped) for _, wrapped in walk_wrapped(dataset))
 
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
