@@ -14,6 +14,9 @@ from torch.optim import Optimizer
 
 from ..common.local_paths import StrPath
 
+_KNOWN_PACKAGES = ("torch", "transformers", __name__.partition(".")[0])
+"""Packages whose schedules have states of known entries."""
+
 
 @contextlib.contextmanager
 def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
@@ -33,39 +36,24 @@ def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
     state = optimizer.state
 
     # Only options that its groups have: a class may keep other defaults for itself.
-    required = _options_of(groups).intersection(getattr(optimizer, "defaults", ()))
+    required = set[str]().union(*groups).intersection(getattr(optimizer, "defaults", ()))
     try:
         with _plain_errors(path, optimizer):
             yield
-        _require_options(optimizer, required, path)
+        options = set[str]().union(*optimizer.param_groups)
+        missing: set[str] = set()
+        for group in optimizer.param_groups:
+            missing.update(required.difference(group))
+        if missing:
+            raise ValueError(
+                f"{path} was written by another kind of optimizer: its options are "
+                f"{', '.join(sorted(options - {'params'}))}, but {type(optimizer).__name__} needs "
+                f"{', '.join(sorted(missing))} too. Set `optim` as before, or delete the file."
+            )
     except ValueError:
         with contextlib.suppress(Exception):
             optimizer.__setstate__({"state": state, "param_groups": groups})
         raise
-
-
-def _require_options(optimizer: Optimizer, required: set[str], path: StrPath) -> None:
-    """Raise a ValueError if a group of the loaded state lacks an option of the optimizer."""
-    missing: set[str] = set()
-    for group in optimizer.param_groups:
-        missing.update(required.difference(group))
-    if not missing:
-        return
-
-    options = _options_of(optimizer.param_groups) - {"params"}
-    raise ValueError(
-        f"{path} was written by another kind of optimizer: its options are "
-        f"{', '.join(sorted(options))}, but {type(optimizer).__name__} needs "
-        f"{', '.join(sorted(missing))} too. Set `optim` as before, or delete the file."
-    )
-
-
-def _options_of(groups: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Return the names of the options that any group of parameters has."""
-    options: set[str] = set()
-    for group in groups:
-        options.update(group)
-    return options
 
 
 @contextlib.contextmanager
@@ -81,9 +69,15 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
         ValueError: the state does not fit; names what it holds, and what was expected. The
             schedule stays as it was.
     """
+    # The state of a class of a script may have any entries, and lists in it any length: only the
+    # class itself can check it.
     differences: list[str] = []
-    if _has_known_state(schedule):
-        differences = _different_entries(schedule.state_dict(), state)
+    if type(schedule).__module__.partition(".")[0] in _KNOWN_PACKAGES:
+        for key, value in schedule.state_dict().items():
+            # Newer versions of torch add private entries.
+            is_missing = key not in state and not key.startswith("_")
+            if is_missing or _are_of_different_kinds(value, state.get(key)):
+                differences.append(f"{key}={value!r:.60}")
     if differences:
         raise ValueError(
             f"{path} was written by another kind of schedule: it holds {state!r:.400}, but "
@@ -115,28 +109,6 @@ def _plain_errors(path: StrPath, loaded: Any) -> Generator[None]:
             f"{path} does not fit {type(loaded).__name__}: {type(error).__name__}: {error}. Delete "
             "it to continue without it."
         ) from error
-
-
-def _has_known_state(schedule: Any) -> bool:
-    """Return whether torch, transformers or this package wrote the class of a schedule.
-
-    The state of another class may have any entries, and lists in it any length: only the class
-    itself can check it.
-    """
-    own_package = __name__.partition(".")[0]
-    package = type(schedule).__module__.partition(".")[0]
-    return package in ("torch", "transformers", own_package)
-
-
-def _different_entries(present: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
-    """Return the entries of a schedule's present state that a saved one lacks, or has otherwise."""
-    differences: list[str] = []
-    for key, value in present.items():
-        # Newer versions of torch add private entries.
-        is_missing = key not in saved and not key.startswith("_")
-        if is_missing or _are_of_different_kinds(value, saved.get(key)):
-            differences.append(f"{key}={value!r:.60}")
-    return differences
 
 
 def _are_of_different_kinds(present: object, saved: object) -> bool:
