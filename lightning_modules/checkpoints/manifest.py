@@ -183,40 +183,30 @@ def read_manifest(folder: StrPath) -> Manifest | None:
         return None
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+
         # Older versions wrote neither checksums of files nor one of the manifest itself.
-        own_checksum = content.get(_OWN_CHECKSUM)
+        own_checksum = content.pop(_OWN_CHECKSUM, None)
         is_checked = own_checksum is not None or ALGORITHM in content
-        if is_checked and own_checksum != _checksum_of_entries(content):
+        text = json.dumps(content, sort_keys=True)
+        if is_checked and own_checksum != xxh3_64_hexdigest(text.encode()):
             raise ValueError(
                 "its checksum does not match. If you edited it on purpose, delete it to skip "
                 "verification"
             )
-        return Manifest(_sizes(content), dict(content.get(ALGORITHM, {})))
+        if content["version"] != _VERSION:
+            raise ValueError(
+                f"it has version {content['version']!r}, but only version {_VERSION} is supported"
+            )
+
+        sizes: dict[str, int] = dict(content["files"])
+        for name, size in sizes.items():
+            if type(size) is not int or not _stays_inside(name):
+                raise ValueError(
+                    f"it holds {name!r}: {size!r}, which is not a file in its folder with a size"
+                )
+        return Manifest(sizes, dict(content.get(ALGORITHM, {})))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{MANIFEST_NAME} is not readable as a list of files ({error})") from error
-
-
-def _sizes(content: Mapping[str, Any]) -> dict[str, int]:
-    version = content["version"]
-    files: dict[str, object] = dict(content["files"])
-    if version != _VERSION:
-        raise ValueError(f"it has version {version!r}, but only version {_VERSION} is supported")
-
-    sizes: dict[str, int] = {}
-    for name, size in files.items():
-        if not isinstance(size, int) or isinstance(size, bool) or not _stays_inside(name):
-            raise ValueError(
-                f"it holds {name!r}: {size!r}, which is not a file in its folder with a size"
-            )
-        sizes[name] = size
-    return sizes
-
-
-def _checksum_of_entries(content: Mapping[str, Any]) -> str:
-    """Return the checksum of all entries of a manifest except its own checksum."""
-    entries = dict(content)
-    entries.pop(_OWN_CHECKSUM, None)
-    return xxh3_64_hexdigest(json.dumps(entries, sort_keys=True).encode())
 
 
 def files_below(folder: Path) -> list[str]:
@@ -228,14 +218,6 @@ def files_below(folder: Path) -> list[str]:
         elif entry.is_file():
             names.append(entry.name)
     return sorted(names)
-
-
-def is_changed(folder: Path, name: str, manifest: Manifest) -> bool:
-    """Read a file and return whether its contents differ from those written, or cannot be read."""
-    try:
-        return checksum(folder / name) != manifest.checksums[name]
-    except OSError:
-        return True
 
 
 def _stays_inside(name: str) -> bool:

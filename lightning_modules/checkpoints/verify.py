@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +27,7 @@ from ..common.file_names import (
 )
 from ..common.local_paths import StrPath
 from ..common.torch_files import load_torch
-from .manifest import MANIFEST_NAME, Manifest, is_changed, read_manifest
+from .manifest import MANIFEST_NAME, Manifest, checksum, read_manifest
 from .weight_formats import (
     ADAPTER_FILES,
     INDEX_FILES,
@@ -166,21 +166,53 @@ def _damaged_and_missing(
         size = path.stat().st_size
         if size == expected_size and name in manifest.checksums:
             compared.add(name)
-            if is_changed(folder, name, manifest):
+            try:
+                is_changed = checksum(path) != manifest.checksums[name]
+            except OSError:
+                is_changed = True
+            if is_changed:
                 damaged.append(f"{name} {_CHANGED}")
         elif size < expected_size and path.suffix not in _SELF_CHECKED_SUFFIXES:
             damaged.append(f"{name} is truncated: it has {size} of {expected_size} bytes")
 
-    # By contents, where no checksum was compared.
-    for path in _files_of_model(folder):
-        if path.relative_to(folder).as_posix() not in compared:
-            damaged += _problems_of(path)
+    # By contents, where no checksum was compared: files, with the tensors that they have to hold.
+    # The .bin and .json of a user may be of any kind.
+    tensors_of: dict[Path, list[str]] = {}
+    for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
+        tensors_of[folder / name] = []
+    for adapter in adapter_folders(folder).values():
+        for name in (*ADAPTER_FILES, ADAPTER_CONFIG_NAME):
+            tensors_of[adapter / name] = []
     for name in INDEX_FILES:
-        damaged += _shard_problems(folder / name, compared)
+        if not (folder / name).is_file():
+            continue
+        try:
+            shards = read_index(folder / name).shards
+        except ValueError as error:
+            damaged.append(str(error))
+            continue
+        for shard, tensors in shards.items():
+            tensors_of[folder / shard] = tensors
+            if not (folder / shard).is_file():
+                damaged.append(f"{shard} is missing, though {name} names it")
     if training_state:
-        for path in _files_of_training(folder, manifest):
-            if path.name not in compared:
-                damaged += _problems_of(path)
+        for pattern in (*_STATES, TRAINER_STATE_NAME, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME):
+            tensors_of.update((path, []) for path in folder.glob(pattern))
+        for name in manifest.sizes:
+            if name.endswith((".pt", ".pth", ".ckpt")):
+                tensors_of[folder / name] = []
+
+    for path, tensors in tensors_of.items():
+        if path.relative_to(folder).as_posix() in compared or not path.is_file():
+            continue
+        if path.suffix == ".json":
+            problem = _json_problem(path)
+        elif path.suffix == ".safetensors":
+            problem = _safetensors_problem(path, tensors)
+        else:
+            problem = _torch_problem(path)
+        if problem is not None:
+            damaged.append(f"{path.name} {problem}")
     return damaged, missing
 
 
@@ -195,71 +227,6 @@ def _are_weights(name: str) -> bool:
     if name in (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME):
         return False
     return name.endswith((".safetensors", ".bin", *INDEX_FILES))
-
-
-def _files_of_model(folder: Path) -> Iterator[Path]:
-    """Yield the files of weights, except shards, and of configurations, even if missing."""
-    for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
-        yield folder / name
-    for adapter in adapter_folders(folder).values():
-        for name in (*ADAPTER_FILES, ADAPTER_CONFIG_NAME):
-            yield adapter / name
-
-
-def _files_of_training(folder: Path, manifest: Manifest) -> set[Path]:
-    """Return the files of the training state; a user's own .bin or .json may be of any kind."""
-    files = {
-        folder / TRAINER_STATE_NAME,
-        folder / TRAINED_WEIGHTS_NAME,
-        folder / TRAINING_ARGS_NAME,
-    }
-    for pattern in _STATES:
-        files.update(folder.glob(pattern))
-    for name in manifest.sizes:
-        if name.endswith((".pt", ".pth", ".ckpt")):
-            files.add(folder / name)
-    return files
-
-
-def _shard_problems(index_file: Path, compared: set[str]) -> Iterator[str]:
-    """Yield the problems of an index, if it exists, and of the shards that it names.
-
-    Args:
-        index_file: the index.
-        compared: the files that need not be read.
-    """
-    if not index_file.is_file():
-        return
-    try:
-        index = read_index(index_file)
-    except ValueError as error:
-        yield str(error)
-        return
-    for name, tensors in index.shards.items():
-        shard = index_file.parent / name
-        if not shard.is_file():
-            yield f"{name} is missing, though {index_file.name} names it"
-        elif name not in compared:
-            yield from _problems_of(shard, tensors)
-
-
-def _problems_of(path: Path, tensors: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the problem of the contents of a file, by its suffix; nothing if it does not exist.
-
-    Args:
-        path: the file.
-        tensors: names that a file of safetensors has to hold.
-    """
-    if not path.is_file():
-        return
-    if path.suffix == ".json":
-        problem = _json_problem(path)
-    elif path.suffix == ".safetensors":
-        problem = _safetensors_problem(path, tensors)
-    else:
-        problem = _torch_problem(path)
-    if problem is not None:
-        yield f"{path.name} {problem}"
 
 
 def _json_problem(path: Path) -> str | None:
