@@ -45,6 +45,8 @@ class DataPosition:
     def __init__(self, trainer: Trainer, elastic: ElasticResumption) -> None:
         self.trainer = trainer
         self.elastic = elastic
+        self._layout: dict[str, Any] = {}
+        """The `state` of `elastic` when the training began."""
         self.evaluated_before: dict[str, Any] = {}
         """Worker states of evaluation loaders, by name of the loader."""
 
@@ -73,8 +75,10 @@ class DataPosition:
         worker_states: dict[str, Any] = {}
         for key, loader in loaders.items():
             worker_states[key] = getattr(loader, "worker_states", None)
+        accumulation = self.trainer.args.gradient_accumulation_steps
         state |= {
-            **self.elastic.state(),
+            **self._layout,
+            "layout": {**self._layout["layout"], "accumulation": accumulation},
             "windows": run.windows.windows_per_epoch,
             "evaluated": worker_states,
             "ended": run.epoch_is_over,
@@ -127,6 +131,7 @@ class DataPosition:
             epoch, done, loader_state = self._find(length, sized, stored, checkpoint)
             length = elastic.length_from(length, sized, epoch, done, stored)
 
+        self._layout = elastic.state()
         windows = WindowLoader(
             dataloader,
             accumulation=trainer.args.gradient_accumulation_steps,
