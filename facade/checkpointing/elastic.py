@@ -20,7 +20,7 @@ from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.epoch_loader import EpochLoader
-from ...lightning_modules.data.loader_state import with_other_batches
+from ...lightning_modules.data.loader_state import with_other_batches, workers_in
 from ...lightning_modules.training.accumulation import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
@@ -245,7 +245,7 @@ class ElasticResumption:
         """Return why the rest of a stream comes in another order; None if it does not."""
         args = self.trainer.args
         config: Any = args.accelerator_config
-        workers_before = _workers(state)
+        workers_before = workers_in(state)
         workers_now = args.dataloader_num_workers
 
         # Other batches are made of the same samples if these were read one by one.
@@ -512,13 +512,6 @@ def _changes(before: dict[str, int], now: dict[str, int]) -> str:
         if before[entry] != now[entry]:
             changes.append(f"{argument}={now[entry]} instead of {before[entry]}")
     return ", ".join(changes)
-
-
-def _workers(state: dict[str, Any]) -> int:
-    """Return how many workers read, by the state of an `EpochLoader`."""
-    if not state.get("workers"):
-        return 0
-    return state["workers"]["workers"]
 
 
 def _is_foreign(loader: dict[str, Any] | None) -> bool:

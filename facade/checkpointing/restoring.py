@@ -118,7 +118,10 @@ class CheckpointRestorer:
             return None
         if resume_from is True:
             weights = own_weights and strategy.gathers_on_save
-            checkpoint = self._require_newest(weights=weights)
+            self.store.fetch_newest(weights=weights)
+            checkpoint = self._newest(weights=weights)
+            if checkpoint is None:
+                raise checkpoints.CheckpointNotFoundError(self._without_valid(weights))
         else:
             if not isinstance(resume_from, (str, os.PathLike)):
                 raise TypeError(
@@ -144,13 +147,8 @@ class CheckpointRestorer:
         strategy.require_fitting(checkpoint)
         return checkpoint
 
-    def _require_newest(self, *, weights: bool) -> str:
-        self.store.fetch_newest(weights=weights)
-        newest = self._newest(weights=weights)
-        if newest is not None:
-            return newest
-
-        # Every checkpoint of the folder is damaged.
+    def _without_valid(self, weights: bool) -> str:
+        """Return the message that no checkpoint is valid, with the problems of each."""
         folder = str(self.trainer.args.output_dir)
         damaged: list[str] = []
         if os.path.isdir(folder):
@@ -160,7 +158,7 @@ class CheckpointRestorer:
         skipped = ""
         if damaged:
             skipped = f" Skipped damaged checkpoints: {', '.join(damaged)}."
-        raise checkpoints.CheckpointNotFoundError(
+        return (
             f"No valid checkpoint found in output_dir {folder!r}.{skipped} Remove "
             "resume_from_checkpoint=True to start from scratch."
         )

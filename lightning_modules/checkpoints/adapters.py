@@ -21,7 +21,7 @@ from ..models.inspection import (
     unwrap_model,
     without_inner_wrappers,
 )
-from .tied_weights import require_tensors, required_missing, tensor_key
+from .tied_weights import required_missing, tensor_key
 from .weight_formats import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_existing_file
 
 _log = logging.getLogger(__name__)
@@ -336,11 +336,7 @@ def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
     Args:
         model: the model.
         named: all of its weights.
-
-    Raises:
-        TypeError: an entry is not a tensor.
     """
-    require_tensors(named)
     saved: list[Tensor] = []
     for name, tensor in named.items():
         if tensor.requires_grad or not is_of_base(model, name):

@@ -23,13 +23,18 @@ class CheckpointNotFoundError(FileNotFoundError, ValueError):
     """No checkpoint was found: a ValueError, as in the reference, and a FileNotFoundError."""
 
 
-def list_checkpoints(run_dir: StrPath) -> list[Path]:
+def list_checkpoints(run_dir: StrPath, prefix: str = PREFIX_CHECKPOINT_DIR) -> list[Path]:
     """Return all folders `checkpoint-<step>` in a folder, by step, without checking their contents.
 
     Raises:
         FileNotFoundError: the folder `run_dir` does not exist.
     """
-    return _numbered(run_dir, PREFIX_CHECKPOINT_DIR)
+    numbered: list[tuple[int, str]] = []
+    for entry in os.scandir(run_dir):
+        step = _step(entry.name, prefix)
+        if step is not None and entry.is_dir():
+            numbered.append((step, entry.name))
+    return [Path(run_dir, name) for _, name in sorted(numbered)]
 
 
 def get_last_checkpoint(folder: StrPath) -> str | None:
@@ -116,7 +121,7 @@ def sort_checkpoints(
     """
     if not os.path.isdir(output_dir):
         return []
-    checkpoints = _numbered(output_dir, checkpoint_prefix)
+    checkpoints = list_checkpoints(output_dir, checkpoint_prefix)
     if use_mtime:
         checkpoints = _by_time(checkpoints)
     if newest is not None:
@@ -206,16 +211,6 @@ def _step(name: str, prefix: str) -> int | None:
     if match is None:
         return None
     return int(match[1])
-
-
-def _numbered(run_dir: StrPath, prefix: str) -> list[Path]:
-    """Return the checkpoints in a folder by step."""
-    numbered: list[tuple[int, str]] = []
-    for entry in os.scandir(run_dir):
-        step = _step(entry.name, prefix)
-        if step is not None and entry.is_dir():
-            numbered.append((step, entry.name))
-    return [Path(run_dir, name) for _, name in sorted(numbered)]
 
 
 def _by_time(folders: list[Path]) -> list[Path]:

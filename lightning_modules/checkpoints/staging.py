@@ -46,16 +46,18 @@ _log = logging.getLogger(__name__)
 _HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|replaced|deleted)-(?P<owner>.+-\d+-\d+)$")
 
 
-def staging_path(final: StrPath, owner: str | None = None) -> Path:
-    """Return the folder in which `final` is written.
+def staging_path(final: StrPath, owner: str | None = None, kind: str = "partial") -> Path:
+    """Return the folder in which `final` is written, or another hidden one.
 
     It is the same for all processes that pass the same owner.
 
     Args:
         final: the folder's name when it is complete.
         owner: the main process's `process_token()`; None means this process.
+        kind: of the hidden folder.
     """
-    return _hidden(Path(final), "partial", owner)
+    path = Path(final)
+    return path.parent / f".{path.name}.{kind}-{owner or process_token()}"
 
 
 def final_path(folder: StrPath) -> Path:
@@ -147,7 +149,7 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
         return
 
     # A kill between the two renames is repaired by `restore_replaced`, an error here.
-    replaced = _hidden(final, "replaced")
+    replaced = staging_path(final, kind="replaced")
     disk.delete(replaced)
     try:
         os.rename(final, replaced)
@@ -197,7 +199,7 @@ def discard(folder: StrPath) -> None:
     A folder that cannot be deleted is left with a warning: a disk error must not end a training.
     """
     folder = Path(folder)
-    deleted = _hidden(folder, "deleted")
+    deleted = staging_path(folder, kind="deleted")
     with _warning_of(folder):
         disk.delete(deleted)
         os.rename(folder, deleted)
@@ -271,9 +273,3 @@ def _warning_of(folder: Path) -> Generator[None]:
             folder,
             error,
         )
-
-
-def _hidden(final: Path, kind: str, owner: str | None = None) -> Path:
-    if not owner:
-        owner = process_token()
-    return final.parent / f".{final.name}.{kind}-{owner}"

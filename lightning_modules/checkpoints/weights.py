@@ -106,7 +106,20 @@ def save_weights(
                 return
         if state_dict is None:
             state_dict = model.state_dict()
-        _save_state_dict(state_dict, folder, max_shard_size)
+        tensors, aliases = separate_tied_weights(state_dict)
+
+        # Most often one file is enough, without the import of `huggingface_hub`, which takes a
+        # second.
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        if isinstance(max_shard_size, int) and size <= max_shard_size:
+            path = folder / SAFE_WEIGHTS_NAME
+            save_file(tensors, path, _METADATA | aliases)
+            if aliases:
+                _sort_metadata(path)
+            return
+        from huggingface_hub import save_torch_state_dict
+
+        save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
 
 
 @contextmanager
@@ -201,15 +214,12 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
     if first_existing_file(folder, WEIGHT_FILES) is None:
         adapters = adapter_folders(folder)
 
-    # Every weight of an adapter is needed; of other models the trained ones.
     if adapters:
         report = load_adapters(model, folder, adapters)
-        required = report.missing
     elif has_whole_weights(folder):
         report = _load_file_by_file(model, folder, whole_files(folder))
         if report.missing and report.unexpected and _may_rename(model):
             report = _load_through_class(model, folder)
-        required = _trained_among(report.missing, model)
     elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
@@ -217,10 +227,13 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
             report = load_model_parts(model.sharded, folder, all_ranks=True)
         else:
             report = load_model_parts(model, folder, all_ranks=False)
-        required = _trained_among(report.missing, model)
     else:
         raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
 
+    # Every weight of an adapter is needed; of other models the trained ones.
+    required = report.missing
+    if required and not adapters:
+        required = _trained_among(required, model)
     if strict and required:
         others = ""
         if report.unexpected:
@@ -254,8 +267,6 @@ def _trained_among(missing: tuple[str, ...], model: Any) -> tuple[str, ...]:
 
     Frozen ones may be missing: the script has set them.
     """
-    if not missing:
-        return ()
     is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
     for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
         is_trained[plain_name(name)] = weight.requires_grad
@@ -331,24 +342,6 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
             status = path.stat()
             stamps[path] = (status.st_ino, status.st_mtime_ns)
     return stamps
-
-
-def _save_state_dict(
-    state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str
-) -> None:
-    tensors, aliases = separate_tied_weights(state_dict)
-
-    # Most often one file is enough, without the import of `huggingface_hub`, which takes a second.
-    size = sum(tensor.nbytes for tensor in tensors.values())
-    if isinstance(max_shard_size, int) and size <= max_shard_size:
-        path = folder / SAFE_WEIGHTS_NAME
-        save_file(tensors, path, _METADATA | aliases)
-        if aliases:
-            _sort_metadata(path)
-        return
-    from huggingface_hub import save_torch_state_dict
-
-    save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
 
 
 def _sort_metadata(path: Path) -> None:

@@ -17,7 +17,13 @@ from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import BatchesAfter
 from .iteration import batches_of, replaced_attributes
-from .loader_state import as_written_now, has_no_generator, is_between_epochs, skip_items
+from .loader_state import (
+    as_written_now,
+    has_no_generator,
+    is_between_epochs,
+    skip_items,
+    workers_in,
+)
 from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import (
     drawing_parts,
@@ -115,23 +121,6 @@ class IterationPosition:
     draws_worker_seed: bool = True
     worker_states: WorkerStates = _NO_WORKER_STATES
     worker_states_at_start: WorkerStates = _NO_WORKER_STATES
-
-    def states_to_read_again(self, unused: int) -> list[StateBeforeBatch]:
-        """Return the states before the batches to read again; [] if one of them is unknown.
-
-        Args:
-            unused: how many of the batches yielded last are to be yielded again.
-        """
-        states = [state for _, state in self.prefetched]
-        if unused > 0:
-            states = [*list(self.before_yielded)[-unused:], *states]
-        if len(states) < unused:
-            return []
-
-        known_states = [state for state in states if state is not None]
-        if len(known_states) < len(states):
-            return []
-        return known_states
 
 
 class EpochLoader(DataLoader[Any]):
@@ -286,7 +275,12 @@ class EpochLoader(DataLoader[Any]):
 
         # Batches that were read, but not used, are read again after a resumption. If the state
         # before one of them is unknown, they are counted as unread.
-        states_before = position.states_to_read_again(unused)
+        recorded = [state for _, state in position.prefetched]
+        if unused > 0:
+            recorded = [*list(position.before_yielded)[-unused:], *recorded]
+        states_before = [state for state in recorded if state is not None]
+        if len(states_before) < max(len(recorded), unused):
+            states_before = []
         knows_unused = unused == 0 or bool(states_before)
         state: dict[str, Any] = {
             "epoch": epoch,
@@ -505,7 +499,7 @@ class EpochLoader(DataLoader[Any]):
         """
         self.shut_down_workers()
         num_workers = self.num_workers
-        workers_before = _workers_in(state)
+        workers_before = workers_in(state)
         if isinstance(self.dataset, IterableDataset) and workers_before != num_workers:
             num_workers = workers_before
             _log.warning(
@@ -670,14 +664,6 @@ def _packed_stream_state(stream: Any) -> bytes | None:
         return packed(stream.state_dict())
     except UnsafeValueError:
         return None
-
-
-def _workers_in(state: Mapping[str, Any]) -> int:
-    """Return how many workers read, by a `state_dict`."""
-    workers = state.get("workers")
-    if workers is None:
-        return 0
-    return workers["workers"]
 
 
 def _all_streams_resumable(workers: WorkerStates) -> bool:

@@ -30,6 +30,14 @@ def is_between_epochs(state: Mapping[str, Any]) -> bool:
     return state["ended"] and not state["before"]
 
 
+def workers_in(state: Mapping[str, Any]) -> int:
+    """Return how many workers read, by a `state_dict`."""
+    workers = state.get("workers")
+    if workers is None:
+        return 0
+    return workers["workers"]
+
+
 def before_epoch(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
     """Return the state of a loader that has left the epoch of a `state_dict`.
 

@@ -118,9 +118,15 @@ class WindowLoader:
         self.epoch = epoch
         self.windows_done = window
         self.on_positioned = on_positioned
+
+        # The state may be of another kind of loader, which was replaced since.
         self._loader_state = None
-        if loader_state is not None and self._is_state_of_loader(loader_state):
-            self._loader_state = loader_state
+        if loader_state is not None:
+            is_epoch_loader = isinstance(self._source, EpochLoader)
+            is_reread = isinstance(self._source, RereadLoader)
+            has_same_kind = ("handed_out" in loader_state) == is_epoch_loader
+            if has_same_kind and ("began" in loader_state) == is_reread:
+                self._loader_state = loader_state
 
     @property
     def is_at_end(self) -> bool:
@@ -182,10 +188,16 @@ class WindowLoader:
     def __iter__(self) -> Iterator[Window]:
         batches = self._begin_epoch()
         while self.windows_done < self.windows_per_epoch and not self._stopped:
+            # The last window takes what is left.
+            size = self.accumulation
+            is_last = self.windows_done == self.windows_per_epoch - 1
+            if is_last and self.batches_per_epoch is not None:
+                size = self.batches_per_epoch % size or size
+
             # A user's override of `get_batch_samples` may raise StopIteration, which would end this
             # generator silently.
             try:
-                micro_batches, items = self.read_window(batches, self._next_window_size())
+                micro_batches, items = self.read_window(batches, size)
             except StopIteration as error:
                 raise stop_iteration_error(error) from error
             window = Window(micro_batches)
@@ -198,14 +210,6 @@ class WindowLoader:
                 self._report_positioned()
             self.windows_done += 1
             yield window
-
-    def _next_window_size(self) -> int:
-        """Return the micro-batches of the next window; the last one takes what is left."""
-        is_last = self.windows_done == self.windows_per_epoch - 1
-        if self.batches_per_epoch is None or not is_last:
-            return self.accumulation
-        rest = self.batches_per_epoch % self.accumulation
-        return rest or self.accumulation
 
     def _begin_epoch(self) -> Iterator[Any]:
         """Return the micro-batches from the position on; none at the end of an epoch."""
@@ -282,14 +286,6 @@ class WindowLoader:
         batches = iter(source)
         self._report_positioned()
         return batches
-
-    def _is_state_of_loader(self, state: dict[str, Any]) -> bool:
-        """Return whether a state is of this kind of loader, which may have been replaced since."""
-        if isinstance(self._source, EpochLoader):
-            return "handed_out" in state
-        if isinstance(self._source, RereadLoader):
-            return "began" in state
-        return "handed_out" not in state and "began" not in state
 
 
 class LossMeter:
