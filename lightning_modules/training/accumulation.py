@@ -16,8 +16,8 @@ from ..common.stop_iteration import stop_iteration_error
 from ..data.epoch_loader import EpochLoader
 from ..data.loader_state import ForeignLoader, RereadLoader, before_epoch, has_ended, skip_items
 
-_CHUNK = 1024
-"""Losses that are kept as separate tensors before they are stacked into one."""
+_MOST_TENSORS = 1024
+"""Losses that are kept as separate tensors before they are joined into one."""
 
 Items = torch.Tensor | int | None
 """Number of items (labels that count) in a window, over all processes; None if not counted."""
@@ -309,10 +309,11 @@ class LossMeter:
         self._start = 0.0
         """The sum begins with this: 0, or NaN once a sum was not finite."""
         self._losses: list[torch.Tensor] = []
-        """Losses that are not stacked yet, and in `_steps` the `steps_since_log` of each."""
+        """Losses on their device, of any number each."""
+        self._saved = torch.zeros(0, dtype=torch.float64, device="cpu")
+        """Those before them, which the last `state_dict` has read."""
         self._steps: list[int] = []
-        self._chunks: list[tuple[torch.Tensor, list[int]]] = []
-        """Stacked losses, each chunk with the `steps_since_log` of its losses."""
+        """The `steps_since_log` of each loss, those of `_saved` first."""
 
     def add(self, loss: torch.Tensor, steps_since_log: int) -> None:
         """Keep the loss of a micro-batch.
@@ -323,31 +324,23 @@ class LossMeter:
         """
         self._losses.append(loss)
         self._steps.append(steps_since_log)
-        if len(self._losses) >= _CHUNK:
-            self._stack()
+        if len(self._losses) >= _MOST_TENSORS:
+            self._losses = [self._joined_losses()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the losses since the last `take`; this synchronises with the device."""
-        self._stack()
-        losses = torch.zeros(0, device="cpu")
-        steps: list[int] = []
-        if self._chunks:
-            losses = torch.cat([chunk.double().cpu() for chunk, _ in self._chunks])
-        for _, steps_of_chunk in self._chunks:
-            steps += steps_of_chunk
-
-        # Keep one chunk, so that the next save does not copy from the device again.
-        self._chunks = [(losses, steps)]
-        return {"rest": self._start, "losses": losses, "steps": steps}
+        if self._losses:
+            losses = self._joined_losses().double().cpu()
+            self._saved = torch.cat([self._saved, losses])
+            self._losses = []
+        return {"rest": self._start, "losses": self._saved, "steps": list(self._steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a `state_dict`, with the very same sums."""
         self._start = state["rest"]
         self._losses = []
-        self._steps = []
-        self._chunks = []
-        if state["steps"]:
-            self._chunks.append((state["losses"], list(state["steps"])))
+        self._saved = state["losses"].double()
+        self._steps = list(state["steps"])
 
     @staticmethod
     def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
@@ -373,13 +366,13 @@ class LossMeter:
         Once not finite, the sum stays NaN, as in the reference, which resets it by subtracting it
         from itself.
         """
-        self._stack()
+        losses = self.state_dict()["losses"]
         total = self._start
         self.not_finite_steps = []
-        for losses, steps in self._chunks:
-            for loss, steps_since_log in zip(losses.tolist(), steps, strict=True):
-                total = self._added(total, loss, steps_since_log)
-        self._chunks = []
+        for loss, steps_since_log in zip(losses.tolist(), self._steps, strict=True):
+            total = self._added(total, loss, steps_since_log)
+        self._saved = losses[:0]
+        self._steps = []
 
         # 0, or NaN for a sum that is not finite.
         self._start = total - total
@@ -396,14 +389,8 @@ class LossMeter:
                 return _float32(total + mean)
         return _float32(total + loss)
 
-    def _stack(self) -> None:
-        """Stack the losses that were added since the last time into one tensor."""
-        if not self._losses:
-            return
-        losses = torch.stack([loss.reshape(()) for loss in self._losses])
-        self._chunks.append((losses, self._steps))
-        self._losses = []
-        self._steps = []
+    def _joined_losses(self) -> torch.Tensor:
+        return torch.cat([loss.reshape(-1) for loss in self._losses])
 
 
 def _float32(value: float) -> float:
