@@ -27,17 +27,21 @@ def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
     return shared.to(value.device)
 
 
-def gather_objects(value: _T) -> list[_T]:
+def gather_objects(value: _T, group: dist.ProcessGroup | None = None) -> list[_T]:
     """Return the objects of all processes, by rank.
 
     Without a process group, the list holds this process's own alone.
+
+    Args:
+        value: of this process.
+        group: of all processes; None for the default one.
     """
     if not has_other_processes():
         return [value]
 
     # Each element is replaced by the object of its rank.
     values = [value] * dist.get_world_size()
-    dist.all_gather_object(values, value)
+    dist.all_gather_object(values, value, group)
     return values
 
 

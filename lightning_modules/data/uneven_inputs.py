@@ -10,11 +10,10 @@ import logging
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from ..common.collectives import gloo_group, has_other_processes
+from ..common.collectives import gather_objects, gloo_group, has_other_processes
 from ..common.nested import find_batch_size, map_nested
 from .dispatch import DispatchLoader
 
@@ -87,7 +86,7 @@ class UnevenInputs:
         rounds = 0
         with _gloo_group() as group:
             for batch in _with_end(batches):
-                statuses = _exchange(self._status(batch), group)
+                statuses = gather_objects(self._status(batch), group)
 
                 # All stop as soon as one process has no batch.
                 have_batches = [bool(status.has_batch) for status in statuses]
@@ -147,19 +146,6 @@ def _with_end(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches, and None after the last one."""
     yield from batches
     yield None
-
-
-def _exchange(status: _RankStatus, group: Any) -> list[_RankStatus]:
-    """Return the status of every process."""
-    tensor = torch.tensor(list(status), device="cpu")
-    gathered = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, tensor, group=group)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
-
-    statuses: list[_RankStatus] = []
-    for values in gathered:
-        has_batch, size, is_last = (int(value.item()) for value in values)
-        statuses.append(_RankStatus(has_batch, size, is_last))
-    return statuses
 
 
 @contextlib.contextmanager
