@@ -60,30 +60,16 @@ def grouped_order(
         multiple = max(1, min(count // (batch_size * 4), 50))
     chunk_size = multiple * batch_size
 
-    # Sort several whole chunks at a time, as rows of a matrix, and then the rest.
-    chunks = count // chunk_size
-    chunks_at_a_time = max(1, _SORTED_AT_A_TIME // chunk_size)
-    for first in range(0, chunks, chunks_at_a_time):
-        end = min(first + chunks_at_a_time, chunks)
-        rows = np.reshape(order[first * chunk_size : end * chunk_size], (-1, chunk_size))
-        _sort_rows(rows, sizes)
-    _sort_rows(order[np.newaxis, chunks * chunk_size :], sizes)
+    # Longest first in each chunk; equal ones keep their order.
+    for start in range(0, count, chunk_size):
+        chunk = order[start : start + chunk_size]
+        chunk[:] = chunk[np.argsort(-sizes[chunk], kind="stable")]
 
     # The longest sample of each chunk is its first one.
     longest_of_chunks = sizes[order[::chunk_size]]
     longest = int(np.argmax(longest_of_chunks)) * chunk_size
     order[0], order[longest] = order[longest], order[0]
     return order
-
-
-_SORTED_AT_A_TIME = 2**18
-"""Samples that are sorted in one call of numpy, which takes several arrays of that length."""
-
-
-def _sort_rows(rows: np.ndarray, sizes: np.ndarray) -> None:
-    """Sort each row of indices by size, the largest first; equal sizes keep their order."""
-    order = np.argsort(-sizes[rows], axis=1, kind="stable")
-    rows[:] = np.take_along_axis(rows, order, axis=1)
 
 
 class LengthGroupedSampler(Sampler[int]):
