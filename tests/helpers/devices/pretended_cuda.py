@@ -35,7 +35,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lightrainer.facade.distributed import process
-from lightrainer.lightning_modules.checkpoints import writing
 from lightrainer.lightning_modules.common import safe_serialization
 
 DEVICE = torch.device("cuda", 0)
@@ -735,7 +734,6 @@ def _of_others() -> list[tuple[Any, str, Any]]:
         (torch.utils, "swap_tensors", swap_with_hooks),
         (threading.Thread, "run", run_on_device),
         (safe_serialization, "to_plain", to_plain),
-        (writing, "is_copied_by_device", lambda tensor: isinstance(tensor, CudaTensor)),
         (torch._C, "_group_tensors_by_device_and_dtype", grouped),
         (torch.version, "cuda", "12.8"),
         (torch.cuda.memory, "memory_allocated", _always(0)),
