@@ -2,15 +2,20 @@
 
 A file of Lightning becomes a folder of the documented format, or the reverse; a folder with sharded
 states of DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts of
-processes become whole files, with the weights of one file in memory at a time.
+processes become whole files, and whole weights become a part.
+
+Weights in parts go through memory a file or a tensor at a time; the states of their optimizer go
+through a file that is mapped into memory, which the system writes back where memory is short.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +24,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
+from safetensors import safe_open
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from ..common.file_names import (
+    MODEL_PARTS_NAME,
     OPTIMIZER_NAME,
     OPTIMIZER_PARTS_NAME,
     PREFIX_CHECKPOINT_DIR,
@@ -34,6 +43,7 @@ from ..common.file_names import (
 from ..common.local_paths import StrPath, require_local
 from ..common.nested import map_nested
 from ..common.process_identity import process_token
+from ..common.torch_checkpoint import write_folder
 from ..common.torch_files import load_torch, save_torch
 from ..distributed.zero_files import saved_schedule, saved_states
 from ..distributed.zero_stage_0 import ReplicatedStates
@@ -44,8 +54,8 @@ from .lightning_files import read_states, write_states
 from .sharded_files import describe_model_parts, read_model_parts, read_parts
 from .sharded_reading import read_table
 from .verify import require_intact
-from .weight_formats import adapter_folders, has_model_parts, has_optimizer_parts
-from .weights import read_weights, save_weights, weights_written_to
+from .weight_formats import adapter_folders, has_model_parts, has_optimizer_parts, has_whole_weights
+from .weights import read_weights, save_weights, weights_written_to, whole_files
 
 __all__ = ["convert"]
 
@@ -56,6 +66,9 @@ _OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME
 """Files that folders without DeepSpeed do not have, or that are made of its states."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_MAPPED_SIZE = 1 << 20
+"""Bytes from which a tensor is mapped into a file."""
 
 _STATE_PREFIX = "optimizer.state."
 _GROUP_PREFIX = "optimizer.param_groups."
@@ -71,11 +84,13 @@ def convert(
     batches_in_epoch: int | None = None,
     batch_size: int | None = None,
     dtype: str | None = None,
+    parts: bool = False,
     max_shard_size: int | str = "5GB",
 ) -> Path:
     """Convert a checkpoint to another format.
 
-    A file of Lightning becomes a folder, and a folder becomes a file, or one with whole weights.
+    A file of Lightning becomes a folder, and a folder becomes a file, a folder with whole weights,
+    or one with a part.
 
     Args:
         source: a file of Lightning, or a folder: a checkpoint of any writer, or a model in parts. A
@@ -92,6 +107,7 @@ def convert(
         dtype: float32, bfloat16 or float16, for all floating-point weights from states of
             DeepSpeed; by default the precision of the optimizer's copies, and float32 for others
             that were kept in half precision.
+        parts: make a part of whole weights. The optimizer stays whole, as FSDP accepts it.
         max_shard_size: largest size of a file of weights made of parts, in bytes or as "5GB", and
             of weights in memory.
 
@@ -102,8 +118,8 @@ def convert(
         FileNotFoundError: the source does not exist.
         FileExistsError: the target exists.
         ValueError: the source is damaged, holds other things than its format, or lacks something
-            that the target needs; the target is named after another step; `dtype` does not apply to
-            the source.
+            that the target needs; the target is named after another step; `dtype` or `parts` does
+            not apply to the source.
     """
     source = Path(source)
     target = Path(target)
@@ -117,8 +133,9 @@ def convert(
 
     if has_zero:
         return _zero_to_folder(source, target, dtype, force)
-    if is_folder and has_model_parts(source) and target.suffix != ".ckpt":
-        return _parts_to_whole(source, target, max_shard_size, force)
+    has_parts = is_folder and has_model_parts(source)
+    if parts or (has_parts and target.suffix != ".ckpt"):
+        return _parts_and_whole(source, target, parts, max_shard_size, force)
     if is_folder:
         return _folder_to_file(source, target, prefix, accumulation, force)
 
@@ -223,34 +240,29 @@ def _write_states_of_zero(
         save_torch(scaler, staged / SCALER_NAME)
 
 
-def _parts_to_whole(folder: Path, target: Path, max_shard_size: int | str, force: bool) -> Path:
-    """Write the folder with whole weights and optimizer for one with parts.
+def _parts_and_whole(
+    folder: Path, target: Path, makes_parts: bool, max_shard_size: int | str, force: bool
+) -> Path:
+    """Write the folder with whole weights and optimizer for one with parts, or the reverse.
 
     Args:
         folder: a checkpoint, or a model.
         target: as for `convert`.
+        makes_parts: make a part of whole weights.
         max_shard_size: as for `convert`.
         force: as for `convert`.
     """
+    if makes_parts and not has_whole_weights(folder):
+        raise ValueError(
+            f"parts=True needs whole weights, which {folder} does not have; leave it out"
+        )
     final = _folder_for(folder, target)
     with _new_folder(final, force) as staged:
         _copy_other_files(folder, staged)
-
-        # Weights as safetensors.
-        sizes = describe_model_parts(folder)
-        split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
-        with weights_written_to(staged):
-            for file, names in split.filename_to_tensors.items():
-                weights = read_model_parts(folder, names)
-                save_file(weights, staged / file, {"format": "pt"})
-        if split.is_sharded:
-            index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-            text = json.dumps(index, indent=2)
-            (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
-
-        if has_optimizer_parts(folder):
-            state = _whole_optimizer(folder / OPTIMIZER_PARTS_NAME)
-            save_torch(state, staged / OPTIMIZER_NAME)
+        if makes_parts:
+            _write_part(folder, staged)
+        else:
+            _write_whole(folder, staged, max_shard_size)
     return final
 
 
@@ -379,8 +391,89 @@ def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | Non
 # --- parts of processes
 
 
-def _whole_optimizer(path: Path) -> dict[str, Any]:
+def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
+    """Write weights as safetensors, and a state of the optimizer, from the parts of processes.
+
+    Args:
+        folder: the checkpoint in parts.
+        staged: the folder to write into.
+        max_shard_size: largest size of a file, in bytes or as "5GB", and so of the weights in
+            memory at a time.
+    """
+    sizes = describe_model_parts(folder)
+    split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
+    with weights_written_to(staged):
+        for file, names in split.filename_to_tensors.items():
+            weights = read_model_parts(folder, names)
+            save_file(weights, staged / file, {"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        text = json.dumps(index, indent=2)
+        (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
+
+    if has_optimizer_parts(folder):
+        with tempfile.TemporaryDirectory(dir=staged.parent, ignore_cleanup_errors=True) as scratch:
+            state = _whole_optimizer(folder / OPTIMIZER_PARTS_NAME, Path(scratch))
+            save_torch(state, staged / OPTIMIZER_NAME)
+
+
+def _write_part(folder: Path, staged: Path) -> None:
+    """Write the weights of a folder as the part of one process.
+
+    Any number of processes can read it.
+
+    Raises:
+        ValueError: they are in a pickled file, which cannot be read tensor by tensor.
+    """
+    paths, aliases = whole_files(folder)
+    if paths[0].suffix != ".safetensors":
+        raise ValueError(
+            f"{paths[0]} cannot be read tensor by tensor: save the weights as safetensors first."
+        )
+
+    # Where each tensor is, and tensors without memory.
+    locations: dict[str, tuple[Path, str]] = {}
+    described: dict[str, torch.Tensor] = {}
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            for name in names:
+                locations[name] = (path, name)
+                described[name] = file.get_tensor(name).to("meta")
+    for alias, saved in aliases.items():
+        if saved in locations:
+            locations[alias] = locations[saved]
+            described[alias] = described[saved]
+
+    writer = FileSystemWriter(staged / MODEL_PARTS_NAME, thread_count=1)
+    planner = _ReadingPlanner(locations)
+    write_folder({"model": described}, writer, planner, all_ranks=False)
+
+
+class _ReadingPlanner(DefaultSavePlanner):
+    """As torch's planner, but each tensor is read when it is written.
+
+    Args:
+        locations: file of safetensors, and name in it, of each tensor.
+    """
+
+    def __init__(self, locations: dict[str, tuple[Path, str]]) -> None:
+        super().__init__()
+        self.locations = locations
+
+    def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
+        """Return a tensor of the state."""
+        path, name = self.locations[index.fqn.removeprefix("model.")]
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor(name)
+
+
+def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
     """Return the state of an optimizer with numbers instead of the names of its parameters.
+
+    Args:
+        path: the folder of parts.
+        scratch: a folder for the memory of large tensors.
 
     Raises:
         ValueError: it has states of parameters that its groups do not name.
@@ -388,7 +481,7 @@ def _whole_optimizer(path: Path) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for name, entry in read_table(path).state_dict_metadata.items():
         if isinstance(entry, TensorStorageMetadata):
-            state[name] = torch.empty(entry.size, dtype=entry.properties.dtype, device="cpu")
+            state[name] = _empty(entry, scratch)
         else:
             state[name] = None
     read_parts(state, path)
@@ -420,3 +513,14 @@ def _whole_optimizer(path: Path) -> dict[str, Any]:
         group["params"] = [numbers[name] for name in group["params"]]
     by_number = {numbers[name]: value for name, value in states.items()}
     return {"state": by_number, "param_groups": ordered}
+
+
+def _empty(entry: TensorStorageMetadata, scratch: Path) -> torch.Tensor:
+    """Return a tensor to be filled, a large one in the memory of a file."""
+    dtype = entry.properties.dtype
+    count = math.prod(entry.size)
+    if count * dtype.itemsize < _MAPPED_SIZE:
+        return torch.empty(entry.size, dtype=dtype, device="cpu")
+    path = scratch / str(len(list(scratch.iterdir())))
+    flat = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+    return flat.view(entry.size)

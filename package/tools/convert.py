@@ -12,8 +12,8 @@ _DESCRIPTION = """\
 Convert a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or
 such a folder into a file. A folder with DeepSpeed states (ZeRO stages 0 to 3) becomes one with
 unsharded weights and an unsharded optimizer; DeepSpeed is not needed. A folder with FSDP shards
-becomes one with safetensors files; one file of weights at a time is in memory. Only tensors and
-plain values are read.
+becomes one with safetensors files, or with --parts the other way round; one file of weights at a
+time is in memory. Only tensors and plain values are read.
 """
 _EXAMPLES = """examples:
   lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
@@ -82,6 +82,11 @@ def _make_parser() -> CommandParser:
         help=(
             "precision of weights from DeepSpeed states; by default that of its optimizer, float32"
         ),
+    )
+    add(
+        "--parts",
+        action="store_true",
+        help="write the weights in shards, as FSDP with SHARDED_STATE_DICT does",
     )
     add(
         "--max-shard-size",

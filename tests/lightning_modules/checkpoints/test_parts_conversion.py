@@ -1,4 +1,4 @@
-"""Parts of processes become whole files, the weights in bounded memory."""
+"""Parts of processes become whole files, and whole weights a part, in bounded memory."""
 
 import json
 import subprocess
@@ -9,16 +9,17 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import load_torch, read_weights
+from lightrainer.lightning_modules.checkpoints import load_torch, read_weights, save_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert
 from lightrainer.lightning_modules.checkpoints.sharded_files import (
+    load_model_parts,
     save_model_parts,
     save_optimizer_parts,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
-WIDTH = 600
+WIDTH = 600  # states of a weight are larger than what stays in memory
 
 
 def trained(seed=0):
@@ -51,7 +52,7 @@ def parts(tmp_path):
 
 
 @pytest.mark.parametrize("size", ["5GB", "1MB"])
-def test_parts_become_whole(parts, tmp_path, size):
+def test_parts_become_whole_and_weights_a_part_again(parts, tmp_path, size):
     model, optimizer = trained()
     whole = convert(parts, tmp_path / "whole", max_shard_size=size)
     assert whole.name == "checkpoint-2"
@@ -65,23 +66,32 @@ def test_parts_become_whole(parts, tmp_path, size):
     found = load_torch(whole / "optimizer.pt")
     torch.testing.assert_close(found, optimizer.state_dict(), rtol=0, atol=0)
 
+    back, (other, fresh) = convert(whole, tmp_path / "back", parts=True), trained(seed=1)
+    load_model_parts(other, back, all_ranks=False)
+    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    assert load_torch(back / "optimizer.pt")["param_groups"] == fresh.state_dict()["param_groups"]
+    again = convert(back, tmp_path / "again", max_shard_size=size)
+    assert len(list(again.glob("*.safetensors"))) == len(files)
+
 
 def test_a_model_without_states(tmp_path):
     model = nn.Linear(3, 2)
     model.again = model.weight  # tied
-    save_model_parts(model, tmp_path / "parts")
-    folder = convert(tmp_path / "parts", tmp_path / "whole")
-    assert folder == tmp_path / "whole"
-    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "_manifest.json"}
+    save_weights(model, tmp_path / "whole")
+    folder = convert(tmp_path / "whole", tmp_path / "parts", parts=True)
+    assert {path.name for path in folder.iterdir()} == {"pytorch_model_fsdp_0", "_manifest.json"}
     weights = read_weights(folder)
     assert weights.keys() == {"weight", "again", "bias"}
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+    assert convert(folder, tmp_path / "again") == tmp_path / "again"
 
 
 def test_parts_that_cannot_be_converted_leave_nothing(parts, tmp_path):
     with pytest.raises(ValueError, match=r"parts of the optimizer: convert it into a folder first"):
         convert(parts, tmp_path / "made.ckpt")
     assert not (tmp_path / "made.ckpt").exists()
+    with pytest.raises(ValueError, match=r"parts=True needs whole weights"):
+        convert(parts, tmp_path / "out", parts=True)
     (parts / "pytorch_model_fsdp_0" / "__0_0.distcp").unlink()
     with pytest.raises((ValueError, FileNotFoundError), match="pytorch_model_fsdp_0"):
         convert(parts, tmp_path / "out")
@@ -93,8 +103,9 @@ import resource, sys
 from lightrainer.lightning_modules.checkpoints import conversion
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before, (parts, whole) = peak(), sys.argv[1:]
-conversion.convert(parts, whole, max_shard_size="10MB")
+before, (whole, parts, again) = peak(), sys.argv[1:]
+conversion.convert(whole, parts, parts=True)
+conversion.convert(parts, again, max_shard_size="10MB")
 print(peak() - before)
 """
 
@@ -104,8 +115,8 @@ print(peak() - before)
 )
 def test_memory_is_that_of_a_file_of_weights(tmp_path):
     layers = {f"{number}": torch.full((2**20, 2), float(number)) for number in range(20)}  # 160 MB
-    folders = [tmp_path / name for name in ("parts", "whole")]
-    save_model_parts(nn.ParameterDict(layers), folders[0])
+    folders = [tmp_path / name for name in ("whole", "parts", "again")]
+    save_weights(nn.Module(), folders[0], state_dict=layers)
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *folders], capture_output=True, text=True, check=True
     )
