@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -27,6 +27,7 @@ from ..common.parameter_rules import plain_name
 from ..common.seeding import host_rng_untouched
 from ..common.torch_files import load_torch, on_host, state_on_host
 from ..distributed.sharding import KeyDifferences, WholeModel
+from ..internals.torch_names import renames_what_it_loads
 from ..models.inspection import accepted_arguments, class_of, unwrap_model
 from .adapters import (
     EXTRA_WEIGHTS_NAME,
@@ -106,20 +107,7 @@ def save_weights(
                 return
         if state_dict is None:
             state_dict = model.state_dict()
-        tensors, aliases = separate_tied_weights(state_dict)
-
-        # Most often one file is enough, without the import of `huggingface_hub`, which takes a
-        # second.
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        if isinstance(max_shard_size, int) and size <= max_shard_size:
-            path = folder / SAFE_WEIGHTS_NAME
-            save_file(tensors, path, _METADATA | aliases)
-            if aliases:
-                _sort_metadata(path)
-            return
-        from huggingface_hub import save_torch_state_dict
-
-        save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
+        _save_state_dict(state_dict, folder, max_shard_size)
 
 
 @contextmanager
@@ -210,16 +198,29 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
     """
     folder = Path(folder)
 
+    def require(report: LoadReport) -> None:
+        if not strict or not report.missing:
+            return
+        is_trained = _trained_by_name(model)
+        missing = report.missing
+        # Frozen weights may be missing, unless the folder has no weight of the model at all.
+        has_some = not is_trained.keys() <= set(missing)
+        if has_some:
+            missing = tuple(name for name in missing if is_trained.get(name))
+        if missing:
+            raise ValueError(_missing_message(missing, len(is_trained), report.unexpected, folder))
+
     adapters: Mapping[str, Path] = {}
     if first_existing_file(folder, WEIGHT_FILES) is None:
         adapters = adapter_folders(folder)
 
     if adapters:
         report = load_adapters(model, folder, adapters)
+        if strict and report.missing:
+            total = len(_trained_by_name(model))
+            raise ValueError(_missing_message(report.missing, total, report.unexpected, folder))
     elif has_whole_weights(folder):
-        report = _load_file_by_file(model, folder, whole_files(folder))
-        if report.missing and report.unexpected and _may_rename(model):
-            report = _load_through_class(model, folder)
+        report = _load_files(model, folder, whole_files(folder), require)
     elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
@@ -229,50 +230,9 @@ def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> L
             report = load_model_parts(model, folder, all_ranks=False)
     else:
         raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
-
-    # Every weight of an adapter is needed; of other models the trained ones.
-    required = report.missing
-    if required and not adapters:
-        required = _trained_among(required, model)
-    if strict and required:
-        others = ""
-        if report.unexpected:
-            others = f" It has {some_of(report.unexpected)} instead."
-        raise ValueError(
-            f"{folder} has no values for {len(required)} of {len(model.state_dict())} weights of "
-            f"the model: {some_of(required)}.{others} Build the model as in the run that wrote it, "
-            "or list the weights that keep their initial values: "
-            f"model._keys_to_ignore_on_load_missing = [{re.escape(required[0])!r}, ...] (regular "
-            "expressions)."
-        )
-
-    # What is left as it was.
-    if report.missing:
-        _log.warning(
-            "%s has no values for %s; they keep their present values.",
-            folder,
-            some_of(report.missing),
-        )
-    if report.unexpected:
-        _log.warning(
-            "%s has values for names that the model does not have, which are ignored: %s.",
-            folder,
-            some_of(report.unexpected),
-        )
+    require(report)
+    _warn(report, folder)
     return report
-
-
-def _trained_among(missing: tuple[str, ...], model: Any) -> tuple[str, ...]:
-    """Return the missing weights that are trained, or all if the folder has none of the model.
-
-    Frozen ones may be missing: the script has set them.
-    """
-    is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
-    for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
-        is_trained[plain_name(name)] = weight.requires_grad
-    if is_trained.keys() <= set(missing):
-        return missing
-    return tuple(name for name in missing if is_trained.get(name))
 
 
 class WeightFiles(NamedTuple):
@@ -282,6 +242,46 @@ class WeightFiles(NamedTuple):
 
     aliases: dict[str, str]
     """For each tied name the name under which its values were saved."""
+
+
+def _load_files(
+    model: nn.Module, folder: Path, files: WeightFiles, require: Callable[[LoadReport], None]
+) -> LoadReport:
+    """Load the files.
+
+    Missing weights are found before anything is loaded, where the names alone suffice.
+    """
+    expected = _expected_report(model, files)
+    if expected is not None and not (expected.unexpected and may_rename(model)):
+        require(expected)
+
+    report = _load_file_by_file(model, folder, files)
+    if report.missing and report.unexpected and may_rename(model):
+        return _load_through_class(model, folder, require)
+    return report
+
+
+def _expected_report(model: nn.Module, files: WeightFiles) -> LoadReport | None:
+    """Predict the report of loading from the names in the files.
+
+    It is None if a module renames weights or a file has no header of names.
+    """
+    has_headers = all(path.suffix == ".safetensors" for path in files.paths)
+    if not has_headers or renames_what_it_loads(model):
+        return None
+
+    available: set[str] = set()
+    for path in files.paths:
+        names, _ = header_of(path)
+        available.update(names)
+    for alias, saved in files.aliases.items():
+        if saved in available:
+            available.add(alias)
+
+    in_model = model.state_dict().keys()
+    missing = required_missing(model, [name for name in in_model if name not in available])
+    unexpected = available - in_model - files.aliases.keys()
+    return LoadReport(missing, tuple(unexpected))
 
 
 def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
@@ -295,6 +295,28 @@ def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
             return list(header.keys()), only_strings(header.metadata())
     except (SafetensorError, FileNotFoundError) as error:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
+
+
+def _trained_by_name(model: Any) -> dict[str, bool]:
+    """Return by name whether a weight of the model is trained."""
+    is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
+    for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
+        is_trained[plain_name(name)] = weight.requires_grad
+    return is_trained
+
+
+def _missing_message(
+    missing: tuple[str, ...], total: int, unexpected: tuple[str, ...], folder: Path
+) -> str:
+    others = ""
+    if unexpected:
+        others = f" It has {some_of(unexpected)} instead."
+    return (
+        f"{folder} has no values for {len(missing)} of {total} weights of the model: "
+        f"{some_of(missing)}.{others} Build the model as in the run that wrote it, or list the "
+        "weights that keep their initial values: model._keys_to_ignore_on_load_missing = "
+        f"[{re.escape(missing[0])!r}, ...] (regular expressions)."
+    )
 
 
 def some_of(names: Sequence[str]) -> str:
@@ -342,6 +364,24 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
             status = path.stat()
             stamps[path] = (status.st_ino, status.st_mtime_ns)
     return stamps
+
+
+def _save_state_dict(
+    state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str
+) -> None:
+    tensors, aliases = separate_tied_weights(state_dict)
+
+    # Most often one file is enough, without the import of `huggingface_hub`, which takes a second.
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    if isinstance(max_shard_size, int) and size <= max_shard_size:
+        path = folder / SAFE_WEIGHTS_NAME
+        save_file(tensors, path, _METADATA | aliases)
+        if aliases:
+            _sort_metadata(path)
+        return
+    from huggingface_hub import save_torch_state_dict
+
+    save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata=aliases)
 
 
 def _sort_metadata(path: Path) -> None:
@@ -408,7 +448,22 @@ def _read_files(paths: list[Path]) -> Iterator[dict[str, Tensor]]:
             raise ValueError(f"the weights file {path} is damaged or missing: {error}") from error
 
 
-def _may_rename(model: Any) -> bool:
+def _warn(report: LoadReport, folder: Path) -> None:
+    if report.missing:
+        _log.warning(
+            "%s has no values for %s; they keep their present values.",
+            folder,
+            some_of(report.missing),
+        )
+    if report.unexpected:
+        _log.warning(
+            "%s has values for names that the model does not have, which are ignored: %s.",
+            folder,
+            some_of(report.unexpected),
+        )
+
+
+def may_rename(model: Any) -> bool:
     """Return whether the model's files may use other names than the module.
 
     That is so with mixtures of experts in `transformers` 5.
@@ -424,10 +479,17 @@ def _module_of(model: Any) -> Any:
     return unwrap_model(model)
 
 
-def _load_through_class(model: Any, folder: Path) -> LoadReport:
+def _load_through_class(
+    model: Any, folder: Path, require: Callable[[LoadReport], None]
+) -> LoadReport:
     """Load a second model with the class's `from_pretrained`, and copy its weights.
 
     `from_pretrained` knows the names in the files, but can only make new models.
+
+    Args:
+        model: the model.
+        folder: the checkpoint.
+        require: raises for a report of missing weights; called before anything is copied.
     """
     module = _module_of(model)
     pretrained_class: Any = class_of(module)
@@ -443,6 +505,8 @@ def _load_through_class(model: Any, folder: Path) -> LoadReport:
 
     missing_keys: set[str] = set(loading_info["missing_keys"])
     missing = required_missing(model, [name for name in model.state_dict() if name in missing_keys])
+    report = LoadReport(missing, tuple(sorted(loading_info["unexpected_keys"])))
+    require(report)
 
     # Missing weights were drawn at random in the second model, and must not replace the model's
     # values.
@@ -450,4 +514,4 @@ def _load_through_class(model: Any, folder: Path) -> LoadReport:
     for name in missing_keys:
         weights.pop(name, None)
     model.load_state_dict(weights, False)
-    return LoadReport(missing, tuple(sorted(loading_info["unexpected_keys"])))
+    return report

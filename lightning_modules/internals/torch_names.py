@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
 from torch.utils import _pytree
 
 
@@ -32,3 +33,16 @@ def register_output(kind: type, parts: Callable[[Any], Any], joined: Callable[..
     """
     name = f"{kind.__module__}.{kind.__qualname__}"
     _pytree.register_pytree_node(kind, parts, joined, serialized_type_name=name)
+
+
+def renames_what_it_loads(model: Any) -> bool:
+    """Return whether a model changes the names of weights while it loads them."""
+    if not isinstance(model, nn.Module):
+        return False
+    if type(model).load_state_dict is not nn.Module.load_state_dict:
+        return True
+    for module in model.modules():
+        is_plain = type(module)._load_from_state_dict is nn.Module._load_from_state_dict
+        if not is_plain or module._load_state_dict_pre_hooks:
+            return True
+    return False

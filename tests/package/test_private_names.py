@@ -22,7 +22,7 @@ ROW = re.compile(r"\| `(_\w+)` \| (.+) \| (\d\.\d) \| `(\w+\.py)::(\w+)` \|")
 PRIVATE = re.compile(r"(?<!\w)_[a-zA-Z]\w*")
 CLASS = re.compile(r"^class (\w+)(?:\(([^)]*)\))?:\n((?:(?:[ \t].*)?\n)*)", re.M)
 # Lightning gives them too, but those used here are torch's.
-TORCHS = {"_metadata", "_timeout"}
+TORCHS = {"_load_from_state_dict", "_metadata", "_timeout"}
 
 # What Lightning's sources give a private name to: functions and classes, attributes of `self`,
 # variables of a module.

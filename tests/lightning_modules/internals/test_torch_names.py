@@ -57,6 +57,24 @@ def test_the_tensors_of_an_output_are_found():
     assert [tuple(leaf.shape) for leaf in _pytree.tree_leaves(output)] == [(1,), (2,)]
 
 
+class Renaming(nn.Linear):
+    def _load_from_state_dict(self, *args):
+        super()._load_from_state_dict(*args)
+
+
+def hooked():
+    model = nn.Linear(1, 1)
+    model.register_load_state_dict_pre_hook(lambda *args: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "renames"), [(nn.Linear(1, 1), False), (Renaming(1, 1), True), (hooked(), True)]
+)
+def test_models_that_rename_what_they_load_are_known(model, renames):
+    assert torch_names.renames_what_it_loads(nn.Sequential(model)) is renames
+
+
 def test_compiled_models_are_known():
     """Compiled in place, and as a wrapper with the model in it."""
     model = nn.Linear(1, 1)
