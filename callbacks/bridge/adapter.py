@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -116,7 +117,6 @@ class LightningBridge(Callback):
         return {
             "trainer_state": dataclasses.asdict(self.state),
             "callback_states": state_dicts(self.callback_handler.callbacks),
-            "losses": self._logs.losses_since_log(),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -185,7 +185,7 @@ class LightningBridge(Callback):
         self._update_handler(trainer, pl_module)
         self._phase.must_exclude_metrics = True
         self._initialize_state(trainer)
-        self._logs.load_losses(self._loaded_losses, trainer.strategy.root_device)
+        self._logs.load_losses(self._loaded_losses, trainer)
         self._loaded_losses = {}
         self._intercept(trainer, pl_module)
         self._fire("on_train_begin")
@@ -352,16 +352,18 @@ class LightningBridge(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Replace the weights in a checkpoint by those that evaluations use.
+        """Add the losses of all processes, and replace the weights by those that evaluations use.
 
         `on_save` fires at the next hook.
         """
         self._checkpoints.record_write()
+        state = checkpoint["callbacks"][self.state_key]
+        state["losses"] = self._logs.losses_since_log(trainer)
         trained_weights = use_evaluated_weights(
             self.callback_handler.callbacks, pl_module, checkpoint["state_dict"]
         )
         if trained_weights:
-            checkpoint["callbacks"][self.state_key]["trained_weights"] = trained_weights
+            state["trained_weights"] = trained_weights
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -448,6 +450,7 @@ class LightningBridge(Callback):
             wrap_method(self._interception, module, name, wrapper)
 
         wrap("on_train_batch_start", self._leave_epoch_if_requested)
+        wrap("on_save_checkpoint", functools.partial(self._save_weights_only, module))
         if module.automatic_optimization:
             wrap("configure_gradient_clipping", self._clip_gradients)
 
@@ -455,6 +458,19 @@ class LightningBridge(Callback):
             if hasattr(optimizer, "register_step_post_hook"):
                 handle = optimizer.register_step_post_hook(self._after_optimizer_step)
                 self._interception.callback(handle.remove)
+
+    def _save_weights_only(
+        self, module: LightningModule, original: Callable[..., Any], checkpoint: dict[str, Any]
+    ) -> None:
+        """As `on_save_checkpoint` of the module, and that of the bridge in a file of weights only.
+
+        Lightning calls the hook of callbacks for other files.
+        """
+        original(checkpoint)
+        if "callbacks" not in checkpoint:
+            self._checkpoints.record_write()
+            callbacks = self.callback_handler.callbacks
+            use_evaluated_weights(callbacks, module, checkpoint["state_dict"])
 
     def _begin_inside_epoch(self, batch_idx: int) -> None:
         """Fire `on_epoch_begin` in a training that resumes in mid-epoch.

@@ -76,33 +76,25 @@ class _MeanLoss:
     """The mean of losses, on their device."""
 
     def __init__(self) -> None:
-        self._sum: torch.Tensor | None = None
-        self._count = 0
+        self.sum: torch.Tensor | None = None
+        self.count = 0
 
     def add(self, loss: torch.Tensor) -> None:
-        self._sum = loss if self._sum is None else self._sum + loss
-        self._count += 1
+        self.sum = loss if self.sum is None else self.sum + loss
+        self.count += 1
 
     def compute(self, trainer: Trainer) -> torch.Tensor | None:
         """Return the mean over all processes; None without losses."""
-        if self._sum is None:
+        if self.sum is None:
             return None
-        mean = self._sum / self._count
+        mean = self.sum / self.count
         if trainer.world_size > 1:
             return trainer.strategy.reduce(mean, reduce_op="mean")  # pyright: ignore[reportUnknownMemberType]
         return mean
 
     def reset(self) -> None:
-        self._sum = None
-        self._count = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"sum": self._sum, "count": self._count}
-
-    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        if state["sum"] is not None:
-            self._sum = state["sum"].to(device)
-        self._count = state["count"]
+        self.sum = None
+        self.count = 0
 
 
 class LogCollector:
@@ -197,21 +189,39 @@ class LogCollector:
             logs["train_loss"] = loss.item()
         return logs
 
-    def losses_since_log(self) -> dict[str, Any]:
-        """Return the losses that the next log will contain, for a checkpoint."""
-        return {"mean": self._loss_since_log.state_dict(), "of_step": list(self._losses_of_step)}
+    def losses_since_log(self, trainer: Trainer) -> dict[str, Any]:
+        """Return what the next log will contain of the losses so far; collective.
 
-    def load_losses(self, losses: Mapping[str, Any], device: torch.device) -> None:
-        """Continue with the losses of a checkpoint; with several processes all have those of one.
+        Returns:
+            The sums of the losses of complete steps, and of those of the current step, both as
+            means over all processes; and their numbers.
+        """
+        import torch
+
+        since_log = self._loss_since_log
+        zero = torch.zeros((), device=trainer.strategy.root_device)
+        sum_since_log = zero if since_log.sum is None else since_log.sum
+        sums = torch.stack([sum_since_log, sum(self._losses_of_step, zero)])
+        if trainer.world_size > 1:
+            sums = trainer.strategy.reduce(sums, reduce_op="mean")  # pyright: ignore[reportUnknownMemberType]
+        return {"sums": sums, "counts": [since_log.count, len(self._losses_of_step)]}
+
+    def load_losses(self, losses: Mapping[str, Any], trainer: Trainer) -> None:
+        """Continue with the losses of a checkpoint.
 
         Args:
-            losses: of `losses_since_log`; nothing of a checkpoint of another version.
-            device: on which losses are computed.
+            losses: of `losses_since_log`; empty of a checkpoint of another version.
+            trainer: Lightning's Trainer.
         """
         if not losses:
             return
-        self._loss_since_log.load_state_dict(losses["mean"], device)
-        self._losses_of_step = [loss.to(device) for loss in losses["of_step"]]
+        sum_since_log, sum_of_step = losses["sums"].to(trainer.strategy.root_device)
+        count_since_log, count_of_step = losses["counts"]
+        if count_since_log:
+            self._loss_since_log.sum = sum_since_log
+            self._loss_since_log.count = count_since_log
+        if count_of_step:
+            self._losses_of_step = [sum_of_step / count_of_step] * count_of_step
 
     def mark_as_seen(self, metrics: Mapping[str, Any]) -> None:
         """Exclude the current values of these metrics from the following logs."""

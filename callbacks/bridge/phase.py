@@ -20,6 +20,7 @@ each. "module." marks a method of the LightningModule that is wrapped while the 
     teardown                                -
 
 A checkpoint that a ModelCheckpoint of Lightning writes fires `on_save` at the next of these hooks.
+module.on_save_checkpoint is wrapped for files of weights only: Lightning tells no callback of them.
 An exception skips the rest: `on_exception` and `teardown` restore what was wrapped.
 
 `TrainingPhase` has the states between the hooks: which hook sets each of them, and which reads it.

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ from lightrainer import (
     TrainerCallback,
     callbacks,
 )
+from lightrainer.callbacks.bridge.logs import LogCollector
 from lightrainer.lightning_modules import FolderCheckpointIO, build_loader
 from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
 
@@ -312,6 +314,30 @@ def test_the_history_of_a_resumed_training_is_the_whole_one(tmp_path, interval):
         assert resumed.state.best_metric == whole.state.best_metric
 
 
+def test_losses_in_a_checkpoint_are_means_over_processes():
+    """A process loads the checkpoint of process 0, and adds its own losses to it."""
+    reduced = []
+
+    def reduce(tensor, reduce_op):
+        reduced.append(reduce_op)
+        return tensor / 2  # the other process has losses of 0
+
+    strategy = SimpleNamespace(root_device="cpu", reduce=reduce)
+    trainer = SimpleNamespace(world_size=2, strategy=strategy, accumulate_grad_batches=1)
+    module = SimpleNamespace(automatic_optimization=True)
+    logs = LogCollector()
+    logs.add_loss(trainer, module, torch.tensor(4.0))
+    logs.end_step(module)
+    logs.add_loss(trainer, module, torch.tensor(6.0))
+    losses = logs.losses_since_log(trainer)
+    assert (losses["sums"].tolist(), losses["counts"], reduced) == ([2.0, 3.0], [1, 1], ["mean"])
+
+    resumed = LogCollector()
+    resumed.load_losses(losses, trainer)
+    resumed.add_loss(trainer, module, torch.tensor(1.0))
+    assert resumed.losses_since_log(trainer)["sums"].tolist() == [1.0, 2.0]
+
+
 def test_training_logs_have_no_metrics_of_a_validation():
     bridge, _, _ = fit(bridge={"logging_steps": 1}, val_check_interval=2, enable_checkpointing=True)
     logs = [entry for entry in bridge.state.log_history if "loss" in entry]
@@ -399,11 +425,14 @@ def test_train_loss_leaves_out_batches_without_a_loss():
     assert bridge.state.log_history[-1]["train_loss"] == pytest.approx(sum(losses) / 4)
 
 
-def averaged_training(make_module, folder, resume_from=None):
+def averaged_training(make_module, folder, resume_from=None, *callbacks, **options):
     """Validate the averages, and keep the best file and one of each epoch."""
-    saving = ModelCheckpoint(folder, filename="{epoch}", monitor="val_loss", save_top_k=-1)
+    saving = ModelCheckpoint(
+        folder, filename="{epoch}", monitor="val_loss", save_top_k=-1, **options
+    )
     torch.manual_seed(3)
-    module, bridge = make_module(), LightningBridge(EMACallback(decay=0.8), output_dir=str(folder))
+    averaging = EMACallback(decay=0.8)
+    module, bridge = make_module(), LightningBridge(averaging, *callbacks, output_dir=str(folder))
     trainer = make_trainer(bridge, saving, max_epochs=3, enable_checkpointing=True)
     trainer.fit(module, loader(), loader(10, 2), ckpt_path=resume_from)
     return module, saving
@@ -427,6 +456,18 @@ def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_t
     resumed, _ = averaged_training(make_module, tmp_path, tmp_path / "epoch=0.ckpt")
     for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_files_of_weights_only_hold_the_weights_that_were_validated(tmp_path):
+    """Lightning tells no callback of them; they fire `on_save` too."""
+    recorder = Recorder()
+    _, saving = averaged_training(with_model, tmp_path, None, recorder, save_weights_only=True)
+    for path, score in saving.best_k_models.items():
+        loaded = with_model()
+        loaded.load_state_dict(torch.load(path)["state_dict"])
+        (result,) = make_trainer().validate(loaded, loader(10, 2), verbose=False)
+        assert result["val_loss"] == pytest.approx(score.item())
+    assert steps_of(recorder, "on_save") == [6, 12, 18]
 
 
 def patient():
