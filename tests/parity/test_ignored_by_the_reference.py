@@ -9,6 +9,8 @@ from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader
 
+from helpers.parity.parity_datasets import Stream
+
 
 class Regression(nn.Module):
     def __init__(self, bias=0.0):
@@ -94,6 +96,27 @@ def test_own_evaluation_loader_keeps_its_rows_after_a_training_in_ours(library, 
     after = trainer.predict(points(10)).predictions
     assert len(before) == 10
     assert len(after) == (10 if name == "ours" else 4)
+
+
+def test_last_batch_of_a_stream_counts_its_rows_in_the_loss_of_ours(library, tmp_path):
+    """The mean of 3 rows in batches of 2: the reference counts the last row twice."""
+    name, api = library
+    rows = points(3)
+    model = Regression()
+    args = arguments(
+        api,
+        tmp_path,
+        per_device_eval_batch_size=2,
+        accelerator_config={"dispatch_batches": False},
+    )
+    trainer = api.Trainer(model, args, eval_dataset=Stream(rows))
+    loss = trainer.evaluate()["eval_loss"]
+    if name != "ours":
+        rows = [*rows, rows[-1]]
+
+    with torch.no_grad():
+        losses = [model(row["x"], row["labels"])["loss"] for row in rows]
+    assert loss == pytest.approx(torch.stack(losses).mean().item())
 
 
 def test_length_column_that_the_model_does_not_take_groups_samples_of_ours(library, tmp_path):
