@@ -96,31 +96,35 @@ def _deferred(module: str, name: str) -> _Deferred:
 
 
 @contextlib.contextmanager
-def importable_again(*packages: str) -> Iterator[None]:
-    """Let packages be imported again where an exception, such as that of a signal handler, ends
+def importable_again() -> Iterator[None]:
+    """Let modules be imported again where an exception, such as that of a signal handler, ends
     their import.
 
-    Submodules that are complete would stay, and Python does not set them as attributes of their
-    package a second time.
+    Python removes a package whose import fails, but keeps those of its submodules that are
+    complete, and does not set them as attributes of the package when that is imported again.
     """
+    loaded_before = set(sys.modules)
     try:
         yield
     except BaseException:
-        for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
-            del sys.modules[name]
+        # Sorted, a package comes before its submodules.
+        for name in sorted(sys.modules.keys() - loaded_before):
+            package = name.rpartition(".")[0]
+            if package and package not in sys.modules:
+                del sys.modules[name]
         raise
 
 
 # What each stand-in saves of a start, in seconds of processor time, where its library is installed:
 # matplotlib 0.5, transformers 3.0, torchvision 1.4, torch's compiler 1.2.
-with importable_again("torchmetrics"), contextlib.ExitStack() as stack:
+with importable_again(), contextlib.ExitStack() as stack:
     stack.enter_context(deferring("torchmetrics.utilities.plot"))
     stack.enter_context(deferring("transformers"))
     if not loaded("torchvision"):
         stack.enter_context(deferring("torchvision", "models"))
     import torchmetrics  # first, so that Lightning finds it loaded
 
-with importable_again("lightning", "lightning_utilities"), contextlib.ExitStack() as stack:
+with importable_again(), contextlib.ExitStack() as stack:
     if not loaded(DYNAMO):
         stack.enter_context(deferring(DYNAMO, disable=disable_dynamo))
     import lightning.pytorch  # all of what follows comes with it

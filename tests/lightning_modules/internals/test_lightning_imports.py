@@ -69,13 +69,14 @@ print(finder not in sys.meta_path, before == after, sys.modules["transformers"] 
     assert last_line(program, tmp_path) == "True True True"
 
 
-def test_an_import_that_a_signal_handler_ended_can_be_repeated(tmp_path):
-    program = """
+@pytest.mark.parametrize("module", ["lightning.fabric._graveyard.tpu", "fsspec.spec"])
+def test_an_import_that_a_signal_handler_ended_can_be_repeated(tmp_path, module):
+    program = f"""
 import sys
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == "lightning.fabric._graveyard.tpu":
+        if name == "{module}":
             sys.meta_path.remove(self)
             raise SystemExit
 
@@ -85,11 +86,12 @@ try:
 except SystemExit:
     print("ended")
 import lightrainer.lightning_modules.internals.lightning_internals as again
-print(again.Trainer.__name__)
+import fsspec
+print(again.Trainer.__name__, fsspec.utils.__name__)
 """
     assert finished_code(program, tmp_path, library="torch").splitlines()[-2:] == [
         "ended",
-        "Trainer",
+        "Trainer fsspec.utils",
     ]
 
 
