@@ -311,7 +311,7 @@ def _readable(logs: dict[str, Any], max_str_len: int | None = None) -> dict[str,
     }
 
 
-def _short(value: Any, max_str_len: int | None) -> Any:
+def _short(value: object, max_str_len: int | None) -> Any:
     if isinstance(value, float):
         return f"{value:.4g}"
     if max_str_len is not None and isinstance(value, str) and len(value) > max_str_len:

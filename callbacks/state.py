@@ -275,7 +275,7 @@ def ends_epoch(state: TrainerState, control: TrainerControl) -> bool:
     return control.should_training_stop or control.should_epoch_stop or is_last_step_of_epoch
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> Any:
     """Convert arrays, tensors, dataclasses and paths to JSON values."""
     # Numbers and arrays of numpy and torch.
     tolist = getattr(value, "tolist", None)

@@ -34,7 +34,7 @@ DeepSpeedSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 """The argument `deepspeed`."""
 
 
-def read_deepspeed(name: str, value: Any) -> Any:
+def read_deepspeed(name: str, value: object) -> Any:
     """Check the argument `deepspeed`, see `argument.Reader`; the value is not converted."""
     if not isinstance(value, (str, os.PathLike, Mapping)):
         raise wrong_type(name, value, "a dict, or the path of a JSON file")
@@ -161,7 +161,7 @@ def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
     return keys
 
 
-def value_at(config: Mapping[str, Any], key: str, default: Any = None) -> Any:
+def value_at(config: Mapping[str, Any], key: str, default: object = None) -> Any:
     """Return the value of a dotted key."""
     section: Any = config
     for part in key.split("."):

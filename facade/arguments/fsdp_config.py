@@ -255,7 +255,7 @@ def _one_of(*choices: str) -> Callable[[object], str | None]:
     return read_choice
 
 
-def _class_names(value: Any) -> tuple[str, ...] | None:
+def _class_names(value: object) -> tuple[str, ...] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)):
         return None

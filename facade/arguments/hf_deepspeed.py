@@ -55,7 +55,7 @@ class HfDeepSpeedConfig:
             return None, last
         return cast("dict[str, Any]", section), last
 
-    def get_value(self, ds_key_long: str, default: Any = None) -> Any:
+    def get_value(self, ds_key_long: str, default: object = None) -> Any:
         """Return the value of a dotted key."""
         return value_at(self.config, ds_key_long, default)
 

@@ -103,7 +103,7 @@ class OldName:
         """Return True for a value that requests a removed feature."""
         return self.harmless is not None and value not in (None, self.default, *self.harmless)
 
-    def current_arguments(self, value: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def current_arguments(self, value: object, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the current arguments that have the effect of a value.
 
         Args:
@@ -134,7 +134,7 @@ class OldName:
             return {self.to: value}
         return {self.to: self.value} if value else {}
 
-    def _with_key(self, present: Any, value: Any) -> Any:
+    def _with_key(self, present: object, value: object) -> Any:
         """Return a dict, or an object with the same names, with the value at the key."""
         if is_dataclass(present) and not isinstance(present, type):
             return replace(present, **{self.key: value})
@@ -162,7 +162,7 @@ class OldName:
 class _Organization(OldName):
     """The organization of a repository, which is the first part of the repository's name now."""
 
-    def current_arguments(self, value: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def current_arguments(self, value: object, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Put the organization before the name of the repository or of the folder."""
         if value is None:
             return {}
@@ -271,7 +271,7 @@ def advice(name: str, known: Iterable[str]) -> str:
     return f" Pass {old.now}."
 
 
-def current_arguments(name: str, value: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def current_arguments(name: str, value: object, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the current arguments that replace an old one, after a warning.
 
     Raises:
@@ -337,7 +337,7 @@ class OldAttribute:
         warn(f"{self.name} is an argument of transformers 4. Instead: {old.now}.")
         return old.read(args)
 
-    def __set__(self, args: Any, value: Any) -> None:
+    def __set__(self, args: Any, value: object) -> None:
         """Set its successor."""
         if not _accepted or self.name in args.__dataclass_fields__:
             vars(args)[self.name] = value

@@ -89,7 +89,7 @@ def cast_to_field(name: str, value: Any, declared: Any, present_value: object) -
         ) from None
 
 
-def _types_of(declared: Any, present_value: object) -> set[type]:
+def _types_of(declared: object, present_value: object) -> set[type]:
     """Return the classes of an annotation, without NoneType and type parameters."""
     annotations = get_args(declared)
     if not annotations:
@@ -102,7 +102,7 @@ def _types_of(declared: Any, present_value: object) -> set[type]:
     return types
 
 
-def _cast_to_type(value: Any, types: set[type]) -> Any:
+def _cast_to_type(value: object, types: set[type]) -> Any:
     if dict in types and isinstance(value, str) and value.startswith("{"):
         return json.loads(value)
 

@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
@@ -298,7 +298,7 @@ class CheckpointRestorer:
         state.best_model_checkpoint = self._best_of_this_run(best, checkpoint)
         return state
 
-    def _best_of_this_run(self, best: Any, checkpoint: str) -> str | None:
+    def _best_of_this_run(self, best: object, checkpoint: str) -> str | None:
         """Return the best checkpoint if it belongs to this run or the resumed one, else None.
 
         A state file may name any folder: the run was moved, or the file was tampered with to have a

@@ -245,7 +245,7 @@ def _weights_of(run: TrainingRun) -> dict[str, Any]:
     return run.module.state_dict()
 
 
-def _without_function(state: Any) -> Any:
+def _without_function(state: object) -> Any:
     """Drop the annealing function that states of `SWALR` hold before torch 2.10.
 
     It is made again when the state is loaded.

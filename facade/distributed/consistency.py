@@ -190,7 +190,7 @@ def _arguments(trainer: Trainer) -> dict[str, str]:
     return {name: _text(value) for name, value in args.to_dict().items() if name in names}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Format a value equally in each process: sets sorted, without addresses of objects."""
     text = repr(map_nested(_sorted_if_set, value))
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

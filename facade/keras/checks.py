@@ -21,7 +21,7 @@ from .arguments import TFTrainingArguments
 logger = logging.getLogger(__name__)
 
 
-def check_parameters(model: Any, args: Any) -> None:
+def check_parameters(model: nn.Module, args: Any) -> None:
     """Check the arguments of a `TFTrainer`.
 
     Raises:
@@ -39,7 +39,7 @@ def check_parameters(model: Any, args: Any) -> None:
         )
 
 
-def check_dataset(data: Any, name: str, args: TFTrainingArguments) -> None:
+def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
     """Check a dataset, and its first sample.
 
     Args:
@@ -111,7 +111,7 @@ def _warn_of_clipping(args: TFTrainingArguments) -> None:
         )
 
 
-def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
+def _warn_of_precision(model: nn.Module, args: TFTrainingArguments) -> None:
     """Warn of layers of TensorFlow without the mixed precision of the arguments.
 
     torch casts in the training; in TensorFlow the precision of a layer is set when it is made.

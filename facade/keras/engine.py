@@ -176,7 +176,7 @@ class KerasEngine(Trainer):
         self.tf_trainer.create_optimizer_and_scheduler(num_training_steps)
         self._constrain_after_steps(self.optimizer)
 
-    def _constrain_after_steps(self, optimizer: Any) -> None:
+    def _constrain_after_steps(self, optimizer: torch.optim.Optimizer) -> None:
         """Let each step end with the constraints of the weights, as Keras's optimizers do."""
         if optimizer is not self._constrained_optimizer and constrained(self.model.model):
             optimizer.register_step_post_hook(lambda *_: self.model.constrain())
@@ -296,7 +296,7 @@ class KerasEngine(Trainer):
             logits = padded_to(logits, rows)
         return loss, logits, labels
 
-    def _count_unpadded_rows(self, inputs: Any) -> int:
+    def _count_unpadded_rows(self, inputs: object) -> int:
         """Return the number of rows without those that pad the last batch to equal shares."""
         rows = find_batch_size(inputs) or 0
         if self.args.world_size == 1 or not self.accelerator.end_of_dataloader:

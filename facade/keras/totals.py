@@ -19,7 +19,7 @@ class Total:
         self.to_torch = to_torch
         self.value: torch.Tensor | None = None
 
-    def update_state(self, values: Any) -> None:
+    def update_state(self, values: object) -> None:
         """Add values."""
         total = self.to_torch(values).detach().sum()
         if self.value is not None:

@@ -236,7 +236,7 @@ class TFTrainer:
 
     # --- steps
 
-    def run_model(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+    def run_model(self, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
         """Compute the loss of each sample, and the logits.
 
         Called by `compute_loss`.
@@ -249,7 +249,7 @@ class TFTrainer:
         """
         return losses_and_logits(self.model, features, labels, training)
 
-    def compute_loss(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+    def compute_loss(self, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
         """Return the loss of each sample, and the logits: by default those of `run_model`.
 
         Documented beside `run_model` as an override point, though no version had it: for what is
@@ -262,7 +262,9 @@ class TFTrainer:
         """
         return self.run_model(features, labels, training)
 
-    def training_step(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> Any:
+    def training_step(
+        self, features: Any, labels: object, nb_instances_in_global_batch: Any
+    ) -> Any:
         """Compute the loss of one micro-batch and its gradients.
 
         Called by `apply_gradients`.
@@ -298,7 +300,7 @@ class TFTrainer:
         return [variable.grad for variable in module.variables()]
 
     def apply_gradients(
-        self, features: Any, labels: Any, nb_instances_in_global_batch: Any
+        self, features: Any, labels: object, nb_instances_in_global_batch: Any
     ) -> None:
         """Pass the gradients of `training_step` to the optimizer, for one micro-batch.
 
@@ -331,7 +333,9 @@ class TFTrainer:
         """
         self.args.strategy.run(self.apply_gradients, (*batch, self._instances(batch)))
 
-    def prediction_step(self, features: Any, labels: Any, nb_instances_in_global_batch: Any) -> Any:
+    def prediction_step(
+        self, features: Any, labels: object, nb_instances_in_global_batch: Any
+    ) -> Any:
         """Compute the logits of one batch, and add its loss to `eval_loss`.
 
         Args:
@@ -534,7 +538,7 @@ class TFTrainer:
 
     # --- helpers
 
-    def _compute(self, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+    def _compute(self, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
         """Call `compute_loss`, which may be replaced later."""
         return self.compute_loss(features, labels, training)
 
@@ -582,14 +586,14 @@ class TFTrainer:
         trackers[0].setup(engine.args, engine.state, engine.model)
 
 
-def _datasets_by_name(argument: str, data: Any) -> dict[str, Any]:
+def _datasets_by_name(argument: str, data: object) -> dict[str, Any]:
     """Return one or several datasets by their names in messages."""
     if isinstance(data, dict):
         return {f"{argument}[{name!r}]": dataset for name, dataset in data.items()}
     return {argument: data}
 
 
-def _readable(data: Any) -> Any:
+def _readable(data: object) -> Any:
     """Return data in a form that the engine can check."""
     if isinstance(data, dict):
         return {name: _readable(dataset) for name, dataset in data.items()}

@@ -39,7 +39,7 @@ def HfArg(  # noqa: N802 - the documented name
     *,
     aliases: str | list[str] | None = None,
     help: str | None = None,
-    default: Any = MISSING,
+    default: object = MISSING,
     default_factory: Any = MISSING,
     metadata: dict[str, Any] | None = None,
     **kwargs: Any,
@@ -285,7 +285,7 @@ class HfArgumentParser(ArgumentParser):
                 return advice(name, sorted(valid_names))
         return did_you_mean(name, sorted(valid_names))
 
-    def _check_value(self, action: Action, value: Any) -> None:
+    def _check_value(self, action: Action, value: object) -> None:
         """As in argparse, but suggest the nearest choice."""
         # An optimizer may also be the path of a class.
         if action.dest == "optim" and "." in str(value):

@@ -39,7 +39,7 @@ class AcceptsOptions(Protocol):
         ...
 
 
-def add_field(container: AcceptsOptions, item: Field[Any], declared_type: Any) -> None:
+def add_field(container: AcceptsOptions, item: Field[Any], declared_type: object) -> None:
     """Add the options of a field to a parser or to a group of one.
 
     Args:
@@ -76,7 +76,7 @@ def flags_of(name: str) -> Iterable[str]:
     return (with_underscores, with_dashes)
 
 
-def add_argument_settings(item: Field[Any], declared_type: Any) -> dict[str, Any]:
+def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, Any]:
     """Return the keyword arguments of `add_argument` for a field.
 
     Those that follow from its type win over those in its metadata.
@@ -99,7 +99,7 @@ def add_argument_settings(item: Field[Any], declared_type: Any) -> dict[str, Any
     return settings
 
 
-def type_to_parse(field_name: str, declared_type: Any) -> tuple[Any, bool]:
+def type_to_parse(field_name: str, declared_type: object) -> tuple[Any, bool]:
     """Return the member of a union that text is converted to.
 
     Of `str` and another type it is the other one; with None among three or more members it is the
@@ -150,7 +150,7 @@ def type_to_parse(field_name: str, declared_type: Any) -> tuple[Any, bool]:
     return chosen, chosen is not str
 
 
-def choices_of(value_type: Any) -> Sequence[Any]:
+def choices_of(value_type: object) -> Sequence[Any]:
     """Return the values of a Literal or of an enumeration's members; empty for other types."""
     if get_origin(value_type) is Literal:
         return get_args(value_type)
@@ -255,7 +255,7 @@ def _default_settings(item: Field[Any]) -> dict[str, Any]:
     return {"required": True}
 
 
-def _flag_settings(item: Field[Any], declared_type: Any, keeps_text: bool) -> dict[str, Any]:
+def _flag_settings(item: Field[Any], declared_type: object, keeps_text: bool) -> dict[str, Any]:
     """Return settings where `--x` alone means True.
 
     A field that is None by default requires a value. One without a default is False.
@@ -273,7 +273,7 @@ def _flag_settings(item: Field[Any], declared_type: Any, keeps_text: bool) -> di
     return settings
 
 
-def _list_settings(item: Field[Any], list_type: Any) -> dict[str, Any]:
+def _list_settings(item: Field[Any], list_type: object) -> dict[str, Any]:
     """Return settings where the words after `--x` are the elements of a list."""
     element_types = get_args(list_type) or (str,)
     element_type, keeps_text = type_to_parse(item.name, element_types[0])

@@ -127,7 +127,7 @@ def folder_name(hp_name: Callable[[Any], str] | None, trial: Any, run_id: int | 
     return checked_name(hp_name(trial))
 
 
-def checked_name(name: Any) -> str:
+def checked_name(name: object) -> str:
     """Return a name from `hp_name` unchanged, after checking that it names a folder.
 
     Raises:

@@ -113,7 +113,7 @@ class DDP(Strategy):
         return super().micro_batch(synchronize=synchronize, is_last=is_last)
 
 
-def _unwrapped(model: Any) -> Any:
+def _unwrapped(model: nn.Module) -> Any:
     """Return the model in a `DistributedDataParallel`; others as they are, compiled ones too."""
     if isinstance(model, DistributedDataParallel):
         return model.module

@@ -246,13 +246,13 @@ class DeepSpeed(Strategy):
             return self.lightning.shard(model)
         return model.to(self.lightning.root_device)
 
-    def distribute_model(self, module: Any) -> nn.Module:
+    def distribute_model(self, module: nn.Module) -> nn.Module:
         """See `Strategy.distribute_model`."""
         model = super().distribute_model(module)
         self.input_dtype = deepspeed_engine.input_dtype(model)
         return model
 
-    def parameters_beside_embeddings(self, model: Any) -> int:
+    def parameters_beside_embeddings(self, model: nn.Module) -> int:
         """See `Strategy.parameters_beside_embeddings`; where they are in parts, the model cannot
         tell.
         """
@@ -307,7 +307,7 @@ class DeepSpeed(Strategy):
             return not self.forward_model.was_step_applied()
         return None
 
-    def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
+    def make_optimizers(self, module: nn.Module, steps: int) -> tuple[Any, Any]:
         """Make optimizer, engine and schedule; what the configuration has sections for is
         DeepSpeed's own.
         """

@@ -138,7 +138,7 @@ class FSDP(Strategy):
             ),
         ]
 
-    def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
+    def _distribute_model(self, model: nn.Module, module: nn.Module) -> nn.Module:
         if sharding.is_sharded(model):
             return self.lightning.wrap(model, layers=[])
         options = self.options

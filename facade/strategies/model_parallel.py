@@ -206,7 +206,7 @@ class ModelParallel(Strategy):
         return self.is_running and self._shares_sequences
 
     def split_sequences(
-        self, buffers: Any, dims: Any, kept: Any
+        self, buffers: Any, dims: Any, kept: object
     ) -> contextlib.AbstractContextManager[Any]:
         """See `ContextParallelStrategy`."""
         if not self.splits_sequences:
@@ -226,7 +226,10 @@ def _rows(mesh: Any, *, copies: int) -> Any:
 
 
 def _sharding(
-    args: Any, settings: FSDPSettings, groups: ParallelismConfig, model: nn.Module | None
+    args: TrainingArguments,
+    settings: FSDPSettings,
+    groups: ParallelismConfig,
+    model: nn.Module | None,
 ) -> dict[str, Any]:
     dtype = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.mixed_precision]
     return {
@@ -242,7 +245,7 @@ def _sharding(
     }
 
 
-def groups_of_spread(args: TrainingArguments, model: Any) -> ParallelismConfig | None:
+def groups_of_spread(args: TrainingArguments, model: nn.Module) -> ParallelismConfig | None:
     """Return the groups over which `from_pretrained` has spread a model; None for others.
 
     Raises:

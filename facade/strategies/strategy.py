@@ -211,7 +211,7 @@ class Strategy:
             return None
         return model
 
-    def distribute_model(self, module: Any) -> nn.Module:
+    def distribute_model(self, module: nn.Module) -> nn.Module:
         """Spread the model over the ranks; one that is spread already stays as it is.
 
         Args:
@@ -230,7 +230,7 @@ class Strategy:
         trainer.model_wrapped = self._distribute_model(model, module)
         return trainer.model_wrapped
 
-    def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
+    def _distribute_model(self, model: nn.Module, module: nn.Module) -> nn.Module:
         """Do the work of `distribute_model` for what a forward pass has called up to now."""
         return model
 
@@ -250,7 +250,7 @@ class Strategy:
     """Whether ranks share sequences now."""
 
     def split_sequences(
-        self, buffers: Any, dims: Any, kept: Any
+        self, buffers: Any, dims: Any, kept: object
     ) -> contextlib.AbstractContextManager[Any]:
         """Let each rank have its part of tensors in the block, if ranks share sequences."""
         return contextlib.nullcontext()
@@ -304,7 +304,7 @@ class Strategy:
 
     # Optimizer and step.
 
-    def make_optimizers(self, module: Any, steps: int) -> tuple[Any, Any]:
+    def make_optimizers(self, module: nn.Module, steps: int) -> tuple[Any, Any]:
         """Make optimizer and schedule of a training.
 
         Args:
@@ -562,14 +562,14 @@ class Strategy:
         return checkpoints.tensor_bytes(own_parts) * processes
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Write options as text: `name=value, ...` for a dict, and so on inside of it."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
     return _inner(value)
 
 
-def _inner(value: Any) -> str:
+def _inner(value: object) -> str:
     if isinstance(value, Mapping):
         return f"{{{shown(value)}}}"
     if isinstance(value, (list, tuple)):

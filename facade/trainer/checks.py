@@ -105,7 +105,7 @@ def missing_attribute(trainer: Trainer, name: str) -> Any:
 
 
 def check_construction(
-    args: Any, parameters: Mapping[str, Any], *, calls_loss_func: bool = True
+    args: TrainingArguments, parameters: Mapping[str, Any], *, calls_loss_func: bool = True
 ) -> None:
     """Check the parameters of `Trainer.__init__`.
 
@@ -168,7 +168,7 @@ def check_overrides(trainer_class: type) -> None:
         raise NotImplementedError("\n".join(lines))
 
 
-def check_label_names(label_names: list[str], model: Any) -> None:
+def check_label_names(label_names: list[str], model: nn.Module) -> None:
     """Check label names against the default data_collator.
 
     Raises:
@@ -182,7 +182,7 @@ def check_label_names(label_names: list[str], model: Any) -> None:
         )
 
 
-def _check_model(model: Any, model_init: Any) -> None:
+def _check_model(model: nn.Module, model_init: Any) -> None:
     if model is None and model_init is None:
         raise MissingModelError(
             "The Trainer needs a model: pass model=..., or model_init=... (it makes one)."
@@ -273,7 +273,7 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     return None
 
 
-def _is_dataset(sample: Any) -> bool:
+def _is_dataset(sample: object) -> bool:
     """Return whether a sample is a dataset itself."""
     # A list may be a sample, such as the messages of a chat.
     return isinstance(sample, Dataset) or is_table(sample)
@@ -310,7 +310,7 @@ def _datasets(dataset: Any) -> dict[str, Any]:
     return {"": dataset}
 
 
-def _value_problems(args: Any, parameters: Mapping[str, Any]) -> list[str | None]:
+def _value_problems(args: TrainingArguments, parameters: Mapping[str, Any]) -> list[str | None]:
     compute_metrics = parameters["compute_metrics"]
     eval_dataset = parameters["eval_dataset"]
     problems = [
@@ -326,7 +326,7 @@ def _value_problems(args: Any, parameters: Mapping[str, Any]) -> list[str | None
     return problems
 
 
-def _backend_problem(args: Any) -> str | None:
+def _backend_problem(args: TrainingArguments) -> str | None:
     backend = args.torch_compile_backend
     if not args.torch_compile or callable(backend):
         return None
@@ -344,7 +344,7 @@ def _backend_problem(args: Any) -> str | None:
     )
 
 
-def _compile_mode_problem(args: Any) -> str | None:
+def _compile_mode_problem(args: TrainingArguments) -> str | None:
     # Other backends may have other modes.
     mode = args.torch_compile_mode
     if not args.torch_compile or mode is None or args.torch_compile_backend != "inductor":
@@ -361,7 +361,7 @@ def _compile_mode_problem(args: Any) -> str | None:
     return None
 
 
-def _stream_problem(args: Any, dataset: Any) -> str | None:
+def _stream_problem(args: TrainingArguments, dataset: Any) -> str | None:
     if dataset is None:
         return None
     is_stream = isinstance(dataset, IterableDataset) or not has_length(dataset)
@@ -389,7 +389,7 @@ def _evaluation_problem(args: Any, dataset: Any) -> str | None:
     )
 
 
-def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
+def _batch_metrics_problem(args: TrainingArguments, compute_metrics: Any) -> str | None:
     if not args.batch_eval_metrics or compute_metrics is None:
         return None
     if consists_of_metrics(compute_metrics):
@@ -402,7 +402,7 @@ def _batch_metrics_problem(args: Any, compute_metrics: Any) -> str | None:
     )
 
 
-def _check_optimizers(args: Any, parameters: Mapping[str, Any]) -> None:
+def _check_optimizers(args: TrainingArguments, parameters: Mapping[str, Any]) -> None:
     optimizer, scheduler = parameters["optimizers"]
     if optimizer is None and scheduler is None:
         return
@@ -452,7 +452,7 @@ def require_training_data(trainer: Trainer) -> None:
         )
 
 
-def check_labels(trainer: Trainer, batch: Any) -> None:
+def check_labels(trainer: Trainer, batch: object) -> None:
     """Compare the labels of the first batch with the number of classes of the model: on CUDA,
     labels out of range end in an assert that names neither.
 
@@ -502,6 +502,6 @@ def require_new_models(trainer: Trainer) -> None:
         )
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """Return type and value for a message; the value is cut."""
     return f"{type(value).__name__} ({value!r:.60})"

@@ -298,6 +298,6 @@ class ParameterCounter:
         return self._count
 
 
-def _counts_itself(model: Any) -> bool:
+def _counts_itself(model: nn.Module) -> bool:
     """Return whether `num_parameters` is a script's, and not that of transformers."""
     return not getattr(model.num_parameters, "__module__", "").startswith("transformers.")

@@ -24,6 +24,8 @@ from ...lightning_modules.optim.muon import matrices, split_groups
 from ...lightning_modules.optim.schedules import get_scheduler
 
 if TYPE_CHECKING:
+    import torch
+
     from .. import Trainer
     from ..arguments import TrainingArguments
 
@@ -108,7 +110,7 @@ def freeze_by_rules(trainer: Trainer) -> None:
         freeze_parameters(trainer.model, rules)
 
 
-def check_rules(args: TrainingArguments, optimizer: Any) -> None:
+def check_rules(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> None:
     """Check that an optimizer has the groups of the rules.
 
     Raises:
@@ -143,7 +145,7 @@ class _InnerOptimizer:
         return instance
 
 
-def complete_optimizer(optimizer: Any) -> None:
+def complete_optimizer(optimizer: torch.optim.Optimizer) -> None:
     """Give an optimizer the attributes that scripts and Lightning read, where it lacks them.
 
     - `optimizer`, see `_InnerOptimizer`.
@@ -190,7 +192,7 @@ def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optim
     return trainer.lr_scheduler
 
 
-def is_attached(schedule: Any, optimizer: Any) -> bool:
+def is_attached(schedule: Any, optimizer: torch.optim.Optimizer) -> bool:
     """Return whether Lightning can show a schedule to its callbacks.
 
     That is one that is attached to the optimizer, and can be saved. Others, such as a class without
@@ -237,7 +239,7 @@ def _with_warmup_in_steps(
     return {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}
 
 
-def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
+def check_optimizer(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> None:
     """Check an optimizer that steps in the backward pass against the arguments.
 
     Raises:
@@ -251,7 +253,7 @@ def check_optimizer(args: TrainingArguments, optimizer: Any) -> None:
 
 
 def check_trains(
-    optimizer: Any, model: nn.Module, forward_model: nn.Module
+    optimizer: torch.optim.Optimizer, model: nn.Module, forward_model: nn.Module
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Check that an optimizer holds the parameters of the model.
 
@@ -308,7 +310,7 @@ def check_trains(
     return left_out, outside
 
 
-def _held_parameters(optimizer: Any) -> dict[nn.Parameter, None]:
+def _held_parameters(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, None]:
     """Return the parameters of an optimizer, or of the inner ones of a layerwise optimizer.
 
     They are the keys of a dict, in the order of the optimizer.

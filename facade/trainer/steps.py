@@ -73,10 +73,10 @@ def _counted_labels(trainer: Trainer, batches: list[Any]) -> Iterator[torch.Tens
             yield batch["labels"]
 
 
-def to_half(data: Any, dtype: torch.dtype) -> Any:
+def to_half(data: object, dtype: torch.dtype) -> Any:
     """Cast the floating point tensors of a batch, for an engine that has cast the model."""
 
-    def cast(leaf: Any) -> Any:
+    def cast(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
             return leaf
         return leaf.to(dtype)
@@ -84,7 +84,7 @@ def to_half(data: Any, dtype: torch.dtype) -> Any:
     return map_nested(cast, data)
 
 
-def prepare_values(prepare: Callable[[Any], Any], data: Any) -> Any:
+def prepare_values(prepare: Callable[[Any], Any], data: object) -> Any:
     """Return a batch whose values have gone through a function; what has no values is unchanged."""
     if isinstance(data, Mapping):
         return mapping_like(data, {name: prepare(value) for name, value in data.items()})
@@ -93,7 +93,7 @@ def prepare_values(prepare: Callable[[Any], Any], data: Any) -> Any:
     return data
 
 
-def require_batch(trainer: Trainer, inputs: Any) -> None:
+def require_batch(trainer: Trainer, inputs: object) -> None:
     """Refuse an empty batch.
 
     Raises:
@@ -109,7 +109,7 @@ def require_batch(trainer: Trainer, inputs: Any) -> None:
         )
 
 
-def wrong_batch(trainer: Trainer, inputs: Any) -> TypeError:
+def wrong_batch(trainer: Trainer, inputs: object) -> TypeError:
     """Return the error for a batch that is not a mapping."""
     model = inspection.base_of_adapter(trainer.model)
     names = inspection.signature_columns(model, [])
@@ -121,7 +121,7 @@ def wrong_batch(trainer: Trainer, inputs: Any) -> TypeError:
     )
 
 
-def wrong_loss(source: str, loss: Any) -> TypeError:
+def wrong_loss(source: str, loss: object) -> TypeError:
     """Return the error for a loss that is not a tensor.
 
     Args:
@@ -272,7 +272,7 @@ def only_model_needs_logits(trainer: Trainer, inputs: dict[str, Any]) -> bool:
     return inputs.get("labels") is not None and can_skip_logits(trainer.model)
 
 
-def only(values: Any) -> Any:
+def only(values: object) -> Any:
     """Return the one value of a sequence of one, and anything else unchanged."""
     if isinstance(values, (tuple, list)) and len(values) == 1:
         return values[0]

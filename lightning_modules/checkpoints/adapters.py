@@ -33,7 +33,7 @@ _PREFIX_OF_PEFT = "base_model.model."
 """Begins the names in files of an adapter that `add_adapter` put into a model."""
 
 
-def load_adapters(model: Any, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
+def load_adapters(model: nn.Module, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
     """As `Trainer._load_from_checkpoint` for PEFT models, but loads all adapters.
 
     No setting is changed: the active adapters stay active, and trainable ones trainable. An adapter
@@ -127,14 +127,17 @@ def _warn_of_missing_adapters(
             )
 
 
-def _trained_names(model: Any) -> list[str]:
+def _trained_names(model: nn.Module) -> list[str]:
     """Return the names of the trained weights, also while those of a sharded model are read."""
     named = nn.Module.named_parameters(unwrap_model(model), remove_duplicate=False)
     return [plain_name(name) for name, weight in named if weight.requires_grad]
 
 
 def _missing_of_base(
-    model: Any, trained: list[str], folders: Iterable[Path], extra_weights: Mapping[str, Tensor]
+    model: nn.Module,
+    trained: list[str],
+    folders: Iterable[Path],
+    extra_weights: Mapping[str, Tensor],
 ) -> list[str]:
     """Return the trained weights of the base model that no file holds.
 
@@ -236,7 +239,9 @@ def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -
     return [weight for name, weight in state.items() if name.startswith(prompt)]
 
 
-def _by_names_of_peft(model: Any, state: Mapping[str, Tensor], adapter: str) -> dict[str, Tensor]:
+def _by_names_of_peft(
+    model: nn.Module, state: Mapping[str, Tensor], adapter: str
+) -> dict[str, Tensor]:
     """Return the weights of an adapter, not a prompt, by the names in its file."""
     return loaded("peft").get_peft_model_state_dict(
         model, dict(state), adapter, save_embedding_layers=False
@@ -276,7 +281,7 @@ def _read_extra_weights(folder: Path) -> dict[str, Tensor]:
     return load_file(file)
 
 
-def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
+def _refuse_finished_prompt(model: nn.Module, adapter: str, folder: Path) -> None:
     """Raise a ValueError for an adapter of which only the prompt made by its encoder was saved."""
     if _has_encoder(model, adapter):
         raise ValueError(
@@ -286,14 +291,14 @@ def _refuse_finished_prompt(model: Any, adapter: str, folder: Path) -> None:
         )
 
 
-def _ready_to_load(model: Any) -> AbstractContextManager[Any]:
+def _ready_to_load(model: nn.Module) -> AbstractContextManager[Any]:
     if isinstance(model, WholeModel):
         return model.reading_whole()
     return with_peft_names(model)
 
 
 @contextmanager
-def with_peft_names(model: Any) -> Generator[Any]:
+def with_peft_names(model: nn.Module) -> Generator[Any]:
     """Give a PEFT model the names that PEFT expects in the block.
 
     Its modules get their original names, and it gets the `state_dict` of its class: some scripts
@@ -328,7 +333,7 @@ def _require_adapters(in_model: list[str], saved: list[str], folder: Path) -> No
         )
 
 
-def saved_weights(model: Any, named: Mapping[str, Tensor]) -> list[Tensor]:
+def saved_weights(model: nn.Module, named: Mapping[str, Tensor]) -> list[Tensor]:
     """Return the weights that a checkpoint of a model holds.
 
     Of a model of PEFT these are the adapters and other trainable weights.
@@ -353,7 +358,7 @@ def _is_of(adapter: str, name: str) -> bool:
     return f".{adapter}." in name or name.endswith(f".{adapter}")
 
 
-def is_of_base(model: Any, name: str) -> bool:
+def is_of_base(model: nn.Module, name: str) -> bool:
     """Return whether a weight of a PEFT model belongs to none of its adapters.
 
     It is False for other models.
@@ -376,12 +381,12 @@ def adapters_of(model: Any) -> list[str]:
     return list(model.peft_config)
 
 
-def has_added_adapter(model: Any) -> bool:
+def has_added_adapter(model: nn.Module) -> bool:
     """Return whether an adapter was put into a model of `transformers` by its `add_adapter`."""
     return is_pretrained(model) and bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
-def saves_itself(model: Any) -> bool:
+def saves_itself(model: nn.Module) -> bool:
     """Return whether a model is saved by its `save_pretrained`.
 
     That is one of `transformers`, PEFT or `huggingface_hub`. A method of that name may do something
@@ -397,7 +402,7 @@ def is_peft_model(model: Any) -> bool:
     return peft is not None and isinstance(unwrap_model(model), peft.PeftModel)
 
 
-def peft_names(model: Any, state: Mapping[str, Any]) -> dict[str, str]:
+def peft_names(model: nn.Module, state: Mapping[str, Any]) -> dict[str, str]:
     """Return the names that PEFT gives the weights of the active adapter, and those in the model.
 
     The name of the adapter is not in them. `accelerate` knows only these names in the parts of

@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Generator, Hashable, Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -86,7 +85,7 @@ class DiskFullError(OSError):
         )
 
 
-def tensor_bytes(values: Any) -> int:
+def tensor_bytes(values: object) -> int:
     """Return the size of all tensors in nested dicts, lists and tuples, in bytes.
 
     Tied tensors count once.

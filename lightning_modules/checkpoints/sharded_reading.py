@@ -168,7 +168,7 @@ class _Record:
         record.state = {}
         return record
 
-    def __setstate__(self, state: Any) -> None:
+    def __setstate__(self, state: object) -> None:
         self.state = state
 
 
@@ -200,7 +200,7 @@ class _Unpickler(pickle.Unpickler):
         raise _DisallowedReferenceError("refers to another file")
 
 
-def _parse_table(written: Any, path: Path) -> Metadata:
+def _parse_table(written: object, path: Path) -> Metadata:
     """Build torch's table from its record."""
     table_state = _state_of(written, "Metadata")
     entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
@@ -218,7 +218,7 @@ def _parse_table(written: Any, path: Path) -> Metadata:
     return table
 
 
-def _parse_entry(written: Any, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
+def _parse_entry(written: object, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
     """Build the description of a tensor, or of a value that is not a tensor.
 
     Args:
@@ -244,7 +244,7 @@ def _parse_entry(written: Any, name: str) -> TensorStorageMetadata | BytesStorag
     return TensorStorageMetadata(TensorProperties(dtype=dtype), size, chunks)
 
 
-def _parse_chunk(written: Any) -> ChunkStorageMetadata:
+def _parse_chunk(written: object) -> ChunkStorageMetadata:
     state = _state_of(written, "ChunkStorageMetadata")
     return ChunkStorageMetadata(_parse_size(state["offsets"]), _parse_size(state["sizes"]))
 
@@ -257,7 +257,7 @@ def _lies_inside(chunk: ChunkStorageMetadata, size: torch.Size) -> bool:
     return all(start + length <= end for start, length, end in extents)
 
 
-def _parse_index(written: Any) -> MetadataIndex:
+def _parse_index(written: object) -> MetadataIndex:
     """Build the key of a value, or of one chunk of a tensor."""
     state = _state_of(written, "MetadataIndex")
     offset = state.get("offset")
@@ -269,7 +269,7 @@ def _parse_index(written: Any) -> MetadataIndex:
     return MetadataIndex(_require_text(state["fqn"]), offset, index)
 
 
-def _parse_location(written: Any, path: Path) -> SimpleNamespace:
+def _parse_location(written: object, path: Path) -> SimpleNamespace:
     """Build the file and the range of bytes of a value, or of one chunk of a tensor."""
     state = _state_of(written, "_StorageInfo")
     file = _require_text(state["relative_path"])
@@ -291,7 +291,7 @@ def _state_of(written: Any, class_name: str) -> Any:
     return written.state
 
 
-def _require_text(value: Any) -> str:
+def _require_text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"a {type(value).__name__} is in the place of a name")
     return value

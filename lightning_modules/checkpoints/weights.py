@@ -143,7 +143,9 @@ def _save_itself(
             raise
 
 
-def _save_extra_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] | None) -> None:
+def _save_extra_weights(
+    model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None
+) -> None:
     """Write the weights of a model with adapters that its `save_pretrained` leaves out."""
     with with_peft_names(model) as adapted:
         if state_dict is None:
@@ -159,7 +161,7 @@ def _save_extra_weights(model: Any, folder: Path, state_dict: Mapping[str, Any] 
 
 
 @contextmanager
-def _without_distributed_config(model: Any) -> Generator[None]:
+def _without_distributed_config(model: nn.Module) -> Generator[None]:
     """Make a model that `transformers` has sharded save whole tensors without gathering them."""
     config: Any = getattr(model, "config", None)
     distributed = getattr(config, "distributed_config", None)
@@ -297,7 +299,7 @@ def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
 
 
-def _trained_by_name(model: Any) -> dict[str, bool]:
+def _trained_by_name(model: nn.Module) -> dict[str, bool]:
     """Return by name whether a weight of the model is trained."""
     is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
     for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
@@ -463,7 +465,7 @@ def _warn(report: LoadReport, folder: Path) -> None:
         )
 
 
-def may_rename(model: Any) -> bool:
+def may_rename(model: nn.Module) -> bool:
     """Return whether the model's files may use other names than the module.
 
     That is so with mixtures of experts in `transformers` 5.
@@ -472,7 +474,7 @@ def may_rename(model: Any) -> bool:
     return any(cls.__name__ == "PreTrainedModel" for cls in classes)
 
 
-def _module_of(model: Any) -> Any:
+def _module_of(model: nn.Module) -> Any:
     """Return the module of a `WholeModel`, or the model, without wrappers."""
     if isinstance(model, WholeModel):
         return unwrap_model(model.sharded)
@@ -480,7 +482,7 @@ def _module_of(model: Any) -> Any:
 
 
 def _load_through_class(
-    model: Any, folder: Path, require: Callable[[LoadReport], None]
+    model: nn.Module, folder: Path, require: Callable[[LoadReport], None]
 ) -> LoadReport:
     """Load a second model with the class's `from_pretrained`, and copy its weights.
 

@@ -75,7 +75,7 @@ class CheckpointFiles:
         copied = self.copies.of(state_dict)
         self._jobs.append(partial(save_weights, model, folder, state_dict=copied))
 
-    def write_tensors(self, values: Any, path: StrPath) -> None:
+    def write_tensors(self, values: object, path: StrPath) -> None:
         """As `save_torch`."""
         if self.copies is None:
             save_torch(values, path)
@@ -252,7 +252,7 @@ class Snapshot:
         self._used = 0
         self._devices.clear()
 
-    def of(self, values: Any) -> Any:
+    def of(self, values: object) -> Any:
         """Return nested values with copies of their tensors and of other values that may change.
 
         Args:
@@ -267,7 +267,7 @@ class Snapshot:
         for device in self._devices:
             torch.get_device_module(device).synchronize(device)
 
-    def _copy_leaf(self, leaf: Any) -> Any:
+    def _copy_leaf(self, leaf: object) -> Any:
         if type(leaf) in _IMMUTABLE_TYPES:
             return leaf
         if not isinstance(leaf, torch.Tensor):
@@ -301,7 +301,7 @@ class Snapshot:
         return memory
 
 
-def snapshot(values: Any) -> Any:
+def snapshot(values: object) -> Any:
     """Return nested values with copies of their tensors, see `Snapshot`."""
     copies = Snapshot()
     copied = copies.of(values)
@@ -309,7 +309,7 @@ def snapshot(values: Any) -> Any:
     return copied
 
 
-def _takes_copies(model: Any) -> bool:
+def _takes_copies(model: nn.Module) -> bool:
     """Return whether a model can be saved from a copy of its weights."""
     if not saves_itself(model):
         return True

@@ -111,7 +111,7 @@ class ShardedBatchSampler(BatchSampler):
         return getattr(self.batch_sampler, "sampler", None)
 
     @sampler.setter
-    def sampler(self, value: Any) -> None:
+    def sampler(self, value: object) -> None:
         self.batch_sampler.sampler = value
 
     def set_epoch(self, epoch: int) -> None:

@@ -130,7 +130,7 @@ def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> lis
     return [_slice(batch, index * size, (index + 1) * size) for index in range(parts)]
 
 
-def _size(batch: Any) -> int:
+def _size(batch: object) -> int:
     return find_batch_size(batch) or 0
 
 
@@ -179,7 +179,7 @@ def _slice(batch: Any, start: int, stop: int) -> Any:
     return batch
 
 
-def _is_list_of_samples(value: Any) -> bool:
+def _is_list_of_samples(value: object) -> bool:
     """Return whether a value is a list with an entry for each sample, such as texts.
 
     Other lists hold the parts of a batch.

@@ -57,7 +57,7 @@ _NO_WORKER_STATES = WorkerStates()
 class BatchWatcher(Protocol):
     """Observer of the batches that a loader yields."""
 
-    def on_batch(self, loader: EpochLoader, batch: Any) -> Any:
+    def on_batch(self, loader: EpochLoader, batch: object) -> Any:
         """Return the batch to yield; `loader.end_of_loader` says whether it is the last one."""
         ...
 

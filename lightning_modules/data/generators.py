@@ -72,11 +72,11 @@ def _make_numpy_generator(state: dict[str, Any]) -> np.random.Generator:
     return np.random.Generator(algorithm())
 
 
-def _make_numpy_random_state(state: Any) -> np.random.RandomState:
+def _make_numpy_random_state(state: object) -> np.random.RandomState:
     return np.random.RandomState()
 
 
-def _make_python_random(state: Any) -> random.Random:
+def _make_python_random(state: object) -> random.Random:
     return random.Random()
 
 

@@ -120,7 +120,7 @@ def replaced_attributes(loader: TorchLoader, **values: Any) -> Generator[None]:
         attributes.update(original)
 
 
-def require_sendable(batch: Any) -> None:
+def require_sendable(batch: object) -> None:
     """Check in a worker that its batch can be sent to the training process.
 
     A thread of the worker sends it and loses errors, so that the training process would wait.
@@ -143,7 +143,7 @@ def require_sendable(batch: Any) -> None:
 class _SendabilityProbe(ForkingPickler):
     """Pickles as the queue of a worker does, but skips the contents of tensors and arrays."""
 
-    def persistent_id(self, obj: Any) -> str | None:
+    def persistent_id(self, obj: object) -> str | None:
         """Return a placeholder for objects that can always be pickled."""
         if isinstance(obj, (torch.Tensor, torch.UntypedStorage)):
             return "tensor"
@@ -211,7 +211,7 @@ def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
     return iter(loader)
 
 
-def _unchanged(batch: Any) -> Any:
+def _unchanged(batch: object) -> Any:
     return batch
 
 

@@ -130,7 +130,7 @@ class LengthCache:
     def __init__(self) -> None:
         self._entries: deque[_CachedLengths] = deque(maxlen=4)
 
-    def get(self, dataset: Any, key: Any, measure: Callable[[], Any]) -> Any:
+    def get(self, dataset: Any, key: object, measure: Callable[[], Any]) -> Any:
         """Return the lengths of a dataset, measuring them on a miss.
 
         Args:

@@ -150,7 +150,7 @@ def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[Attribut
             yield from walk_wrapped(wrapped, (*path, name))
 
 
-def _has_state_dict(owner: Any) -> bool:
+def _has_state_dict(owner: object) -> bool:
     has_both = hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
     return has_both and not isinstance(owner, _SAVED_ELSEWHERE)
 

@@ -102,14 +102,14 @@ class UnevenInputs:
                     self.uneven = True
                 yield self._cut(batch, [status.size for status in statuses])
 
-    def _status(self, batch: Any) -> _RankStatus:
+    def _status(self, batch: object) -> _RankStatus:
         """Return what this process tells the others; `batch` is None at the end."""
         if batch is None:
             return _RankStatus(has_batch=0, size=0, is_last=0)
         size = find_batch_size(batch) or _UNKNOWN_SIZE
         return _RankStatus(has_batch=1, size=size, is_last=int(self.ends()))
 
-    def _cut(self, batch: Any, sizes: list[int]) -> Any:
+    def _cut(self, batch: object, sizes: list[int]) -> Any:
         """Cut a batch to the smallest of the round, if batches have to have the same size."""
         smallest = min(sizes)
         if not self.same_size or max(sizes) == smallest:

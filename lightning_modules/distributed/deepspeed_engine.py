@@ -27,12 +27,12 @@ from .zero_part import ZeroPart
 from .zero_states import ZeroStates
 
 
-def is_engine(model: Any) -> bool:
+def is_engine(model: nn.Module) -> bool:
     """Return whether a model is a `DeepSpeedEngine` or of a subclass."""
     return any(cls.__name__ == "DeepSpeedEngine" for cls in type(model).__mro__)
 
 
-def trains(model: Any) -> bool:
+def trains(model: nn.Module) -> bool:
     """Return whether a model is an engine with an optimizer; one for evaluation has none."""
     return is_engine(model) and model.basic_optimizer is not None
 
@@ -60,7 +60,7 @@ def parameters_beside_embeddings(model: nn.Module) -> int | None:
     return count
 
 
-def clips_gradients(model: Any) -> bool:
+def clips_gradients(model: nn.Module) -> bool:
     """Return whether a model is an engine that clips in its step, where it reduces gradients."""
     return is_engine(model) and not isinstance(model.optimizer, torch.optim.Optimizer)
 
@@ -153,7 +153,9 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
         optimizer.checkpoint_event_epilogue()
 
 
-def _gathered(tensor: Any, *, writes: bool = False) -> contextlib.AbstractContextManager[Any]:
+def _gathered(
+    tensor: torch.Tensor, *, writes: bool = False
+) -> contextlib.AbstractContextManager[Any]:
     """Gather a sharded parameter for the block; `writes` distributes its changes by rank 0."""
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()

@@ -171,7 +171,7 @@ def whole_optimizer_state(
     if not keep:
         return {}
 
-    def copied(leaf: Any) -> Any:
+    def copied(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         # `torch.save` would write all of the memory in which the parts were gathered.

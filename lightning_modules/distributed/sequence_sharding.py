@@ -151,7 +151,7 @@ def split_names(inputs: Mapping[str, Any]) -> list[str]:
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
 
 
-def _is_split(tensor: Any, length: int) -> bool:
+def _is_split(tensor: torch.Tensor, length: int) -> bool:
     return isinstance(tensor, torch.Tensor) and tensor.ndim >= 2 and tensor.shape[1] == length
 
 

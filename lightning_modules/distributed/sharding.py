@@ -350,7 +350,7 @@ def whole_optimizer_state(
     if _is_wrapper(model):
         return fsdp_wrapping().whole_optimizer_state(model, optimizer, keep=keep)
 
-    def gather(leaf: Any) -> Any:
+    def gather(leaf: object) -> Any:
         if not _is_part(leaf):
             return leaf
         gathered = gather_dtensor(leaf)

@@ -42,7 +42,7 @@ def build_optimizers_without_compiler() -> None:
             _call_plainly(method)
 
 
-def step_without_compiler(optimizer: Any) -> None:
+def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
     """Make the steps of one of torch's optimizers without loading the compiler.
 
     Optimizers of other libraries are not changed. Hooks around the step are still called. Call this

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.stop_iteration import stop_iteration_surfaces
 from .ddp import ModelDDPStrategy
@@ -25,6 +25,9 @@ from .lightning_import import (
     callbacks_of,
 )
 from .precision import ForwardCasting
+
+if TYPE_CHECKING:
+    import torch
 
 
 def use_fast_loops(trainer: Trainer) -> None:
@@ -164,7 +167,7 @@ class PlainOptimizer:
         self.progress.increment_completed()
 
 
-def _required_arguments(optimizer: Any) -> tuple[None, ...]:
+def _required_arguments(optimizer: torch.optim.Optimizer) -> tuple[None, ...]:
     """Return the arguments of `step`: None for a closure that older classes require."""
     _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -182,7 +185,7 @@ class FastModule(LightningModule):
     plain.
     """
 
-    def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch: object, device: Any, dataloader_idx: int) -> Any:
         """Return the batch as it is."""
         return batch
 
@@ -199,7 +202,7 @@ class EvaluationLoop(_EvaluationLoop):
 
     def _evaluation_step(
         self,
-        batch: Any,
+        batch: object,
         batch_idx: int,
         dataloader_idx: int,
         dataloader_iter: Iterator[Any] | None,

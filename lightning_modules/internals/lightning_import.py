@@ -39,7 +39,7 @@ class _Deferred(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._real()(*args, **kwargs)
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         # A class whose module is not loaded has no instances.
         return cls.__module__ in sys.modules and isinstance(instance, cls._real())
 

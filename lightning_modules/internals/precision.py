@@ -125,7 +125,7 @@ class ForwardCasting:
         """Return the module unchanged."""
         return module
 
-    def convert_input(self, data: Any) -> Any:
+    def convert_input(self, data: object) -> Any:
         """Return the data unchanged."""
         return data
 
@@ -212,7 +212,7 @@ def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _to_float32(leaf: Any) -> Any:
+def _to_float32(leaf: object) -> Any:
     if isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values():
         return leaf.float()
     return leaf

@@ -6,10 +6,13 @@ import functools
 import inspect
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
-def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) -> tuple[Any, Any]:
+def losses_and_logits(model: Any, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
     """Call a model; in tensors of its library.
 
     Args:
@@ -45,7 +48,7 @@ def losses_and_logits(model: Any, features: Any, labels: Any, training: bool) ->
     return losses, logits
 
 
-def compiled_loss(model: Any) -> Any:
+def compiled_loss(model: nn.Module) -> Any:
     """Return the loss that a model was compiled with.
 
     Returns:
@@ -69,7 +72,7 @@ def compiled_loss(model: Any) -> Any:
     loss_fn = _keras_of(model).losses.get(loss)
     if not hasattr(loss_fn, "reduction"):
 
-        def compute_losses(labels: Any, logits: Any) -> Any:
+        def compute_losses(labels: object, logits: object) -> Any:
             labels, logits = _with_equal_ranks(labels, logits)
             return loss_fn(labels, logits)
 
@@ -86,7 +89,7 @@ def _parameter_names(call: Any) -> frozenset[str]:
     return frozenset(inspect.signature(call).parameters)
 
 
-def _keras_of(model: Any) -> Any:
+def _keras_of(model: nn.Module) -> Any:
     """Return the package that a model's class comes from: `keras`, or `tf_keras`."""
     packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
     name = next(package for package in packages if package in ("keras", "tf_keras"))

@@ -46,7 +46,7 @@ class KerasModule(nn.Module, ABC):
         """Return whether all weights exist."""
 
     @abstractmethod
-    def build(self, features: Any, labels: Any) -> None:
+    def build(self, features: Any, labels: object) -> None:
         """Make the weights by a forward pass, which changes nothing else.
 
         Args:
@@ -67,7 +67,7 @@ class KerasModule(nn.Module, ABC):
         """Give the model the values of torch; called before the model is used elsewhere."""
 
     @abstractmethod
-    def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
         """Call `compute` with `training=self.training`.
 
         Args:
@@ -88,11 +88,11 @@ class KerasModule(nn.Module, ABC):
         """Apply the constraints of the trainable variables, as Keras does after each step."""
 
     @abstractmethod
-    def native(self, value: Any) -> Any:
+    def native(self, value: object) -> Any:
         """Return nested tensors of torch as tensors of the model's library, for overrides."""
 
     @abstractmethod
-    def to_torch(self, value: Any) -> Any:
+    def to_torch(self, value: object) -> Any:
         """Return nested tensors, of either library, as torch's; None stays None."""
 
     def save(self, folder: Path) -> None:
@@ -130,7 +130,7 @@ def constrained(model: Any) -> list[Any]:
     return variables
 
 
-def nested_layers(model: Any) -> Iterator[Any]:
+def nested_layers(model: nn.Module) -> Iterator[Any]:
     """Yield the layers of a model, and of the models in it."""
     for layer in getattr(model, "layers", ()):
         yield layer

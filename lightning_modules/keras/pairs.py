@@ -49,7 +49,7 @@ class PairCollator:
             labels.append(sample_labels)
         return {"features": stacked(features), "labels": stacked(labels)}
 
-    def pair(self, sample: Any) -> tuple[Any, Any]:
+    def pair(self, sample: object) -> tuple[Any, Any]:
         """Return features and labels of a sample."""
         if isinstance(sample, Mapping):
             return self._columns(sample)
@@ -99,7 +99,7 @@ def stacked(values: Sequence[Any]) -> Any:
     return as_tensor(np.stack([np.asarray(value) for value in values]))
 
 
-def as_tensor(value: Any) -> torch.Tensor:
+def as_tensor(value: object) -> torch.Tensor:
     """Return a number or an array, of any library, as a tensor of torch.
 
     Raises:
@@ -113,7 +113,7 @@ def as_tensor(value: Any) -> torch.Tensor:
     return value
 
 
-def count_instances(labels: Any) -> torch.Tensor | int:
+def count_instances(labels: object) -> torch.Tensor | int:
     """Count the items in the mean that is the loss: labels other than -100.
 
     If labels are a dict without `labels`, the samples are counted.
@@ -128,7 +128,7 @@ def count_instances(labels: Any) -> torch.Tensor | int:
     return 0
 
 
-def summed_loss(losses: torch.Tensor, labels: Any) -> torch.Tensor:
+def summed_loss(losses: torch.Tensor, labels: object) -> torch.Tensor:
     """Sum the losses of a batch, so that the result over `count_instances` is their mean.
 
     Models return a loss for each instance, for each sample with several labels (such as one-hot
@@ -179,7 +179,7 @@ def first_sample(data: Any) -> Any:
         restore_host_rng(rng)
 
 
-def _is_sequence(data: Any) -> bool:
+def _is_sequence(data: object) -> bool:
     return hasattr(data, "__getitem__") and has_length(data)
 
 

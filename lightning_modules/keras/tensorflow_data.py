@@ -18,7 +18,7 @@ from ..data.epoch_loader import EpochLoader
 from .pairs import as_tensor
 
 
-def is_tensorflow_dataset(data: Any) -> bool:
+def is_tensorflow_dataset(data: object) -> bool:
     """Return whether data is a `tf.data.Dataset`."""
     return all(hasattr(data, name) for name in ("element_spec", "cardinality", "shuffle", "batch"))
 
@@ -73,7 +73,7 @@ def _zeros_like(spec: Any) -> torch.Tensor:
     return torch.zeros(shape, dtype=zero.dtype)
 
 
-def pair_of(element: Any) -> tuple[Any, Any]:
+def pair_of(element: object) -> tuple[Any, Any]:
     """Return features and labels.
 
     Raises:
@@ -237,7 +237,7 @@ class BatchLoader(EpochLoader):
         return self.batches
 
 
-def as_batch(element: Any) -> dict[str, Any]:
+def as_batch(element: object) -> dict[str, Any]:
     """Return a pair of features and labels in tensors of torch."""
     features, labels = pair_of(element)
     return {
@@ -263,12 +263,12 @@ def rebatched(batches: Iterable[Any], size: int) -> Iterator[Any]:
         yield remainder
 
 
-def rows_of(batch: Any, start: int, stop: int) -> Any:
+def rows_of(batch: object, start: int, stop: int) -> Any:
     """Return some of the rows of a nested batch."""
     return map_nested(lambda leaf: leaf[start:stop], batch)
 
 
-def padded_to(batch: Any, rows: int) -> Any:
+def padded_to(batch: object, rows: int) -> Any:
     """Return a nested batch with its last row repeated, so that it has a number of rows."""
 
     def pad(leaf: torch.Tensor) -> torch.Tensor:

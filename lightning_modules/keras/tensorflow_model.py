@@ -69,7 +69,7 @@ class TensorFlowModule(KerasModule):
         layers = [self.model, *nested_layers(self.model), *_layers_of_keras_2(self.model)]
         return has_variables and all(getattr(layer, "built", True) for layer in layers)
 
-    def build(self, features: Any, labels: Any) -> None:
+    def build(self, features: Any, labels: object) -> None:
         """See `KerasModule.build`."""
         self.compute(self.native(features), self.native(labels), False)
         self.pull()
@@ -106,7 +106,7 @@ class TensorFlowModule(KerasModule):
         for shared in self._shared.values():
             shared.push()
 
-    def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
         """See `KerasModule.forward`; no gradients flow through the predictions."""
         self.push()
         if torch.is_grad_enabled() and self._trained:
@@ -129,11 +129,11 @@ class TensorFlowModule(KerasModule):
             shared.variable.assign(variable.constraint(shared.variable))
             shared.pull()
 
-    def native(self, value: Any) -> Any:
+    def native(self, value: object) -> Any:
         """See `KerasModule.native`."""
         return map_nested(to_tensorflow, value)
 
-    def to_torch(self, value: Any) -> Any:
+    def to_torch(self, value: object) -> Any:
         """See `KerasModule.to_torch`."""
         return map_nested(to_torch, value)
 
@@ -172,13 +172,13 @@ class TensorFlowModule(KerasModule):
         )
 
     def _compute_with_states(
-        self, features: Any, labels: Any, training: bool
+        self, features: Any, labels: object, training: bool
     ) -> tuple[Any, Any, list[Any]]:
         losses, predictions = self.compute(features, labels, training)
         return losses, predictions, self._values_of_states()
 
     def _compute_with_gradients(
-        self, features: Any, labels: Any, training: bool, scale: Any
+        self, features: Any, labels: object, training: bool, scale: Any
     ) -> tuple[Any, Any, list[Any], Any]:
         """Return losses, predictions, states, and gradients.
 
@@ -228,7 +228,7 @@ class _Losses(torch.autograd.Function):
         module: TensorFlowModule,
         structure: list[Any],
         features: Any,
-        labels: Any,
+        labels: object,
         *parameters: Tensor,
     ) -> Any:
         """Compute losses and gradients.
@@ -287,7 +287,7 @@ def _common_weight(weights: Tensor) -> float:
     return first.item()
 
 
-def _check_library(model: Any) -> None:
+def _check_library(model: nn.Module) -> None:
     keras = loaded("keras")
     if is_instance(model, "keras", "Model") and keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -302,7 +302,7 @@ def _check_library(model: Any) -> None:
     import_module("tensorflow")
 
 
-def _variables(model: Any) -> list[Any]:
+def _variables(model: nn.Module) -> list[Any]:
     """Return all variables of a model, except those of metrics, which start from scratch each time.
 
     Keras 2 does not list the states of its random generators, which it has for dropout.
@@ -336,7 +336,7 @@ def _layers_of_keras_2(model: Any) -> list[Any]:
     return layers
 
 
-def _existing_variables(model: Any, name: str) -> list[Any]:
+def _existing_variables(model: nn.Module, name: str) -> list[Any]:
     """Return variables of a model; none before it is built, when models of Keras 2 raise."""
     if not getattr(model, "built", True):
         return []
@@ -355,5 +355,5 @@ def _path(variable: Any) -> str:
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
-def _name(model: Any) -> str:
+def _name(model: nn.Module) -> str:
     return f"The model ({getattr(model, 'name', type(model).__name__)})"

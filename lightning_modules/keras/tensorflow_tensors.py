@@ -12,7 +12,7 @@ ALIGNMENT = 64
 """Bytes to which TensorFlow's memory is aligned; other memory terminates the process."""
 
 
-def to_tensorflow(value: Any) -> Any:
+def to_tensorflow(value: object) -> Any:
     """Return a tensor of torch as one of TensorFlow, with the same memory if possible.
 
     Args:
@@ -38,7 +38,7 @@ def _is_aligned(tensor: Tensor) -> bool:
     return not tensor.is_cpu or tensor.data_ptr() % ALIGNMENT == 0
 
 
-def to_torch(value: Any) -> Any:
+def to_torch(value: object) -> Any:
     """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory.
 
     None stays None.
@@ -56,7 +56,7 @@ def to_torch(value: Any) -> Any:
     return torch.from_dlpack(value)
 
 
-def _address(tensor: Any) -> int:
+def _address(tensor: torch.Tensor) -> int:
     return torch.from_dlpack(tensor).data_ptr()
 
 
@@ -115,7 +115,7 @@ class SharedVariable:
         self._shared_address = None
         self._followed_version = None
 
-    def follow(self, value: Any = None) -> None:
+    def follow(self, value: object = None) -> None:
         """Copy what TensorFlow has written since the last `push`, if anything.
 
         Args:
@@ -147,7 +147,7 @@ class SharedVariable:
         second = self._read()
         return _address(first) != _address(second)
 
-    def _copy(self, value: Any) -> bool:
+    def _copy(self, value: object) -> bool:
         """Copy a value unless it has the same memory; return whether it was copied."""
         tensor = to_torch(value)
         if tensor.data_ptr() == self.tensor.data_ptr():

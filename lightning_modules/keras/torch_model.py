@@ -54,7 +54,7 @@ class TorchKerasModule(KerasModule):
         """Return whether each layer has its weights."""
         return self.model.built and all(layer.built for layer in nested_layers(self.model))
 
-    def build(self, features: Any, labels: Any) -> None:
+    def build(self, features: Any, labels: object) -> None:
         """See `KerasModule.build`."""
         with torch.no_grad(), self._on_device():
             self.compute(features, labels, False)
@@ -81,7 +81,7 @@ class TorchKerasModule(KerasModule):
     def push(self) -> None:
         """Do nothing: the model has the same memory."""
 
-    def forward(self, features: Any, labels: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
         """See `KerasModule.forward`."""
         with self._on_device():
             return self.compute(features, labels, self.training)
@@ -96,11 +96,11 @@ class TorchKerasModule(KerasModule):
             for variable in constrained(self.model):
                 variable.assign(variable.constraint(variable.value))
 
-    def native(self, value: Any) -> Any:
+    def native(self, value: object) -> Any:
         """Return the value: Keras accepts torch's tensors."""
         return value
 
-    def to_torch(self, value: Any) -> Any:
+    def to_torch(self, value: object) -> Any:
         """See `KerasModule.to_torch`."""
         return map_nested(_leaf_to_torch, value)
 
@@ -117,7 +117,7 @@ class TorchKerasModule(KerasModule):
         return self.keras.device(device)
 
 
-def _leaf_to_torch(leaf: Any) -> Tensor | None:
+def _leaf_to_torch(leaf: object) -> Tensor | None:
     if leaf is None:
         return None
     return torch.as_tensor(leaf)

@@ -67,7 +67,7 @@ class SharedTrial:
         """As `optuna.Trial.should_prune`, with the same answer on every rank."""
         return self._channel.run_on_first(lambda: bool(self.in_study.should_prune()))
 
-    def set_user_attr(self, key: str, value: Any) -> None:
+    def set_user_attr(self, key: str, value: object) -> None:
         """As `optuna.Trial.set_user_attr`."""
         self._channel.run_on_first(lambda: self.in_study.set_user_attr(key, value))
         self.user_attrs = {**self.user_attrs, key: value}

@@ -21,7 +21,7 @@ from ..models.inspection import base_of_adapter
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
+def split_labels(batch: object) -> tuple[tuple[Any, ...], Any]:
     """Split a batch without names into inputs and labels.
 
     The labels are the last part, the inputs are in the order of `forward`.
@@ -38,7 +38,7 @@ def split_labels(batch: Any) -> tuple[tuple[Any, ...], Any]:
     return parts, None
 
 
-def parts_of(batch: Any) -> tuple[Any, ...]:
+def parts_of(batch: object) -> tuple[Any, ...]:
     """Return the parts of a batch without names; a tensor or another object is one part."""
     if isinstance(batch, (tuple, list)):
         return tuple(batch)
@@ -70,7 +70,7 @@ def requires_all_parts(model: nn.Module, batch: object) -> bool:
     return required >= len(parts_of(batch))
 
 
-def count_targets(loss_fn: object, labels: Any, device: torch.device) -> torch.Tensor | None:
+def count_targets(loss_fn: object, labels: object, device: torch.device) -> torch.Tensor | None:
     """Count the items of a mean loss: class numbers that are not ignored, values, or samples.
 
     Args:
@@ -115,7 +115,7 @@ def describe_batch(batch: object) -> str:
 
 
 def count_unrepeated_samples(
-    loader: object, batch: Any, index: int, rank: int, world_size: int
+    loader: object, batch: object, index: int, rank: int, world_size: int
 ) -> int | None:
     """Return how many samples of a batch are not repeated ones.
 
@@ -154,7 +154,7 @@ def count_unrepeated_samples(
     return min(left_for_this_rank, rows_per_process)
 
 
-def cut_batch(batch: Any, samples: int) -> Any:
+def cut_batch(batch: object, samples: int) -> Any:
     """Return the first samples of a batch: a mapping, a sequence or a tensor.
 
     Only parts with an entry for each sample are cut.

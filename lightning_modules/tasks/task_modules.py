@@ -279,7 +279,7 @@ class TokenClassificationModule(TaskModule):
         }
 
 
-def _first_tensor(predictions: Any) -> torch.Tensor:
+def _first_tensor(predictions: object) -> torch.Tensor:
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
         if isinstance(predictions, Mapping):
             predictions = list(predictions.values())

@@ -54,8 +54,8 @@ class Calls(Backend):
 
     def __call__(
         self,
-        text: Any = None,
-        text_pair: Any = None,
+        text: object = None,
+        text_pair: object = None,
         text_target: Any = None,
         text_pair_target: Any = None,
         add_special_tokens: bool = True,
@@ -146,7 +146,7 @@ class Calls(Backend):
         return encoded
 
     def encode(
-        self, text: Any, text_pair: Any = None, add_special_tokens: bool = True, **kwargs: Any
+        self, text: object, text_pair: object = None, add_special_tokens: bool = True, **kwargs: Any
     ) -> Any:
         """Convert a text to token ids.
 
@@ -162,7 +162,7 @@ class Calls(Backend):
         return self(text, text_pair, add_special_tokens=add_special_tokens, **kwargs)["input_ids"]
 
     def tokenize(
-        self, text: Any, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any
+        self, text: object, pair: Any = None, add_special_tokens: bool = False, **kwargs: Any
     ) -> list[str]:
         """Split a text into tokens.
 
@@ -194,7 +194,7 @@ class Calls(Backend):
         )
 
     def _encode(
-        self, text: Any, pair: Any, lengths: Lengths, options: CallOptions
+        self, text: object, pair: Any, lengths: Lengths, options: CallOptions
     ) -> BatchEncoding:
         rows, is_batch = rows_of(text, pair, options.is_split_into_words)
 

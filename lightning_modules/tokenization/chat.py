@@ -18,7 +18,7 @@ class Chat(Calls):
 
     def apply_chat_template(
         self,
-        conversation: Any,
+        conversation: object,
         tools: list[Any] | None = None,
         documents: list[dict[str, str]] | None = None,
         chat_template: str | None = None,
@@ -150,7 +150,7 @@ class Chat(Calls):
         return templates["default"]
 
 
-def _chats_of(conversation: Any) -> tuple[Sequence[Any], bool]:
+def _chats_of(conversation: object) -> tuple[Sequence[Any], bool]:
     """Return several chats, and whether the conversation is a batch of them."""
     if not isinstance(conversation, (list, tuple)):
         return [conversation], False

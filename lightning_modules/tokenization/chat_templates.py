@@ -100,7 +100,7 @@ def compile_template(template: str) -> Any:
 
 
 def _tojson(
-    value: Any,
+    value: object,
     ensure_ascii: bool = False,
     indent: Any = None,
     separators: Any = None,

@@ -50,7 +50,7 @@ class BatchEncoding(UserDict):
         self._n_sequences = n_sequences
         self.convert_to_tensors(tensor_type, prepend_batch_axis)
 
-    def __getitem__(self, item: Any) -> Any:
+    def __getitem__(self, item: object) -> Any:
         """Return a column by its name, or the `tokenizers.Encoding` of a row by its number.
 
         Without encodings a slice returns the columns of some rows.
@@ -194,7 +194,7 @@ class BatchEncoding(UserDict):
         return self
 
 
-def as_kind(values: Any, kind: TensorType, name: str) -> Any:
+def as_kind(values: object, kind: TensorType, name: str) -> Any:
     """Make a tensor or array of a column.
 
     Empty ones are int64; an array of rows of different lengths has the type object.
@@ -222,13 +222,13 @@ def as_kind(values: Any, kind: TensorType, name: str) -> Any:
         ) from error
 
 
-def _lengths_of_rows(values: Any) -> set[int]:
+def _lengths_of_rows(values: object) -> set[int]:
     if not isinstance(values, list):
         return set()
     return {len(row) for row in values if isinstance(row, (list, tuple))}
 
 
-def _to_tensor(values: Any) -> Any:
+def _to_tensor(values: object) -> Any:
     import torch
 
     if isinstance(values, torch.Tensor):
@@ -250,14 +250,14 @@ def _to_array(values: Any) -> np.ndarray:
     return np.asarray(values)
 
 
-def _is_ragged(values: Any) -> bool:
+def _is_ragged(values: object) -> bool:
     rows = (list, tuple, np.ndarray)
     if not (isinstance(values, (list, tuple)) and values and isinstance(values[0], rows)):
         return False
     return len({len(row) for row in values}) > 1
 
 
-def _is_empty(values: Any) -> bool:
+def _is_empty(values: object) -> bool:
     """Return whether nested lists contain no number."""
     if not isinstance(values, (list, tuple)):
         return False
@@ -282,7 +282,7 @@ def as_lists(values: Any) -> Any:
     return values
 
 
-def is_tensor(value: Any) -> bool:
+def is_tensor(value: object) -> bool:
     """Return whether a value is a tensor of torch, without loading torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -313,12 +313,12 @@ def _pop_bool(kwargs: dict[str, Any], name: str) -> Any:
     return value
 
 
-def _require(is_valid: bool, name: str, value: Any, expected: str) -> None:
+def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
     if not is_valid:
         raise TypeError(f"`{name}` is {value!r:.100}, a {type(value).__name__}: pass {expected}.")
 
 
-def _read_templates(value: Any) -> Any:
+def _read_templates(value: object) -> Any:
     """Return a template, or several by name; files have several as a list."""
     if value is None or isinstance(value, str):
         return value

@@ -314,7 +314,7 @@ def _merge_special_tokens(
         model_tokens.update(arguments.pop("extra_special_tokens"))
 
 
-def _special(value: Any) -> Any:
+def _special(value: object) -> Any:
     """Return a special token with the flags in a dict; return its text unchanged."""
     if not isinstance(value, dict):
         return value
@@ -329,7 +329,7 @@ def _as_token(value: Any) -> AddedToken:
     return AddedToken(**flags)
 
 
-def revived(value: Any) -> Any:
+def revived(value: object) -> Any:
     """Convert tokens that were written as dicts, anywhere in nested values."""
     if isinstance(value, dict):
         if value.get("__type") == "AddedToken":

@@ -272,7 +272,7 @@ def _to_columns(encoded: Any) -> dict[str, Any]:
     )
 
 
-def _tensor_type_of(rows: Any, name: str) -> str | None:
+def _tensor_type_of(rows: object, name: str) -> str | None:
     """Return the type of the input: "pt", "np", or None for lists."""
     first = _first_number(rows)
     if _is_plain(rows):
@@ -296,7 +296,7 @@ def _first_number(rows: Any) -> Any:
     return None
 
 
-def _is_plain(rows: Any) -> bool:
+def _is_plain(rows: object) -> bool:
     """Return whether the rows are lists of plain numbers."""
     first = _first_number(rows)
     return first is None or isinstance(first, (int, list, tuple))

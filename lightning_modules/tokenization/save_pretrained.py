@@ -120,7 +120,7 @@ class Saving(Backend):
         return path
 
 
-def written(value: Any) -> Any:
+def written(value: object) -> Any:
     """Return tokens as dicts, anywhere in it."""
     if isinstance(value, AddedToken):
         flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")

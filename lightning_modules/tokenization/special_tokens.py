@@ -180,7 +180,7 @@ class SpecialTokens:
                 new_tokens.append(token)
         return self.add_tokens(new_tokens, special_tokens=True)
 
-    def _set_extra_tokens(self, values: Any, replace: bool) -> list[AddedToken]:
+    def _set_extra_tokens(self, values: object, replace: bool) -> list[AddedToken]:
         """Replace the extra tokens, or append to them; return the new ones."""
         name = "extra_special_tokens"
         tokens = [_as_added_token(name, value) for value in _as_list(name, values)]
@@ -236,7 +236,7 @@ def _as_list(name: str, tokens: Any) -> list[Any]:
 
 
 def _token_or_none(
-    name: str, token: Any, error: type[Exception] = TypeError
+    name: str, token: object, error: type[Exception] = TypeError
 ) -> str | AddedToken | None:
     if token is None or isinstance(token, (str, AddedToken)):
         return token
@@ -246,7 +246,7 @@ def _token_or_none(
     )
 
 
-def _as_added_token(name: str, token: Any) -> AddedToken:
+def _as_added_token(name: str, token: object) -> AddedToken:
     if isinstance(token, AddedToken):
         return token
     if not isinstance(token, str):

@@ -45,7 +45,7 @@ def explain(error: Exception, explanation: Callable[[], str]) -> None:
         vars(error)["is_explained"] = True
 
 
-def shapes_of(inputs: Any) -> str:
+def shapes_of(inputs: object) -> str:
     """Return the tensors of a batch with their shapes, such as `input_ids 4 x 128`."""
     named_parts = inputs.items() if isinstance(inputs, Mapping) else enumerate(_listed(inputs))
     shapes: list[str] = []
@@ -155,5 +155,5 @@ def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
             parameter.grad.copy_(mean)
 
 
-def _listed(inputs: Any) -> list[Any]:
+def _listed(inputs: object) -> list[Any]:
     return list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from ..facade import Trainer, TrainingArguments
     from .command_line import CommandParser
 
@@ -150,7 +152,7 @@ def _change_arguments(settings: dict[str, Any], module: Any) -> None:
     module.TrainingArguments.__post_init__ = __post_init__
 
 
-def _change_trainer(settings: dict[str, Any], module: Any) -> None:
+def _change_trainer(settings: dict[str, Any], module: nn.Module) -> None:
     """Let the module of the command change the Trainer."""
     command_module = importlib.import_module(settings["module"])
     command_module.change(module.Trainer, settings)

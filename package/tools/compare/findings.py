@@ -201,7 +201,7 @@ def read_text_file(findings: Findings, name: str) -> dict[str, Any] | None:
     return {f"line {number}": line for number, line in enumerate(text.splitlines(), 1)}
 
 
-def _json_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _json_leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value that contains no others, with its path, such as `a.b[0]`."""
     if isinstance(value, dict) and value:
         for key, child in value.items():

@@ -151,7 +151,7 @@ class Recorder:
 
         return call
 
-    def _record(self, name: str, trainer: AnyTrainer, result: Any, first_argument: Any) -> None:
+    def _record(self, name: str, trainer: AnyTrainer, result: object, first_argument: Any) -> None:
         """Record a call.
 
         Args:

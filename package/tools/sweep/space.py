@@ -237,7 +237,7 @@ def _load(path: str) -> Any:
 
 
 def _read_parameter(
-    name: str, entry: Any, earlier: Mapping[str, Parameter], arguments: Mapping[str, Any]
+    name: str, entry: object, earlier: Mapping[str, Parameter], arguments: Mapping[str, Any]
 ) -> Parameter:
     """Return the parameter for an entry of the file.
 
@@ -297,7 +297,7 @@ def _read_choices(entry: Mapping[str, Any]) -> CategoricalDistribution:
 
 
 def _read_range(
-    name: str, entry: Mapping[str, Any], argument_type: Any
+    name: str, entry: Mapping[str, Any], argument_type: object
 ) -> FloatDistribution | IntDistribution:
     """Return the distribution for a range.
 
@@ -338,13 +338,13 @@ def _read_number(key: str, value: Any) -> int | float:
     return value
 
 
-def _number_types(argument_type: Any) -> set[type]:
+def _number_types(argument_type: object) -> set[type]:
     """Return which of int and float a training argument accepts."""
     types = typing.get_args(argument_type) or (argument_type,)
     return {number_type for number_type in (int, float) if number_type in types}
 
 
-def _require_fitting_values(name: str, distribution: Distribution, argument_type: Any) -> None:
+def _require_fitting_values(name: str, distribution: Distribution, argument_type: object) -> None:
     """Refuse values that a training argument cannot hold.
 
     Raises:
@@ -383,7 +383,7 @@ def _read_condition(when: Any, earlier: Mapping[str, Parameter]) -> dict[str, li
     return conditions
 
 
-def _require_one_of(prefix: str, value: Any, choices: Collection[Any]) -> None:
+def _require_one_of(prefix: str, value: object, choices: Collection[Any]) -> None:
     """Check a value; the prefix says in the message where it is."""
     if value in choices:
         return
