@@ -91,7 +91,7 @@ def refused(model, optimizer, state, match):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_what_an_optimizer_has_written_itself_is_accepted(name):
+def test_optimizer_states_written_by_itself_are_accepted(name):
     model, optimizer = stepped(name)
     state = copy.deepcopy(optimizer.state_dict())
     fresh = OPTIMIZERS[name](list(model.parameters()))
@@ -119,7 +119,7 @@ NATIVE = [name for name in OPTIMIZERS if name not in ("LBFGS", "SGD")]
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_a_state_of_another_shape_is_refused(name):
+def test_optimizer_state_of_another_shape_is_refused(name):
     """Each tensor of the state of one parameter, in each way."""
     model, optimizer = stepped(name)
     whole = optimizer.state_dict()
@@ -144,7 +144,7 @@ def test_a_state_of_another_shape_is_refused(name):
     "wrong",
     [torch.zeros(0), torch.zeros(3), torch.zeros(1).expand(2), torch.zeros(1, dtype=torch.cfloat)],
 )
-def test_a_counter_is_one_number(name, wrong):
+def test_optimizer_step_counter_is_one_number(name, wrong):
     model, optimizer = stepped(name)
     for key in {"step", "mu_product", "eta", "mu"} & optimizer.state_dict()["state"][0].keys():
         state = copy.deepcopy(optimizer.state_dict())
@@ -186,7 +186,7 @@ def test_optimizer_state_that_does_not_fit_is_refused(change, match):
     refused(model, optimizer, state, match)
 
 
-def test_layers_with_optimizers_of_their_own():
+def test_optimizer_states_of_layerwise_optimizers():
     model = tiny()
     make = lambda: LayerwiseOptimizer(
         {one: torch.optim.AdamW([one], fused=True) for one in model.parameters()}
@@ -232,7 +232,7 @@ def test_states_of_8_bits(monkeypatch, name, good, bad):
 @pytest.mark.parametrize(
     "package", ["apex.optimizers", "torch_npu.optim", "optimi", "deepspeed.ops.adam"]
 )
-def test_other_steps_that_are_no_python(monkeypatch, package):
+def test_optimizer_step_values_that_are_not_python_numbers(monkeypatch, package):
     """States of other optimizers may have any shape."""
     model = tiny()
     optimizer = Stand(model.parameters())
@@ -318,7 +318,7 @@ MESSAGE = re.compile(
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch"])
-def test_the_trainer_refuses(written, tmp_path, optim):
+def test_trainer_refuses_damaged_optimizer_states(written, tmp_path, optim):
     spoil(written)
     made = trainer(tmp_path / "new", optim=optim)
     with pytest.raises(ValueError, match=MESSAGE):
@@ -345,7 +345,7 @@ def test_lightning_refuses(written, with_plugin):
 
 
 @pytest.mark.parametrize("with_plugin", [True, False])
-def test_lightning_refuses_a_file_of_its_own(tmp_path, with_plugin):
+def test_optimizer_states_in_a_lightning_file_are_checked(tmp_path, with_plugin):
     file = tmp_path / "file.ckpt"
     fit(False, max_steps=2).save_checkpoint(file)
     content = load_torch(file)

@@ -102,7 +102,7 @@ def path_of(way: str, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("way", OUTSIDE)
-def test_a_path_out_of_the_run_is_dropped(saving, victim, tmp_path, caplog, way):
+def test_path_outside_of_the_run_is_dropped(saving, victim, tmp_path, caplog, way):
     path, own = path_of(way, tmp_path), state_of(saving)
     fields = dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), path)
     models = {**own["best_k_models"], path: torch.tensor(9.0)}
@@ -116,13 +116,13 @@ def test_a_path_out_of_the_run_is_dropped(saving, victim, tmp_path, caplog, way)
     assert {saving.best_model_path, saving.last_model_path} <= {"", *saving.best_k_models}
 
 
-def test_a_state_of_this_run_is_left_as_it_is(saving, tmp_path, caplog):
+def test_trainer_state_of_this_run_is_unchanged(saving, tmp_path, caplog):
     state = state_of(saving)
     assert cleaned(saving, state, tmp_path / "run" / "checkpoint-2") is state
     assert not caplog.records
 
 
-def test_the_best_of_the_run_before_may_be_read_but_not_deleted(saving, tmp_path):
+def test_best_checkpoint_of_an_earlier_run_is_read_but_not_deleted(saving, tmp_path):
     """A run resumed in another folder has its best model in the old one, beside the checkpoint."""
     before = str(tmp_path / "before" / "step=3.ckpt")
     state = state_of(saving, best_model_path=before, best_k_models={before: torch.tensor(0.5)})
@@ -216,7 +216,7 @@ DELETING = {
 
 @pytest.mark.parametrize("door", DELETING)
 @pytest.mark.parametrize("guarded", [True, False])
-def test_no_folder_named_by_a_checkpoint_is_deleted(
+def test_checkpoint_cannot_name_a_folder_to_delete(
     tmp_path, victim, monkeypatch, caplog, door, guarded
 ):
     """Without the guard, the negative control, it is."""
@@ -242,7 +242,7 @@ def resumed(tmp_path: Path, entries: dict[str, Any], callbacks: Any = (), **chan
     return made
 
 
-def test_a_state_cannot_say_that_the_run_is_a_trial(tmp_path):
+def test_trainer_state_cannot_turn_a_run_into_a_trial(tmp_path):
     """Reports and logs of a trial have a folder of its name."""
     entries = {"is_hyper_param_search": True, "trial_name": "../x", "trial_params": {"a": 1}}
     resumed(tmp_path, entries, [lightrainer.RunReportCallback(picture=False)])
@@ -250,7 +250,7 @@ def test_a_state_cannot_say_that_the_run_is_a_trial(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_no_name_leads_out_of_a_folder(tmp_path):
+def test_file_name_cannot_leave_its_folder(tmp_path):
     for name in ("../x", "..", ".", "/x", "a/b", "a\\b", "..\\x", "", " ", "a\0b", 7, None, ["a"]):
         state = SimpleNamespace(is_hyper_param_search=True, trial_name=name)
         assert trial_folder(tmp_path, state) == str(tmp_path), name
@@ -260,7 +260,7 @@ def test_no_name_leads_out_of_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("elsewhere", ["{victim}", "{out}/../victim", "{out}", 7, "{out}/link"])
-def test_the_best_checkpoint_cannot_be_elsewhere(tmp_path, victim, caplog, elsewhere):
+def test_best_checkpoint_outside_of_the_run_is_refused(tmp_path, victim, caplog, elsewhere):
     """It is read at the end, and with `save_total_limit=1` all others are deleted."""
     best = (
         elsewhere.format(victim=victim, out=tmp_path / "out")
@@ -290,7 +290,7 @@ def test_the_best_checkpoint_cannot_be_elsewhere(tmp_path, victim, caplog, elsew
     assert any(path.name.startswith("checkpoint-") for path in (tmp_path / "out").iterdir())
 
 
-def test_the_best_checkpoint_of_a_run_that_was_moved_is_found(tmp_path, caplog):
+def test_best_checkpoint_of_a_moved_run_is_found(tmp_path, caplog):
     made = resumed(
         tmp_path, {"best_model_checkpoint": "/gone/out/checkpoint-2", "best_metric": 0.1}
     )
@@ -299,7 +299,7 @@ def test_the_best_checkpoint_of_a_run_that_was_moved_is_found(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("best", ["{tmp}/out/checkpoint-2", "{tmp}/out/checkpoint-77"])
-def test_the_best_checkpoint_of_this_run_stays(tmp_path, best, caplog):
+def test_best_checkpoint_of_this_run_is_kept(tmp_path, best, caplog):
     """Be it there or not: it may have been deleted in favour of others."""
     path = best.format(tmp=tmp_path)
     assert resumed(tmp_path, {"best_model_checkpoint": path}).state.best_model_checkpoint == path
@@ -310,7 +310,7 @@ def test_the_best_checkpoint_of_this_run_stays(tmp_path, best, caplog):
 
 
 @pytest.mark.parametrize("name", ["../../x", "."])
-def test_the_name_of_a_study_cannot_lead_out_of_sweeps(tmp_path, monkeypatch, capsys, name):
+def test_study_name_cannot_leave_the_sweeps_folder(tmp_path, monkeypatch, capsys, name):
     (tmp_path / "here" / "deep").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here" / "deep")
     Path("script.py").write_text("")
@@ -324,7 +324,7 @@ def test_the_name_of_a_study_cannot_lead_out_of_sweeps(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("origin", ["../../x", "x/../../y", [1], None, True])
-def test_a_study_cannot_name_the_folder_of_a_trial(origin):
+def test_study_cannot_name_the_folder_of_a_trial(origin):
     """Writers of its storage can name the trial that another one retries."""
     logging.getLogger("optuna").setLevel(logging.WARNING)
     study = optuna.create_study()

@@ -74,7 +74,7 @@ TABLE = f"{MODEL_PARTS}/.metadata"
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("door", DOORS)
-def test_no_file_runs_a_program_through_any_door(checkpoint, evil, door, file):
+def test_checkpoint_files_run_no_program_through_any_door(checkpoint, evil, door, file):
     poison(checkpoint, file, evil)
     if file in REFUSED[door]:
         with pytest.raises(
@@ -90,7 +90,7 @@ def test_no_file_runs_a_program_through_any_door(checkpoint, evil, door, file):
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if not file.endswith("values")])
-def test_each_of_them_would_run_it(checkpoint, evil, file):
+def test_attacks_succeed_on_unprotected_code(checkpoint, evil, file):
     """Negative control: unpickled without care, each of these files makes the folder."""
     poison(checkpoint, file, evil)
     assert not evil.has_run
@@ -121,7 +121,7 @@ def test_whatever_form_the_file_has(checkpoint, evil, form, file):
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_table_that_is_nothing_but_a_program_is_not_run(checkpoint, evil, protocol):
+def test_sharded_table_that_is_only_a_program_is_not_run(checkpoint, evil, protocol):
     path = checkpoint / TABLE
     path.write_bytes(pickle.dumps(evil, protocol=protocol))
     with pytest.raises(
@@ -133,7 +133,7 @@ def test_a_table_that_is_nothing_but_a_program_is_not_run(checkpoint, evil, prot
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
-def test_a_genuine_table_is_read_as_torch_reads_it(checkpoint, protocol):
+def test_sharded_table_is_read_as_by_torch(checkpoint, protocol):
     for folder in (MODEL_PARTS, OPTIMIZER_PARTS):
         path = checkpoint / folder / ".metadata"
         table = pickle.loads(path.read_bytes())
@@ -147,7 +147,7 @@ def test_a_genuine_table_is_read_as_torch_reads_it(checkpoint, protocol):
         assert read.state_dict_metadata == table.state_dict_metadata
 
 
-def test_a_table_cannot_change_a_class(checkpoint):
+def test_sharded_table_cannot_change_a_class(checkpoint):
     """The state of an object can be given to a class: one of torch's would then be another, for
     all that follows.
     """
@@ -160,7 +160,7 @@ def test_a_table_cannot_change_a_class(checkpoint):
 
 
 @pytest.mark.parametrize("place", ["../elsewhere.distcp", "/etc/passwd", "", "link.distcp"])
-def test_a_table_cannot_lead_out_of_its_folder(checkpoint, place):
+def test_sharded_table_cannot_leave_its_folder(checkpoint, place):
     path = checkpoint / TABLE
     table = pickle.loads(path.read_bytes())
     (checkpoint / "elsewhere.distcp").write_bytes(b"secret")
@@ -173,7 +173,7 @@ def test_a_table_cannot_lead_out_of_its_folder(checkpoint, place):
 
 
 @pytest.mark.parametrize("what", ["too few", "outside", "negative"])
-def test_a_table_cannot_leave_out_a_part_of_a_tensor(checkpoint, what):
+def test_sharded_table_cannot_omit_a_part_of_a_tensor(checkpoint, what):
     """Else old contents of the memory would be taken for weights."""
     path = checkpoint / TABLE
     table = pickle.loads(path.read_bytes())
@@ -188,13 +188,13 @@ def test_a_table_cannot_leave_out_a_part_of_a_tensor(checkpoint, what):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80", b"N.", b"\x80\x04]\x94h\x00a."])
-def test_a_damaged_table_is_named(checkpoint, content):
+def test_sharded_table_damage_is_named(checkpoint, content):
     (checkpoint / TABLE).write_bytes(content)
     with pytest.raises(ValueError, match=r"\.metadata is damaged"):
         read_table(checkpoint / MODEL_PARTS)
 
 
-def test_a_value_in_the_place_of_a_state_is_refused(checkpoint):
+def test_state_replaced_by_a_value_is_refused(checkpoint):
     """A tensor of one element where a fused step takes one as large as the parameter."""
     put_value(checkpoint / OPTIMIZER_PARTS, "exp_avg", torch.zeros(1))
     model = tiny()
@@ -208,7 +208,7 @@ def test_a_value_in_the_place_of_a_state_is_refused(checkpoint):
 # --- what is no pickle
 
 
-def test_the_files_of_a_tokenizer_run_nothing(tmp_path):
+def test_tokenizer_files_run_no_program(tmp_path):
     """Neither code beside them, nor a template of chats that looks for Python."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -229,7 +229,7 @@ def test_the_files_of_a_tokenizer_run_nothing(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_genuine_checkpoint_goes_through_every_door(genuine, checkpoint):
+def test_genuine_checkpoint_passes_every_door(genuine, checkpoint):
     """Negative control: nothing is refused where nothing is wrong, and the matrix tries every
     file there is.
     """

@@ -35,7 +35,7 @@ def study(tmp_path):
     "disguise",
     [{}, {"cma:optimizer:00": pickle.dumps(np.zeros(2)).hex(), "cma:optimizer:999": ""}],
 )
-def test_a_sampler_runs_nothing_of_its_study(study, evil, disguise):
+def test_study_sampler_runs_no_program(study, evil, disguise):
     """Not where the pieces of a harmless state are among those of the other either."""
     text = pickle.dumps(evil).hex()
     pieces = {
@@ -55,12 +55,12 @@ def test_a_sampler_runs_nothing_of_its_study(study, evil, disguise):
 
 
 @pytest.mark.parametrize("state", ["zz", "80", pickle.dumps({}).hex()[:-4]])
-def test_a_damaged_state_is_named(state):
+def test_study_with_damaged_state_is_named(state):
     with pytest.raises(ValueError, match="trial 7 holds a damaged state of the sampler"):
         require_cma_state(state, 7)
 
 
-def test_genuine_states_are_gone_on_with(study):
+def test_study_with_valid_states_resumes(study):
     cmaes = pytest.importorskip("cmaes", reason="the sampler's own package is not installed")
     for kind in (cmaes.CMA, cmaes.SepCMA):
         made = kind(mean=np.zeros(2), sigma=1.0, seed=1)
@@ -74,7 +74,7 @@ def test_genuine_states_are_gone_on_with(study):
     assert kept == {"cma:optimizer:0"} or len(kept) > 1
 
 
-def test_no_other_sampler_of_optuna_unpickles():
+def test_optuna_samplers_that_unpickle_are_all_known():
     """If a later one does, it has to be looked at here."""
     folder = Path(optuna.__file__).parent
     found = {

@@ -70,7 +70,7 @@ def everything():
     return dict(zip(names, (model, None, optimizer, None, [0], [0, 1]), strict=True))
 
 
-def test_the_callbacks_are_those_that_are_tested_here():
+def test_callbacks_of_the_package_are_all_tested():
     found = {
         name
         for name in ours.__all__
@@ -80,7 +80,7 @@ def test_the_callbacks_are_those_that_are_tested_here():
     assert found - NOT_A_CALLBACK_TO_PASS == set(CALLBACKS)
 
 
-def test_the_events_are_those_of_the_reference():
+def test_callback_events_equal_the_reference():
     theirs = {name for name in vars(reference.TrainerCallback) if name.startswith("on_")}
     assert len(ours.EVENTS) == 16
     assert set(ours.EVENTS) == theirs
@@ -97,7 +97,7 @@ def test_constructor_arguments_come_in_the_order_of_the_reference(name):
 
 @pytest.mark.parametrize("first_process", [True, False])
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_every_event_takes_the_documented_arguments_and_gives_a_control_or_nothing(
+def test_callback_events_accept_documented_arguments_and_return_control_or_none(
     name, first_process, tmp_path
 ):
     callback = getattr(ours, name)(**CALLBACKS[name])
@@ -115,7 +115,7 @@ def test_every_event_takes_the_documented_arguments_and_gives_a_control_or_nothi
 
 @pytest.mark.parametrize("event", ours.EVENTS)
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_every_event_alone_works_without_the_ones_before_it(name, event, tmp_path):
+def test_callback_events_work_without_earlier_ones(name, event, tmp_path):
     callback = getattr(ours, name)(**CALLBACKS[name])
     state = ours.TrainerState(max_steps=4, global_step=2)
     getattr(callback, event)(
@@ -125,7 +125,7 @@ def test_every_event_alone_works_without_the_ones_before_it(name, event, tmp_pat
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_the_handler_of_the_reference_can_drive_it(name, tmp_path):
+def test_callbacks_work_under_the_handler_of_the_reference(name, tmp_path):
     handler = reference.CallbackHandler(
         [getattr(ours, name)(**CALLBACKS[name])], None, None, None, None
     )

@@ -36,7 +36,7 @@ def test_arguments_that_give_nothing_to_watch_are_refused_when_training_begins(w
 @pytest.mark.parametrize("threshold", [0.0, 0.5, -0.5])
 @pytest.mark.parametrize("best", [None, 1.0, float("inf"), float("nan")])
 @pytest.mark.parametrize("value", [0.4, 0.5, 1.0, 1.5, 1.6, float("nan"), float("inf")])
-def test_each_comparison_counts_as_in_the_reference(value, best, threshold, greater):
+def test_early_stopping_comparisons_equal_the_reference(value, best, threshold, greater):
     counts = []
     for cls in (EarlyStoppingCallback, reference.EarlyStoppingCallback):
         callback = cls(2, threshold)
@@ -51,7 +51,7 @@ def test_each_comparison_counts_as_in_the_reference(value, best, threshold, grea
     assert counts[0] == counts[1]
 
 
-def test_an_evaluation_without_the_metric_is_not_counted_and_says_what_there_is(caplog):
+def test_early_stopping_skips_an_evaluation_without_the_metric_and_warns(caplog):
     callback, control = EarlyStoppingCallback(), TrainerControl()
     with caplog.at_level(logging.WARNING, "lightrainer"):
         callback.on_evaluate(

@@ -33,7 +33,7 @@ class Follows(TrainerCallback):
     [{"decay": 0.9}, {"decay": 0.5, "warmup": False}, {"decay": 0.8, "update_every": 3}],
     ids=str,
 )
-def test_the_average_is_that_of_the_formula(tmp_path, options):
+def test_ema_average_equals_the_formula(tmp_path, options):
     ema = EMACallback(**options)
     follows = Follows(options["decay"], options.get("warmup", True), options.get("update_every", 1))
     trainer = trained(tmp_path, [ema, follows])
@@ -78,7 +78,7 @@ def test_evaluations_are_those_of_the_average(tmp_path):
 SAVED = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4}
 
 
-def test_a_resumed_training_ends_with_the_same_bits(tmp_path, caplog):
+def test_ema_resumption_is_exact(tmp_path, caplog):
     """The weights in a checkpoint are those that are trained, also where an evaluation has just
     been.
     """
@@ -103,7 +103,7 @@ def test_a_resumed_training_ends_with_the_same_bits(tmp_path, caplog):
     assert "step 12 has no average" in caplog.text
 
 
-def test_large_models_are_written_while_the_training_goes_on(tmp_path):
+def test_ema_of_a_large_model_is_written_in_the_background(tmp_path):
     """The average in the checkpoint is that of its step all the same."""
     states = []
     for limit in (1, None):
@@ -115,7 +115,7 @@ def test_large_models_are_written_while_the_training_goes_on(tmp_path):
     assert same(*states)
 
 
-def test_a_stored_average_of_another_model_is_refused():
+def test_ema_state_of_another_model_is_refused():
     """And frozen weights have none."""
     callback = EMACallback()
     callback.load_state_dict({"updates": 3, "averages": {"other.weight": torch.ones(2)}})
@@ -129,7 +129,7 @@ def test_a_stored_average_of_another_model_is_refused():
     assert set(frozen.averages) == {"1.weight", "1.bias"}
 
 
-def test_with_the_best_model_comes_its_average(tmp_path):
+def test_ema_best_model_has_its_average(tmp_path):
     """At the end the model has the average of the best checkpoint, not the last one."""
     # so that the first one is the best
     worst = {"metric_for_best_model": "loss", "greater_is_better": True}
@@ -178,7 +178,7 @@ def test_weights_of_few_digits_are_averaged_in_more():
     torch.testing.assert_close(seen.T.float(), start, rtol=0.05, atol=0.05)
 
 
-def test_a_pass_that_fails_leaves_the_weights_of_the_training():
+def test_ema_failed_evaluation_restores_the_trained_weights():
     class Fails(nn.Linear):
         def forward(self, x):
             raise RuntimeError("out of order")

@@ -30,7 +30,7 @@ def norms(entry):
     ],
     ids=str,
 )
-def test_the_layers_add_up_to_the_norm_of_all(tmp_path, changes):
+def test_gradient_norms_add_up_to_the_total(tmp_path, changes):
     """Before clipping, as `grad_norm` is."""
     logs = training_logs(trained(tmp_path, [GradientNormCallback()], **changes))
     assert logs
@@ -42,7 +42,7 @@ def test_the_layers_add_up_to_the_norm_of_all(tmp_path, changes):
     assert len({norms(entry)["h.0"] for entry in logs}) == len(logs)
 
 
-def test_each_norm_is_that_of_its_layer(tmp_path):
+def test_gradient_norm_of_each_layer(tmp_path):
     class Looks(TrainerCallback):
         found = {}
 
@@ -56,7 +56,7 @@ def test_each_norm_is_that_of_its_layer(tmp_path):
         assert norms(entry)["h.1"] == pytest.approx(Looks.found[entry["step"]], rel=1e-5)
 
 
-def test_nothing_is_computed_in_steps_that_are_not_logged(tmp_path, monkeypatch):
+def test_gradient_norms_are_computed_only_when_logged(tmp_path, monkeypatch):
     steps = []
     monkeypatch.setattr(
         gradient_norms, "_dense_values", lambda gradient: steps.append(1) or gradient

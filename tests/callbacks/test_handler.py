@@ -88,7 +88,7 @@ def test_events_take_keywords_of_a_script():
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_a_replaced_call_event_sees_every_event(event):
+def test_handler_replaced_call_event_sees_every_event(event):
     handler, seen = make(), []
     original = handler.call_event
     handler.call_event = lambda name, *args, **kwargs: (
@@ -121,7 +121,7 @@ def test_events_put_in_place_later_are_called(monkeypatch):
     callback.on_step_begin.assert_called_once()
 
 
-def test_a_returned_control_is_passed_on_and_returned():
+def test_handler_passes_on_a_returned_control():
     """Something else is an error that names the callback."""
     other, seen = TrainerControl(should_save=True), []
     replaces, looks = (
@@ -156,7 +156,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "called"), CHANGES.values(), ids=CHANGES)
-def test_the_list_may_change_during_an_event(change, called):
+def test_handler_list_may_change_during_an_event(change, called):
     """A callback is called once if it is there or added behind, and not if it is removed before
     its turn.
     """
@@ -209,7 +209,7 @@ def test_callbacks_of_the_reference_work_in_it():
     assert fire(handler, "on_step_end").should_training_stop
 
 
-def test_a_method_that_is_nearly_an_event_is_warned_of_once(caplog):
+def test_handler_warns_once_of_a_misspelt_event(caplog):
     """Other methods are the script's own."""
     for name in ("on_stepend", "on_train_batch_end", "on_gpu", "step_end"):
         kind = type("Misspelt", (TrainerCallback,), {name: lambda self, *args, **kwargs: None})
@@ -221,7 +221,7 @@ def test_a_method_that_is_nearly_an_event_is_warned_of_once(caplog):
     assert caplog.text.count("Did you mean 'on_step_end'?") == 2
 
 
-def test_a_callback_of_lightning_is_refused():
+def test_handler_refuses_lightning_callbacks():
     with pytest.raises(
         TypeError,
         match=r"LearningRateMonitor is a callback of Lightning.*`callbacks` of the Trainer",

@@ -36,7 +36,7 @@ def switches(control):
 SAVE_AND_STOP = ["should_training_stop", "should_save"]
 
 
-def test_a_signal_asks_for_a_checkpoint_at_the_end_of_the_step(callback):
+def test_jit_checkpoint_signal_saves_at_the_end_of_the_step(callback):
     """And nothing happens without one."""
     at(callback, "on_train_begin")
     for event in ("on_step_end", "on_epoch_end", "on_evaluate", "on_save", "on_prediction_step"):
@@ -47,7 +47,7 @@ def test_a_signal_asks_for_a_checkpoint_at_the_end_of_the_step(callback):
     assert callback.is_stopping
 
 
-def test_the_end_of_an_epoch_comes_before_the_checkpoint(callback):
+def test_jit_checkpoint_saves_after_the_end_of_an_epoch(callback):
     """Events due there stay due; they would be missing in a training resumed from the step."""
     at(callback, "on_train_begin")
     ask()
@@ -58,7 +58,7 @@ def test_the_end_of_an_epoch_comes_before_the_checkpoint(callback):
     assert switches(control) == [*SAVE_AND_STOP, "should_evaluate"]
 
 
-def test_a_training_that_starts_over_has_not_forgotten(callback):
+def test_jit_checkpoint_signal_survives_a_restart_of_the_training(callback):
     """As with auto_find_batch_size: the signal came, whatever became of the attempt. A new one
     has.
     """
@@ -83,7 +83,7 @@ def test_after_a_stop_within_an_epoch_nothing_is_due_at_its_end(callback):
     assert switches(control) == []
 
 
-def test_a_checkpoint_that_is_written_anyway_will_do(callback):
+def test_jit_checkpoint_reuses_a_checkpoint_that_is_due(callback):
     """Unless it holds weights only."""
     at(callback, "on_train_begin")
     ask()
@@ -95,7 +95,7 @@ def test_a_checkpoint_that_is_written_anyway_will_do(callback):
     assert switches(control) == ["should_training_stop"]
 
 
-def test_in_an_evaluation_it_saves_at_once_and_again_afterwards():
+def test_jit_checkpoint_in_an_evaluation_saves_before_and_after_it():
     saved = []
     callback = JITCheckpointCallback(
         [signal.SIGUSR1], save=lambda: saved.append(callback.is_stopping)
@@ -111,7 +111,7 @@ def test_in_an_evaluation_it_saves_at_once_and_again_afterwards():
 
 
 @pytest.mark.parametrize("saved_before", [True, False])
-def test_a_signal_after_the_last_step_saves_what_would_be_lost(saved_before):
+def test_jit_checkpoint_signal_after_the_last_step_saves(saved_before):
     saved = []
     callback = JITCheckpointCallback([signal.SIGUSR1], save=lambda: saved.append(1))
     at(callback, "on_train_begin")
@@ -131,7 +131,7 @@ def _sigint():
 
 
 @pytest.mark.usefixtures("_sigint")
-def test_a_second_ctrl_c_interrupts_at_once(capfd):
+def test_jit_checkpoint_second_ctrl_c_interrupts_at_once(capfd):
     """And what comes at the first one says so; the end of the training then is not that of a
     signal.
     """
@@ -177,7 +177,7 @@ dist.destroy_process_group()
 """
 
 
-def test_several_processes_stop_at_the_same_step(tmp_path):
+def test_jit_checkpoint_stops_all_ranks_at_the_same_step(tmp_path):
     """The others hear of the signal at the next step; where steps are short, at the first after
     some 25 milliseconds.
 
@@ -193,7 +193,7 @@ def test_several_processes_stop_at_the_same_step(tmp_path):
         assert said == [f"{step} True {int(signal.SIGTERM)}" for step in (6, 8, 112)]
 
 
-def test_a_script_that_asks_through_the_manager_stops_without_a_signal(callback):
+def test_jit_checkpoint_manager_stops_without_a_signal(callback):
     """The callback is the `jit_manager` of scripts; what they ask for is saved, and no signal is
     passed on.
     """

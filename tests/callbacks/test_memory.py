@@ -8,7 +8,7 @@ from helpers.callbacks.small_training import trained, training_logs
 from lightrainer.callbacks import MemoryCallback, memory
 
 
-def test_each_log_of_the_training_has_the_memory_of_the_process(tmp_path):
+def test_memory_of_the_process_is_in_each_log(tmp_path):
     trainer = trained(tmp_path, [MemoryCallback()])
     now = psutil.Process().memory_info().rss / 2**30
     for entry in training_logs(trainer):

@@ -207,7 +207,7 @@ def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, cap
     assert "the loss is nan" not in caplog.text
 
 
-def test_a_loss_that_the_model_does_not_return(tmp_path, caplog):
+def test_nan_guard_with_a_loss_that_the_model_does_not_return(tmp_path, caplog):
     """Then its gradients tell; spikes, which would never be found, are refused."""
     guard = NaNGuardCallback("skip")
     loss = lambda outputs, labels, num_items_in_batch=None: functional.mse_loss(
@@ -227,7 +227,7 @@ def test_a_loss_that_the_model_does_not_return(tmp_path, caplog):
     assert f"Step {BAD}: gradients are NaN" in caplog.text
 
 
-def test_an_optimizer_that_counts_without_gradients(tmp_path):
+def test_nan_guard_with_an_optimizer_that_counts_without_gradients(tmp_path):
     """Schedule-free ones keep their counts in the parameter groups."""
 
     class Counting(torch.optim.SGD):
@@ -281,7 +281,7 @@ def detector(**changes):
     return SpikeDetection(**{"window": 3, "warmup": 3, "rtol": 20.0, **changes})
 
 
-def test_a_spike_of_the_loss_is_left_out(tmp_path, caplog):
+def test_nan_guard_skips_a_loss_spike(tmp_path, caplog):
     """Weights are those before it, bit for bit, and no file is written; without it nothing is
     left out.
     """
@@ -297,7 +297,7 @@ def test_a_spike_of_the_loss_is_left_out(tmp_path, caplog):
     assert not list(tmp_path.rglob("skip_batches.json"))
 
 
-def test_a_spike_takes_the_weights_back_to_the_checkpoint(tmp_path, caplog):
+def test_nan_guard_spike_rolls_back_to_the_checkpoint(tmp_path, caplog):
     """As if all steps since then had been left out; their schedule, data and random numbers have
     been used up.
     """

@@ -88,7 +88,7 @@ def _coarse_pictures():
 
 
 @pytest.mark.parametrize("name", HISTORIES)
-def test_every_history_gives_a_page_and_pictures(name):
+def test_report_of_an_odd_history_has_a_page_and_pictures(name):
     history = HISTORIES[name]
     page = render_page("odd", state(history), "finished", b"")
     assert Page(page).open == []
@@ -104,7 +104,7 @@ def test_every_history_gives_a_page_and_pictures(name):
         )
 
 
-def test_what_can_be_drawn_of_an_odd_history_is_drawn():
+def test_report_plots_what_an_odd_history_has():
     """Negative control: the good points beside the odd ones are there."""
     odd = [*HISTORIES["objects"], *HISTORIES["strings"], *HISTORIES["steps of other kinds"]]
     (loss,) = panels([*odd, {"loss": 7.0, "step": 9}])
@@ -127,14 +127,14 @@ def shown_by(callback, tmp_path, history):
 @pytest.mark.parametrize(
     "kind", [PrinterCallback, ProgressCallback, NotebookProgressCallback, RunReportCallback]
 )
-def test_no_callback_ends_a_training(tmp_path, kind):
+def test_callbacks_never_end_a_training_with_an_odd_history(tmp_path, kind):
     callback = kind(picture=False) if kind is RunReportCallback else kind()
     for history in HISTORIES.values():
         shown_by(callback, tmp_path, history)
 
 
 @pytest.mark.parametrize("kind", [RunReportCallback, LossCurveCallback])
-def test_what_fails_is_said_once(tmp_path, caplog, kind):
+def test_report_failure_warns_once(tmp_path, caplog, kind):
     """A folder that cannot be made."""
     (tmp_path / "file").write_text("")
     where = tmp_path / "file" / "below"

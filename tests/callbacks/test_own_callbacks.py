@@ -86,7 +86,7 @@ def test_between_two_logs_the_device_is_asked_for_nothing(tmp_path):
     assert questions(tmp_path, 12, [Asks()]) == plain_long + 12  # the count would see it
 
 
-def test_the_training_is_not_changed_by_a_bit(tmp_path):
+def test_own_callbacks_do_not_change_the_training(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     measured = [*measuring()[:4], EMACallback(0.9, at_end=False)]
     with_them, without = trained(tmp_path, measured, **changes), trained(tmp_path, **changes)
@@ -112,7 +112,7 @@ def fit(folder, callbacks, *, resume=None, epochs=2):
     return bridge, module, trainer
 
 
-def test_a_plain_lightning_trainer_has_all_of_them(tmp_path):
+def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
     callbacks = measuring()
     bridge, module, _ = fit(tmp_path, callbacks)
     logs = [entry for entry in bridge.state.log_history if "loss" in entry]
@@ -135,7 +135,7 @@ def test_a_plain_lightning_trainer_has_all_of_them(tmp_path):
     assert same({name: one.detach() for name, one in module.model.named_parameters()}, ema.averages)
 
 
-def test_the_average_goes_on_in_a_plain_lightning_trainer_too(tmp_path):
+def test_ema_resumes_in_a_plain_lightning_trainer(tmp_path):
     _, _, trainer = fit(tmp_path, [EMACallback(0.9, at_end=False)], epochs=1)
     trainer.save_checkpoint(tmp_path / "half.ckpt")
     again, whole = EMACallback(0.9, at_end=False), EMACallback(0.9, at_end=False)

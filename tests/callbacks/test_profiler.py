@@ -18,7 +18,7 @@ from lightrainer.callbacks.profiler import advice
 @pytest.mark.cpu_only(
     "a slow collator is not the longest part of a step, as the pretended device computes slowly"
 )
-def test_the_parts_of_a_step_are_told_apart(tmp_path, capsys):
+def test_profiler_separates_the_parts_of_a_step(tmp_path, capsys):
     """A slow collator is `data`, and named first; files are written, hooks are gone, and the
     training goes on.
     """
@@ -64,7 +64,7 @@ class OnGPU(ProfilerCallback):
         self._accelerator = "cuda"
 
 
-def test_on_a_gpu_allocations_are_recorded_too(tmp_path, monkeypatch):
+def test_profiler_records_allocations_on_a_gpu(tmp_path, monkeypatch):
     """By names that torch documents; `tests/gpu` has the file."""
     calls = []
     for name in ("_record_memory_history", "_dump_snapshot"):
@@ -94,7 +94,7 @@ def test_numbers_are_those_of_a_training_without_it(tmp_path):
 
 
 @pytest.mark.parametrize(("active", "steps"), [(3, 5), (100, 16)])
-def test_a_profile_may_end_the_training_or_be_ended_by_it(tmp_path, active, steps):
+def test_profiler_may_end_the_training_or_be_ended_by_it(tmp_path, active, steps):
     """Less than all is written of a training that was too short; the last step read ahead of is
     finished.
     """
@@ -129,7 +129,7 @@ def test_advice_names_what_to_change(tmp_path, part, word):
     assert word in said[0]
 
 
-def test_the_command_profiles_a_script(tmp_path):
+def test_profiler_command_profiles_a_script(tmp_path):
     """The script ends after the profiled steps; its arguments follow its name."""
     (tmp_path / "train.py").write_text(
         "import sys, torch\n"

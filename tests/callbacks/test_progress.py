@@ -71,7 +71,7 @@ def test_speed_is_in_tokens_where_they_are_counted_and_leaves_out_pauses(monkeyp
     callback.on_train_end(ARGS, state, CONTROL)
 
 
-def test_a_resumed_bar_begins_where_training_does():
+def test_progress_bar_of_a_resumed_training_starts_at_its_step():
     callback, state = ProgressCallback(), TrainerState(max_steps=10, global_step=6)
     callback.on_train_begin(ARGS, state, CONTROL)
     assert callback.training_bar.n == callback.training_bar.initial == 6
@@ -80,7 +80,7 @@ def test_a_resumed_bar_begins_where_training_does():
     callback.on_train_end(ARGS, state, CONTROL)
 
 
-def test_evaluation_has_a_bar_of_its_own_if_its_length_is_known():
+def test_evaluation_has_a_separate_bar_if_its_length_is_known():
     callback, state = ProgressCallback(), TrainerState()
     callback.on_prediction_step(ARGS, state, CONTROL, eval_dataloader=NoLength())
     callback.on_prediction_step(ARGS, state, CONTROL, eval_dataloader=None)
@@ -92,7 +92,7 @@ def test_evaluation_has_a_bar_of_its_own_if_its_length_is_known():
     assert callback.prediction_bar is None
 
 
-def test_other_processes_show_nothing(capsys):
+def test_progress_is_hidden_on_other_ranks(capsys):
     state = TrainerState(max_steps=10, is_world_process_zero=False, is_local_process_zero=False)
     for callback in (ProgressCallback(), PrinterCallback()):
         run(callback, state)
@@ -102,7 +102,7 @@ def test_other_processes_show_nothing(capsys):
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(width, capsys, monkeypatch):
+def test_progress_narrow_terminal_keeps_bar_steps_and_remaining_time(width, capsys, monkeypatch):
     """Values beside the bar are left out, the loss last."""
     callback, state = ProgressCallback(), TrainerState(max_steps=10_000, train_batch_size=4)
     make_bar = callback._make_bar

@@ -52,7 +52,7 @@ def rows(page):
     ]
 
 
-def test_without_evaluations_there_is_a_row_for_each_log(tmp_path, notebook):
+def test_notebook_table_has_a_row_per_log_without_evaluations(tmp_path, notebook):
     trainer = trained(tmp_path, [NotebookProgressCallback()], disable_tqdm=False)
     assert len({display for display, _, _ in notebook.sent}) == 1
     assert [update for _, update, _ in notebook.sent] == [False] + [True] * (len(notebook.sent) - 1)
@@ -67,7 +67,7 @@ def test_without_evaluations_there_is_a_row_for_each_log(tmp_path, notebook):
     )
 
 
-def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
+def test_notebook_table_has_a_row_per_evaluation(tmp_path, notebook):
     options = {"disable_tqdm": False, "eval_strategy": "epoch", "logging_steps": 3}
     trainer = make_trainer(tmp_path, [NotebookProgressCallback()], **options)
     trainer.compute_metrics = lambda prediction: {
@@ -88,7 +88,7 @@ def test_with_evaluations_there_is_a_row_for_each_of_them(tmp_path, notebook):
     assert page.count("<progress") == 1
 
 
-def test_an_evaluation_after_the_training_has_a_row_of_its_own(tmp_path, notebook):
+def test_notebook_table_has_a_row_for_a_later_evaluation(tmp_path, notebook):
     options = {"disable_tqdm": False, "eval_strategy": "steps", "eval_steps": 8}
     made = trained(tmp_path, [NotebookProgressCallback()], **options)
     before = rows(notebook.sent[-1][2])
@@ -101,13 +101,13 @@ def test_an_evaluation_after_the_training_has_a_row_of_its_own(tmp_path, noteboo
     assert "after training" not in str(rows(notebook.sent[-1][2]))
 
 
-def test_an_evaluation_shows_its_table_once(tmp_path, notebook):
+def test_notebook_evaluation_shows_its_table_once(tmp_path, notebook):
     make_trainer(tmp_path, [NotebookProgressCallback()], disable_tqdm=False).evaluate()
     assert len({display for display, _, _ in notebook.sent}) == 1
     assert notebook.sent[-1][2].count("Validation Loss") == 1
 
 
-def test_a_prediction_shows_no_table_of_the_training(tmp_path, notebook):
+def test_notebook_prediction_shows_no_training_table(tmp_path, notebook):
     made = trained(tmp_path, [NotebookProgressCallback()], disable_tqdm=False)
     assert "<table" in notebook.sent[-1][2]
     notebook.sent.clear()
@@ -118,7 +118,7 @@ def test_a_prediction_shows_no_table_of_the_training(tmp_path, notebook):
         assert "<table" not in page
 
 
-def test_several_sets_are_in_one_row(notebook):
+def test_notebook_several_sets_share_a_row(notebook):
     args = SimpleNamespace(eval_strategy="steps", disable_tqdm=False)
     callback, state = NotebookProgressCallback(), TrainerState(max_steps=4, global_step=2)
     callback.on_train_begin(args, state, CONTROL)
@@ -146,7 +146,7 @@ def test_notebook_table_is_quiet_where_it_is_not_wanted(tmp_path, notebook):
     assert notebook.sent == []
 
 
-def test_only_the_kernel_of_a_notebook_has_it_by_itself(tmp_path, monkeypatch):
+def test_notebook_table_is_default_only_in_a_notebook_kernel(tmp_path, monkeypatch):
     def bars():
         callbacks = make_trainer(tmp_path, disable_tqdm=False).callback_handler.callbacks
         return [type(one) for one in callbacks if isinstance(one, ProgressCallback)]
@@ -159,7 +159,7 @@ def test_only_the_kernel_of_a_notebook_has_it_by_itself(tmp_path, monkeypatch):
     assert bars() == [NotebookProgressCallback] == [default_progress_callback()]
 
 
-def test_a_real_kernel_shows_the_table(tmp_path):
+def test_notebook_kernel_shows_the_table(tmp_path):
     """Nothing but a Trainer in a cell: it finds by itself that it is in a notebook."""
     cell = f"""
 import sys

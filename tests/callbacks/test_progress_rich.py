@@ -36,7 +36,7 @@ class Slow(TrainerCallback):
             time.sleep(0.01)
 
 
-def test_a_training_shows_steps_times_losses_and_speed(tmp_path):
+def test_rich_progress_shows_steps_times_losses_and_speed(tmp_path):
     console = screen()
     trainer = trained(tmp_path, [RichProgressCallback(console=console), Slow(console)], **EVALUATED)
     shown = text_of(console)
@@ -96,7 +96,7 @@ def test_strange_logs_are_no_markup(tmp_path):
 
 
 @pytest.mark.parametrize("total", [16, 100_000])
-def test_a_narrow_terminal_keeps_bar_steps_and_remaining_time(tmp_path, total):
+def test_rich_narrow_terminal_keeps_bar_steps_and_remaining_time(tmp_path, total):
     """In 80 columns nothing is cut off and nothing is wrapped; what stands beside the bar is
     left out.
     """

@@ -34,7 +34,7 @@ def test_names_stand_for_the_callbacks_of_the_reference(report_to):
     assert ours == [cls.__name__ for cls in get_reporting_integration_callbacks(report_to)]
 
 
-def test_all_and_none_may_be_in_a_list(installed):
+def test_report_to_accepts_all_and_none_in_a_list(installed):
     installed("tensorboard", "wandb")
     names = ["TensorBoardCallback", "WandbCallback"]
     assert [cls.__name__ for cls in reporting_callbacks("all")] == names
@@ -45,14 +45,14 @@ def test_all_and_none_may_be_in_a_list(installed):
     assert reporting_callbacks(["none"]) == []
 
 
-def test_every_documented_name_stands_for_a_callback_and_has_a_package():
+def test_report_to_documented_names_have_a_callback_and_a_package():
     assert set(availability.TRACKERS) == set(INTEGRATION_TO_CALLBACK) - {"neptune"}
     for name, (_, cls, _) in availability.TRACKERS.items():
         assert issubclass(getattr(callbacks, cls), LoggerCallback)
         assert getattr(callbacks, cls).platform == name
 
 
-def test_all_takes_only_what_is_installed_and_can_work(installed, monkeypatch):
+def test_report_to_all_includes_only_usable_trackers(installed, monkeypatch):
     installed()
     assert reporting_callbacks("all") == []
     installed(
@@ -75,7 +75,7 @@ def test_all_takes_only_what_is_installed_and_can_work(installed, monkeypatch):
     assert available_reporting_integrations() == ["azure_ml"]
 
 
-def test_all_takes_comet_with_a_key_or_offline(installed, monkeypatch):
+def test_report_to_all_includes_comet_with_a_key_or_offline(installed, monkeypatch):
     installed("comet_ml")
     monkeypatch.setenv("COMET_API_KEY", "key")
     assert available_reporting_integrations() == ["comet_ml"]
@@ -84,7 +84,7 @@ def test_all_takes_comet_with_a_key_or_offline(installed, monkeypatch):
     assert available_reporting_integrations() == ["comet_ml"]
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_and_all_others():
+def test_report_to_unknown_name_is_refused_with_suggestions():
     with pytest.raises(
         ValueError,
         match=r"'tensorbord'.*Did you mean 'tensorboard'\?.*azure_ml, .*wandb, all, none",

@@ -64,7 +64,7 @@ def test_fields_and_defaults_are_those_of_the_reference():
     assert mine == theirs
 
 
-def test_the_file_is_byte_for_byte_that_of_the_reference(tmp_path):
+def test_trainer_state_file_equals_the_reference_byte_for_byte(tmp_path):
     for module in (ours, reference):
         filled(module).save_to_json(str(tmp_path / f"{module.__name__}.json"))
     mine, theirs = (
@@ -77,7 +77,7 @@ def test_the_file_is_byte_for_byte_that_of_the_reference(tmp_path):
 
 
 @pytest.mark.parametrize(("writer", "reader"), [(ours, reference), (reference, ours), (ours, ours)])
-def test_each_reads_what_the_other_has_written(writer, reader, tmp_path):
+def test_trainer_state_is_exchanged_with_the_reference(writer, reader, tmp_path):
     path = tmp_path / "trainer_state.json"
     written = filled(writer)
     written.save_to_json(path)
@@ -105,7 +105,7 @@ def test_odd_histories_are_written_byte_for_byte_as_in_the_reference(tmp_path, e
 
 
 @pytest.mark.parametrize("index", [0, 1, -1])
-def test_an_entry_that_was_changed_after_a_save_is_saved_as_changed(tmp_path, index):
+def test_trainer_state_entry_changed_after_a_save_is_saved(tmp_path, index):
     state = TrainerState(
         log_history=[{"loss": float(step), "nested": {"step": step}} for step in range(3)]
     )
@@ -129,7 +129,7 @@ def test_numbers_of_numpy_and_torch_become_plain_ones(tmp_path):
     assert read == {"a": 0.5, "b": 3, "c": 2.5, "d": [1, 2], "p": str(tmp_path)}
 
 
-def test_a_value_without_json_form_is_named_and_the_old_file_stays(tmp_path):
+def test_trainer_state_value_without_json_form_is_named(tmp_path):
     path = tmp_path / "s.json"
     TrainerState(global_step=1).save_to_json(path)
     with pytest.raises(TypeError, match="of type object cannot be converted"):
@@ -138,7 +138,7 @@ def test_a_value_without_json_form_is_named_and_the_old_file_stays(tmp_path):
     assert os.listdir(tmp_path) == ["s.json"]
 
 
-def test_a_failure_in_writing_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_trainer_state_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "s.json"
     TrainerState(global_step=1).save_to_json(path)
 
@@ -160,7 +160,7 @@ DAMAGED = {
 }
 
 
-def test_a_damaged_file_is_named_with_the_reason(tmp_path):
+def test_trainer_state_damaged_file_is_named_with_the_reason(tmp_path):
     path = tmp_path / "trainer_state.json"
     for content, reason in DAMAGED.items():
         path.write_bytes(content)

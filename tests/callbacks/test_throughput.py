@@ -70,7 +70,7 @@ def test_speeds_are_in_the_history_and_in_the_logs_of_callbacks_that_were_there_
     assert not names & trainer.state.log_history[-1].keys()  # the summary of the run
 
 
-def test_the_speeds_fit_each_other_and_the_clock(tmp_path, monkeypatch):
+def test_throughput_speeds_agree_with_the_clock(tmp_path, monkeypatch):
     """20 ms a step; evaluations take far longer, and do not count."""
     callbacks = [Clock(monkeypatch), ThroughputCallback()]
     logs = training_logs(trained(tmp_path, callbacks, eval_strategy="steps", eval_steps=4))
@@ -108,7 +108,7 @@ def test_attention_on_the_cpu_is_counted_too():
     assert counter.get_total_flops() == 2 * one + 5 * one
 
 
-def test_a_step_that_fails_is_not_watched_any_longer(tmp_path):
+def test_throughput_failed_step_is_not_watched_further(tmp_path):
     """Else all that comes after it in the process would be slow."""
 
     class Fails(LanguageModel):
@@ -121,7 +121,7 @@ def test_a_step_that_fails_is_not_watched_any_longer(tmp_path):
     assert _get_current_dispatch_mode_stack() == before
 
 
-def test_the_share_is_never_above_one(tmp_path, caplog):
+def test_throughput_utilization_is_at_most_one(tmp_path, caplog):
     """A peak that the training exceeds is wrong: that is said once, and no share is logged."""
     with caplog.at_level(logging.WARNING):
         logs = training_logs(trained(tmp_path, [ThroughputCallback(peak_flops=1.0)]))
@@ -131,7 +131,7 @@ def test_the_share_is_never_above_one(tmp_path, caplog):
     assert "Set peak_flops of ThroughputCallback, which is 1.0" in caplog.text
 
 
-def test_the_share_is_that_of_the_given_peak(tmp_path):
+def test_throughput_utilization_uses_the_peak_passed_in(tmp_path):
     """A CPU has no known one."""
     for entry in training_logs(trained(tmp_path, [ThroughputCallback(peak_flops=1e12)])):
         assert entry["mfu"] == pytest.approx(entry["flops_per_second"] / 1e12, rel=1e-4)
@@ -150,7 +150,7 @@ def test_peaks_are_found_by_the_names_that_drivers_give():
 
 
 @pytest.mark.gpu(needs="memory of its own, and a peak that is known")
-def test_on_a_gpu_the_peak_is_known_and_not_passed(tmp_path):
+def test_throughput_gpu_peak_is_known_and_not_exceeded(tmp_path):
     callbacks = [ThroughputCallback(), MemoryCallback()]
     for entry in training_logs(trained(tmp_path, callbacks, use_cpu=False, bf16=True)):
         assert 0 < entry["device_memory_peak_gib"] < 10

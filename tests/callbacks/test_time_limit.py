@@ -34,7 +34,7 @@ NO_LIMITS = (
 )
 
 
-def test_a_time_is_read_as_people_write_it():
+def test_time_limit_reads_common_formats():
     """Others are refused with examples."""
     for seconds, forms in LIMITS.items():
         assert [seconds_of(form) for form in forms] == [seconds] * len(forms)
@@ -83,7 +83,7 @@ def test_time_limit_stops_and_saves_and_a_resumed_training_ends_with_the_same_bi
     assert history(resumed) == history(whole)
 
 
-def test_what_is_due_at_the_end_of_an_epoch_is_done_first(tmp_path, clock):
+def test_time_limit_runs_due_work_at_the_end_of_an_epoch_first(tmp_path, clock):
     """Also where it is evaluated and saved by epochs; after a stop in mid-epoch nothing is."""
     changes = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"}
     at_end = trained(tmp_path / "end", [clock, TimeLimitCallback("80min")], **changes)
@@ -100,7 +100,7 @@ def test_what_is_due_at_the_end_of_an_epoch_is_done_first(tmp_path, clock):
 
 
 @pytest.mark.parametrize("over_all_runs", [True, False])
-def test_the_time_of_earlier_runs_counts_if_asked_for(tmp_path, clock, over_all_runs):
+def test_time_limit_counts_earlier_runs_if_asked(tmp_path, clock, over_all_runs):
     changes = {"save_strategy": "steps", "save_steps": 4}
     trained(tmp_path, [clock, TimeLimitCallback("2h", over_all_runs=over_all_runs)], **changes)
     again = TimeLimitCallback("2h", over_all_runs=over_all_runs)
@@ -109,7 +109,7 @@ def test_the_time_of_earlier_runs_counts_if_asked_for(tmp_path, clock, over_all_
     assert again.elapsed == (7200 if over_all_runs else 4800)
 
 
-def test_the_checkpoint_is_there_and_complete_whatever_else_is_said_of_checkpoints(tmp_path, clock):
+def test_time_limit_checkpoint_is_complete_under_any_save_setting(tmp_path, clock):
     """`save_only_model`, `save_strategy="best"` and `save_total_limit=1` do not take away what
     to go on from.
     """

@@ -101,7 +101,7 @@ def weights(folder, library, run):
 
 
 @pytest.mark.parametrize(("case", "first", "second"), [*READ, *WRITTEN])
-def test_a_resumed_training_ends_as_one_without_a_break(folder, case, first, second):
+def test_adapter_exchange_resumption_is_exact(folder, case, first, second):
     """From the other library's checkpoint of the third of six steps, in a model whose weights began
     differently.
 
@@ -120,7 +120,7 @@ def test_a_resumed_training_ends_as_one_without_a_break(folder, case, first, sec
 
 
 @pytest.mark.parametrize(("case", "first", "second"), HALF_READ)
-def test_the_reference_takes_weights_alone_from_parts_of_version_1(folder, case, first, second):
+def test_adapter_exchange_reference_reads_weights_of_fsdp1_shards(folder, case, first, second):
     """From those that it wrote itself, too: ours give it the same numbers."""
     straight, found = (
         losses(folder, first, case),

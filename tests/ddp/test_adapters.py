@@ -44,7 +44,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("strategy", [*STRATEGIES, *DEEPSPEED])
-def test_all_adapters_go_on_as_if_never_stopped(folder, strategy):
+def test_adapters_resumption_is_exact(folder, strategy):
     """From a model whose adapters were others; which is active, and what is trained, is as before.
 
     Adapters begin differently in each process, and end as under DDP: what is sharded has no

@@ -39,7 +39,7 @@ def numbers(history: list[dict], *skipped: str) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != APART])
-def test_each_rank_sees_what_it_sees_in_the_reference(both, name):
+def test_batch_sharding_equals_the_reference_on_each_rank(both, name):
     """Samples and their order, in training and evaluation; losses, norms and weights to 1e-6; and
     the random state.
 
@@ -58,7 +58,7 @@ def test_each_rank_sees_what_it_sees_in_the_reference(both, name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_both_ranks_together_see_every_sample(ours, name):
+def test_batch_sharding_covers_every_sample(ours, name):
     """In the first epoch each training sample, and in each evaluation each sample once and in
     the result.
     """
@@ -81,7 +81,7 @@ def test_dispatched_data_is_read_by_the_first_process_alone(ours, name):
 
 
 @pytest.mark.parametrize("name", ["global order, apart", APART])
-def test_the_ranks_agree_on_the_order_although_their_generators_differ(ours, name):
+def test_batch_sharding_order_is_shared_although_generators_differ(ours, name):
     """No other rank sees what one sees of a whole round."""
     first, second = (rank[name]["trained"] for rank in ours)
     epoch = [(set(one), set(other)) for one, other in zip(first[:2], second[:2], strict=True)]
@@ -102,7 +102,7 @@ def test_gradients_are_exchanged_when_they_are_asked_to_be(both):
         assert all(one != other for one, other in zip(first, second, strict=True))
 
 
-def test_a_static_graph_is_recorded_in_the_first_pass_and_relied_on_later(ours):
+def test_static_graph_is_recorded_in_the_first_pass(ours):
     """DDP records while gradients are exchanged, so they are after the first micro-batch, and
     only then.
     """
@@ -149,7 +149,7 @@ def test_batches_of_any_shape_are_sent(ours):
             ]
 
 
-def test_an_error_of_the_reading_rank_is_raised_in_all(ours):
+def test_dispatch_error_of_the_reading_rank_is_raised_on_all(ours):
     first, second = (rank["sent"] for rank in ours)
     assert first["error"] == "OSError: the disk is gone"
     assert "dispatch_batches=True" in second["error"]

@@ -21,7 +21,7 @@ def run(tmp_path_factory):
     return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], said
 
 
-def test_both_stop_at_the_same_step_though_only_one_clock_says_so(run):
+def test_time_limit_of_one_rank_stops_both_at_the_same_step(run):
     folder, (first, second), said = run
     assert 0 < first["step"] == second["step"] < first["max_steps"]
     assert first["stopped"]
@@ -38,7 +38,7 @@ def test_callback_of_one_process_alone_reads_every_checkpoint(run):
     assert (first["read"], second["read"]) == ([[1, 2, 3], []], [[], [1, 2, 3]])
 
 
-def test_the_average_is_the_same_in_both_and_goes_on_exactly(run):
+def test_ema_is_equal_on_both_ranks_and_resumes_exactly(run):
     _, (first, second), _ = run
     assert first["average"] == second["average"] == first["whole_average"] == first["weights"]
 
@@ -63,7 +63,7 @@ def test_measurements_are_those_of_all_processes(run):
     assert (folder / "whole" / "report.html").exists()
 
 
-def test_both_choose_the_same_best_model_of_two_sets_and_leave_out_the_same_steps(run):
+def test_ranks_choose_the_same_best_model_and_skip_the_same_steps(run):
     _, (first, second), _ = run
     assert first["skipped"] == second["skipped"] == [5, 6]
     assert first["back"]
@@ -78,7 +78,7 @@ def test_both_choose_the_same_best_model_of_two_sets_and_leave_out_the_same_step
     assert (found["best"], found["step"]) == (max(means), means.index(max(means)) + 1)
 
 
-def test_a_loss_that_is_not_finite_in_one_process_is_counted_by_the_first(run):
+def test_nan_loss_of_another_rank_is_counted_by_the_first(run):
     _, _, said = run
     warning = (
         "1 of the 2 steps since the last log had a NaN or infinite loss, the first of them step 6"

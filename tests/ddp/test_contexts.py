@@ -58,7 +58,7 @@ def ranks(case: str) -> range:
 
 
 @pytest.mark.parametrize("case", [*PAIR, *OWN, *HEADS, *GRID])
-def test_the_numbers_are_those_of_one_process(results, case):
+def test_context_parallel_equals_one_process(results, case):
     """With accumulation and clipping, means and sums over labels, of which a process of four has
     none: to 1e-5.
 
@@ -83,7 +83,7 @@ def test_the_numbers_are_those_of_one_process(results, case):
 @pytest.mark.parametrize(
     ("case", "argument"), [("refused", "cp_size"), ("refused_heads", "sp_size")]
 )
-def test_what_only_a_batch_shows_is_refused_with_what_to_do(results, case, argument):
+def test_context_parallel_refuses_unsupported_batches_with_advice(results, case, argument):
     """The first batch ends the training of both processes, and attention is torch's own again."""
     expected = {
         "elsewhere": "the model has not called torch.nn.functional.scaled_dot_product_attention",
@@ -127,14 +127,14 @@ def test_evaluation_sees_whole_sequences_in_order(results, case):
 
 
 @pytest.mark.parametrize(("case", "share"), [("items", 0.51), ("grid_items", 0.26)])
-def test_the_model_is_sharded_over_those_that_share_sequences_too(results, case, share):
+def test_context_parallel_shards_the_model_over_its_ranks(results, case, share):
     sizes = [results(case, rank)["local_numel"] for rank in ranks(case)]
     assert results(single(case), "single")["local_numel"] == sum(sizes) == PARAMETERS
     assert max(sizes) < share * PARAMETERS
 
 
 @pytest.mark.parametrize("case", ["items", "grid_items", "heads_items"])
-def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
+def test_context_parallel_resumption_is_exact(results, case):
     """From the middle of a pass, in a model with other first weights."""
     for rank in ranks(case):
         goes_on(results(case, rank), (*NUMBERS, "tokens", "logits"))

@@ -36,7 +36,7 @@ def close(left, right):
 @pytest.mark.parametrize(
     ("name", "number"), KEPT, ids=[f"{name}, {RESUMED[name][number][:2]}" for name, number in KEPT]
 )
-def test_each_step_takes_the_samples_it_would_have_taken(report, name, number):
+def test_elastic_steps_take_the_same_samples(report, name, number):
     """Whatever number of processes, batch and accumulation that is; losses and weights are those
     of the whole.
     """
@@ -54,7 +54,7 @@ def test_each_step_takes_the_samples_it_would_have_taken(report, name, number):
     )
 
 
-def test_what_was_changed_is_said_once_and_undone(report):
+def test_elastic_resumption_reports_changes_once_and_undoes_them(report):
     """The arguments stay the user's."""
     changes = {"shuffled": "gradient_accumulation_steps=1 instead of 2", "by tokens": ""}
     changes["one batch a step"] = "per_device_train_batch_size=2 instead of 4"
@@ -68,7 +68,7 @@ def test_what_was_changed_is_said_once_and_undone(report):
         assert found["given"] == report[name]["whole"]["given"]
 
 
-def test_where_halves_are_added_up_the_bits_are_the_same(report):
+def test_elastic_sums_of_halves_are_exact(report):
     """The mean of two processes is that of two micro-batches."""
     found = report["one batch a step"]
     assert found["resumed"][0]["weights"] == found["whole"]["weights"]
@@ -77,7 +77,7 @@ def test_where_halves_are_added_up_the_bits_are_the_same(report):
 @pytest.mark.parametrize(
     ("number", "again"), [(0, False), (1, True)], ids=["three processes", "another batch"]
 )
-def test_where_it_cannot_be_kept_it_is_said(report, number, again):
+def test_elastic_resumption_reports_a_batch_that_cannot_be_kept(report, number, again):
     """No sample of the epoch is left out, and none seen twice but those that are named."""
     whole, resumed = report["shuffled"]["whole"], report["other steps"]["resumed"][number]
     (warned,) = resumed["warned"]
@@ -91,7 +91,7 @@ def test_where_it_cannot_be_kept_it_is_said(report, number, again):
     assert first == epoch[0 if again else 24 :][: len(first)]
 
 
-def test_a_training_may_move_about(report):
+def test_elastic_training_may_change_processes_repeatedly(report):
     """From two processes to one, to four, and back, with the same arguments all the time: the
     global batch stays.
     """

@@ -39,7 +39,7 @@ def seen(two_ranks):
 
 
 @pytest.mark.parametrize("case", JOBS)
-def test_the_bytes_of_parameters_and_optimizer_states_and_gradients(case, seen):
+def test_estimated_bytes_of_parameters_states_and_gradients_match(case, seen):
     """Local parts of DTensors, of flat parameters, or whole tensors; buckets; between steps, and
     before them.
     """
@@ -54,7 +54,7 @@ def test_the_bytes_of_parameters_and_optimizer_states_and_gradients(case, seen):
 
 
 @pytest.mark.parametrize("case", JOBS)
-def test_the_bytes_of_each_kind_of_collective_in_a_step(case, seen):
+def test_estimated_bytes_of_each_collective_match_a_step(case, seen):
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     expected = dict.fromkeys(kinds, 0)
     for collective in estimated(case).traffic:

@@ -76,7 +76,7 @@ def test_torchmetrics_are_exact(ranks, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_loss_is_the_same_everywhere(ranks, kind):
+def test_evaluation_loss_is_equal_on_all_ranks(ranks, kind):
     for count in lengths(len(ranks), kind):
         ways = ("function", "torchmetrics") if kind == "list" else ("torchmetrics",)
         found = [rank[f"{kind} of {count}"] for rank in ranks]
@@ -86,7 +86,7 @@ def test_the_loss_is_the_same_everywhere(ranks, kind):
         assert len(losses) == 1
 
 
-def test_the_loss_and_the_arrays_are_those_of_the_reference(two_ranks):
+def test_evaluation_loss_and_arrays_equal_the_reference(two_ranks):
     """Its own two processes, bit for bit."""
     pytest.importorskip("transformers")
     reference, ours = (

@@ -74,7 +74,7 @@ def faults(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_others_end_and_name_the_first_error(faults, scenario):
+def test_failed_rank_ends_the_others_with_its_error(faults, scenario):
     """No launcher ends the other processes, or their workers: gloo notices that a process is
     gone.
     """
@@ -114,7 +114,7 @@ def output_of(faults, scenario):
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_a_decision_of_one_process_names_switch_and_callback(faults, switch):
+def test_decision_of_one_rank_names_switch_and_callback(faults, switch):
     """Both end; process 0 hosts the store, so that the other one may not hear the reason before
     it is closed.
     """
@@ -127,7 +127,7 @@ def test_a_decision_of_one_process_names_switch_and_callback(faults, switch):
     assert cause in output[0]
 
 
-def test_a_decision_of_one_process_outside_of_callbacks_names_the_switch(faults):
+def test_decision_of_one_rank_outside_of_callbacks_names_the_switch(faults):
     codes, output = output_of(faults, "decided_outside")
     assert codes == [1, 1]
     assert (
@@ -136,7 +136,7 @@ def test_a_decision_of_one_process_outside_of_callbacks_names_the_switch(faults)
     )
 
 
-def test_a_decision_to_stop_in_one_process_is_named_also_where_a_checkpoint_is_due(faults):
+def test_decision_to_stop_of_one_rank_is_named_when_a_checkpoint_is_due(faults):
     """Where a training ends decides how the checkpoint is written, in which the others take
     part.
     """
@@ -148,7 +148,7 @@ def test_a_decision_to_stop_in_one_process_is_named_also_where_a_checkpoint_is_d
     )
 
 
-def test_a_decision_of_another_process_is_named_before_the_timeout(faults):
+def test_decision_of_another_rank_is_named_before_the_timeout(faults):
     """Process 0 may be late, so the other one warns, and fails only at the timeout."""
     codes, output = output_of(faults, "decided_by_other")
     assert codes == [1, 1]
@@ -162,7 +162,7 @@ def test_a_decision_of_another_process_is_named_before_the_timeout(faults):
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_a_decision_of_all_processes_is_followed(faults, switch):
+def test_decision_of_all_ranks_is_followed(faults, switch):
     """The control, in which process 0 takes its time: the other one waits for it."""
     codes, output = output_of(faults, f"{switch}_together")
     assert codes == [0, 0], output
@@ -199,7 +199,7 @@ DIFFERENT = {
 }
 
 
-def test_what_differs_is_named_in_all_processes_before_the_first_step(together):
+def test_differences_between_ranks_are_named_before_the_first_step(together):
     first, second = (rank["mismatches"] for rank in together)
     assert first == second
     assert first.pop("may_differ") == []  # what is about one process alone
@@ -250,7 +250,7 @@ def test_streams_that_are_the_same_are_read_in_silence(together):
         assert rank["uneven"]["evaluated_same"] == [13, []]
 
 
-def test_an_evaluation_takes_what_all_have(together):
+def test_evaluation_uses_batches_that_all_ranks_have(together):
     first, second = (rank["uneven"] for rank in together)
     assert first["evaluated"] == second["evaluated"]
     assert first["evaluated"][0] == 16
@@ -260,7 +260,7 @@ def test_an_evaluation_takes_what_all_have(together):
     assert "Predictions and metrics leave out the remaining samples." in first["evaluated"][1][0]
 
 
-def test_an_error_in_all_processes_at_once_is_their_own(together):
+def test_error_on_all_ranks_at_once_is_their_own(together):
     """The script catches it, and continues: twice more, in the same process group."""
     for number, rank in enumerate(together):
         assert rank["ends"]["other class"] == ["ArithmeticError", f"of {number}"]
@@ -268,7 +268,7 @@ def test_an_error_in_all_processes_at_once_is_their_own(together):
         assert rank["ends"]["steps"] == [8, 8]
 
 
-def test_an_error_that_may_be_of_torch_names_the_one_before(together):
+def test_error_of_torch_names_the_earlier_error(together):
     """The control of the test above: both processes raise a `RuntimeError`, and one of them is
     the first.
     """

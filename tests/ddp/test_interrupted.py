@@ -51,7 +51,7 @@ def faults(tmp_path_factory):
 @pytest.mark.parametrize(
     ("place", "same"), [("forward", "given"), ("backward", "given"), ("smaller", "small")]
 )
-def test_both_start_again_when_one_runs_out_of_memory(faults, place, same):
+def test_out_of_memory_on_one_rank_restarts_both(faults, place, same):
     """In its third step; the end is that of a training with the smaller batch, gradients averaged
     by DDP itself.
 
@@ -85,7 +85,7 @@ def stopped(tmp_path_factory):
 
 
 @pytest.mark.parametrize("scenario", ENDED)
-def test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits(stopped, scenario):
+def test_interruption_of_one_rank_stops_both_and_resumes_exactly(stopped, scenario):
     """Rank 1 gets the signal in step 4, or in the evaluation of step 3; both hear of it soon,
     and end with an error.
     """
@@ -106,7 +106,7 @@ def test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits(stopped, scen
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_torchrun_itself(tmp_path, number):
+def test_signal_to_torchrun_stops_with_a_checkpoint(tmp_path, number):
     """It passes it on to all, and they save before it loses patience."""
     code, said = launch("endless", tmp_path, NUMBER=str(int(number)))
     assert code not in (0, None)

@@ -53,7 +53,7 @@ def pair(folder):
 
 
 @pytest.mark.parametrize("name", TOGETHER)
-def test_each_process_knows_its_place(pair, name):
+def test_launched_ranks_know_their_place(pair, name):
     """So does Lightning, which is told, and has no launcher of its own at work; and so does
     `accelerate`.
     """
@@ -87,7 +87,7 @@ def test_launched_processes_train_and_predict_together(pair, name):
 
 
 @pytest.mark.parametrize("name", TOGETHER)
-def test_the_group_is_made_with_the_arguments_and_their_timeout(pair, name):
+def test_process_group_is_created_with_the_arguments_and_their_timeout(pair, name):
     """The variables of torchrun are there then, for code that reads them."""
     for rank, seen in enumerate(pair(name)):
         assert seen["joined"]
@@ -106,7 +106,7 @@ def test_launched_processes_see_what_the_reference_sees(folder, pair, name):
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_a_job_without_srun_trains_in_one_process(folder, pair, name):
+def test_slurm_job_without_srun_trains_in_one_process(folder, pair, name):
     """Where it would wait for the others for ever; and it is said to the one that may have been
     forgotten.
     """
@@ -117,7 +117,7 @@ def test_a_job_without_srun_trains_in_one_process(folder, pair, name):
     assert (folder / "said.txt").read_text().count("Put srun before the command") == 2
 
 
-def test_a_timeout_that_comes_too_late_is_said(folder):
+def test_ddp_timeout_set_too_late_warns(folder):
     """Of a group that the script has made itself, with another one."""
     said = (folder / "said.txt").read_text()
     assert said.count("ddp_timeout=77 has no effect: the process group exists already") == 2

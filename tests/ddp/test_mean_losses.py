@@ -26,6 +26,6 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("divided", ["4 x 1", "2 x 2"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_two_processes_make_the_step_of_one_batch(found, whole, strategy, divided):
+def test_mean_losses_of_two_processes_equal_one_batch(found, whole, strategy, divided):
     for step, expected in zip(found[f"{strategy}, {divided}"], whole, strict=True):
         assert step == pytest.approx(expected, rel=1e-5)

@@ -27,7 +27,7 @@ def both(two_ranks):
 
 
 @pytest.mark.parametrize("name", ["words", "accumulated", "sharded"])
-def test_the_same_training_as_in_one_process(alone, both, name):
+def test_module_training_equals_one_process(alone, both, name):
     """Each token counts the same over processes and batches; DDP, with accumulation, and sharded
     (made when needed).
     """
@@ -39,19 +39,19 @@ def test_the_same_training_as_in_one_process(alone, both, name):
     assert first["sharded"] == (name == "sharded")
 
 
-def test_without_the_other_process_it_is_another(alone, tmp_path):
+def test_module_without_the_other_process_differs(alone, tmp_path):
     """Negative control: half of the batch makes other weights."""
     assert words(4, tmp_path)["weights"] != pytest.approx(alone["weights"], abs=1e-3)
 
 
-def test_what_is_saved_is_whole(both):
+def test_module_saves_whole_weights(both):
     whole = {key: value.shape for key, value in Words().state_dict().items()}
     for name in ("ddp", "sharded"):
         weights = load_file(both.folder / name / "saved" / "model.safetensors")
         assert {key: value.shape for key, value in weights.items()} == whole
 
 
-def test_each_sample_is_evaluated_once(both):
+def test_module_evaluates_each_sample_once(both):
     """Eleven samples in rounds of eight, and three: what fills up the rounds does not count."""
     expected = evaluated(4)
     first, second = (rank["evaluated"] for rank in both.ranks)
@@ -80,7 +80,7 @@ def test_tuples_and_a_loss_function(both, name):
     )
 
 
-def test_any_module_goes_on_exactly(both):
+def test_module_resumption_is_exact(both):
     """The generators of both processes, the position in the data, and gradients that are not
     stepped with yet.
     """
@@ -94,7 +94,7 @@ def test_any_module_goes_on_exactly(both):
     assert [name for name, values in first["resumed"].items() if values != first["whole"]] == []
 
 
-def test_both_processes_go_on_from_folders(both):
+def test_module_resumption_from_folders_on_both_ranks(both):
     """Of `lightning.Trainer` and of the facade; without the generators of each process other
     weights would come out.
     """

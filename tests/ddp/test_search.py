@@ -31,7 +31,7 @@ def test_half_of_the_trials_are_pruned_and_both_processes_stop_at_the_same_steps
     assert first["folders"] == ["run-0", "run-2", "run-4"]  # those of pruned trials are removed
 
 
-def test_every_process_gets_the_best_run_and_holds_the_best_model(run):
+def test_search_best_run_and_model_are_on_every_process(run):
     first, second = (rank["halves"] for rank in run)
     assert first["best"] == second["best"]
     assert first["best"][1] == min(first["values"][::2])
@@ -40,12 +40,12 @@ def test_every_process_gets_the_best_run_and_holds_the_best_model(run):
     assert first["evaluated"] == second["evaluated"]
 
 
-def test_all_stop_when_the_time_is_up(run):
+def test_search_timeout_stops_all_processes(run):
     assert run[0]["stopped"]["late"] == run[1]["stopped"]["late"]
     assert run[0]["stopped"]["late"][0] == "0"
 
 
-def test_a_failure_in_one_process_is_one_of_the_trial(run):
+def test_search_failure_in_one_process_fails_the_trial(run):
     """If it is in `catch` the search goes on, in both; else it ends in both, and each says why."""
     first, second = (rank["stopped"] for rank in run)
     assert first["states"] == ["COMPLETE", "FAIL", "COMPLETE"]
@@ -60,7 +60,7 @@ def test_a_failure_in_one_process_is_one_of_the_trial(run):
     assert second["error"] == "ArithmeticError: one process only"
 
 
-def test_one_that_fails_while_the_other_waits_for_it_ends_both(tmp_path):
+def test_search_failure_while_another_rank_waits_ends_both(tmp_path):
     """There is no going on, as the other cannot be called back from its exchange of gradients."""
     script = SCRIPT.with_name("search_alone_script.py")
     codes, said = forked_ranks(script, log=tmp_path / "log.txt", seconds=SECONDS)

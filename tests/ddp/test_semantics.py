@@ -66,7 +66,7 @@ def test_streams_are_dealt_out_as_in_the_reference(both):
 @pytest.mark.parametrize(
     "name", ["unused", "by default", "buffers", "own buffers", "pretrained", "checkpointed"]
 )
-def test_ddp_does_what_it_does_in_the_reference(both, name):
+def test_ddp_equals_the_reference(both, name):
     """With the same options, to the same weights."""
     for expected, actual in zip(*both("of_ddp"), strict=True):
         assert_same_training(expected[name], actual[name])
@@ -90,7 +90,7 @@ def test_who_logs_and_saves_and_how_loud(both, what, local):
 
 
 @pytest.mark.parametrize(("what", "local"), OF_PLACE)
-def test_each_machine_has_the_files_it_has_in_the_reference(folder, both, what, local):
+def test_saved_files_on_each_machine_equal_the_reference(folder, both, what, local):
     """Where machines have disks of their own, too: all of them, or the first one, with the
     states of all processes.
     """
@@ -131,7 +131,7 @@ def test_four_processes_train_as_one_does(four, alone):
             assert rank["weights"][name] == pytest.approx(values, rel=0, abs=1e-5)
 
 
-def test_the_best_model_is_loaded_in_all_of_them_and_saved_whole(folder, four):
+def test_best_model_is_loaded_on_all_ranks_and_saved_whole(folder, four):
     """The best one is that of step 4, by its metric, and not the last one."""
     weights, best, last = (
         {

@@ -18,7 +18,7 @@ def without_padding(row: list[int]) -> list[int]:
     return kept
 
 
-def test_every_sample_is_generated_for_once_and_in_order(two_ranks):
+def test_seq2seq_generates_for_every_sample_once_in_order(two_ranks):
     """Compared with what the same model generates for one sample after the other."""
     first, second = two_ranks(OURS, "seq2seq").ranks
     assert first == second
@@ -37,7 +37,7 @@ def test_every_sample_is_generated_for_once_and_in_order(two_ranks):
     )
 
 
-def test_all_sequences_of_a_sample_are_kept(two_ranks):
+def test_seq2seq_keeps_all_sequences_of_a_sample(two_ranks):
     """And of the samples that only fill up the last round none; 5.3.0 has the same in front."""
     expected, actual = (
         two_ranks(REFERENCE, "seq2seq").ranks[0],
@@ -49,7 +49,7 @@ def test_all_sequences_of_a_sample_are_kept(two_ranks):
     assert [without_padding(row) for row in actual["several"]] == wanted[: 2 * SAMPLES]
 
 
-def test_the_reference_gives_the_same_and_some_samples_twice(two_ranks):
+def test_seq2seq_reference_generates_some_samples_twice(two_ranks):
     """5.3.0 leaves in the predictions what only fills up the last round; without that they are
     ours.
     """
@@ -67,7 +67,7 @@ def test_the_reference_gives_the_same_and_some_samples_twice(two_ranks):
     )
 
 
-def test_two_ranks_that_share_the_weights_generate_the_same(two_ranks):
+def test_seq2seq_ranks_that_share_weights_generate_the_same(two_ranks):
     """With `fully_shard` no rank has the embeddings for itself, and all have to generate as long
     as the longest one.
     """

@@ -58,7 +58,7 @@ def results(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", *EXACT])
-def test_the_numbers_are_those_of_one_process(results, strategy):
+def test_fsdp_equals_one_process(results, strategy):
     """With accumulation, clipping, weight decay and tied weights: losses, norms and evaluations
     to 1e-5.
     """
@@ -106,7 +106,7 @@ def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(resu
 
 
 @pytest.mark.parametrize("strategy", [*EXACT, *HALF])
-def test_each_process_has_a_part_of_the_parameters(results, strategy):
+def test_fsdp_process_has_a_part_of_the_parameters(results, strategy):
     """Negative control: under DDP each has all."""
     sizes = [results(strategy, rank)["local_numel"] for rank in (0, 1)]
     assert all(size < 0.6 * PARAMETERS for size in sizes)
@@ -158,7 +158,7 @@ def test_parts_are_written_by_all_processes_and_read_by_one(results, strategy, t
 @pytest.mark.parametrize(
     "strategy", ["fsdp1", "fsdp2", "fsdp1_flat", *PARTS, "fsdp2_rules", *MUON[1:]]
 )
-def test_a_stopped_training_goes_on_as_if_never_stopped(results, strategy):
+def test_fsdp_resumption_is_exact(results, strategy):
     """From the middle of a pass, in a model with other first weights; the best model is loaded
     at the end.
     """
@@ -232,7 +232,7 @@ def contents(checkpoint: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2", *PARTS])
-def test_a_training_goes_on_while_a_checkpoint_is_written(written, strategy):
+def test_fsdp_training_continues_during_a_save(written, strategy):
     """Until the step after it has ended no process may write; it is there for the next one, as
     if written at once.
     """
@@ -253,7 +253,7 @@ def test_a_training_goes_on_while_a_checkpoint_is_written(written, strategy):
         assert len(contents(now)) >= 7
 
 
-def test_without_copies_a_checkpoint_would_hold_later_weights(written):
+def test_fsdp_checkpoint_without_copies_holds_later_weights(written):
     """Negative control: all but the last one, which no step follows."""
     folders = [written.folder / "fsdp2_parts" / kind for kind in ("alive", "now")]
     changed = [
@@ -264,14 +264,14 @@ def test_without_copies_a_checkpoint_would_hold_later_weights(written):
     assert changed == [2, 4]
 
 
-def test_an_error_of_one_process_is_raised_in_both_by_the_next_save(written):
+def test_fsdp_save_error_of_one_process_is_raised_on_both(written):
     for rank in (0, 1):
         found = written("fsdp2_parts", "refused", rank)
         assert (found["error"], found["step"], found["there"]) == ("not yours", 4, [[]])
     assert [path.name for path in (written.folder / "fsdp2_parts" / "refused").iterdir()] == []
 
 
-def test_a_full_disk_of_one_process_is_a_warning_in_both(written):
+def test_fsdp_full_disk_of_one_process_warns_on_both(written):
     for rank in (0, 1):
         found = written("fsdp2_parts", "full", rank)
         assert (found["error"], found["step"], found["there"]) == (None, 6, [[], []])
@@ -281,7 +281,7 @@ def test_a_full_disk_of_one_process_is_a_warning_in_both(written):
     assert (written.folder / "log.txt").read_text().count("No checkpoint was written") == 2
 
 
-def test_a_kill_while_parts_are_written_leaves_the_checkpoint_before(written, tmp_path):
+def test_fsdp_kill_during_a_save_leaves_the_previous_checkpoint(written, tmp_path):
     """From which a training, in a model with other first weights, goes on to the same end."""
     started = {"log": tmp_path / "log.txt", "seconds": 240}
     codes, said = forked_ranks(SCRIPT, str(tmp_path), "killed:fsdp2_parts", **started)

@@ -47,7 +47,7 @@ def ranks(case: str) -> range:
 
 
 @pytest.mark.parametrize("case", [*PAIR, *GRID, *LANGUAGE_MODELS])
-def test_the_numbers_are_those_of_one_process(results, case):
+def test_tensor_parallel_equals_one_process(results, case):
     """With accumulation, clipping, dropout, tied weights and labels of other numbers: losses and
     norms to 1e-5.
 
@@ -84,7 +84,7 @@ def test_float16_scales_its_losses_and_leaves_out_the_same_steps_everywhere(resu
 @pytest.mark.parametrize(
     ("case", "share"), [("sequence", 0.55), ("method", 0.65), ("grid", 0.3), ("grid_fsdp", 0.3)]
 )
-def test_each_process_has_a_part_of_the_parameters(results, case, share):
+def test_tensor_parallel_process_has_a_part_of_the_parameters(results, case, share):
     sizes = [results(case, rank)["local_numel"] for rank in ranks(case)]
     assert results(alone(case), "single")["local_numel"] == PARAMETERS
     assert max(sizes) < share * PARAMETERS
@@ -92,7 +92,7 @@ def test_each_process_has_a_part_of_the_parameters(results, case, share):
 
 
 @pytest.mark.parametrize("case", ["dropout", "grid", "grid_parts"])
-def test_a_stopped_training_goes_on_as_if_never_stopped(results, case):
+def test_tensor_parallel_resumption_is_exact(results, case):
     """From the middle of a pass, in a model with other first weights; the best model is loaded
     at the end.
     """

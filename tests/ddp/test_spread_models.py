@@ -66,7 +66,7 @@ def test_spread_models_train_as_in_one_process_and_are_saved_whole(folder: Path,
     assert all(bool((model[name] == resumed[name]).all()) for name in model)
 
 
-def test_a_model_that_5_3_has_split_into_plain_tensors_is_refused(tmp_path):
+def test_model_split_into_plain_tensors_by_5_3_is_refused(tmp_path):
     model = torch.nn.Linear(2, 2)
     vars(model)["_tp_size"] = 2
     with pytest.raises(ValueError, match=r"into plain tensors.*tp_size"):

@@ -92,7 +92,7 @@ def test_trains_as_one_process(runs: Runs, way: str) -> None:
         }, "each sample once"
 
 
-def test_other_batches_make_other_weights(runs: Runs) -> None:
+def test_model_parallel_other_batches_give_other_weights(runs: Runs) -> None:
     """Negative control."""
     first, second = (runs(way)[0]["result"] for way in ("alone", "alone, large batches"))
     assert first != pytest.approx(second, abs=1e-2)
@@ -115,7 +115,7 @@ def test_processes_with_parts_of_a_layer_read_the_same(
             assert rank["batches"][name][:whole_rounds] == alone[name][share::count][:whole_rounds]
 
 
-def test_a_model_that_is_not_split_is_refused(runs: Runs) -> None:
+def test_model_parallel_refuses_a_model_that_is_not_split(runs: Runs) -> None:
     """`ModelParallelStrategy()` takes all processes of a machine for parts of each layer."""
     for said in runs("refused"):
         assert "tensor_parallel_size=2, but no layer of Sequential is split" in str(said)
@@ -129,7 +129,7 @@ def test_schedule_that_follows_the_loss_has_one_rate_in_all_processes(runs: Runs
     assert first["result"] == second["result"], "the models are one"
 
 
-def test_a_checkpoint_without_optimizer_states_is_reported(runs: Runs) -> None:
+def test_model_parallel_checkpoint_without_optimizer_states_warns(runs: Runs) -> None:
     """Written in the first batch; Lightning's own errors are an IndexError and missing keys."""
     for logged in runs("without states"):
         for way, strategy in (

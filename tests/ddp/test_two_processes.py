@@ -30,7 +30,7 @@ def assert_close(expected: list[dict], actual: list[dict]) -> None:
 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, "half"])
-def test_two_ranks_train_as_two_ranks_of_the_reference(two_ranks, scenario):
+def test_ddp_two_ranks_equal_two_of_the_reference(two_ranks, scenario):
     """Accumulation with a remainder and dropout: losses, norms, rates, evaluation losses and
     weights to 1e-6.
     """
@@ -44,7 +44,7 @@ def test_two_ranks_train_as_two_ranks_of_the_reference(two_ranks, scenario):
     assert len(set(losses)) == len(losses)
 
 
-def test_two_ranks_leave_out_the_same_steps(two_ranks):
+def test_ddp_ranks_skip_the_same_steps(two_ranks):
     """Of a training in float16: those whose gradients are infinite on one of them; the learning
     rate waits for both.
     """
@@ -60,7 +60,7 @@ def test_two_ranks_leave_out_the_same_steps(two_ranks):
     assert two_ranks(OURS, "half").ranks[0]["scaler"]["scale"] == 2.0 ** (20 - finite.count(False))
 
 
-def test_two_ranks_of_a_compiled_model_train_in_float16_as_those_of_the_model_do(two_ranks):
+def test_ddp_compiled_model_in_float16_equals_the_model(two_ranks):
     """The norms of the gradients, which are clipped, are without the loss scale, and the same
     steps are left out.
     """
@@ -74,7 +74,7 @@ def test_two_ranks_of_a_compiled_model_train_in_float16_as_those_of_the_model_do
 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, "half"])
-def test_both_ranks_end_with_the_same_weights(two_ranks, scenario):
+def test_ddp_ranks_end_with_the_same_weights(two_ranks, scenario):
     """Bit for bit; and they log the same numbers."""
     first, second = two_ranks(OURS, scenario).ranks
     assert first["weights"] == second["weights"]
@@ -83,7 +83,7 @@ def test_both_ranks_end_with_the_same_weights(two_ranks, scenario):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_one_checkpoint_is_saved(two_ranks, scenario):
+def test_ddp_saves_one_checkpoint(two_ranks, scenario):
     """One folder is left, and it is whole."""
     run = two_ranks(OURS, scenario)
     first = run.ranks[0]

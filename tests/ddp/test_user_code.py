@@ -66,7 +66,7 @@ def test_own_step_around_the_wrapper_drifts_apart(seen):
         assert first != second
 
 
-def test_each_override_and_callback_gets_the_model_it_gets_in_transformers(seen):
+def test_user_code_receives_the_same_model_as_in_transformers(seen):
     """The wrapped model where gradients are made, the user's own in evaluations and callbacks."""
     ours, reference = (
         seen(library)[0]["handed over"] for library in ("lightrainer", "transformers")

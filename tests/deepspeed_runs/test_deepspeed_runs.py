@@ -101,7 +101,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 @pytest.mark.parametrize("way", EXACT)
-def test_two_processes_have_the_numbers_of_a_plain_training(results, way):
+def test_deepspeed_two_processes_equal_a_plain_training(results, way):
     """With accumulation, a shorter last step, clipping, weight decay, tied weights: losses,
     norms, evaluations.
     """
@@ -118,7 +118,7 @@ def test_norms_are_those_before_clipping_also_where_nothing_is_clipped(results):
     assert min(results("stage2")["grad_norm"]) > 0.5  # where it clips
 
 
-def test_a_model_can_be_trained_again(results):
+def test_deepspeed_model_trains_twice(results):
     """With a new engine, where the one before has left its parameters apart."""
     assert results("stage3")["again"] == pytest.approx(results("stage3", 1)["again"], rel=1e-5)
     assert results("stage3")["again"] < sum(results("stage3")["loss"]) / 6
@@ -142,7 +142,7 @@ def test_steps_whose_gradients_overflow_are_left_out(results):
 
 
 @pytest.mark.parametrize("way", [*EXACT, *HALF])
-def test_every_rank_predicts_all_in_order_and_its_callbacks_hear_everything(results, way):
+def test_deepspeed_predictions_and_events_on_every_rank(results, way):
     """Only stage 3 takes parameters apart."""
     for rank in (0, 1):
         found = results(way, rank=rank)
@@ -168,7 +168,7 @@ def test_saved_models_are_whole(results, way):
 
 
 @pytest.mark.parametrize("way", RESUMED)
-def test_a_stopped_training_goes_on_as_if_never_stopped(results, way):
+def test_deepspeed_resumption_is_exact(results, way):
     """From the middle of a pass, in a model with other first weights; the best model is loaded
     at the end.
     """
@@ -181,7 +181,7 @@ def test_a_stopped_training_goes_on_as_if_never_stopped(results, way):
         assert all(torch.equal(left[name], right[name]) for name in left)
 
 
-def test_another_number_of_processes_goes_on(results):
+def test_deepspeed_resumes_with_another_number_of_processes(results):
     """With the states of the optimizer, in another stage too; the best model, which others
     wrote, is loaded then.
     """
@@ -192,14 +192,14 @@ def test_another_number_of_processes_goes_on(results):
     close(results("bf16"), results("bf16-2-bf16_3", 1), 1e-2)
 
 
-def test_a_plain_training_goes_on_from_converted_states(results):
+def test_deepspeed_converted_states_resume_without_deepspeed(results):
     """In as many processes as had written them, and in one."""
     for processes in (1, 2):
         close(results("stage3"), results("converted-2-plain", processes), 1e-5)
         assert results("converted-2-plain", processes)["strategy"] != results("stage3")["strategy"]
 
 
-def test_each_process_writes_its_part_and_the_first_one_all_else(results):
+def test_deepspeed_process_writes_its_part_and_the_first_the_rest(results):
     folder = results.folder / "2" / "stage2"
     assert sorted(path.name for path in folder.iterdir()) == [
         "checkpoint-2",
@@ -249,7 +249,7 @@ def test_weights_can_be_left_in_parts(results):
 
 
 @pytest.mark.parametrize("way", COMPARED)
-def test_the_numbers_are_those_of_the_reference(results, way):
+def test_deepspeed_equals_the_reference(results, way):
     """Bit for bit, with optimizer and schedule of DeepSpeed's, of the Trainer's, and one of each.
 
     The reference logs the rate of the next step where DeepSpeed makes optimizer or schedule; here
@@ -263,7 +263,7 @@ def test_the_numbers_are_those_of_the_reference(results, way):
     assert found["learning_rate"][shift:] == pytest.approx(expected["learning_rate"][: 15 - shift])
 
 
-def test_one_process_goes_on_from_two_of_the_reference(results):
+def test_deepspeed_one_process_resumes_two_of_the_reference(results):
     """The reference leaves the schedule in the states of DeepSpeed."""
     expected, found = results("reference-its_optimizer"), results("from_reference-its_optimizer", 1)
     assert found["loss"][5:] == pytest.approx(expected["loss"][5:], rel=1e-5)

@@ -76,7 +76,7 @@ def test_blocks_run_as_printed(runner, page, tmp_path):
     assert status == 0, said
 
 
-def test_every_block_has_a_language():
+def test_blocks_all_have_a_language():
     for page in PAGES:
         for block in blocks(page):
             assert block.language in LANGUAGES, f"{page.name}:{block.line}"
@@ -106,7 +106,7 @@ def test_code_fits_the_column_of_the_site():
 @pytest.mark.parametrize(
     "block", ["python\nundefined_name", "bash\nfalse", "python\nprint(1)\n```\n```output\nno"]
 )
-def test_a_block_that_fails_is_found(runner, block, tmp_path):
+def test_blocks_failing_block_is_found(runner, block, tmp_path):
     """Negative control."""
     page = tmp_path / "page.md"
     page.write_text(f"```{block}\n```\n")

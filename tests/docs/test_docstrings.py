@@ -66,7 +66,7 @@ def undescribed(function):
     return sorted(set(inspect.signature(function).parameters) - names - {"self", "cls"})
 
 
-def test_a_summary_says_what_a_name_does():
+def test_docstrings_summaries_describe_the_name():
     faults = {}
     for path, value in described().items():
         fault = fault_of_summary(inspect.getdoc(value))
@@ -86,7 +86,7 @@ def test_parameters_of_functions_and_of_the_trainer_are_described():
     assert {path: names for path, names in missing.items() if names} == {}
 
 
-def test_a_fault_is_found():
+def test_docstrings_check_finds_a_fault():
     """Negative control."""
 
     def function(known, left_out):

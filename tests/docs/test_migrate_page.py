@@ -9,7 +9,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "user" / "migrate.md").read_text(encoding="utf-8")
 
 
-def test_the_tables_are_those_of_the_code():
+def test_migrate_page_tables_equal_the_code():
     spec = importlib.util.spec_from_file_location(
         "old_names_table", DOCS / "scripts" / "old_names_table.py"
     )
@@ -19,6 +19,6 @@ def test_the_tables_are_those_of_the_code():
     assert PAGE.count("\n| `") > 35
 
 
-def test_every_served_module_is_named():
+def test_migrate_page_names_every_served_module():
     for module in SERVED:
         assert f"`.{module}`" in PAGE or f"`transformers.{module}`" in PAGE

@@ -24,7 +24,7 @@ def page(name):
     return (DOCS / "user" / f"{name}.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_modules_names_public_classes():
+def test_module_table_names_public_classes():
     text, _, _ = page("lightning").partition("### What resumes with what")
     named = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     assert len(named) == 6
@@ -64,7 +64,7 @@ def test_keywords_of_the_search_are_taken():
     assert named <= own | optunas | set(OPTIONS)
 
 
-def test_a_cluster_gives_a_node_what_its_command_reads():
+def test_cluster_page_sets_variables_that_commands_read():
     """SLURM, Kubernetes and a shell start the same file, and set all of its variables."""
     files = {
         code.partition("# ")[2].partition("\n")[0]: code
@@ -84,7 +84,7 @@ def test_a_cluster_gives_a_node_what_its_command_reads():
     assert "bash start_node.sh" in job
 
 
-def test_the_versions_that_were_tested_are_the_lowest_that_are_allowed_and_the_pins():
+def test_tested_versions_are_the_lowest_allowed_and_the_pins():
     """`make test-oldest` and `python docs/scripts/versions_table.py` follow a bound that has
     changed.
     """

@@ -68,7 +68,7 @@ def test_guides_import_names_that_are_public_there():
     assert private == []
 
 
-def test_the_reference_has_every_public_name_of_what_guides_import_from():
+def test_reference_lists_every_public_name_that_guides_import():
     described = set(entries())
     modules = {module for module, _ in names_of_guides()}
     assert {"lightrainer", "lightrainer.callbacks", "lightrainer.lightning_modules"} <= modules
@@ -81,20 +81,20 @@ def test_the_reference_has_every_public_name_of_what_guides_import_from():
     assert missing == []
 
 
-def test_the_reference_has_each_name_once():
+def test_reference_lists_each_name_once():
     found = entries()
     assert len(found) > 150
     assert sorted(found) == sorted(set(found))
 
 
 @pytest.mark.parametrize("entry", [one for one in entries() if one.count(".") > 1])
-def test_an_entry_of_a_subpackage_is_public_there(entry):
+def test_reference_entries_of_subpackages_are_public_there(entry):
     module, _, name = entry.rpartition(".")
     assert name in importlib.import_module(module).__all__
     assert name not in lightrainer.__all__
 
 
-def test_an_import_is_found_in_every_form():
+def test_reference_check_finds_imports_in_every_form():
     """Negative control."""
     code = (
         "if True:\n    from lightrainer.a import (\n        b as c,\n        d,\n    )\nimport os\n"
@@ -102,7 +102,7 @@ def test_an_import_is_found_in_every_form():
     assert list(imported_names(code)) == [("lightrainer.a", "b"), ("lightrainer.a", "d")]
 
 
-def test_a_name_that_the_reference_lacks_is_found():
+def test_reference_check_finds_a_missing_name():
     """Negative control."""
     assert is_described("lightrainer.facade", "Trainer", {"lightrainer.Trainer"})
     assert not is_described("lightrainer.facade", "Trainer", {"lightrainer.Seq2SeqTrainer"})

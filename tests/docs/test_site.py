@@ -28,7 +28,7 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def test_the_navigation_lists_every_page():
+def test_site_navigation_lists_every_page():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     listed = re.findall(r"[\w/-]+\.md", navigation)
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
@@ -36,14 +36,14 @@ def test_the_navigation_lists_every_page():
     assert set(listed) == pages | {"index.md"}
 
 
-def test_every_public_name_is_in_the_reference():
+def test_site_reference_lists_every_public_name():
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
     assert sorted(re.findall(r"^::: lightrainer\.(\w+)$", pages, re.MULTILINE)) == sorted(
         lightrainer.__all__
     )
 
 
-def test_the_page_of_commands_is_up_to_date():
+def test_site_command_line_page_is_up_to_date():
     tool = script("command_line_page")
     assert tool.PAGE.read_text(encoding="utf-8") == tool.page(), (
         "run python docs/scripts/command_line_page.py"
@@ -61,7 +61,7 @@ def test_pictures_are_small_and_shown():
 
 
 @pytest.mark.parametrize("name", script("benchmark_plots").plots())
-def test_a_plot_shows_the_numbers_that_are_committed(name):
+def test_site_plots_show_the_committed_numbers(name):
     tool = script("benchmark_plots")
     picture = (DOCS / "images" / name).read_text(encoding="utf-8")
     shown = [unescape(text) for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
@@ -71,7 +71,7 @@ def test_a_plot_shows_the_numbers_that_are_committed(name):
     assert not missing, "run python docs/scripts/benchmark_plots.py"
 
 
-def test_a_row_that_a_plot_lacks_is_reported():
+def test_site_plot_without_a_row_is_reported():
     """Negative control."""
     with pytest.raises(LookupError, match="no row that begins with 'no such row'"):
         script("benchmark_plots").table_row("no such row")

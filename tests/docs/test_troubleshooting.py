@@ -50,7 +50,7 @@ def test_message_is_in_the_code(message):
     assert is_in_the_code(message)
 
 
-def test_another_message_is_not_in_the_code():
+def test_troubleshooting_check_finds_an_unknown_message():
     """Negative control."""
     assert not is_in_the_code("`The output_dir ... has been eaten by a whale`")
 

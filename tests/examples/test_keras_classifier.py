@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not
 EXAMPLE = Path(__file__).parents[2] / "examples" / "keras_classifier.py"
 
 
-def test_a_keras_model_learns_and_goes_on(tmp_path):
+def test_keras_classifier_learns_and_resumes(tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "KERAS_BACKEND": "torch"}
     command = [forked_python(), "-m", "lightrainer", str(EXAMPLE)]
     for trained in (True, False):

@@ -34,12 +34,12 @@ def example(monkeypatch, tmp_path):
         sys.modules.pop(name, None)
 
 
-def test_the_module_learns(example):
+def test_lightning_example_module_learns(example):
     """Far better than guessing among 28 letters."""
     assert example("module").main() < 7
 
 
-def test_the_data_goes_on_where_it_was(example, capsys):
+def test_data_module_resumes_in_place(example, capsys):
     assert example("datamodule").main()
     assert capsys.readouterr().out.count("val_long_perplexity") == 2
 
@@ -50,7 +50,7 @@ def test_callbacks_of_both_kinds(example):
     assert ends == [23 * (epoch + 1) for epoch in range(len(ends))]
 
 
-def test_a_training_out_of_a_file(example, tmp_path):
+def test_lightning_example_trains_from_a_file(example, tmp_path):
     made = example("cli").main(
         ["fit", "--config", str(EXAMPLES / "config.yaml"), "--data.batch_size=4"]
     )

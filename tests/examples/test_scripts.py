@@ -189,7 +189,7 @@ def assert_same(left: object, right: object) -> None:
     assert not differences(left, right)
 
 
-def test_each_script_is_tried_and_names_nothing_of_ours():
+def test_scripts_are_all_tried_and_name_nothing_of_ours():
     page = (HERE.parents[1] / "docs" / "start" / "scripts.md").read_text()
     assert {path.stem for path in SCRIPTS.glob("*.py")} == set(WORDS)
     for path in SCRIPTS.glob("*.py"):
@@ -262,7 +262,7 @@ def test_files_are_the_same(sides, name):
     assert (card in ours) is (name != "own_model")
 
 
-def test_a_saved_model_is_evaluated_without_training(sides):
+def test_script_evaluates_a_saved_model_without_training(sides):
     reference, ours = (side / "text_classification" / "saved" for side in sides)
     expected, actual = (without_clock(read(out / "all_results.json")) for out in (reference, ours))
     assert_same(expected, actual)
@@ -283,7 +283,7 @@ def test_messages_follow_the_script(sides):
         assert "***** train metrics *****" in said
 
 
-def test_without_transformers(sides, without_library, tmp_path):
+def test_script_without_transformers(sides, without_library, tmp_path):
     """A script with a model of its own, named on the command line, where the library is not
     installed.
     """
@@ -310,7 +310,7 @@ def without_the_number_of_processes(entry):
     return {name: value / 2 if name in doubled else value for name, value in entry.items()}
 
 
-def test_two_processes(tmp_path):
+def test_script_in_two_processes(tmp_path):
     """Under torchrun: equal to a millionth, and so are the labels that the first process writes."""
     words = [
         *COMMON.split(),

@@ -24,7 +24,7 @@ def _beside_the_examples(monkeypatch):
     optuna.logging.set_verbosity(verbosity)
 
 
-def test_a_trainer_for_each_trial():
+def test_search_example_creates_a_trainer_per_trial():
     study = importlib.import_module("trainer_per_trial").main(n_trials=6)
     states = [trial.state.name for trial in study.trials]
     assert {"COMPLETE", "PRUNED"} == set(states)

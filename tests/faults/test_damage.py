@@ -44,12 +44,12 @@ def goes_on(folder: Path, whole, caplog, *, after: int) -> None:
     assert (f"checkpoint-{NEWEST} is damaged and was skipped" in caplog.text) == (after < NEWEST)
 
 
-def test_every_file_is_tried(killed):
+def test_damage_is_tried_on_every_file(killed):
     assert sorted(path.name for path in (killed / f"checkpoint-{NEWEST}").iterdir()) == FILES
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file(killed, whole, caplog, name):
+def test_damage_missing_file(killed, whole, caplog, name):
     """All but the list of the files are needed; that one is not in folders of the reference."""
     (killed / f"checkpoint-{NEWEST}" / name).unlink()
     goes_on(killed, whole, caplog, after=NEWEST if name == "_manifest.json" else NEWEST - 1)
@@ -94,7 +94,9 @@ def half(folder: Path) -> None:
         (".checkpoint-9.partial-elsewhere-1-1", half, True),
     ],
 )
-def test_what_lies_beside_it(killed, whole, caplog, name, make: Callable, stays):
+def test_damage_ignores_files_beside_the_checkpoint(
+    killed, whole, caplog, name, make: Callable, stays
+):
     make(killed / name)
     seen = train(killed, resume=True, **{**EVERY_STEP, "save_total_limit": None})
     assert seen.end == whole.end
@@ -105,7 +107,7 @@ def test_what_lies_beside_it(killed, whole, caplog, name, make: Callable, stays)
     assert stays == ((killed / name).exists() and not (killed / name / "optimizer.pt").exists())
 
 
-def test_a_damaged_one_is_not_the_one_that_rotation_keeps(killed, whole, caplog):
+def test_damaged_checkpoint_is_not_the_one_kept_by_rotation(killed, whole, caplog):
     """It is written again when the training comes by, whole this time."""
     os.truncate(killed / f"checkpoint-{NEWEST}" / "optimizer.pt", 10)
     resumed = train(killed, resume=True, **{**EVERY_STEP, "save_total_limit": None})

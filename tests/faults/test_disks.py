@@ -37,7 +37,7 @@ def goes_on(found, case):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_full_disk_is_a_warning(report, name):
+def test_disk_that_is_full_warns(report, name):
     """Some write is refused in every other checkpoint or so; the loss goes its way, in all
     processes.
     """
@@ -46,7 +46,7 @@ def test_a_full_disk_is_a_warning(report, name):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].processes == 1])
-def test_a_real_disk_that_is_full_is_a_warning(report, name):
+def test_disk_that_is_really_full_warns(report, name):
     """It refuses in mid-file, after it was said that there is enough space; with more space the
     training goes on.
     """
@@ -58,7 +58,7 @@ def test_a_real_disk_that_is_full_is_a_warning(report, name):
     assert len({len(found["left"]) for found in report[name]["small"]}) > 1
 
 
-def test_a_folder_that_is_read_only_is_an_error_before_the_first_step(report):
+def test_disk_that_is_read_only_raises_before_the_first_step(report):
     found = report["never writable"]
     assert found["codes"] == [1]
     assert re.search(
@@ -69,7 +69,7 @@ def test_a_folder_that_is_read_only_is_an_error_before_the_first_step(report):
 
 
 @pytest.mark.parametrize("name", ["full", "full, in the background", "full in two processes"])
-def test_a_folder_that_becomes_read_only_ends_the_training_and_harms_nothing(report, name):
+def test_disk_that_becomes_read_only_ends_the_training_without_harm(report, name):
     """None waits for ever, which would fail the script. When it is writable again, it goes on to
     the same bits.
     """

@@ -51,7 +51,7 @@ def flips(folder: Path) -> list[tuple[str, int]]:
     return found
 
 
-def test_no_flipped_bit_goes_unnoticed(folder):
+def test_flipped_bits_are_all_detected(folder):
     """In any file; the file is named, and the older checkpoint is the newest that is intact."""
     assert checkpoints.problems(folder) == []
     silent = []
@@ -64,7 +64,7 @@ def test_no_flipped_bit_goes_unnoticed(folder):
     assert checkpoints.problems(folder) == []
 
 
-def test_without_checksums_no_flipped_bit_is_a_raw_error(folder):
+def test_flipped_bits_without_checksums_raise_no_raw_error(folder):
     """As in checkpoints of the reference: a table of contents, or JSON, that says nonsense is
     damage.
     """
@@ -87,7 +87,7 @@ def test_without_checksums_no_flipped_bit_is_a_raw_error(folder):
 @pytest.mark.parametrize(
     "name", ["model.safetensors", "optimizer.pt", "rng_state.pth", "trainer_state.json"]
 )
-def test_the_training_goes_on_from_the_one_before(folder, whole, caplog, name):
+def test_flipped_bit_resumes_from_previous_checkpoint(folder, whole, caplog, name):
     """And ends as the whole one; asked for by its name, the damaged one is an error that says
     what to do.
     """
@@ -143,7 +143,7 @@ def test_whatever_a_file_holds_the_one_before_is_found(folder, caplog, kind, lis
     assert f"checkpoint-{NEWEST} is damaged and was skipped: {name} " in caplog.text
 
 
-def test_what_was_changed_on_purpose_is_taken_when_the_list_of_files_is_gone(folder):
+def test_flipped_bit_without_manifest_is_accepted(folder):
     """The error says so."""
     weights = load_file(folder / "model.safetensors")
     changed = {name: tensor + 1 for name, tensor in weights.items()}

@@ -83,7 +83,7 @@ def test_batches_of_a_data_module_are_page_locked(device):
     assert callback.uploads == {True: 3 * 3}
 
 
-def test_a_batch_on_the_device_is_not_copied(tmp_path, device):
+def test_copies_of_a_batch_on_the_device_are_not_made(tmp_path, device):
     trainer = trainer_of(lightrainer, str(tmp_path), SETTINGS["defaults"])
     batch = next(iter(trainer.get_train_dataloader()))
     uploads = uploads_of(device, lambda: trainer._prepare_inputs(batch))
@@ -106,7 +106,7 @@ def long_run(folder, **changes):
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch_fused", "adamw_torch"])
-def test_a_resumption_copies_weights_and_states_once(tmp_path, device, optimizer):
+def test_copies_of_a_resumption_are_made_once(tmp_path, device, optimizer):
     long_run(tmp_path, optim=optimizer).train()
     resumed = long_run(tmp_path, optim=optimizer)
     of_weights = sum(parameter.nbytes for parameter in resumed.model.parameters())

@@ -55,14 +55,14 @@ def weights(made):
     return [parameter.detach().cpu().clone() for parameter in made.model.parameters()]
 
 
-def test_a_training_is_on_the_device(tmp_path, device):
+def test_device_training_is_on_the_device(tmp_path, device):
     made = trainer(tmp_path, device, save_strategy="no")
     made.train()
     assert {parameter.device.type for parameter in made.model.parameters()} == {device}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused"])
-def test_script_goes_on_by_hand_after_a_training(tmp_path, device, optimizer):
+def test_device_custom_loop_after_a_training(tmp_path, device, optimizer):
     """Lightning moves the states of optimizers to the CPU at the end of a run."""
     made = trainer(tmp_path, device, save_strategy="no", optim=optimizer)
     made.train()
@@ -100,7 +100,7 @@ def test_profile_has_no_allocations_of_the_cpu(tmp_path):
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}])
-def test_a_training_with_dropout_resumes_bit_for_bit(tmp_path, device, precision):
+def test_device_resumption_with_dropout_is_exact(tmp_path, device, precision):
     options = {"save_steps": 4, "full_determinism": True, **precision}
     through = trainer(tmp_path, device, **options)
     through.train()
@@ -138,7 +138,7 @@ def test_weights_saved_in_the_background_are_those_of_their_step(tmp_path, devic
         assert same(*(load_file(tmp_path / name / file) for name in ("at once", "later")))
 
 
-def test_a_batch_that_does_not_fit_is_halved(tmp_path, device):
+def test_device_batch_that_does_not_fit_is_halved(tmp_path, device):
     class Large(Classifier):
         def forward(self, x, labels):
             if len(x) > 2:

@@ -40,7 +40,7 @@ def test_generator_of_an_apple_gpu_comes_back(monkeypatch, caplog):
     assert "'mps' is not restored" in caplog.text
 
 
-def test_an_intel_gpu_that_is_not_used_is_named(tmp_path, monkeypatch, caplog):
+def test_other_accelerators_unused_intel_gpu_is_named(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
     process._warn_once.cache_clear()

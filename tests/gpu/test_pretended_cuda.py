@@ -54,7 +54,7 @@ def test_tensor_does_not_become_an_array(device):
         lambda tensor: pickle.dumps(tensor),
     ],
 )
-def test_each_wait_is_counted_with_its_line(device, read):
+def test_pretended_cuda_counts_waits_by_line(device, read):
     tensor = torch.ones(2, device="cuda")
     assert device.num_waits() == 0
     read(tensor)
@@ -82,7 +82,7 @@ def test_copies_to_the_device_are_counted_by_whether_they_wait(device):
     assert device.uploads == {False: 3, True: 1}
 
 
-def test_random_numbers_are_of_a_generator_of_its_own(device):
+def test_pretended_cuda_has_a_separate_generator(device):
     torch.manual_seed(3)
     drawn = torch.rand(2, device="cuda"), torch.rand(2)
     torch.manual_seed(3)
@@ -126,7 +126,7 @@ def test_gradient_comes_back_from_the_cpu(device):
     assert tensor.grad.tolist() == [3, 3]
 
 
-def test_other_threads_have_the_device(device):
+def test_pretended_cuda_is_visible_in_other_threads(device):
     made = []
     thread = threading.Thread(target=lambda: made.append(torch.ones(2, device="cuda")))
     thread.start()
@@ -160,7 +160,7 @@ def test_tensor_moves_to_the_device_of_another(device):
     assert torch.ones(2).to(torch.ones(1, dtype=torch.float64, device="cuda")).device == DEVICE
 
 
-def test_nothing_is_left_behind(tmp_path):
+def test_pretended_cuda_leaves_nothing_behind(tmp_path):
     before = torch.cuda.is_available(), torch.accelerator.is_available(), torch.load
     there = TrainingArguments(str(tmp_path)).device.type
     with pretended_device():

@@ -22,7 +22,7 @@ def test_steps_between_logs_do_not_wait(name):
     assert waits.total() == 3 * SETTINGS[name].waits, waits
 
 
-def test_a_loss_that_is_read_is_counted():
+def test_synchronisations_count_a_loss_that_is_read():
     waits = waits_between_logs(lightrainer, CONTROL, steps=3)
     assert waits.total() == 3
     assert all(line.startswith("counted_waits.py:") for _, line in waits)
@@ -34,7 +34,7 @@ def test_batches_that_are_not_page_locked_are_counted():
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
-def test_an_evaluation_waits_at_most_once_for_a_batch(name):
+def test_synchronisations_of_an_evaluation_batch_are_at_most_one(name):
     waits = waits_of_batches(lightrainer, EVALUATIONS[name], "evaluate", batches=3)
     assert waits.total() == 3 * EVALUATIONS[name].waits, waits
     assert EVALUATIONS[name].waits <= 1

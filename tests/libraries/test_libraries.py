@@ -67,7 +67,7 @@ def both_in_two_processes(request, tmp_path_factory):
     return train_both(tmp_path_factory.mktemp(script), runners, script, *TOGETHER[script])
 
 
-def test_each_version_is_the_one_it_should_be(both, request):
+def test_library_versions_are_the_expected_ones(both, request):
     """And it is said at the end, with what was compared."""
     script, aside = request.node.callspec.params["both"]
     kinds = both.ours.kinds()
@@ -148,14 +148,14 @@ def assert_same_files(both):
         assert all(theirs[key].equal(ours[key]) for key in theirs), name
 
 
-def test_the_numbers_are_those_of_the_reference(both):
+def test_library_numbers_equal_the_reference(both):
     """Losses, norms of gradients, rates, metrics, rewards, norms of weights: of the training and
     of the one resumed.
     """
     assert_same_numbers(both)
 
 
-def test_the_files_are_those_of_the_reference(both):
+def test_library_files_equal_the_reference(both):
     """In checkpoints and saved models, in the formats of the libraries."""
     assert_same_files(both)
 
@@ -172,15 +172,15 @@ def test_different_trainings_differ(both):
     assert len({tuple(one) for one in found}) == len(kinds)
 
 
-def test_the_numbers_are_those_of_the_reference_in_two_processes(both_in_two_processes):
+def test_library_numbers_equal_the_reference_in_two_processes(both_in_two_processes):
     assert_same_numbers(both_in_two_processes)
 
 
-def test_the_files_are_those_of_the_reference_in_two_processes(both_in_two_processes):
+def test_library_files_equal_the_reference_in_two_processes(both_in_two_processes):
     assert_same_files(both_in_two_processes)
 
 
-def test_two_adapters_go_on_as_if_never_stopped(tmp_path):
+def test_two_adapters_resumption_is_exact(tmp_path):
     """DPO trains `default` and keeps `ref`, a copy of where it began; the reference loads only
     one of them.
     """
@@ -268,7 +268,7 @@ MODEL = (
 
 
 @pytest.mark.parametrize("command", TRL_COMMANDS)
-def test_the_command_line_of_trl_trains_as_on_the_reference(tmp_path, command):
+def test_library_trl_command_line_equals_the_reference(tmp_path, command):
     """`trl sft` and `trl dpo` start `accelerate launch`, which starts Python once more: names
     are served there too.
     """

@@ -154,7 +154,7 @@ def by_launcher(folder, module, config, python, isolated):
 @pytest.mark.parametrize(
     "name", [one if one in USUAL else pytest.param(one, marks=pytest.mark.nodes) for one in CASES]
 )
-def test_both_launchers_train_as_the_arguments_do(tmp_path, name):
+def test_launch_commands_train_as_the_arguments_do(tmp_path, name):
     pytest.importorskip("accelerate")
     config, given, strategy = CASES[name]
     if "zero" in name and not DEEPSPEED.is_dir() and importlib.util.find_spec("deepspeed") is None:

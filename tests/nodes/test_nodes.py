@@ -102,7 +102,7 @@ def report(all_reports, request):
 
 
 @of("strategies")
-def test_the_numbers_are_those_of_one_process(report):
+def test_nodes_equal_one_process(report):
     """DDP, FSDP 2 within each machine and over both, with checkpoints in parts on a disk that
     both see.
     """
@@ -137,7 +137,7 @@ def saved(*ranks):
 
 
 @of("each")
-def test_each_machine_has_whole_checkpoints_and_a_log(report):
+def test_nodes_with_separate_disks_have_whole_checkpoints_and_a_log(report):
     """On disks that the others do not see; both go on from them together, to the same bits, and
     each alone.
     """
@@ -162,7 +162,7 @@ def test_each_machine_has_whole_checkpoints_and_a_log(report):
 
 
 @of("first")
-def test_only_the_first_machine_has_whole_checkpoints(report):
+def test_nodes_save_whole_checkpoints_on_the_first(report):
     """With the states of all processes. The other one cannot go on, and both say where the
     checkpoints are.
     """
@@ -178,7 +178,7 @@ def test_only_the_first_machine_has_whole_checkpoints(report):
 
 
 @of("each", "first")
-def test_the_others_wait_for_the_first_of_their_machine_or_of_all(report):
+def test_nodes_wait_for_the_first_process(report):
     for rank in report["ranks"]:
         node, local = rank["node"], rank["place"][1]
         assert local == 0 or f"disks-True-{node}-0" in rank["turns"]["True"]
@@ -193,7 +193,7 @@ def test_three_machines_train_together(report):
 
 
 @of("parts")
-def test_parts_on_disks_of_which_nobody_sees_all_are_refused(report):
+def test_sharded_checkpoint_on_separate_disks_is_refused(report):
     """By the machine that does not see the folder; the other one names it, and nothing is left
     behind.
     """
@@ -206,7 +206,7 @@ def test_parts_on_disks_of_which_nobody_sees_all_are_refused(report):
 
 
 @of("killed", "cut")
-def test_a_machine_is_lost_and_the_other_one_ends(report, request):
+def test_node_that_is_lost_ends_the_others(report, request):
     """It is switched off, or its plug is pulled, which gloo notices by its timeout."""
     first, second = report["codes"]
     assert first == 1
@@ -223,9 +223,7 @@ def test_processes_whose_launcher_is_killed_train_to_the_end(report):
 
 
 @of("back", "elastic")
-def test_a_machine_comes_back_and_the_end_is_that_of_a_training_to_which_nothing_happened(
-    report, request
-):
+def test_node_that_comes_back_leaves_the_training_exact(report, request):
     """The other one waits for it, or trains alone until it comes: the samples of each step stay
     the same.
     """

@@ -23,12 +23,12 @@ def tool():
     return made
 
 
-def test_the_page_is_up_to_date(tool):
+def test_arguments_page_is_up_to_date(tool):
     """`python docs/scripts/arguments_table.py` writes it."""
     assert (ROOT / "docs" / "reference" / "arguments.md").read_text(encoding="utf-8") == tool.page()
 
 
-def test_every_argument_says_what_it_becomes():
+def test_arguments_page_shows_every_counterpart():
     assert [
         name
         for name in FIELDS

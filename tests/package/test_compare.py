@@ -63,7 +63,7 @@ def rows(said):
 
 
 @needs_reference
-def test_a_usual_script_is_the_same_on_both_sides(tmp_path):
+def test_compare_usual_script_is_equal_on_both_sides(tmp_path):
     """Every metric, logged number, weight and text; what differs are files, each with its
     reason.
     """
@@ -92,7 +92,7 @@ def test_a_usual_script_is_the_same_on_both_sides(tmp_path):
 
 
 @needs_reference
-def test_the_gradient_under_accumulation_is_a_known_difference(tmp_path):
+def test_compare_explains_the_gradient_under_accumulation(tmp_path):
     words = [*COMMON.split(), "--gradient_accumulation_steps", "2"]
     done = compare(SCRIPTS / "own_model.py", "--output_dir=out", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -124,7 +124,7 @@ def test_unexplained_differences_are_reported(tmp_path):
     assert not (tmp_path / "fixed").exists()
 
 
-def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
+def test_compare_unseeded_draws_are_equal_on_both_sides(tmp_path):
     """From Python's and NumPy's generators, and the order of a set."""
     draw = (
         "import random, numpy; print(random.random(), numpy.random.random(), {'a', 'b', 'c', 'd', "
@@ -146,7 +146,7 @@ def test_what_a_script_draws_without_a_seed_is_the_same_on_both_sides(tmp_path):
 
 
 @needs_reference
-def test_a_script_finds_its_files_and_changes_none_of_them(tmp_path):
+def test_compare_script_finds_its_files_and_changes_none(tmp_path):
     """It lists its output by the name it gave, and writes to what there was, by Python and by
     native code.
     """
@@ -189,7 +189,7 @@ assert os.path.realpath(__file__).startswith(os.getcwd())
 
 @needs_reference
 @pytest.mark.parametrize("root", [True, False])
-def test_a_script_in_another_folder_changes_nothing_beside_it(tmp_path, root):
+def test_compare_script_in_another_folder_changes_nothing(tmp_path, root):
     """Nor where the command line or the shell name the working folder; what is reached by `..`
     comes with `--root`.
     """
@@ -223,7 +223,7 @@ transformers.Trainer(Net(), args, train_dataset=data).train(resume_from_checkpoi
 
 
 @needs_reference
-def test_what_is_not_in_the_copy_is_told(tmp_path):
+def test_compare_reports_what_the_copy_lacks(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "up.py").write_text("open('../data/none.txt')")
     done = compare("up.py", cwd=tmp_path / "here")
@@ -234,7 +234,7 @@ def test_what_is_not_in_the_copy_is_told(tmp_path):
     )
 
 
-def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
+def test_compare_refuses_a_large_working_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "LIMIT", 2000)
     source = tmp_path / "mine"
     (source / "data").mkdir(parents=True)
@@ -256,7 +256,7 @@ def test_a_working_folder_that_is_too_large_is_refused(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "left_out").rglob("*")] == ["small"]
 
 
-def test_mistakes_are_said(tmp_path):
+def test_compare_reports_mistakes(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     (tmp_path / "script.py").touch()
@@ -270,7 +270,7 @@ def test_mistakes_are_said(tmp_path):
 
 
 @needs_reference
-def test_a_script_that_fails_or_trains_nothing_is_told(tmp_path):
+def test_compare_reports_a_script_that_fails_or_trains_nothing(tmp_path):
     (tmp_path / "failing.py").write_text(
         "print('so far so good')\nraise ValueError('no such corpus')\n"
     )
@@ -337,7 +337,7 @@ def test_counts_are_of_values_also_in_files(tmp_path):
     assert (row["compared"], row["equal"], row["unexplained"]) == (50, 0, 50)
 
 
-def test_a_known_difference_explains_only_what_it_is_the_reason_for():
+def test_compare_known_difference_explains_only_its_effects():
     weight = Difference(group=WEIGHTS, name="layer.weight", size=0.1)
     old = {
         "version": "transformers 5.3.0",

@@ -68,7 +68,7 @@ def logged(folder, step):
     }
 
 
-def test_the_metrics_are_those_of_the_training_and_nothing_is_written(trained):
+def test_evaluate_equals_the_training_and_writes_nothing(trained):
     """Bit for bit, though the script starts with other weights; a table by default."""
     before = files(trained)
     done = command("evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, cwd=trained)
@@ -85,7 +85,7 @@ def test_the_metrics_are_those_of_the_training_and_nothing_is_written(trained):
     assert files(trained) == before
 
 
-def test_a_script_that_evaluates_gets_the_weights(trained):
+def test_evaluate_gives_the_weights_to_a_script_that_evaluates(trained):
     done = command(
         "evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, "only", cwd=trained
     )
@@ -104,7 +104,7 @@ def test_options_after_the_script_and_weights_without_an_epoch(trained):
     )
 
 
-def test_in_two_processes(trained):
+def test_evaluate_in_two_processes(trained):
     launcher = f"{sys.executable} -m torch.distributed.run --nproc_per_node=2 --standalone"
     done = command(
         "evaluate",

@@ -30,7 +30,7 @@ def older():
 
 
 @needs_newest
-def test_each_change_has_a_row_and_each_row_a_change(follow, older):
+def test_follow_has_exactly_a_row_per_change(follow, older):
     (info,) = NEWEST.parent.glob("transformers-*.dist-info")
     assert (
         follow.nameless(older, NEWEST, "5.3.0", info.name.split("-")[1].removesuffix(".dist")) == []
@@ -46,7 +46,7 @@ def test_rows_count_for_a_part_of_the_way_that_they_describe(follow, older):
     )
 
 
-def test_a_row_without_a_reason_is_named(follow):
+def test_follow_names_a_row_without_a_reason(follow):
     open_rows = (
         "| changed | what | why |\n|---|---|---|\n| `a.b` | new |\n| `a.c` | new | |\n| `a.d` | "
         "new | torch |\n"
@@ -55,7 +55,7 @@ def test_a_row_without_a_reason_is_named(follow):
     assert list(follow.unexplained(follow.PAGE.read_text(encoding="utf-8"))) == []
 
 
-def test_each_followed_change_has_a_test_that_is_there(follow):
+def test_followed_changes_name_existing_tests(follow):
     page = follow.PAGE.read_text(encoding="utf-8")
     followed = page[page.index("Followed:") : page.index("Not needed:")]
     named = re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", followed)

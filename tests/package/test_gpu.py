@@ -14,7 +14,7 @@ from benchmarks.gpu.cuda_code import found, listed
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_every_stage_runs_to_its_end_on_the_cpu(tmp_path):
+def test_gpu_stages_run_on_the_cpu(tmp_path):
     results = tmp_path / "results.json"
     command = [
         sys.executable,
@@ -43,7 +43,7 @@ def test_page_and_readme_say_what_ran():
     assert page.readme_row() in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_all_code_for_cuda_is_listed():
+def test_gpu_page_lists_all_cuda_code():
     rows = listed()
     assert found() == rows.keys(), "docs/develop/gpu.md lists them"
     tests = "".join(

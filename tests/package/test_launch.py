@@ -136,7 +136,7 @@ def of_accelerate(words):
 
 
 @pytest.mark.parametrize(("file", "words"), OPTIONS, ids=str)
-def test_the_variables_are_those_of_accelerate(started, tmp_path, file, words):
+def test_launch_variables_equal_accelerate(started, tmp_path, file, words):
     theirs = of_accelerate([*written(tmp_path, file), *words])
     ours, command = started(file, words)
     handed = [
@@ -201,7 +201,7 @@ def test_torch_starts_the_processes(started, words, expected):
     assert environment["LIGHTRAINER_INSTALL"] == "1"
 
 
-def test_the_file_of_accelerate_config_is_the_default(started, tmp_path):
+def test_launch_default_file_is_that_of_accelerate_config(started, tmp_path):
     (tmp_path / "accelerate").mkdir()
     _, path = written(tmp_path, "plain", num_processes=7)
     os.rename(path, tmp_path / "accelerate" / "default_config.yaml")

@@ -198,7 +198,7 @@ def circles(graph):
         left = inside
 
 
-def test_no_modules_import_each_other_in_a_circle():
+def test_layers_have_no_import_circle():
     """Imports for type checkers and inside of functions count too: who reads one module need not
     know the other.
     """
@@ -231,13 +231,13 @@ def room_of(path, folder):
     return parts[1] if parts[0] == folder and len(parts) > 2 else None
 
 
-def test_what_both_lower_folders_need_imports_nothing_else():
+def test_layers_shared_modules_import_only_the_standard_library():
     for name in COMMON:
         found = {one[0] for one in imports(ROOT.joinpath(*name[1:-1]).with_suffix(".py"))}
         assert found <= {*sys.stdlib_module_names, "packaging"}
 
 
-def test_the_library_of_this_api_is_not_imported():
+def test_layers_do_not_import_transformers():
     """Neither it nor its helper; they are looked for in `sys.modules` where other code has
     loaded them.
     """
@@ -247,7 +247,7 @@ def test_the_library_of_this_api_is_not_imported():
     )
 
 
-def test_only_the_strategies_ask_which_one_it_is():
+def test_layers_only_strategies_ask_for_the_strategy():
     """Others import none of their classes, and show their names in messages alone."""
     classes = {kind.__name__ for kind in Strategy.__subclasses__()}
 

@@ -53,7 +53,7 @@ def test_bad_input(tmp_path):
     assert "--min 1 has to be below --max 0.1" in done.stderr
 
 
-def test_the_suggestion_is_where_the_loss_falls_fastest():
+def test_lr_find_suggests_where_the_loss_falls_fastest():
     losses = [1.0] * 20 + [0.9, 0.5, 0.3, 0.29] + [0.28] * 5
     assert steepest_step(losses) == 21
     assert steepest_step([1.0 + step for step in range(20)]) is None

@@ -28,7 +28,7 @@ def _elsewhere(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 
 
-def test_the_plan_as_a_program(tmp_path):
+def test_main_plan_as_a_program(tmp_path):
     done = run(
         "plan",
         "--output_dir",
@@ -47,7 +47,7 @@ def test_the_plan_as_a_program(tmp_path):
     )
 
 
-def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
+def test_main_plan_for_a_gpu_elsewhere(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["plan", "--bf16"]) == 0
     printed = capsys.readouterr()
@@ -60,7 +60,7 @@ def test_a_plan_for_a_gpu_that_is_elsewhere(capsys, monkeypatch):
 @pytest.mark.parametrize(
     "words", [["plan"], ["estimate", "--params", "1e9", "--compare"], ["--help"]]
 )
-def test_a_closed_pipe_ends_quietly(words, monkeypatch, capfd):
+def test_main_closed_pipe_ends_quietly(words, monkeypatch, capfd):
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, "w") as closed:
@@ -72,7 +72,7 @@ def test_a_closed_pipe_ends_quietly(words, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("command", ["launch", "sweep", "compare", "lr-find"])
-def test_an_example_is_one_command_of_a_shell(command, capsys):
+def test_main_examples_are_one_shell_command(command, capsys):
     with contextlib.suppress(SystemExit):
         main([command, "--help"])
     example = capsys.readouterr().out.partition("Example: ")[2].partition("\n\n")[0]
@@ -81,7 +81,7 @@ def test_an_example_is_one_command_of_a_shell(command, capsys):
     assert all(line.endswith("\\") for line in lines[:-1])
 
 
-def test_a_broken_connection_is_an_error(monkeypatch):
+def test_main_broken_connection_is_an_error(monkeypatch):
     """Negative control: another pipe than that of the output is broken."""
     monkeypatch.setattr(lightrainer.__main__, "_run", broken_connection)
     with pytest.raises(BrokenPipeError, match="of the database"):

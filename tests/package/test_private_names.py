@@ -134,7 +134,7 @@ def is_of(name, classes, roots):
     )
 
 
-def test_the_table_has_what_is_used():
+def test_private_names_table_lists_what_is_used():
     assert {
         name for path in PLACE.glob("*.py") for name in used(path, given_by_lightning() - TORCHS)
     } == set(rows())
@@ -152,7 +152,7 @@ def test_private_names_are_used_nowhere_else():
     } == {}
 
 
-def test_what_is_made_of_lightnings_classes_takes_none_of_their_private_names():
+def test_private_names_of_lightning_are_not_taken_by_subclasses():
     """Not by accident either, as for an attribute of its own that a class of Lightning has too."""
     theirs, ours = (
         classes_in(texts_of_lightning()),
@@ -170,7 +170,7 @@ def test_what_is_made_of_lightnings_classes_takes_none_of_their_private_names():
     )
 
 
-def test_the_tests_in_the_table_are_there():
+def test_private_names_table_names_existing_tests():
     """That each fails when its name is another one is shown by `make test-private-names`."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in TESTS.glob("test_*.py")}
     missing = [
@@ -231,7 +231,7 @@ def test_private_names_of_other_libraries_are_in_the_table():
     assert found == expected
 
 
-def test_the_tests_of_other_private_names_are_there():
+def test_private_names_of_other_libraries_name_existing_tests():
     rows_of_others = OTHER_ROW.findall(OTHERS.read_text(encoding="utf-8"))
     assert len(rows_of_others) > 20
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for *_, file, _ in rows_of_others}

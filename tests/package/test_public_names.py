@@ -41,13 +41,13 @@ RENAMED = ["PreTrainedTokenizerFast"]
 TYPES = ["DataCollator"]
 
 
-def test_the_names_are_these():
+def test_public_names_are_these():
     assert sorted(lightrainer.__all__) == NAMES
     assert len(NAMES) == len(set(NAMES))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_can_be_imported(name):
+def test_public_names_can_be_imported(name):
     """By `from lightrainer import name`; it is documented, and seen by `dir()`."""
     scope = {}
     exec(f"from lightrainer import {name}", scope)
@@ -119,7 +119,7 @@ LIGHT = {
 
 
 @pytest.mark.parametrize("statement", LIGHT)
-def test_an_import_loads_no_more_than_it_needs(statement, tmp_path):
+def test_public_names_import_only_what_they_need(statement, tmp_path):
     """In a process of its own, where nothing has been loaded before."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(

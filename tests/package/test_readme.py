@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_trees_are_up_to_date():
+def test_readme_trees_are_up_to_date():
     """`python docs/scripts/folder_tree.py` writes them."""
     spec = importlib.util.spec_from_file_location(
         "folder_tree", ROOT / "docs" / "scripts" / "folder_tree.py"
@@ -20,5 +20,5 @@ def test_the_trees_are_up_to_date():
     assert "  trainer/" not in tool.tree(0)
 
 
-def test_the_readme_is_read_in_minutes():
+def test_readme_fits_on_three_screens():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 180

@@ -41,7 +41,7 @@ def own(code):
     return path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in FOLDERS
 
 
-def test_a_step_goes_through_few_files_and_functions(tmp_path):
+def test_step_enters_few_files_and_functions(tmp_path):
     """Comprehensions count with the function around them, as Python 3.12 has it."""
     data = [{"x": torch.randn(8), "labels": torch.tensor(index % 4)} for index in range(64)]
     options = {

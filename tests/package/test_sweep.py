@@ -128,7 +128,7 @@ def done(tmp_path_factory):
     return folder, said
 
 
-def test_the_script_runs_with_the_values_of_each_trial(done):
+def test_sweep_script_runs_with_the_values_of_each_trial(done):
     """Training arguments take them up whatever the script passes; what is none is an option of
     the script.
     """
@@ -149,7 +149,7 @@ def test_the_script_runs_with_the_values_of_each_trial(done):
             assert not (folder / "out" / f"run-{trial.number}").exists()
 
 
-def test_a_script_in_two_processes(tmp_path, monkeypatch):
+def test_sweep_script_in_two_processes(tmp_path, monkeypatch):
     """Both stop at the step at which the trial is pruned: the one before, which is made up, was
     better.
     """
@@ -175,7 +175,7 @@ def test_a_script_in_two_processes(tmp_path, monkeypatch):
     assert "step 2\n" not in log
 
 
-def test_the_best_is_said_and_a_report_is_there(done):
+def test_sweep_reports_the_best_trial(done):
     folder, said = done
     study = study_of(folder)
     best = study.best_trial
@@ -191,7 +191,7 @@ def test_the_best_is_said_and_a_report_is_there(done):
     assert len((folder / "sweep" / "trials.csv").read_text().splitlines()) == 4
 
 
-def test_a_script_of_plain_lightning(tmp_path, monkeypatch, capsys):
+def test_sweep_script_of_plain_lightning(tmp_path, monkeypatch, capsys):
     """Its ModelCheckpoint says what is best; asking for it leaves nothing behind."""
     monkeypatch.setenv("PYTHONWARNINGS", "ignore")
     monkeypatch.setattr(sys, "executable", forked_python())
@@ -216,9 +216,7 @@ def test_a_script_of_plain_lightning(tmp_path, monkeypatch, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["run-0", "run-1"]
 
 
-def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(
-    tmp_path, monkeypatch, capsys
-):
+def test_sweep_trial_of_a_killed_process_resumes(tmp_path, monkeypatch, capsys):
     assert (
         here(
             tmp_path,
@@ -255,7 +253,7 @@ def test_the_trial_of_a_killed_process_fails_and_goes_on_from_its_checkpoint(
     }
 
 
-def test_a_sweep_goes_on_where_it_was_stopped_or_killed(tmp_path):
+def test_sweep_resumes_after_a_stop_or_a_kill(tmp_path):
     """In the middle of a trial; the processes of a real one end with it, whatever it dies of."""
     words = [
         *LOSS,
@@ -307,7 +305,7 @@ def until(condition, folder):
         time.sleep(0.1)
 
 
-def test_a_script_that_fails_whatever_the_values_ends_the_sweep(tmp_path, capsys, monkeypatch):
+def test_sweep_ends_when_a_script_always_fails(tmp_path, capsys, monkeypatch):
     laid_out(tmp_path, monkeypatch, "raise SystemExit('nothing works')\n", "seed: [1, 2]\n")
     assert sweep("--n-trials", "9", *LOSS) == 1
     said = capsys.readouterr().err
@@ -438,7 +436,7 @@ def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch):
     assert len(set(found)) == len(found) == 3
 
 
-def test_an_earlier_study_is_a_beginning(tmp_path, monkeypatch, capsys):
+def test_sweep_continues_an_earlier_study(tmp_path, monkeypatch, capsys):
     earlier = [[[1, [0.1], 1]]] * 2
     assert evaluating(tmp_path, monkeypatch, "--n-trials", "2", "--seed", "1", values=earlier) == 0
     begins = ["--study-name", "new", "--begin-with", "sweeps/script"]
@@ -460,7 +458,7 @@ def study_of_script():
     ("words", "value", "reports"),
     [([], 0.7, {1: 0.8, 2: 0.7}), (["--training", "1", "--value", "best"], 0.1, {1: 0.1, 2: 0.2})],
 )
-def test_one_training_of_a_script_counts(tmp_path, monkeypatch, words, value, reports):
+def test_sweep_counts_one_training_of_a_script(tmp_path, monkeypatch, words, value, reports):
     trained = [[0, [9.0], 0], [1, [0.1], 1], [2, [0.2], 1], [1, [0.8], 2], [2, [0.7], 2]]
     assert evaluating(tmp_path, monkeypatch, "--n-trials", "1", *words, values=[trained]) == 0
     (trial,) = study_of_script().trials
@@ -479,7 +477,7 @@ def test_failed_trials_are_named_with_their_reasons(tmp_path, monkeypatch, capsy
         assert [row["failure"] for row in csv.DictReader(file)] == [*reasons, ""]
 
 
-def test_the_command_of_the_best_trial_gives_its_value_again(tmp_path, monkeypatch, capsys):
+def test_sweep_best_command_reproduces_its_value(tmp_path, monkeypatch, capsys):
     script = (
         "import json, os, sys\ntrial = json.loads(os.environ['LIGHTRAINER_TRIAL'])\n"
         "value = trial['values']['learning_rate'] + trial['options']['width']\n"
@@ -500,7 +498,7 @@ def test_the_command_of_the_best_trial_gives_its_value_again(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_what_failed_does_not_count_in_the_next_start(tmp_path, monkeypatch, capsys, again):
+def test_sweep_failures_do_not_count_in_the_next_start(tmp_path, monkeypatch, capsys, again):
     values = ["broken", "broken", *[[[1, [0.5], 1]]] * 4]
     assert (
         evaluating(tmp_path, monkeypatch, "--n-trials", "4", "--max-failures", "2", values=values)
@@ -517,7 +515,7 @@ def test_what_failed_does_not_count_in_the_next_start(tmp_path, monkeypatch, cap
     ) == again
 
 
-def test_a_storage_that_is_none_or_that_cannot_be_reached(tmp_path, capsys, monkeypatch):
+def test_sweep_storage_that_is_invalid_or_unreachable(tmp_path, capsys, monkeypatch):
     laid_out(tmp_path, monkeypatch)
     (tmp_path / "notes.log").write_text("garbage")
     for storage, said in (
@@ -577,7 +575,7 @@ WORDS_AND_PASSEDS = [
 
 
 @pytest.mark.parametrize(("words", "passed", "goal", "why"), WORDS_AND_PASSEDS)
-def test_the_objective_is_what_the_script_calls_best(
+def test_sweep_objective_is_the_best_metric_of_the_script(
     tmp_path, monkeypatch, capsys, words, passed, goal, why
 ):
     """It is run with values of the space, and ended before it goes on."""
@@ -640,7 +638,7 @@ while len(glob.glob(os.path.dirname(trial["result"]) + "/run-*.json")) < 2:
 """
 
 
-def test_a_script_sees_the_gpus_of_its_worker(tmp_path, monkeypatch, capsys):
+def test_sweep_script_sees_the_gpus_of_its_worker(tmp_path, monkeypatch, capsys):
     """Each trial waits for the other, so that each worker runs one; the command of the best has
     as many GPUs.
     """

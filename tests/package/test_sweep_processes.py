@@ -116,7 +116,7 @@ def study_of(folder):
     ("number", "starts", "said"),
     [(signal.SIGSEGV, 2, "SIGSEGV"), (signal.SIGKILL, 4, "its process was killed 2 times")],
 )
-def test_a_script_that_crashes_is_not_retried_and_one_that_is_killed_is(
+def test_sweep_retries_a_killed_script_but_not_a_crashed_one(
     tmp_path, monkeypatch, capsys, number, starts, said
 ):
     """Both are failures in the end, of which two are allowed."""
@@ -143,9 +143,7 @@ if number == 0:
 """
 
 
-def test_a_sweep_that_was_suspended_continues_without_the_trial_that_another_one_has(
-    tmp_path, monkeypatch, capsys
-):
+def test_sweep_suspended_skips_the_trial_of_another(tmp_path, monkeypatch, capsys):
     """Another process gives its trial up, as it would after twice the heartbeat; the retry is
     run here, by chance.
     """
@@ -169,7 +167,7 @@ HANGUP = "import os, signal; os.kill(int(os.environ['SWEEP']), signal.SIGHUP)\n"
 
 
 @pytest.mark.parametrize("is_ignored", [False, True])
-def test_a_hangup_interrupts_a_sweep_unless_nohup_ignores_it(tmp_path, monkeypatch, is_ignored):
+def test_sweep_hangup_interrupts_unless_nohup(tmp_path, monkeypatch, is_ignored):
     monkeypatch.setenv("SWEEP", str(os.getpid()))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
     try:
@@ -181,9 +179,7 @@ def test_a_hangup_interrupts_a_sweep_unless_nohup_ignores_it(tmp_path, monkeypat
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
 @pytest.mark.parametrize("name", ["study.db", "study.log"])
-def test_a_trial_of_another_machine_is_given_up_without_a_heartbeat_only(
-    tmp_path, monkeypatch, name
-):
+def test_sweep_trial_of_another_machine_needs_a_stale_heartbeat(tmp_path, monkeypatch, name):
     """Two containers have one host name: the processes of the other one cannot be seen."""
     scheme = "journal://" if name.endswith(".log") else "sqlite:///"
     storage = open_storage(f"{scheme}{tmp_path / name}", heartbeat=1)
@@ -207,7 +203,7 @@ def test_a_trial_of_another_machine_is_given_up_without_a_heartbeat_only(
     assert [trial.state.name for trial in study.trials] == ["FAIL", "RUNNING", "WAITING"]
 
 
-def test_a_trial_that_a_killed_process_gave_up_and_did_not_queue_is_queued(tmp_path, monkeypatch):
+def test_sweep_trial_given_up_by_a_killed_process_is_queued(tmp_path, monkeypatch):
     study = optuna.create_study(storage=open_storage(str(tmp_path / "study.log")), study_name="s")
 
     def killed(trial):
@@ -296,7 +292,7 @@ def test_sweep_lets_no_other_process_queue_points_while_it_does(tmp_path, monkey
     assert not is_locked()
 
 
-def test_two_studies_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_sweep_studies_have_separate_folders(tmp_path, monkeypatch):
     script = EVALUATES + "\nfrom lightrainer import TrainingArguments\nTrainingArguments('out')\n"
     for name in ("a", "b"):
         words = ["--study-name", name, "--folder", "logs"]
@@ -312,9 +308,7 @@ open(trial["result"], "w").write(json.dumps({**result, "rates": {"learning_rate"
 
 
 @pytest.mark.parametrize(("rate", "code"), [('trial["values"]["learning_rate"]', 0), ("0.001", 1)])
-def test_an_optimizer_that_does_not_read_the_rate_ends_the_sweep(
-    tmp_path, monkeypatch, capsys, rate, code
-):
+def test_sweep_unused_learning_rate_ends_the_sweep(tmp_path, monkeypatch, capsys, rate, code):
     script = EVALUATES + RATES.replace("RATE", rate)
     monkeypatch.setattr(sys.modules[__name__], "SPACE", "learning_rate: [0.1, 0.2]")
     assert sweep(tmp_path, monkeypatch, script, "--sampler", "grid") == code

@@ -56,7 +56,7 @@ def both(api, case: Case, folder):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_window_of_4_is_one_batch_of_4_times_the_size(ours, tmp_path, name):
+def test_accumulation_of_4_equals_a_batch_of_4_times_the_size(ours, tmp_path, name):
     """Plain SGD, so that a gradient wrong by a factor cannot hide: weights, norms and losses
     agree to 1e-6.
     """
@@ -86,12 +86,12 @@ def unlabelled(samples):
     return {"input_ids": batch["input_ids"], "targets": batch["labels"]}
 
 
-def test_a_mean_is_weighed_by_its_labels(ours, tmp_path):
+def test_accumulation_weighs_a_mean_by_its_labels(ours, tmp_path):
     window, whole = both(ours, token_case(lambda: Untold(dropout=0.0)), tmp_path)
     assert largest_difference(window.weights, whole.weights) < 1e-6
 
 
-def test_a_mean_over_unevenly_many_labels_weighed_by_rows_is_another_gradient(ours, tmp_path):
+def test_accumulation_weighed_by_rows_gives_another_gradient(ours, tmp_path):
     """Negative control: where the labels cannot be found, their different numbers cannot be made
     up for.
     """

@@ -125,7 +125,7 @@ def in_background(base):
     return InBackground
 
 
-def test_the_best_of_all_adapters_is_back_at_the_end(ours, tmp_path):
+def test_adapters_best_of_all_is_loaded_at_the_end(ours, tmp_path):
     """Written while the training goes on; and both are as they were after the best step."""
     goodness, trained = iter([0.5, 0.9, 0.1]), {}
 

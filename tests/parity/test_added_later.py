@@ -82,7 +82,7 @@ def test_rebalanced_trainings_are_the_same(newest, ours, tmp_path, arguments):
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_rebalanced_trainings_go_on_in_the_middle_of_an_epoch(newest, ours, tmp_path, direction):
+def test_rebalanced_training_resumes_inside_an_epoch(newest, ours, tmp_path, direction):
     exchanged(newest, ours, Case(OfAnyLength, texts, REBALANCED), tmp_path, direction, step=5)
 
 

@@ -108,7 +108,7 @@ def control(api, row: Row, folder) -> tuple[dict[str, Any], set[str]]:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.usefixtures("_as_before")
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_the_effect_is_that_of_the_reference(reference, ours, tmp_path, row):
+def test_argument_effect_equals_the_reference(reference, ours, tmp_path, row):
     """Losses, gradient norms, rates, metrics, predictions, weights and generators; and the
     control without it.
     """
@@ -123,7 +123,7 @@ def test_the_effect_is_that_of_the_reference(reference, ours, tmp_path, row):
     assert bool(found or usual_files != files(actual)) is row.changes, found
 
 
-def test_every_argument_is_in_the_table_or_has_a_reason(reference):
+def test_arguments_are_in_the_table_or_have_a_reason(reference):
     compared = {name for row in ROWS for name in row.arguments}
     excused, later = (
         {name.strip() for names in table for name in names.split(",")} for table in REASONS

@@ -99,7 +99,7 @@ CHANGES = [
     CHANGES,
     ids=["plain", "accumulated", "by steps", "evaluated", "down to one", "enough"],
 )
-def test_what_scripts_log_is_what_they_log_there(tmp_path, changes):
+def test_batch_size_in_logs_equals_the_reference(tmp_path, changes):
     """To the last bit: batches that were tried, losses, learning rates, steps, arguments and
     state in callbacks.
     """
@@ -109,13 +109,13 @@ def test_what_scripts_log_is_what_they_log_there(tmp_path, changes):
         assert ours[name] == theirs[name], name
 
 
-def test_where_nothing_fits_both_end_with_the_same_error(tmp_path):
+def test_batch_size_without_a_fit_raises_the_same_error(tmp_path):
     for api in (transformers, lightrainer):
         with pytest.raises(RuntimeError, match="No executable batch size found, reached zero"):
             train(api, tmp_path, limit=0, batch_size=4)
 
 
-def test_both_go_on_from_a_checkpoint_with_the_size_that_was_found(tmp_path):
+def test_batch_size_found_is_kept_on_resumption(tmp_path):
     options = {"save_strategy": "steps", "save_steps": 5}
     ends = []
     for api in (transformers, lightrainer):

@@ -63,7 +63,7 @@ def two_datasets():
 
 @pytest.mark.parametrize("metric", ["first_loss", "second_loss", "eval_second_loss"])
 @pytest.mark.parametrize("strategy", ["steps", "epoch", "best"])
-def test_the_metric_of_any_dataset(reference, ours, tmp_path, metric, strategy):
+def test_best_model_by_the_metric_of_any_dataset(reference, ours, tmp_path, metric, strategy):
     evaluated = {
         "eval_strategy": "epoch" if strategy == "epoch" else "steps",
         "eval_steps": 2,
@@ -81,7 +81,7 @@ def test_the_metric_of_any_dataset(reference, ours, tmp_path, metric, strategy):
 
 
 @pytest.mark.parametrize("metric", ["loss", "third_loss"])
-def test_a_metric_that_no_dataset_has(reference, ours, tmp_path, metric):
+def test_best_model_by_a_metric_of_no_dataset(reference, ours, tmp_path, metric):
     """The error is of the same kind, and names the metrics that exist."""
     arguments = by_steps(2, 2, metric_for_best_model=metric)
     for api in (reference, ours):
@@ -89,7 +89,7 @@ def test_a_metric_that_no_dataset_has(reference, ours, tmp_path, metric):
             run(api, Case(Classifier, two_datasets, arguments), tmp_path / api.__name__)
 
 
-def test_the_best_of_before_the_interruption_is_still_the_best(reference, ours, tmp_path):
+def test_best_model_from_before_an_interruption_is_kept(reference, ours, tmp_path):
     """The best checkpoint of an earlier process is kept, and loaded at the end."""
     goodness = [0.1, 0.9, 0.2, 0.3, 0.4, 0.5]
     arguments = by_steps(2, 2, num_train_epochs=2, save_total_limit=2, metric_for_best_model="good")
@@ -125,7 +125,7 @@ def folders_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
+def test_best_step_that_was_not_saved_warns(ours, tmp_path, caplog):
     """As in the reference the last weights stay, but not in silence."""
     values = iter([0.9, 0.1, 0.2, 0.1, 0.1, 0.1])
     case = Case(
@@ -146,7 +146,7 @@ def test_a_best_step_that_was_not_saved_is_said(ours, tmp_path, caplog):
 # --- the state, and callbacks that have one
 
 
-def test_the_state_goes_through_json_and_through_the_other_library(reference, ours, tmp_path):
+def test_trainer_state_survives_json_and_the_other_library(reference, ours, tmp_path):
     """Written by one, read and written by the other: the same bytes, also of a NaN, and the same
     values.
     """
@@ -166,7 +166,7 @@ def test_the_state_goes_through_json_and_through_the_other_library(reference, ou
     assert (tmp_path / "nan.json").read_bytes() == (tmp_path / "again.json").read_bytes()
 
 
-def test_two_callbacks_of_a_class_get_their_states_back_in_their_order(ours, tmp_path):
+def test_callbacks_of_one_class_restore_their_states_in_order(ours, tmp_path):
     """The reference appends states with every save; argument_effects.py compares a single one."""
 
     class Counter(ours.TrainerCallback, ours.ExportableState):

@@ -53,7 +53,7 @@ CASES = {
 }
 
 
-def test_every_schedule_is_tried(reference):
+def test_checkpoint_exchange_tries_every_schedule(reference):
     left_out = {"greedy"}  # not in 5.3.0; test_added_later.py
     assert set(SCHEDULES) == {member.value for member in reference.SchedulerType} - left_out
 
@@ -88,7 +88,7 @@ def test_exchange_of_models_in_shards(reference, ours, tmp_path, direction):
 
 
 @pytest.mark.parametrize("limit", [None, 1])
-def test_the_best_of_sharded_models(reference, ours, tmp_path, limit):
+def test_checkpoint_exchange_best_of_sharded_models(reference, ours, tmp_path, limit):
     best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 2, "save_steps": 2}
     worst_is_best = {
         "load_best_model_at_end": True,
@@ -148,7 +148,7 @@ class Words:
 
 @pytest.mark.parametrize("model", [gpt2, t5])
 @pytest.mark.parametrize("only_model", [False, True])
-def test_the_same_files(reference, ours, tmp_path, model, only_model):
+def test_checkpoint_exchange_files_are_equal(reference, ours, tmp_path, model, only_model):
     """Config, generation config and tokenizer beside the model; ours has its manifest and data
     position besides.
     """

@@ -28,7 +28,7 @@ STRATEGIES = {
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_when_to_save(reference, ours, tmp_path, name, accumulation):
+def test_checkpoints_save_intervals(reference, ours, tmp_path, name, accumulation):
     """The same folders are there at the end, with the same weights and the same
     `trainer_state.json`.
     """
@@ -147,7 +147,7 @@ def without_mean_loss(run: Run) -> Run:
 
 
 @pytest.mark.parametrize(("name", "step"), POINTS)
-def test_a_resumed_run_ends_as_one_that_was_never_stopped(ours, trained, resumed, name, step):
+def test_checkpoints_resumption_is_exact(ours, trained, resumed, name, step):
     """Dropout on; only the mean loss is not the same."""
     runs = map(without_mean_loss, (trained(ours, name), resumed(ours, name, step)))
     assert_same(*runs, ignoring=("output", "trainer"))
@@ -194,7 +194,7 @@ def test_early_stopping_remembers_over_a_resumption(reference, ours, tmp_path):
     assert_same(*runs)
 
 
-def test_a_model_saved_by_one_is_read_by_the_other(reference, ours, tmp_path):
+def test_checkpoints_models_are_read_by_the_other(reference, ours, tmp_path):
     """`save_model` writes what `from_pretrained` of the reference reads."""
     from transformers import GPT2LMHeadModel
 

@@ -15,7 +15,7 @@ CASE = Case(Classifier, point_data, {"eval_strategy": "epoch"}, test=lambda: poi
 
 
 @pytest.mark.parametrize("part", ["weights", "history", "predictions", "random_state", "output"])
-def test_one_flipped_bit_is_found(ours, tmp_path, part):
+def test_controls_find_one_flipped_bit(ours, tmp_path, part):
     """The last bit of one number in any part of the results."""
     first = run(ours, CASE, tmp_path)
     first.trainer = None
@@ -53,6 +53,6 @@ LEFTS = [
 
 
 @pytest.mark.parametrize(("left", "right"), LEFTS)
-def test_the_comparison_sees(left, right):
+def test_controls_comparison_sees_differences(left, right):
     assert differences(left, right)
     assert not differences(left, copy.deepcopy(left))

@@ -37,7 +37,7 @@ def straight(ours, tmp_path):
 
 
 @pytest.mark.parametrize("step", [3, 6])
-def test_a_file_becomes_a_folder(ours, reference, straight, tmp_path, step):
+def test_conversion_of_a_file_to_a_folder(ours, reference, straight, tmp_path, step):
     in_files(tmp_path / "files")
     folder = convert(tmp_path / "files" / f"checkpoint-{step}.ckpt", tmp_path / "out")
     assert folder == tmp_path / "out" / f"checkpoint-{step}"
@@ -50,7 +50,7 @@ def test_a_file_becomes_a_folder(ours, reference, straight, tmp_path, step):
 
 @pytest.mark.parametrize("step", [3, 6])
 @pytest.mark.parametrize("writer", ["ours", "reference"])
-def test_a_folder_becomes_a_file(request, straight, tmp_path, writer, step):
+def test_conversion_of_a_folder_to_a_file(request, straight, tmp_path, writer, step):
     """Also one that holds numbers of NumPy; Lightning reads it with its own safe loader."""
     interrupted(request.getfixturevalue(writer), CASE, step, tmp_path / "stopped")
     file = convert(tmp_path / "stopped" / f"checkpoint-{step}", tmp_path / "new" / "last.ckpt")
@@ -79,7 +79,7 @@ def test_conversion_there_and_back(straight, tmp_path):
     assert not differences(straight, from_file(tmp_path / "plain").run(file).weights)
 
 
-def test_a_file_from_inside_an_epoch_of_a_loader_of_torch(ours, tmp_path):
+def test_conversion_of_a_file_inside_an_epoch_of_a_torch_loader(ours, tmp_path):
     """The script does not give the batches of an epoch; the conversion does."""
     in_files(tmp_path / "files", loader=lambda: DataLoader(points(22), batch_size=4))
     middle, end = (tmp_path / "files" / f"checkpoint-{step}.ckpt" for step in (3, 6))
@@ -97,7 +97,7 @@ def test_a_file_from_inside_an_epoch_of_a_loader_of_torch(ours, tmp_path):
 # see the claim
 @pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization:UserWarning")
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_a_file_of_a_callback_of_the_facade(ours, reference, tmp_path, accumulation):
+def test_conversion_of_a_file_of_a_facade_callback(ours, reference, tmp_path, accumulation):
     """A `ModelCheckpoint` among the callbacks of our Trainer: Lightning can read its files, and
     they convert.
     """

@@ -34,7 +34,7 @@ def test_trainings_of_any_length(reference, ours, tmp_path, length, accumulation
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_a_dataset_that_draws_from_the_global_generator(reference, ours, tmp_path, accumulation):
+def test_data_dataset_that_draws_from_the_global_generator(reference, ours, tmp_path, accumulation):
     """Items are fetched one batch ahead of the step, between the dropout draws of the steps: in
     the same places.
     """
@@ -53,7 +53,7 @@ def test_a_dataset_that_draws_from_the_global_generator(reference, ours, tmp_pat
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("max_steps", [3, 11])
-def test_a_stream_of_unknown_length(reference, ours, tmp_path, accumulation, max_steps):
+def test_data_stream_of_unknown_length(reference, ours, tmp_path, accumulation, max_steps):
     """22 items are 6 batches, or 3 windows of 2: 11 steps read the stream several times."""
 
     def data():
@@ -70,7 +70,7 @@ def test_a_stream_of_unknown_length(reference, ours, tmp_path, accumulation, max
 
 
 @pytest.mark.parametrize("count", [18, 6], ids=["two batches left over", "shorter than one window"])
-def test_a_stream_that_ends_in_mid_window_steps_with_what_is_left(reference, ours, tmp_path, count):
+def test_data_stream_that_ends_inside_a_window_steps(reference, ours, tmp_path, count):
     """As the same data does where it has a length; the reference adds those gradients to the
     next window.
     """
@@ -122,7 +122,9 @@ class LengthByEpoch(list):
 
 @pytest.mark.parametrize("sampling", ["random", "sequential"])
 @pytest.mark.parametrize("change", [grow, shrink, None])
-def test_a_dataset_whose_length_changes_between_epochs(reference, ours, tmp_path, change, sampling):
+def test_data_dataset_that_changes_length_between_epochs(
+    reference, ours, tmp_path, change, sampling
+):
     """It is read as it is then, in no more steps an epoch than at the start."""
 
     def data():
@@ -140,7 +142,7 @@ def test_a_dataset_whose_length_changes_between_epochs(reference, ours, tmp_path
     assert_parity(reference, ours, Case(Classifier, data, arguments, extras=callbacks), tmp_path)
 
 
-def test_a_stream_without_items_is_an_error(reference, ours, tmp_path):
+def test_data_empty_stream_raises(reference, ours, tmp_path):
     """Nothing to train on: a `ValueError`, not a training of no steps that looks like success."""
     case = Case(Classifier, lambda: {"train_dataset": Stream([])}, {"max_steps": 3})
     for api in (reference, ours):
@@ -149,7 +151,7 @@ def test_a_stream_without_items_is_an_error(reference, ours, tmp_path):
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_a_stream_that_knows_its_length(reference, ours, tmp_path, accumulation):
+def test_data_stream_of_known_length(reference, ours, tmp_path, accumulation):
     def data():
         return {
             "train_dataset": MeasuredStream(points(18)),
@@ -165,7 +167,7 @@ def test_a_stream_that_knows_its_length(reference, ours, tmp_path, accumulation)
     )
 
 
-def test_a_table_with_columns_the_model_does_not_know(reference, ours, tmp_path):
+def test_data_table_with_unknown_columns(reference, ours, tmp_path):
     """A `datasets.Dataset` loses the columns that the model does not take, and is shuffled as
     any other.
     """
@@ -183,7 +185,7 @@ def test_a_table_with_columns_the_model_does_not_know(reference, ours, tmp_path)
     assert_parity(reference, ours, case, tmp_path)
 
 
-def test_a_tensor_dataset_of_nested_inputs(reference, ours, tmp_path):
+def test_data_tensor_dataset_of_nested_inputs(reference, ours, tmp_path):
     """Inputs that are tuples and dicts of tensors arrive as they are."""
 
     class Nested(Classifier):

@@ -43,7 +43,7 @@ def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):
     "event", ["on_step_end", "on_substep_end", "on_epoch_begin", "on_pre_optimizer_step"]
 )
 @pytest.mark.parametrize("data", [points, NoisyPoints], ids=["", "data that draws"])
-def test_a_user_may_evaluate_in_the_middle_of_training(reference, ours, tmp_path, event, data):
+def test_evaluation_in_the_middle_of_training(reference, ours, tmp_path, event, data):
     """A callback evaluates and predicts on its own account; training goes on as if the reference
     had done it.
 

@@ -213,7 +213,7 @@ def test_outputs_that_are_ignored(reference, ours, tmp_path, keys):
     both(reference, ours, tmp_path, "different lengths, nested", ignore_keys=keys)
 
 
-def test_another_prefix(reference, ours, tmp_path):
+def test_evaluation_with_another_prefix(reference, ours, tmp_path):
     """Of the evaluation, and of the prediction; a metric whose name begins with it keeps its
     name.
     """
@@ -283,7 +283,7 @@ def test_datasets_by_name(reference, ours, tmp_path):
     assert "eval_loss" in actual[2]
 
 
-def test_a_loader_of_the_users_own(reference, ours, tmp_path):
+def test_evaluation_with_a_custom_loader(reference, ours, tmp_path):
     """An override of `get_eval_dataloader`, and `evaluation_loop` called with a plain
     DataLoader.
     """
@@ -316,7 +316,7 @@ def test_a_loader_of_the_users_own(reference, ours, tmp_path):
     assert not differences(expected, actual)
 
 
-def test_what_people_override(reference, ours, tmp_path):
+def test_evaluation_overrides(reference, ours, tmp_path):
     """`evaluation_loop` and `prediction_step`, called inside and outside of a training, with the
     same arguments.
     """

@@ -46,13 +46,13 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_sequence_is_the_frozen_one(reference, ours, tmp_path, name):
+def test_event_sequence_equals_the_frozen_one(reference, ours, tmp_path, name):
     expected = frozen()[name]
     assert sequence(reference, SITUATIONS[name], tmp_path / "reference") == expected
     assert sequence(ours, SITUATIONS[name], tmp_path / "ours") == expected
 
 
-def test_every_situation_and_every_event_is_frozen():
+def test_event_sequences_freeze_every_situation_and_event():
     assert list(frozen()) == list(SITUATIONS)
     seen = {line.split()[0] for lines in frozen().values() for line in lines}
     assert seen - {"from", "log"} == set(EVENTS)
@@ -84,7 +84,7 @@ def setting(api, event, flag, control_is):
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_any_flag_set_in_any_event(reference, ours, tmp_path, event):
+def test_event_sequence_with_any_flag_in_any_event(reference, ours, tmp_path, event):
     """Each of the five, in the middle of two epochs of three steps, and what follows from it."""
     different = set()
     intervals = {**BY_STEPS, "eval_steps": 4, "save_steps": 2 if event == "on_save" else 100}

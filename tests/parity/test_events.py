@@ -65,7 +65,7 @@ def events_of(reference, ours, case, folder):
 
 
 @pytest.mark.parametrize("name", SITUATIONS)
-def test_the_sequence_of_events(reference, ours, tmp_path, name):
+def test_events_sequence(reference, ours, tmp_path, name):
     case = Case(Classifier, point_data, SITUATIONS[name], test=lambda: points(7, seed=21))
     expected, actual = events_of(reference, ours, case, tmp_path)
     found = differences(expected, actual, "events")

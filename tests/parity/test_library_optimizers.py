@@ -101,7 +101,7 @@ def test_library_optimizer_trains_as_in_the_reference(reference, ours, tmp_path,
 
 @quiet
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_resumed_training_ends_where_an_uninterrupted_one_does(ours, tmp_path, name):
+def test_library_optimizer_resumption_is_exact(ours, tmp_path, name):
     """Also where the reference cannot read what it wrote (GaLore, APOLLO), or saves no state
     (layerwise, GrokAdamW).
     """

@@ -74,7 +74,7 @@ def written(once, tmp_path):
     return found
 
 
-def test_the_plain_training_is_that_of_the_facade(straight, tmp_path):
+def test_lightning_training_equals_the_facade(straight, tmp_path):
     """Dropout on, linear schedule, two epochs: what follows compares like with like."""
     assert_equal(straight, Plain(tmp_path).run().weights)
 
@@ -82,7 +82,7 @@ def test_the_plain_training_is_that_of_the_facade(straight, tmp_path):
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("step", POINTS)
 @pytest.mark.parametrize("writer", ["ours", "reference"])
-def test_a_folder_of_the_trainer_api_resumes_under_lightning(
+def test_lightning_folder_of_the_trainer_api_resumes(
     request, straight, ours, tmp_path, writer, step, limit
 ):
     """To the bits of the facade's own resumption, of which one test says that they are those of
@@ -100,7 +100,7 @@ def test_a_folder_of_the_trainer_api_resumes_under_lightning(
 
 
 @pytest.mark.parametrize("writer", ["ours", "reference"])
-def test_a_folder_is_read_without_a_plugin_too(request, straight, tmp_path, writer):
+def test_lightning_folder_is_read_without_a_plugin(request, straight, tmp_path, writer):
     """`fit(LossModule(...), ckpt_path=folder)` of a Trainer that writes files: it goes on, and
     still writes files.
     """
@@ -117,9 +117,7 @@ def test_a_folder_is_read_without_a_plugin_too(request, straight, tmp_path, writ
 
 @pytest.mark.parametrize("step", POINTS)
 @pytest.mark.parametrize("reader", ["ours", "reference", "lightning"])
-def test_a_folder_of_lightning_resumes_everywhere(
-    request, straight, written, tmp_path, reader, step
-):
+def test_lightning_folder_resumes_everywhere(request, straight, written, tmp_path, reader, step):
     folder = tmp_path / "written" / f"checkpoint-{step}"
     assert problems(folder) == []
     if reader == "lightning":
@@ -135,9 +133,7 @@ def test_a_folder_of_lightning_resumes_everywhere(
     assert_equal(straight, resumed.weights)
 
 
-def test_the_intervals_of_the_arguments_count_for_a_folder_that_names_none(
-    ours, written, tmp_path, caplog
-):
+def test_lightning_folder_intervals_default_to_the_arguments(ours, written, tmp_path, caplog):
     case = CASE.but(arguments={"save_strategy": "steps", "save_steps": 5})
     resumed = run(
         ours, case, tmp_path / "resumed", resume=str(tmp_path / "written" / "checkpoint-3")
@@ -170,7 +166,7 @@ def test_accumulation_and_validation(tmp_path, step, limit):
     assert len(resumed.notes.seen) == {2: 6, 3: 2, 4: 0}[step]
 
 
-def test_a_folder_of_the_facade_with_accumulation(ours, tmp_path):
+def test_lightning_folder_of_the_facade_with_accumulation(ours, tmp_path):
     """Lightning weighs the last, shorter window of an epoch less, so only the place is the same."""
     case = CASE.but(arguments={"gradient_accumulation_steps": 4})
     for step, place in {1: (0, 2), 2: (1, 3), 3: (1, 4)}.items():
@@ -183,7 +179,7 @@ def test_a_folder_of_the_facade_with_accumulation(ours, tmp_path):
         assert next(seen[:2] for seen in resumed.notes.seen if seen[1] > step) == place
 
 
-def test_a_stream_goes_on_where_it_was(ours, tmp_path):
+def test_lightning_folder_of_a_stream_resumes_in_place(ours, tmp_path):
     """Read again up to there, as it cannot be asked to skip."""
     case = CASE.but(
         data=lambda: {**point_data(), "train_dataset": Stream(points(60))},
@@ -203,7 +199,7 @@ def test_a_stream_goes_on_where_it_was(ours, tmp_path):
         assert_equal(straight, again.weights)
 
 
-def test_a_loader_of_torch_goes_on_at_the_end_of_an_epoch(tmp_path):
+def test_lightning_folder_of_a_torch_loader_resumes_at_the_end_of_an_epoch(tmp_path):
     """In mid-epoch Lightning says that it cannot."""
     loader = lambda: DataLoader(points(22), batch_size=4)
     whole = Plain(tmp_path / "whole", save=EVERY_STEP, loader=loader).run()
@@ -217,7 +213,7 @@ def test_a_loader_of_torch_goes_on_at_the_end_of_an_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("schedule", [None, "cosine"])
-def test_a_constant_rate_is_a_schedule_too(ours, tmp_path, schedule):
+def test_lightning_folder_with_a_constant_rate(ours, tmp_path, schedule):
     """Without one the Trainer API would begin with a new optimizer."""
     case = CASE.but(arguments={"lr_scheduler_type": schedule or "constant"})
     straight = run(ours, case, tmp_path / "straight").weights
@@ -240,7 +236,7 @@ def test_written_in_the_background(straight, tmp_path):
     assert_equal(straight, resumed.weights)
 
 
-def test_only_the_best_are_kept_and_found_again(tmp_path):
+def test_lightning_folders_keep_and_find_the_best(tmp_path):
     """`ModelCheckpoint` names, ranks and removes folders as it does with files."""
     save = {"monitor": "val_loss", "save_top_k": 1, "save_last": True}
     made = Plain(tmp_path / "out", validate=True, epochs=3, save=save).run()
@@ -264,7 +260,7 @@ def test_only_the_best_are_kept_and_found_again(tmp_path):
     assert resumed.notes.seen == made.notes.seen[best:]
 
 
-def test_a_file_of_lightning_goes_on_as_exactly(straight, tmp_path):
+def test_lightning_file_resumption_is_exact(straight, tmp_path):
     """`ckpt_path` of a plain file, in mid-epoch: the module keeps what a folder would; nothing
     but tensors is in it.
     """
@@ -277,7 +273,7 @@ def test_a_file_of_lightning_goes_on_as_exactly(straight, tmp_path):
         assert_equal(straight, resumed.weights)
 
 
-def test_what_the_folder_holds(written, tmp_path):
+def test_lightning_folder_contents(written, tmp_path):
     folder = tmp_path / "written" / f"checkpoint-{STEPS}"
     theirs = {
         "model.safetensors",

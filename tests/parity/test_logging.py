@@ -31,7 +31,7 @@ def test_losses_that_are_not_numbers(
     assert all(item["x"].isfinite().all() for item in points(22))
 
 
-def test_a_log_of_the_user_is_kept(reference, ours, tmp_path):
+def test_logging_keeps_a_log_of_the_user(reference, ours, tmp_path):
     """`trainer.log` called in `compute_loss`, and a subclass's `log` that adds to what it is
     given.
     """

@@ -64,7 +64,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_a_model_gives_the_same_bits(reference, ours, tmp_path, name, accumulation):
+def test_models_give_the_same_bits(reference, ours, tmp_path, name, accumulation):
     """22 samples are 6 batches, the last of 2, and windows of 4 and 2; two epochs, shuffled,
     dropout on.
     """
@@ -79,7 +79,7 @@ def test_tied_weights_stay_tied(ours, tmp_path):
     assert trained.lm_head.weight is trained.transformer.wte.weight
 
 
-def test_an_object_with_a_loss_is_as_good_as_a_dict(reference, ours, tmp_path):
+def test_models_output_object_with_a_loss(reference, ours, tmp_path):
     """The reference takes no such object, so the standard is its run of the model that returns
     the same as a dict.
     """
@@ -89,7 +89,7 @@ def test_an_object_with_a_loss_is_as_good_as_a_dict(reference, ours, tmp_path):
     assert_same(expected, actual)
 
 
-def test_a_module_whose_collator_is_the_default_one(reference, ours, tmp_path):
+def test_models_module_with_the_default_collator(reference, ours, tmp_path):
     """The default collator takes `label` for `labels`, keeps floats and drops what the model
     does not name.
     """

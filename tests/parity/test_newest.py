@@ -36,7 +36,7 @@ SWITCHED = (
     reason="this run compares with that version already",
 )
 @pytest.mark.skipif(not NEWEST.is_dir(), reason="`make` lays the newest transformers aside")
-def test_the_newest_version_is_followed_bit_for_bit():
+def test_newest_version_is_followed_bit_for_bit():
     """In one process: in this one, another version is imported already."""
     (info,) = NEWEST.glob("transformers-*.dist-info")
     version = re.fullmatch(r"transformers-(.*)\.dist-info", info.name)[1]

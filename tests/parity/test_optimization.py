@@ -22,7 +22,7 @@ def test_frozen_parameters(reference, ours, tmp_path):
 
 
 @pytest.mark.parametrize("with_schedule", [True, False])
-def test_an_optimizer_of_the_user(reference, ours, tmp_path, with_schedule):
+def test_optimization_with_an_optimizer_of_the_user(reference, ours, tmp_path, with_schedule):
     """`optimizers=(optimizer, schedule)`, and with only the first of them."""
 
     def subclass(base):
@@ -42,7 +42,7 @@ def test_an_optimizer_of_the_user(reference, ours, tmp_path, with_schedule):
     assert_parity(reference, ours, case, tmp_path)
 
 
-def test_an_optimizer_class_of_the_user(reference, ours, tmp_path):
+def test_optimization_with_an_optimizer_class_of_the_user(reference, ours, tmp_path):
     extras = {"optimizer_cls_and_kwargs": (torch.optim.Adagrad, {"lr": 0.02, "lr_decay": 0.01})}
     case = Case(Classifier, point_data, {"weight_decay": 0.1}, extras=lambda api: dict(extras))
     assert_parity(reference, ours, case, tmp_path)
@@ -76,7 +76,7 @@ def doubles_accumulation(trainer):
         (doubles_accumulation, "on_epoch_begin"),
     ],
 )
-def test_what_a_callback_changes_during_a_training(reference, ours, tmp_path, change, event):
+def test_optimization_changed_by_a_callback(reference, ours, tmp_path, change, event):
     """At its start, between two steps, and between two epochs."""
 
     def changing(api):

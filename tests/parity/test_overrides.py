@@ -53,7 +53,9 @@ def scaled_by_itself(passed):
 
 
 @pytest.mark.parametrize("model", [TokenModel, gpt2], ids=["plain module", "gpt2"])
-def test_a_value_that_is_no_function_switches_the_division_off(reference, ours, tmp_path, model):
+def test_compute_loss_func_that_is_not_callable_disables_the_division(
+    reference, ours, tmp_path, model
+):
     """The override is never called. The control: without it the loss is divided twice."""
     case = Case(
         model, sentence_data, EVALUATED, subclass=scaled_by_itself("any value that is not None")
@@ -281,7 +283,7 @@ def test_override_is_called_as_in_the_reference(reference, ours, tmp_path, subcl
 
 
 @pytest.mark.parametrize("subclass", [with_other_names, with_any_positions])
-def test_an_override_with_parameters_of_its_own(reference, ours, tmp_path, subclass):
+def test_override_with_other_parameters(reference, ours, tmp_path, subclass):
     """The reference passes these arguments by position."""
     case = Case(TokenModel, sentence_data, EVALUATED, subclass=subclass)
     assert_parity(reference, ours, case, tmp_path)
@@ -352,7 +354,7 @@ def adding_to_the_loss(base):
 
 
 @pytest.mark.parametrize("subclass", [logging_by_itself, adding_to_the_loss])
-def test_what_is_logged_by_an_override(reference, ours, tmp_path, subclass):
+def test_override_that_logs(reference, ours, tmp_path, subclass):
     """With the numbers that the loop of the reference keeps, and a total that is the mean of the
     training.
     """
@@ -360,7 +362,7 @@ def test_what_is_logged_by_an_override(reference, ours, tmp_path, subclass):
     assert_parity(reference, ours, case, tmp_path)
 
 
-def test_the_collator_of_the_user_may_return_more(reference, ours, tmp_path):
+def test_override_collator_with_more_columns(reference, ours, tmp_path):
     """All of a batch reaches the model, also values that are no tensors."""
 
     class Scaled(Classifier):

@@ -143,7 +143,7 @@ def left_in(folder):
     return {"state": state, "weights": load_file(folder / "model.safetensors"), **states}
 
 
-def test_an_own_loop_logs_saves_and_makes_its_optimizer(reference, ours, tmp_path):
+def test_custom_loop_logs_saves_and_creates_its_optimizer(reference, ours, tmp_path):
     expected, actual = trained(reference, tmp_path / "reference"), trained(ours, tmp_path / "ours")
     assert actual.state.log_history == expected.state.log_history
     assert [len(entry) for entry in expected.state.log_history] == [3] * 4

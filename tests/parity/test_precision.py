@@ -165,7 +165,7 @@ def test_steps_with_infinite_gradients(
 @pytest.mark.parametrize(
     ("argument", "full"), [("bf16", "bf16_full_eval"), ("fp16", "fp16_full_eval")]
 )
-def test_a_full_evaluation_after_mixed_precision(reference, ours, tmp_path, argument, full):
+def test_precision_full_evaluation_after_mixed_precision(reference, ours, tmp_path, argument, full):
     """Evaluations in between are mixed; after the training the weights themselves are cast."""
     case = Case(Classifier, point_data, {argument: True, full: True, "eval_strategy": "epoch"})
     case = case.but(subclass=scaling_on_the_cpu, test=lambda: point_data()["eval_dataset"])
@@ -186,7 +186,7 @@ def evaluated_alone(api, folder, **arguments):
 
 
 @pytest.mark.parametrize("argument", ["bf16", "fp16"])
-def test_an_evaluation_without_a_training(reference, ours, tmp_path, argument):
+def test_precision_evaluation_without_a_training(reference, ours, tmp_path, argument):
     expected, actual = (
         evaluated_alone(api, tmp_path, **{argument: True}) for api in (reference, ours)
     )
@@ -216,7 +216,7 @@ def resumed(api, case, checkpoint, folder):
 
 
 @pytest.mark.parametrize("name", STOPPED)
-def test_a_resumed_run_goes_on_with_its_scale(ours, tmp_path, name):
+def test_loss_scale_is_kept_on_resumption(ours, tmp_path, name):
     """To the bits of a run that was never stopped; the control begins with the first scale
     again.
     """

@@ -50,7 +50,7 @@ def test_max_steps_is_reached_as_in_the_reference(reference, ours, tmp_path, nam
 
 @pytest.mark.parametrize("max_steps", [3, 4])
 @pytest.mark.parametrize("data", DATA)
-def test_no_step_follows_where_all_are_taken(ours, tmp_path, data, max_steps):
+def test_resumed_length_of_a_finished_training_takes_no_step(ours, tmp_path, data, max_steps):
     """The reference takes one more."""
     run(ours, case(data, 16, max_steps=4, save_strategy="steps", save_steps=4), tmp_path)
     changed = case(data, 16, per_device_train_batch_size=2, max_steps=max_steps)
@@ -68,7 +68,7 @@ BEFORES = [
 
 
 @pytest.mark.parametrize(("before", "after", "step", "steps"), BEFORES)
-def test_epochs_are_gone_through_to_their_end(ours, tmp_path, before, after, step, steps):
+def test_resumed_length_completes_all_epochs(ours, tmp_path, before, after, step, steps):
     """With epochs given, the reference counts all steps in the present batch size."""
     run(ours, case("samples", 16, **before, save_strategy="steps", save_steps=step), tmp_path)
     resumed = run(
@@ -81,7 +81,7 @@ def test_epochs_are_gone_through_to_their_end(ours, tmp_path, before, after, ste
 
 @pytest.mark.parametrize("length", [{"max_steps": 10}, {"num_train_epochs": 2}], ids=str)
 @pytest.mark.parametrize("data", DATA)
-def test_one_that_changed_may_be_interrupted_again(ours, tmp_path, data, length):
+def test_resumed_length_that_changed_may_be_interrupted_again(ours, tmp_path, data, length):
     """Checkpoints keep the changed number of steps."""
     if data != "samples" and "max_steps" not in length:
         length = {"max_steps": 14}

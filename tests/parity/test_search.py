@@ -64,7 +64,7 @@ def facts(trial):
 
 
 @pytest.mark.parametrize("direction", ["minimize", "maximize"])
-def test_the_same_sampler_gives_the_same_best_run(reference, ours, tmp_path, direction):
+def test_search_with_the_same_sampler_equals_the_reference(reference, ours, tmp_path, direction):
     theirs, their_trials = search(reference, tmp_path / "reference", direction=direction)
     best, trials = search(ours, tmp_path / "ours", direction=direction)
     assert [facts(trial) for trial in trials] == [facts(trial) for trial in their_trials]
@@ -72,7 +72,7 @@ def test_the_same_sampler_gives_the_same_best_run(reference, ours, tmp_path, dir
     assert {trial.state.name for trial in trials} == {"COMPLETE", "PRUNED"}
 
 
-def test_several_objectives_give_the_same_best_runs(reference, ours, tmp_path):
+def test_search_of_several_objectives_equals_the_reference(reference, ours, tmp_path):
     changes = {
         "n_trials": 4,
         "direction": ["minimize", "maximize"],

@@ -81,7 +81,7 @@ def test_generated_predictions(reference, ours, tmp_path, model, arguments, gen_
     assert "eval_tokens" in actual["metrics"]
 
 
-def test_several_sequences_for_each_sample(reference, ours, tmp_path):
+def test_seq2seq_several_sequences_per_sample(reference, ours, tmp_path):
     """All of them, also for the last batch, which is shorter than the others."""
     several = {"num_beams": 3, "num_return_sequences": 3}
     actual = assert_same(
@@ -108,7 +108,7 @@ def test_generation_config_from_a_path(reference, ours, tmp_path, as_folder):
         assert actual["predictions"].shape[1] == 11
 
 
-def test_a_dict_of_settings_is_the_object_with_them(ours, reference, tmp_path):
+def test_seq2seq_dict_of_settings_equals_the_object(ours, reference, tmp_path):
     settings = {"max_length": 9, "num_beams": 2, **special(t5)}
     given = reference.GenerationConfig(**settings)
     expected = everything(reference, t5, tmp_path / "a", train=False, generation_config=given)
@@ -150,7 +150,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
-def test_other_arguments_beside_generation(reference, ours, tmp_path, arguments):
+def test_seq2seq_arguments_beside_generation(reference, ours, tmp_path, arguments):
     given = dict(arguments)
     if given.get("predict_with_generate") is False or given.get("eval_do_concat_batches") is False:
         given["trainer"] = {
@@ -161,9 +161,7 @@ def test_other_arguments_beside_generation(reference, ours, tmp_path, arguments)
     )
 
 
-def test_without_metrics_evaluation_generates_nothing_and_prediction_does(
-    reference, ours, tmp_path
-):
+def test_seq2seq_generates_in_prediction_but_not_without_metrics(reference, ours, tmp_path):
     actual = assert_same(
         reference, ours, bart, tmp_path, trainer={"compute_metrics": None}, generation_max_length=5
     )
@@ -183,7 +181,7 @@ def test_decoder_inputs_made_from_labels_are_not_gone_on_from(
     assert not differences(actual["predictions"], without["predictions"])
 
 
-def test_a_step_of_a_users_own_gets_and_gives_the_same(reference, ours, tmp_path):
+def test_seq2seq_override_receives_and_returns_the_same(reference, ours, tmp_path):
     """`prediction_step` in a subclass: what it is handed, and keyword arguments of generation
     that it hands on.
     """

@@ -11,7 +11,7 @@ from helpers.parity.parity_datasets import point_data
 from helpers.parity.parity_models import Classifier
 
 
-def test_a_watched_training(reference, ours, tmp_path):
+def test_underflow_overflow_of_a_watched_training(reference, ours, tmp_path):
     """The same results as in the reference, and as without a watch; nothing is left on the
     model.
     """
@@ -42,7 +42,7 @@ class Growing(nn.Module):
 @pytest.mark.parametrize(
     ("precision", "layer"), [("fp16", "second, Linear"), ("bf16", None), ("do_eval", None)]
 )
-def test_a_training_that_overflows(ours, tmp_path, caplog, precision, layer):
+def test_underflow_overflow_of_a_training_that_overflows(ours, tmp_path, caplog, precision, layer):
     """In float16 alone; the hooks are gone afterwards."""
     asked = {"debug": "underflow_overflow", precision: True, "learning_rate": 1e-6, "max_steps": 2}
     trainer = build(ours, Case(Growing, point_data, asked), tmp_path)

@@ -306,7 +306,7 @@ PHASES = ["construction", "training", "evaluation", "prediction", "save", "resum
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_every_object_is_called_as_in_the_reference(both, phase):
+def test_user_objects_are_called_as_in_the_reference(both, phase):
     expected, actual = (collections.Counter(phases[phase]) for phases in both)
     differing = {call for call in expected | actual if expected[call] != actual[call]}
     unexplained = {
@@ -336,7 +336,7 @@ def test_lengths_of_datasets_are_asked_as_in_the_reference(both, phase):
     assert lengths <= actual
 
 
-def test_every_intended_difference_exists(both):
+def test_user_objects_intended_differences_exist(both):
     """An exception that is not needed any more is to be removed."""
     found = {
         (phase, call[0])

@@ -48,14 +48,14 @@ ALL_ROWS = [row for page in PAGES for row in rows(page)]
 
 
 @pytest.mark.parametrize("row", ALL_ROWS)
-def test_every_promise_is_in_the_table(row):
+def test_promise_table_has_every_promise(row):
     assert [name for name in PROMISES if row.startswith(name)] != [], (
         "tests/helpers/promises/promise_table.py lacks it"
     )
 
 
 @pytest.mark.parametrize("name", PROMISES)
-def test_every_row_is_a_promise_and_names_all_kinds(name):
+def test_promise_table_rows_are_promises_for_all_kinds(name):
     promise = PROMISES[name]
     assert len({row for row in ALL_ROWS if row.startswith(name)}) in (
         1,
@@ -70,7 +70,7 @@ def test_every_row_is_a_promise_and_names_all_kinds(name):
 @pytest.mark.parametrize(
     "node", sorted({node for promise in PROMISES.values() for node in promise.tests.values()})
 )
-def test_every_named_test_exists(node):
+def test_promise_table_names_existing_tests(node):
     file, _, name = node.partition("::")
     assert (ROOT / file).is_file()
     assert name in functions_in(file)

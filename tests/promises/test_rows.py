@@ -119,7 +119,7 @@ def test_steps_between_two_logs_ask_nothing_of_the_device(tmp_path, name):
     assert questions_in_three_steps(kind, tmp_path) == 6 * questions_of_model(kind)
 
 
-def test_a_loss_that_is_read_asks_the_device(tmp_path):
+def test_loss_that_is_read_waits_for_the_device(tmp_path):
     """Control."""
     kind = Kind(model=Tagger, trainer=Asks)
     assert questions_in_three_steps(kind, tmp_path) == 6
@@ -259,7 +259,7 @@ def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", RESUMED)
-def test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same(tmp_path, caplog, name):
+def test_training_with_a_damaged_newest_checkpoint_ends_the_same(tmp_path, caplog, name):
     """It resumes from the one before, names the damaged one, and ends with the same bits; an
     intact one is taken.
     """

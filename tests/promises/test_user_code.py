@@ -59,7 +59,7 @@ def test_second_backward_pass_through_one_forward_pass_is_not_exchanged(found_by
 
 
 @needs_fork
-def test_no_wrapper_outlives_its_training(found_by_two):
+def test_user_code_wrappers_end_with_the_training(found_by_two):
     """Each holds a copy of all gradients."""
     wrappers = found_by_two["wrappers"]
     assert wrappers["made"] >= len(IN_PROCESSES)

@@ -101,7 +101,7 @@ def by_hand(model, steps):
     return losses
 
 
-def test_a_classifier_of_transformers_4_is_trained_as_by_hand_and_saved(tmp_path):
+def test_keras_2_classifier_trains_as_by_hand_and_is_saved(tmp_path):
     ours, theirs, fresh = (model for model in (bert(), bert(), bert()) if model(FEATURES))
     for other in (theirs, fresh):
         other.set_weights(ours.get_weights())
@@ -120,7 +120,7 @@ def test_a_classifier_of_transformers_4_is_trained_as_by_hand_and_saved(tmp_path
     assert fine.evaluate()["eval_loss"] == pytest.approx(made.evaluate()["eval_loss"], abs=1e-6)
 
 
-def test_a_resumed_training_equals_an_uninterrupted_one(tmp_path):
+def test_keras_2_resumption_is_exact(tmp_path):
     """With dropout: the states of its generators are in the checkpoint."""
     options = {"save_strategy": "steps", "save_steps": 4, "gradient_accumulation_steps": 2}
     whole, resumed, without = bert(dropout=0.3), bert(dropout=0.3, seed=2), bert()
@@ -151,7 +151,7 @@ TAGS = np.where(IDS % 4 == 3, -100, IDS % 3).astype("int64")
     ],
     ids=["keywords", "-100", "one keyword"],
 )
-def test_the_loss_is_that_of_the_model_whatever_its_labels(tmp_path, head, labels):
+def test_keras_2_loss_is_that_of_the_model(tmp_path, head, labels):
     model = bert(head)
     keywords = labels if isinstance(labels, dict) else {"labels": labels}
     expected = float(tf.reduce_mean(model(FEATURES, **keywords).loss))
@@ -165,7 +165,7 @@ def test_the_loss_is_that_of_the_model_whatever_its_labels(tmp_path, head, label
     assert logged(made)[0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_compiled_model_of_keras_2(tmp_path):
+def test_keras_2_compiled_model(tmp_path):
     """By its loss; its metrics are no weights, and its weights are saved as Keras saves them."""
 
     def network():

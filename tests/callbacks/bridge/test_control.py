@@ -48,7 +48,7 @@ def steps_of(recorder, event):
     return [int(line.split()[1]) for line in recorder.lines if line.startswith(f"{event} ")]
 
 
-def test_a_callback_without_the_bridge_is_told_of_it():
+def test_callback_without_the_bridge_warns():
     with pytest.raises(
         AttributeError, match=r"Recorder.*callbacks=\[LightningBridge\(Recorder\(\)\)\]"
     ):
@@ -177,14 +177,14 @@ class AsksAtTheSecondStep(callbacks.JITCheckpointCallback):
 
 
 @pytest.mark.parametrize("make", [lambda: callbacks.TimeLimitCallback(1e-6), AsksAtTheSecondStep])
-def test_a_stop_that_lightning_delays_saves_once(tmp_path, make):
+def test_bridge_delayed_stop_saves_once(tmp_path, make):
     """It goes on up to `min_epochs` and `min_steps`."""
     _, trainer, _ = fit(make(), bridge={"output_dir": str(tmp_path)}, min_epochs=2)
     assert trainer.current_epoch == 2
     assert len(list(tmp_path.glob("checkpoint-*.ckpt"))) == 1
 
 
-def test_only_so_many_checkpoints_are_kept_and_the_best(tmp_path):
+def test_bridge_save_total_limit_keeps_the_best(tmp_path):
     settings = {
         "save_strategy": "steps",
         "save_steps": 2,
@@ -223,7 +223,7 @@ def test_folders_in_the_documented_layout(tmp_path):
 @pytest.mark.parametrize(
     ("when", "steps"), [("every_n_train_steps", [4, 8, 12]), ("every_n_epochs", [6, 12])]
 )
-def test_a_model_checkpoint_is_heard(tmp_path, when, steps):
+def test_bridge_reports_model_checkpoint_saves(tmp_path, when, steps):
     """Its files are `on_save` too, told once each, and the best is the state's."""
     recorder = Recorder()
     number = {"every_n_train_steps": 4, "every_n_epochs": 1}[when]
@@ -257,7 +257,7 @@ class Counting(TrainerCallback, ExportableState):
         return {"args": {"start": self.start}, "attributes": {"count": self.count}}
 
 
-def test_a_training_goes_on_from_a_checkpoint_of_lightning(tmp_path):
+def test_bridge_resumes_from_a_lightning_checkpoint(tmp_path):
     """State, history and stateful callbacks, in the very objects that were passed; the epoch in
     the middle too.
     """
@@ -389,13 +389,13 @@ def test_callbacks_read_only_settings_that_the_bridge_has():
     assert [name for name in sorted(read - own) if not hasattr(args, name)] == []
 
 
-def test_a_profiler_in_the_bridge_reports(tmp_path):
+def test_bridge_profiler_reports(tmp_path):
     _, trainer, _ = fit(ProfilerCallback(), bridge={"output_dir": str(tmp_path)}, max_epochs=3)
     assert trainer.global_step == 18
     assert list(tmp_path.rglob("*.json*"))
 
 
-def test_a_guard_that_goes_back_is_refused_by_what_is_missing(tmp_path):
+def test_nan_guard_with_rollback_is_refused_by_what_is_missing(tmp_path):
     settings = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 2}
     with pytest.raises(ValueError, match="a LightningBridge does not write"):
         fit(NaNGuardCallback("go_back"), bridge=settings)
@@ -518,7 +518,7 @@ def test_metrics_that_are_logged_for_an_epoch(capsys):
     assert [entry["step"] for entry in bridge.state.log_history if "loss" in entry] == [4, 8, 12]
 
 
-def test_a_stream_has_epochs_in_shares_of_the_training():
+def test_bridge_stream_epochs_are_shares_of_the_training():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(points(40))
@@ -535,7 +535,7 @@ def test_a_stream_has_epochs_in_shares_of_the_training():
     assert epochs == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
 
-def test_two_trainings_with_one_bridge():
+def test_bridge_is_reused_by_two_trainings():
     """The state is new in each, and with a trainer that goes on it goes on."""
     recorder = Recorder()
     bridge, module = LightningBridge(recorder), Automatic()
@@ -551,7 +551,7 @@ def test_two_trainings_with_one_bridge():
     ("name", "message"),
     [("loging_steps", "Did you mean 'logging_steps'"), ("max_steps", "Set it on")],
 )
-def test_settings_that_are_none_are_refused(name, message):
+def test_bridge_refuses_unknown_settings(name, message):
     with pytest.raises(TypeError, match=message):
         LightningBridge(**{name: 3})
 
@@ -578,7 +578,7 @@ def test_arguments_are_read_under_documented_names():
 
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")
-def test_two_processes(tmp_path):
+def test_bridge_in_two_processes(tmp_path):
     """Under DDP all processes hear the same events, the loss is the mean of all, and the first
     one alone shows.
     """

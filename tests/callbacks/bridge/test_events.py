@@ -53,7 +53,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_the_sequence_is_that_of_the_facade(tmp_path, capsys, name):
+def test_bridge_sequence_equals_the_facade(tmp_path, capsys, name):
     """Names, steps, epochs and switches; who asked for a scheduled evaluation is Lightning, so
     no switch says so.
     """
@@ -65,7 +65,7 @@ def test_the_sequence_is_that_of_the_facade(tmp_path, capsys, name):
     assert len(actual.lines) > 20
 
 
-def test_the_sequence_is_that_of_the_facade_when_saving(tmp_path, capsys):
+def test_bridge_sequence_equals_the_facade_when_saving(tmp_path, capsys):
     """With strategies that are given to the bridge, on top of what Lightning does by itself."""
     expected, actual = Recorder(), Recorder()
     both = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
@@ -139,7 +139,7 @@ class Infinite(Automatic):
     "ignore:Detected call of `lr_scheduler.step", "ignore:.*lr_scheduler.step"
 )
 @pytest.mark.parametrize("event", [event for event in EVENTS if event != "on_push_begin"])
-def test_each_event_comes_in_the_hooks_of_the_table(heard, event):
+def test_bridge_events_fire_in_the_hooks_of_the_table(heard, event):
     """The table in the code is what happens."""
     names = {
         hook: {"configure_gradient_clipping": "_clip_gradients"}.get(hook, hook)
@@ -151,14 +151,14 @@ def test_each_event_comes_in_the_hooks_of_the_table(heard, event):
     assert all(callers & carriers for callers in heard[event])
 
 
-def test_the_table_of_the_page_is_that_of_the_code():
+def test_bridge_table_of_the_page_equals_the_code():
     page = PAGE.read_text(encoding="utf-8")
     for event, carrier in HOOKS.items():
         facade, plain = (", ".join(f"`{hook}`" for hook in hooks) or "-" for hooks in carrier[:2])
         assert f"| `{event}` | {facade} | {plain} | {carrier.note} |\n" in page
 
 
-def test_what_events_are_given():
+def test_bridge_passes_event_arguments():
     """Model, optimizer, schedule, loaders and processing class; `args` under documented names."""
     recorder, tokenizer = Recorder(), object()
     training = loader()
@@ -214,7 +214,7 @@ def test_weights_gradients_and_rates_at_the_optimizer_step(accumulation):
 
 
 @pytest.mark.parametrize(("accumulation", "entries"), [(2, 6), (4, 5)])
-def test_the_logs_are_those_of_the_training(tmp_path, capsys, accumulation, entries):
+def test_bridge_logs_equal_those_of_the_training(tmp_path, capsys, accumulation, entries):
     """Loss, norm, rate and evaluation equal the facade's, where both do the same, with
     micro-batches of 4 and 2.
     """
@@ -254,7 +254,7 @@ def test_the_logs_are_those_of_the_training(tmp_path, capsys, accumulation, entr
         assert getattr(bridge.state, field) == getattr(through.state, field), field
 
 
-def test_several_optimizers_under_manual_optimization():
+def test_bridge_with_several_optimizers_under_manual_optimization():
     """Lightning counts the steps of both; each has its own pair of events, with the optimizer
     that steps.
     """
@@ -285,7 +285,7 @@ def test_steps_under_manual_optimization_may_take_several_batches():
     assert [line.split()[1] for line in recorder.lines if line.startswith("on_log")] == ["4", "6"]
 
 
-def test_a_sanity_check_is_no_evaluation():
+def test_bridge_sanity_check_fires_no_evaluation_events():
     recorder = Recorder()
     fit(recorder, num_sanity_val_steps=2, max_epochs=1)
     assert recorder.names().count("on_evaluate") == 1
@@ -308,7 +308,7 @@ def test_validate_test_and_predict_outside_of_a_training():
     assert given[1] == {}
 
 
-def test_a_training_with_a_bridge_is_the_training_without():
+def test_bridge_changes_no_number_of_a_training():
     """The same weights, and nothing left behind in module and optimizer, nor by an exception."""
     bare = make_trainer(accumulate_grad_batches=2, gradient_clip_val=0.1)
     module, failed = Automatic(), Automatic()

@@ -62,7 +62,7 @@ def test_reports_are_not_more_frequent_than_the_controller_likes(reports):
     assert [said["progressPercentage"] for _, said in reports] == [0, 100]
 
 
-def test_a_controller_that_is_away_is_no_error(reports, monkeypatch):
+def test_kubeflow_unreachable_controller_is_not_an_error(reports, monkeypatch):
     monkeypatch.setenv("KUBEFLOW_TRAINER_SERVER_URL", "http://127.0.0.1:9/status")
     monkeypatch.setattr(kubeflow, "TIMEOUT", 0.1)
     train(steps=1)

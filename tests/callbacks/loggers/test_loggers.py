@@ -64,7 +64,7 @@ def test_constructors_take_what_those_of_the_reference_take(name):
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monkeypatch, tmp_path):
+def test_logger_missing_package_is_named_at_construction(name, monkeypatch, tmp_path):
     monkeypatch.setattr(availability, "is_installed", lambda module: False)
     with pytest.raises(
         ImportError, match=rf"report_to='{name}'.*pip install {availability.TRACKERS[name][2]}"
@@ -74,7 +74,7 @@ def test_a_package_that_is_missing_is_named_when_the_trainer_is_made(name, monke
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_every_event_alone_works_without_the_ones_before_it(tracker, event, tmp_path):
+def test_logger_events_work_without_earlier_ones(tracker, event, tmp_path):
     args, state, control = (
         trainer(lightrainer, tmp_path / "out").args,
         TrainerState(global_step=2),
@@ -94,7 +94,7 @@ def test_every_event_alone_works_without_the_ones_before_it(tracker, event, tmp_
     callback.on_train_end(args, state, control, **everything)
 
 
-def test_the_other_processes_say_nothing(tracker, tmp_path):
+def test_logger_other_ranks_report_nothing(tracker, tmp_path):
     args = trainer(lightrainer, tmp_path / "out").args
     state = TrainerState(
         is_world_process_zero=False, is_local_process_zero=False, is_hyper_param_search=True
@@ -108,7 +108,7 @@ def test_the_other_processes_say_nothing(tracker, tmp_path):
     assert tracker.record.calls == []
 
 
-def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(
+def test_logger_run_that_cannot_be_opened_raises_before_the_first_step(
     tracker, monkeypatch, tmp_path, caplog
 ):
     if tracker.name in ("azure_ml", "flyte"):
@@ -126,7 +126,7 @@ def test_a_run_that_cannot_be_opened_is_an_error_before_the_first_step(
     assert f"report_to='{tracker.name}': opening a run failed (ConnectionError)" in caplog.text
 
 
-def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, caplog):
+def test_logger_network_failure_does_not_end_the_training(tracker, tmp_path, caplog):
     made = trainer(
         lightrainer, tmp_path / "out", report_to=tracker.name, save_strategy="steps", save_steps=1
     )
@@ -148,7 +148,7 @@ def test_a_network_that_goes_away_does_not_end_the_training(tracker, tmp_path, c
     assert any(text.startswith(f"{tracker.name} failed to log ") for text in said)
 
 
-def test_what_is_wrong_in_an_override_is_not_hidden(monkeypatch, tmp_path):
+def test_logger_errors_in_overrides_are_not_hidden(monkeypatch, tmp_path):
     recorded_clients.mlflow(monkeypatch)
 
     class Own(callbacks.MLflowCallback):
@@ -159,7 +159,7 @@ def test_what_is_wrong_in_an_override_is_not_hidden(monkeypatch, tmp_path):
         trainer(lightrainer, tmp_path / "out", [Own()]).train()
 
 
-def test_each_trial_of_a_search_opens_a_run(tracker, tmp_path):
+def test_logger_opens_a_run_per_trial(tracker, tmp_path):
     args, callback = trainer(lightrainer, tmp_path / "out").args, tracker.make()
     opens = {
         "clearml": "Task.init",
@@ -188,7 +188,7 @@ def test_checkpoints_are_waited_for_only_where_they_are_uploaded(tracker):
     assert reads_checkpoints(Own())
 
 
-def test_a_callback_serves_the_trainer_of_the_reference(tracker, tmp_path):
+def test_logger_serves_the_trainer_of_the_reference(tracker, tmp_path):
     """Its Trainer calls the events, its state and arguments are read."""
     made = trainer(
         transformers, tmp_path / "out", [tracker.make()], save_strategy="steps", save_steps=2

@@ -107,7 +107,7 @@ def trackio_folder(tmp_path_factory):
 
 
 @needs("trackio")
-def test_trackio_has_the_logs_of_the_reference_and_goes_on_after_the_training(
+def test_trackio_logs_equal_the_reference_and_continue_after_training(
     trackio_folder, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("TRACKIO_DIR", str(trackio_folder))

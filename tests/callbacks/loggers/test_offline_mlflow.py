@@ -71,7 +71,7 @@ def test_mlflow_has_the_metrics_and_parameters_of_the_reference(mlflow_runs, tmp
     assert SECRET not in str(ours)
 
 
-def test_what_comes_after_an_mlflow_run_goes_to_it_and_another_training_is_another_run(
+def test_mlflow_later_logs_go_to_the_same_run_and_another_training_to_another(
     mlflow, mlflow_runs, tmp_path
 ):
     made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
@@ -88,9 +88,7 @@ def test_what_comes_after_an_mlflow_run_goes_to_it_and_another_training_is_anoth
     assert {run["status"] for run in runs} == {"FINISHED"}
 
 
-def test_an_mlflow_run_of_the_script_is_used_and_left_open(
-    mlflow, mlflow_runs, tmp_path, monkeypatch
-):
+def test_mlflow_run_of_the_script_is_used_and_left_open(mlflow, mlflow_runs, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "3")
     mlflow.set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"])
     own = mlflow.start_run(run_name="own")
@@ -124,7 +122,7 @@ def test_mlflow_keeps_checkpoints_when_asked(mlflow_runs, tmp_path, monkeypatch)
     assert (Path(run["artifact_uri"]) / "checkpoint-4" / "model.safetensors").exists()
 
 
-def test_an_mlflow_run_does_not_stay_open_after_an_error(mlflow, mlflow_runs, tmp_path):
+def test_mlflow_run_is_closed_after_an_error(mlflow, mlflow_runs, tmp_path):
     class Stumbles(lightrainer.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             raise ArithmeticError("in the middle")
@@ -139,9 +137,7 @@ def test_an_mlflow_run_does_not_stay_open_after_an_error(mlflow, mlflow_runs, tm
     assert (mlflow.active_run(), run["status"]) == (None, "FAILED")
 
 
-def test_a_resumed_training_goes_on_with_its_run(
-    mlflow, mlflow_runs, tmp_path, monkeypatch, caplog
-):
+def test_mlflow_resumption_keeps_its_run(mlflow, mlflow_runs, tmp_path, monkeypatch, caplog):
     """Unless the environment names another one, or it is gone, which is said."""
 
     def train(resumed=True, **changes):

@@ -99,7 +99,7 @@ def test_wandb_watches_the_model_and_keeps_it_with_its_checkpoints(wandb, tmp_pa
     ]
 
 
-def test_each_wandb_trial_is_a_run_and_a_run_of_the_script_is_used(wandb, tmp_path, monkeypatch):
+def test_wandb_trial_is_a_run_and_a_run_of_the_script_is_used(wandb, tmp_path, monkeypatch):
     from lightrainer.callbacks import TrainerControl, TrainerState, WandbCallback
 
     args = trainer(lightrainer, tmp_path / "out", run_name="search").args

@@ -159,9 +159,7 @@ def comparable(calls):
 
 
 @pytest.mark.usefixtures("_fresh_counters")
-def test_a_clearml_task_that_was_closed_is_gone_on_with_and_another_training_has_another(
-    monkeypatch, tmp_path
-):
+def test_clearml_reopens_its_task_and_creates_one_per_training(monkeypatch, tmp_path):
     record = recorded_clients.clearml(monkeypatch)
     made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
     made.train()
@@ -173,7 +171,7 @@ def test_a_clearml_task_that_was_closed_is_gone_on_with_and_another_training_has
 
 
 @pytest.mark.usefixtures("_fresh_counters")
-def test_a_clearml_task_of_the_script_is_used_and_left_open(monkeypatch, tmp_path):
+def test_clearml_task_of_the_script_is_used_and_left_open(monkeypatch, tmp_path):
     own = recorded_clients.Task(recorded_clients.Recorder(), "own")
     record = recorded_clients.clearml(monkeypatch, current_task=own)
     own._record = record
@@ -294,7 +292,7 @@ def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("asked", [None, "page", False])
-def test_a_static_space_is_made_when_training_is_over(asked, monkeypatch, tmp_path):
+def test_trackio_static_space_is_created_after_the_training(asked, monkeypatch, tmp_path):
     record = recorded_clients.trackio(monkeypatch)
     made = trainer(
         lightrainer,
@@ -316,7 +314,7 @@ def test_a_static_space_is_made_when_training_is_over(asked, monkeypatch, tmp_pa
     assert made.model.model_tags == ["own", "trackio", f"trackio:{url}"]
 
 
-def test_a_local_trackio_project_is_uploaded_with_the_model(monkeypatch, tmp_path):
+def test_trackio_local_project_is_uploaded_with_the_model(monkeypatch, tmp_path):
     record = recorded_clients.trackio(monkeypatch, space=None)
     made = trainer(
         lightrainer,

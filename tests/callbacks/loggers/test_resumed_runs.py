@@ -72,7 +72,7 @@ def test_tensorboard_run_is_resumed(tmp_path, asked, monkeypatch):
     assert [event.step for event in events.Scalars("train/loss")] == [1, 2, 3, 4]
 
 
-def test_a_run_folder_is_one_of_this_training(tmp_path):
+def test_run_folder_belongs_to_this_training(tmp_path):
     """A checkpoint cannot send logs elsewhere, and a moved training writes where it is now."""
     from lightrainer.callbacks.loggers.tensorboard import TensorBoardCallback
 

@@ -91,7 +91,7 @@ def test_numbers_texts_arguments_and_configuration_arrive(tmp_path, caplog):
     assert b"learning_rate" in hparams
 
 
-def test_a_subclass_passes_the_logs_by_position(tmp_path):
+def test_tensorboard_subclass_passes_logs_by_position(tmp_path):
     """As it does with transformers, whose `on_log` has no parameter before them."""
 
     class WithRate(TensorBoardCallback):
@@ -104,7 +104,7 @@ def test_a_subclass_passes_the_logs_by_position(tmp_path):
     assert scalars(only_run(tmp_path)) == {"train/loss": [(2, 1.0)], "train/rate": [(2, 0.5)]}
 
 
-def test_an_evaluation_after_training_goes_to_the_same_run(tmp_path):
+def test_tensorboard_evaluation_after_training_goes_to_the_same_run(tmp_path):
     callback, args = TensorBoardCallback(), arguments(tmp_path)
     callback.on_train_begin(args, TrainerState(), CONTROL)
     callback.on_train_end(args, TrainerState(), CONTROL)
@@ -114,7 +114,7 @@ def test_an_evaluation_after_training_goes_to_the_same_run(tmp_path):
 
 
 @pytest.mark.parametrize(("argument", "environment", "chosen"), [("a", "b", "a"), (None, "b", "b")])
-def test_the_directory_is_that_of_the_argument_then_that_of_the_environment(
+def test_tensorboard_directory_of_the_argument_precedes_the_environment(
     argument, environment, chosen, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / environment))
@@ -125,7 +125,7 @@ def test_the_directory_is_that_of_the_argument_then_that_of_the_environment(
     assert os.listdir(tmp_path) == [chosen]
 
 
-def test_each_trial_of_a_search_has_its_own_run(tmp_path):
+def test_tensorboard_trial_has_a_separate_run(tmp_path):
     callback, args = TensorBoardCallback(), arguments(tmp_path, str(tmp_path / "logs"))
     for number in (1, 2):
         state = TrainerState(is_hyper_param_search=True, trial_name=f"trial-{number}")
@@ -136,7 +136,7 @@ def test_each_trial_of_a_search_has_its_own_run(tmp_path):
     assert scalars(tmp_path / "logs" / "trial-2") == {"train/loss": [(0, 2.0)]}
 
 
-def test_a_given_writer_is_used_and_closed(tmp_path):
+def test_tensorboard_writer_passed_in_is_used_and_closed(tmp_path):
     calls = []
 
     class Writer:

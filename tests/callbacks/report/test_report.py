@@ -46,7 +46,7 @@ def test_page_is_well_formed_and_fetches_nothing():
     assert "http" not in text
 
 
-def test_the_report_is_that_of_a_real_training(tmp_path):
+def test_report_matches_a_real_training(tmp_path):
     """What other callbacks measure is in it, too."""
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     trained(tmp_path, [RunReportCallback(), ThroughputCallback(), MemoryCallback()], **changes)
@@ -64,7 +64,7 @@ def test_the_report_is_that_of_a_real_training(tmp_path):
     assert f"data:image/png;base64,{picture}" in dict(page.attributes).values()
 
 
-def test_an_evaluation_after_the_training_is_no_part_of_it(tmp_path):
+def test_report_leaves_out_evaluations_after_the_training(tmp_path):
     """The status stays, and so do the curves."""
     trainer = trained(
         tmp_path, [RunReportCallback(picture=False)], eval_strategy="steps", eval_steps=4
@@ -77,7 +77,7 @@ def test_an_evaluation_after_the_training_is_no_part_of_it(tmp_path):
     assert panels(trainer.state.log_history) == charts
 
 
-def test_a_resumed_training_has_the_curves_of_the_whole(tmp_path):
+def test_report_of_a_resumed_training_has_all_curves(tmp_path):
     changes = {"save_strategy": "steps", "save_steps": 5}
     trained(tmp_path, [RunReportCallback(picture=False)], **changes)
     (tmp_path / "report.html").unlink()
@@ -134,7 +134,7 @@ def test_picture_false_leaves_the_png_out(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
-def test_an_empty_folder_is_the_current_one(tmp_path, monkeypatch):
+def test_report_empty_folder_is_the_current_one(tmp_path, monkeypatch):
     current_folder = tmp_path / "current"
     current_folder.mkdir()
     monkeypatch.chdir(current_folder)

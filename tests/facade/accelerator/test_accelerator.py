@@ -33,7 +33,7 @@ def test_autocast_is_that_of_the_precision(tmp_path, asked, dtype):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_only_float16_has_a_scaler(tmp_path):
+def test_accelerator_scaler_exists_only_for_float16(tmp_path):
     """It follows the arguments, as the precision does."""
     accelerator = Accelerator(arguments(tmp_path, bf16=True))
     assert accelerator.scaler is None
@@ -54,7 +54,7 @@ def scaled_gradients(accelerator):
 @pytest.mark.parametrize(
     "how", ["clipped", "asked for", "asked for an optimizer", "asked for twice", "in a list"]
 )
-def test_the_scale_is_taken_out_of_gradients(tmp_path, how):
+def test_accelerator_unscales_gradients(tmp_path, how):
     """Unscaled once, however often it is called; the control has the gradients before."""
     accelerator = Accelerator(arguments(tmp_path, fp16=True))
     model, optimizer = scaled_gradients(accelerator)
@@ -80,7 +80,7 @@ def test_invalid_reductions(accelerator, caplog):
     assert "scale=2.0 is ignored" in caplog.text
 
 
-def test_preparing_gives_back_what_it_was_given(accelerator):
+def test_prepare_returns_objects_in_order(accelerator):
     """One thing alone, several as a tuple, in their order; models are moved, loaders made anew."""
     model = tiny()
     optimizer, loader = (

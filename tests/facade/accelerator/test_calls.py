@@ -54,13 +54,13 @@ def both(tmp_path):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_in_one_process(both, name):
+def test_custom_loop_in_one_process(both, name):
     ours, theirs = both
     assert outcome(CALLS[name], ours) == outcome(CALLS[name], theirs)
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_in_two_processes(two_ranks, name):
+def test_custom_loop_in_two_processes(two_ranks, name):
     for rank in two_ranks[1]:
         ours, theirs = rank["calls"][name]
         if name in BETTER:
@@ -70,7 +70,7 @@ def test_in_two_processes(two_ranks, name):
             assert ours == theirs
 
 
-def test_an_own_loop_in_half_precision(tmp_path):
+def test_custom_loop_in_half_precision(tmp_path):
     """bf16: to the same bits."""
     reset()
     ours = Accelerator(arguments(tmp_path, gradient_accumulation_steps=3, bf16=True))
@@ -82,7 +82,7 @@ def test_an_own_loop_in_half_precision(tmp_path):
     assert found != outcome(train, full)
 
 
-def test_an_own_loop_in_fp16(tmp_path):
+def test_custom_loop_in_fp16(tmp_path):
     """Unlike in the reference on the CPU losses are scaled: steps with infinite gradients are
     left out, and told.
     """

@@ -96,7 +96,7 @@ def test_processes_with_fewer_batches_go_along(two_ranks):
     assert all(rank["ended"] for rank in two_ranks[1])
 
 
-def test_after_a_training_own_loops_go_on(tmp_path):
+def test_accelerator_custom_loop_after_a_training(tmp_path):
     """A prepared optimizer steps at the end of windows again, and backward divides by their
     length.
     """

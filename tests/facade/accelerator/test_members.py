@@ -53,7 +53,7 @@ def test_accelerator_leaves_out_no_member_silently(reference, ours):
     assert public(ours) - expected == OWN
 
 
-def test_those_of_its_states(reference, ours):
+def test_accelerator_state_members(reference, ours):
     missing = {name for name in public(reference.state) if not hasattr(ours.state, name)}
     assert missing == {"dynamo_plugin", "get_deepspeed_plugin", "select_deepspeed_plugin"}
     missing = {
@@ -112,7 +112,7 @@ def rows(heading):
     return re.findall(r"`([a-zA-Z_0-9]+)`", " ".join(cells))
 
 
-def test_the_page_names_all_of_them(reference, ours):
+def test_accelerator_page_names_all_members(reference, ours):
     """Each once, in the table to which it belongs."""
     there, refused = rows("Supported members"), rows("Unsupported members")
     assert len(there) == len(set(there))
@@ -121,6 +121,6 @@ def test_the_page_names_all_of_them(reference, ours):
     assert all(hasattr(ours, name) for name in there)
 
 
-def test_the_page_gives_the_reasons():
+def test_accelerator_page_gives_reasons():
     text = PAGE.read_text(encoding="utf-8")
     assert [reason for reason in REFUSED.values() if reason not in text] == []

@@ -21,7 +21,7 @@ def make(config, **kwargs):
     )
 
 
-def test_all_forms_give_the_same_settings(tmp_path):
+def test_accelerator_config_forms_give_the_same_settings(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONTENT))
     objects = [AcceleratorConfig(**CONTENT), ReferenceAcceleratorConfig(**CONTENT)]
@@ -39,7 +39,7 @@ def test_all_forms_give_the_same_settings(tmp_path):
         assert TrainingArguments(**json.loads(args.to_json_string())) == args
 
 
-def test_a_class_is_refused_as_in_the_reference():
+def test_accelerator_config_class_is_refused_as_in_the_reference():
     for kind in (AcceleratorConfig, ReferenceAcceleratorConfig, int):
         with pytest.raises(NotImplementedError):
             Reference(accelerator_config=kind)
@@ -81,7 +81,7 @@ def test_accumulation_steps_are_given_once():
     assert len(problems(args)) == 1
 
 
-def test_a_configured_state_is_required_where_asked_for(tmp_path):
+def test_accelerator_config_configured_state_is_required(tmp_path):
     code = """
         from lightrainer import TrainingArguments
         try:

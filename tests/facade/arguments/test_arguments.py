@@ -53,7 +53,7 @@ def test_private_names_of_devices_are_those_of_the_reference():
     assert make().n_gpu == 0
 
 
-def test_a_subclass_adds_fields_and_changes_defaults():
+def test_subclass_adds_fields_and_changes_defaults():
     args = WithMore("out", x=2, use_cpu=True, model_init_kwargs='{"a": "1"}')
     assert (args.x, args.learning_rate, args.model_init_kwargs) == (2, 1.0, {"a": 1})
     assert pickle.loads(pickle.dumps(args)) == args
@@ -103,7 +103,7 @@ def test_report_to_has_many_forms():
     assert "tensorboard" in available_reporting_integrations()
 
 
-def test_a_setter_that_fails_changes_nothing():
+def test_setter_that_fails_changes_nothing():
     args = make()
     before = copy.deepcopy(args)
     with pytest.raises(ValueError, match="learning_rate=-1"):
@@ -113,7 +113,7 @@ def test_a_setter_that_fails_changes_nothing():
     assert args == before
 
 
-def test_an_override_of_a_setter_runs_once():
+def test_setter_override_runs_once():
     calls = []
 
     class Counted(TrainingArguments):

@@ -18,7 +18,7 @@ def both(args):
 
 
 @pytest.mark.parametrize("older", [True, False, None])
-def test_the_newer_name_overrules_the_older_one(older, caplog):
+def test_later_name_overrides_the_older_one(older, caplog):
     assert both(make(gradient_checkpointing=older)) == (bool(older), older)
     assert both(make(activation_checkpointing=True, gradient_checkpointing=older)) == (True, True)
     assert not caplog.messages
@@ -48,7 +48,7 @@ def test_settings_under_either_name():
 
 @pytest.mark.parametrize("name", ["activation_checkpointing", "gradient_checkpointing"])
 @pytest.mark.parametrize("before", [True, False])
-def test_a_later_change_under_either_name_counts(name, before):
+def test_later_names_change_under_either_name(name, before):
     for args in (
         make(gradient_checkpointing=before),
         copy.deepcopy(make(activation_checkpointing=before)),

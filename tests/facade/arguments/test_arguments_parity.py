@@ -92,7 +92,7 @@ def test_fields_of_later_versions_come_after_them(name):
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_a_field_is_declared_as_in_the_reference(name):
+def test_field_is_declared_as_in_the_reference(name):
     ours, theirs = (
         TrainingArguments.__dataclass_fields__[name],
         Reference.__dataclass_fields__[name],
@@ -108,7 +108,7 @@ def test_a_field_is_declared_as_in_the_reference(name):
         )
 
 
-def test_the_accelerator_configuration_is_that_of_the_reference():
+def test_accelerator_config_equals_the_reference():
     ours, theirs = (
         dataclasses.fields(AcceleratorConfig),
         dataclasses.fields(ReferenceAcceleratorConfig),
@@ -192,7 +192,7 @@ CONSTRUCTED = [
 # from the reference, where fsdp is not set
 @pytest.mark.filterwarnings("ignore:.*only when:UserWarning")
 @pytest.mark.parametrize("kwargs", CONSTRUCTED, ids=str)
-def test_every_field_has_the_value_it_has_in_the_reference(kwargs):
+def test_field_values_equal_the_reference(kwargs):
     ours, theirs = TrainingArguments(**copy.deepcopy(kwargs)), theirs_of(**kwargs)
     assert values(ours) == values(theirs)
     assert ours.mixed_precision == theirs.mixed_precision
@@ -237,7 +237,7 @@ SETTERS = [
 
 
 @pytest.mark.parametrize(("method", "kwargs"), SETTERS, ids=str)
-def test_a_setter_sets_what_it_sets_in_the_reference(method, kwargs):
+def test_setters_equal_the_reference(method, kwargs):
     extra = {"metric_for_best_model": "f1", "eval_strategy": "epoch"}
     ours, theirs = TrainingArguments(**extra), theirs_of(**extra)
     assert getattr(ours, method)(**kwargs) is ours

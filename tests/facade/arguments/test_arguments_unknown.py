@@ -26,7 +26,7 @@ class PassesOn(TrainingArguments):
 
 
 @pytest.mark.parametrize("name", OLD_NAMES)
-def test_an_argument_of_an_older_version(name):
+def test_unknown_argument_of_an_older_version(name):
     """It is none of the reference's any more either, and the field that is named in its place
     exists.
     """
@@ -56,7 +56,7 @@ def test_unknown_argument_of_a_subclass(kind, wrong, nearest):
 @pytest.mark.parametrize(
     "kind", [TrainingArguments, WithMore, Trainer, type("Plain", (Trainer,), {})]
 )
-def test_the_signature_is_that_of_the_constructor(kind):
+def test_signature_equals_the_constructor(kind):
     assert inspect.signature(kind) == inspect.signature(lambda: 0).replace(
         parameters=list(inspect.signature(kind.__init__).parameters.values())[1:],
         return_annotation=inspect.signature(kind).return_annotation,
@@ -64,7 +64,7 @@ def test_the_signature_is_that_of_the_constructor(kind):
     assert len(inspect.signature(kind).parameters) > 10
 
 
-def test_the_trainer_names_successors_of_its_parameters(tmp_path):
+def test_unknown_trainer_parameter_names_its_successor(tmp_path):
     with pytest.raises(TypeError) as error:
         Trainer(tiny(), tokenizer=object(), learning_rate=0.1, train_datset=[])
     for said in (
@@ -109,7 +109,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("way", REFUSALS)
-def test_the_value_of_an_unknown_argument_is_not_shown(way):
+def test_unknown_argument_value_is_not_shown(way):
     """The name may be that of a token, misspelt."""
     with pytest.raises((TypeError, ValueError)) as error:
         REFUSALS[way]()

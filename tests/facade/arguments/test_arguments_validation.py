@@ -104,7 +104,7 @@ WRONG_VALUES = [
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, row in WRONG_TYPES.items() for value in row]
 )
-def test_a_wrong_type_is_named(name, value):
+def test_validation_names_a_wrong_type(name, value):
     with pytest.raises(
         TypeError, match=f"(?m)^{name}={value!r} is an? {type(value).__name__}; pass "
     ):
@@ -112,7 +112,7 @@ def test_a_wrong_type_is_named(name, value):
 
 
 @pytest.mark.parametrize(("kwargs", "message"), WRONG_VALUES, ids=str)
-def test_a_wrong_value_is_named(kwargs, message):
+def test_validation_names_a_wrong_value(kwargs, message):
     with pytest.raises(ValueError, match=message):
         TrainingArguments(use_cpu=True, **kwargs)
 
@@ -144,7 +144,7 @@ def test_numbers_of_numpy_are_numbers():
     assert args.learning_rate == 0.5
 
 
-def test_all_optimizers_schedules_and_trackers_are_accepted():
+def test_validation_accepts_all_optimizers_schedules_and_trackers():
     """A library that is not there is named when the optimizer or the callback is made."""
     for name in OptimizerNames:
         assert TrainingArguments(optim=name.value).optim is name

@@ -48,7 +48,7 @@ def test_impossible_combinations(tmp_path, changes, message):
         TrainingArguments(str(tmp_path), **changes)
 
 
-def test_a_missing_file(tmp_path):
+def test_bad_input_missing_file(tmp_path):
     with pytest.raises(
         FileNotFoundError, match=r"fsdp_config='/nowhere\.json': the file does not exist"
     ):

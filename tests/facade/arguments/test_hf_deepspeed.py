@@ -83,7 +83,7 @@ def test_arguments_put_theirs_in_force_and_later_ones_without_take_it_away(tmp_p
     assert zero.deepspeed_config() is own.config
 
 
-def test_without_deepspeed_no_model_is_made_in_parts(monkeypatch):
+def test_hf_deepspeed_without_deepspeed_partitions_no_model(monkeypatch):
     """Negative control: a stage in which models are whole."""
     made = []
     monkeypatch.setattr(zero.deepspeed_engine, "make_ready", made.append)

@@ -97,7 +97,7 @@ FOR_OTHERS = (
 """Variables that other libraries read, or that count beside others only."""
 
 
-def test_every_variable_of_the_launcher_has_a_row():
+def test_launched_variables_all_have_a_row():
     rest = [name for name in set_by_the_launcher() if name not in VARIABLES]
     assert [
         name for name in rest if not any(fnmatch(name, pattern) for pattern in FOR_OTHERS)
@@ -230,7 +230,7 @@ def at(args, path) -> Any:
 
 
 @pytest.mark.parametrize(("environment", "path", "expected"), FILLED, ids=str)
-def test_a_variable_sets_its_argument(tmp_path, launch, environment, path, expected):
+def test_launched_variable_sets_its_argument(tmp_path, launch, environment, path, expected):
     launch(environment)
     args = arguments(tmp_path, use_cpu=True)
     assert at(args, path) == expected
@@ -297,7 +297,7 @@ def test_an_unknown_mode_is_named(tmp_path, launch, by_launcher):
         Trainer(torch.nn.Linear(1, 1), args)
 
 
-def test_an_unknown_backend_is_named_by_its_option(tmp_path, launch):
+def test_launched_unknown_backend_is_named_by_its_option(tmp_path, launch):
     """The script has not set the argument."""
     launch(dynamo(BACKEND="inducter"))
     args = arguments(tmp_path, use_cpu=True)
@@ -310,7 +310,7 @@ def test_an_unknown_backend_is_named_by_its_option(tmp_path, launch):
         Trainer(torch.nn.Linear(1, 1), args)
 
 
-def test_every_row_with_an_effect_is_tried():
+def test_launched_rows_with_an_effect_are_all_tried():
     tried = {name for environment, *_ in FILLED + REFUSALS for name in environment}
     with_effect = {name for name, row in VARIABLES.items() if row.argument or row.refused}
     assert with_effect - tried == {"ACCELERATE_DEEPSPEED_CONFIG_FILE"}, (
@@ -350,7 +350,7 @@ def test_fsdp_of_the_script_takes_precedence(tmp_path, launch, environment, give
     assert (found.sharding, found.version, found.wrap, found.offload) == expected
 
 
-def test_other_arguments_of_the_script_take_precedence(tmp_path, launch):
+def test_launched_arguments_of_the_script_take_precedence(tmp_path, launch):
     launch({**deepspeed(DEEPSPEED_ZERO_STAGE="3"), **groups(TP_SIZE="4")})
     launch({"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_DYNAMO_BACKEND": "EAGER"})
     own = {
@@ -383,7 +383,7 @@ MORE = [
 
 
 @pytest.mark.parametrize("more", MORE, ids=str)
-def test_the_settings_of_fsdp_are_those_of_accelerate(tmp_path, launch, more):
+def test_launched_fsdp_settings_equal_accelerate(tmp_path, launch, more):
     from accelerate.utils import FullyShardedDataParallelPlugin
 
     launch(layers(**{"VERSION": "2", "SYNC_MODULE_STATES": "false", **more}))
@@ -416,7 +416,7 @@ MORE_OF_MORE = [
 
 
 @pytest.mark.parametrize("more", MORE_OF_MORE, ids=str)
-def test_the_configuration_of_deepspeed_is_that_of_accelerate(tmp_path, launch, more):
+def test_launched_deepspeed_configuration_equals_accelerate(tmp_path, launch, more):
     from accelerate.utils import DeepSpeedPlugin
 
     launch({**deepspeed(), **more})
@@ -441,7 +441,7 @@ def parts(config):
     return found
 
 
-def test_a_file_of_deepspeed(tmp_path, launch):
+def test_launched_deepspeed_file(tmp_path, launch):
     path = tmp_path / "zero.json"
     zero = {
         "stage": "auto",

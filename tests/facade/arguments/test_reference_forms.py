@@ -11,7 +11,7 @@ from lightrainer import TrainingArguments
 @pytest.mark.parametrize(
     "name", ["accelerator_config", "fsdp_config", "resume_from_checkpoint", "logging_dir"]
 )
-def test_a_path_equals_its_text(tmp_path, name):
+def test_path_argument_equals_its_text(tmp_path, name):
     path = tmp_path / "settings.json"
     path.write_text("{}")
     given = [TrainingArguments(tmp_path, **{name: form}) for form in (path, str(path))]

@@ -15,7 +15,7 @@ NAMES = [item.name for item in dataclasses.fields(GenerationArguments)]
 BASE = {"output_dir": "out", "use_cpu": True, "report_to": "none"}
 
 
-def test_the_fields_are_those_of_the_reference_and_come_last():
+def test_seq2seq_fields_equal_the_reference_and_come_last():
     ours, theirs = dataclasses.fields(Seq2SeqTrainingArguments), dataclasses.fields(Reference)
     assert NAMES == [item.name for item in theirs[-5:]] == [item.name for item in ours[-5:]]
     assert [item.name for item in ours[:-5]] == [

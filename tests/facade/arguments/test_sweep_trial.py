@@ -47,7 +47,7 @@ def parser(**options):
     return made
 
 
-def test_an_option_with_the_name_of_an_argument_gets_its_value(trial):
+def test_sweep_trial_option_named_as_an_argument_gets_its_value(trial):
     trial(values={"learning_rate": 0.1}, words={"learning_rate": "--learning_rate=0.1"})
     options = parser(learning_rate={"type": float, "default": 1e-3}).parse_args()
     assert (options.kept, options.learning_rate) == ("1", 0.1)
@@ -71,7 +71,7 @@ def test_options_that_a_second_parser_reads(trial, tmp_path):
     assert about.problem(arguments(tmp_path / "out")) is None
 
 
-def test_a_field_of_a_subclass_takes_an_option(trial, tmp_path):
+def test_sweep_trial_field_of_a_subclass_takes_an_option(trial, tmp_path):
     @dataclass
     class Own(TrainingArguments):
         width: int = 8
@@ -83,7 +83,7 @@ def test_a_field_of_a_subclass_takes_an_option(trial, tmp_path):
     assert about.problem(args) is None
 
 
-def test_a_fraction_for_a_whole_number_of_a_subclass_is_refused(trial, tmp_path):
+def test_sweep_trial_fraction_for_a_whole_number_is_refused(trial, tmp_path):
     @dataclass
     class Own(TrainingArguments):
         width: int = 8
@@ -101,7 +101,7 @@ class Overwriting(TrainingArguments):
 
 
 @pytest.mark.parametrize("name", ["learning_rate", "lr_scheduler_type", "warmup_steps"])
-def test_a_value_that_is_overwritten_after_construction_is_named(trial, tmp_path, name):
+def test_sweep_trial_value_overwritten_after_construction_is_named(trial, tmp_path, name):
     values = {"learning_rate": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 3}
     about = trial(values=values)
     args = arguments(tmp_path / "out")
@@ -110,14 +110,12 @@ def test_a_value_that_is_overwritten_after_construction_is_named(trial, tmp_path
     assert about.problem(args).startswith(f"{name} of the trial is {values[name]}")
 
 
-def test_a_value_that_a_subclass_overwrites_is_named(trial, tmp_path):
+def test_sweep_trial_value_overwritten_by_a_subclass_is_named(trial, tmp_path):
     about = trial(values={"weight_decay": 0.1})
     assert "weight_decay" in about.problem(Overwriting(tmp_path / "out"))
 
 
-def test_all_arguments_of_a_trial_have_its_folder_and_those_of_another_have_another(
-    trial, tmp_path
-):
+def test_sweep_trial_arguments_share_its_folder(trial, tmp_path):
     trial()
     first = TrainingArguments(tmp_path / "out")
     assert (

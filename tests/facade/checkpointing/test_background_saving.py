@@ -54,7 +54,7 @@ class Saves(Trainer):
         assert Path(output_dir, "model.safetensors").exists()
 
 
-def test_a_thread_writes_and_all_are_there_at_the_end(tmp_path, threads):
+def test_background_saving_completes_before_train_returns(tmp_path, threads):
     """The last one is written without a copy: there is nothing to go on with."""
     trainer(tmp_path / "out", **EVERY_STEP).train()
     assert threads == ["checkpoint-writer"] * 3 + ["MainThread"]
@@ -98,13 +98,13 @@ def test_background_checkpoints_hold_what_was_when_they_were_due(tmp_path, monke
 
 
 @pytest.mark.parametrize(("reads", "thread"), [(True, "MainThread"), (False, "checkpoint-writer")])
-def test_a_callback_that_looks_finds_the_files(tmp_path, threads, reads, thread):
+def test_background_saving_callback_finds_the_files(tmp_path, threads, reads, thread):
     kind = type("Kind", (Watching,), {"reads_checkpoints": reads})
     trainer(tmp_path / "out", callbacks=[kind()], **EVERY_STEP).train()
     assert threads == [thread] * 3 + ["MainThread"]
 
 
-def test_an_override_finds_the_files(tmp_path, threads):
+def test_background_saving_override_finds_the_files(tmp_path, threads):
     trainer(tmp_path / "out", cls=Saves, **EVERY_STEP).train()
     assert set(threads) == {"MainThread"}
 
@@ -121,7 +121,7 @@ def call_in_a_thread(function):
 
 
 @pytest.mark.parametrize("call", [call_as_a_signal_handler, call_in_a_thread])
-def test_a_model_saved_while_a_checkpoint_is_being_written(tmp_path, threads, call):
+def test_background_saving_save_model_during_a_checkpoint(tmp_path, threads, call):
     """It is written at once, and the checkpoint is what it would be without it."""
 
     class Preempted(Trainer):
@@ -141,7 +141,7 @@ def test_a_model_saved_while_a_checkpoint_is_being_written(tmp_path, threads, ca
     assert threads.count("checkpoint-writer") == 3
 
 
-def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, monkeypatch):
+def test_background_saving_same_step_during_its_checkpoint(tmp_path, monkeypatch):
     """By its interval, and by a callback at the end of the epoch; the first save is held until
     the second begins.
     """
@@ -185,14 +185,14 @@ def test_a_step_is_saved_again_while_its_checkpoint_is_being_written(tmp_path, m
     assert problems(tmp_path / "out" / "checkpoint-2") == []
 
 
-def test_a_switch_turns_it_off(tmp_path, threads):
+def test_background_saving_is_switched_off(tmp_path, threads):
     made = trainer(tmp_path / "out", **EVERY_STEP)
     made.background_checkpoints = None
     made.train()
     assert set(threads) == {"MainThread"}
 
 
-def test_an_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
+def test_background_saving_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
     made = trainer(tmp_path / "out", **EVERY_STEP)
     made.background_checkpoints = 0  # one at a time
     monkeypatch.setattr(
@@ -215,7 +215,7 @@ def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monke
     assert "only 100 bytes are free" in caplog.text
 
 
-def test_an_older_one_makes_room_but_never_the_best(tmp_path, monkeypatch):
+def test_background_saving_older_checkpoint_makes_room_but_never_the_best(tmp_path, monkeypatch):
     """With a limit of 3, three are there, and the fourth would not fit."""
     free = [1 << 40]
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(free[0]))
@@ -260,7 +260,7 @@ STAY = {
 
 
 @pytest.mark.parametrize(("changes", "waits"), STAY.values(), ids=STAY)
-def test_the_end_waits_for_the_disk_only_where_a_checkpoint_is_to_be_deleted_then(
+def test_background_saving_end_waits_for_the_disk_only_before_a_deletion(
     tmp_path, held, changes, waits
 ):
     """Nothing is flushed before the end here; a checkpoint that is on the disk is not removed
@@ -304,7 +304,7 @@ def test_flushes_in_quick_succession_are_skipped_except_the_last(
 
 
 @pytest.mark.parametrize("left", ["nothing", "a part"])
-def test_a_power_failure_before_it_is_there_finds_the_one_before(tmp_path, left):
+def test_background_saving_power_failure_leaves_the_previous_checkpoint(tmp_path, left):
     """Names are written before contents: files are short, the list of files too."""
     trainer(tmp_path / "out", **HALVES).train()
     for file in (tmp_path / "out" / "checkpoint-4").rglob("*"):
@@ -317,9 +317,7 @@ def test_a_power_failure_before_it_is_there_finds_the_one_before(tmp_path, left)
     assert same(weights(made.model), weights(whole.model))
 
 
-def test_a_flush_that_ends_while_a_checkpoint_gets_its_name_deletes_the_oldest(
-    tmp_path, monkeypatch
-):
+def test_background_saving_flush_during_a_rename_deletes_the_oldest(tmp_path, monkeypatch):
     """Between the new name and the note of it, the new checkpoint would pass for one of an
     earlier run.
     """

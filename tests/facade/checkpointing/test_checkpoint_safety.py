@@ -49,7 +49,7 @@ def evil(tmp_path):
     return Evil(tmp_path / "evil")
 
 
-def test_an_adapter_runs_no_program_of_ours(tmp_path, evil):
+def test_checkpoint_adapter_runs_no_program(tmp_path, evil):
     """Ask if it is intact without unpickling; loading is the library's."""
     torch.save({"payload": evil}, tmp_path / "adapter_model.bin")
     assert problems(tmp_path, training_state=False) == []
@@ -83,7 +83,7 @@ OUTSIDE += ["..\\other.safetensors", "..", ".", "", "optimizer.pt", "link.safete
 
 
 @pytest.mark.parametrize("file", OUTSIDE)
-def test_an_index_cannot_lead_out_of_its_folder(shards, tmp_path, file):
+def test_checkpoint_index_cannot_leave_its_folder(shards, tmp_path, file):
     save_weights(nn.Linear(8, 8), tmp_path / "secret")
     (tmp_path / "secret" / "model.safetensors").rename(tmp_path / "other.safetensors")
     (shards / "link.safetensors").symlink_to(tmp_path / "other.safetensors")
@@ -93,7 +93,7 @@ def test_an_index_cannot_lead_out_of_its_folder(shards, tmp_path, file):
         load_weights(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), shards)
 
 
-def test_a_folder_of_links_as_in_the_cache_of_the_hub_is_read(shards, tmp_path):
+def test_checkpoint_folder_of_hub_cache_links_is_read(shards, tmp_path):
     """There all files lie in another folder, the index too; links inside the folder are no
     matter either.
     """
@@ -114,7 +114,7 @@ def test_a_folder_of_links_as_in_the_cache_of_the_hub_is_read(shards, tmp_path):
 # --- tokens
 
 
-def test_no_file_of_a_checkpoint_holds_the_token(tmp_path):
+def test_checkpoint_files_do_not_contain_the_token(tmp_path):
     """The manifest, the states and the converted file are looked through too."""
     made = trained(
         tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False

@@ -40,7 +40,7 @@ def test_workers_live_as_long_as_asked(tmp_path, persistent):
 
 
 @forking
-def test_workers_of_each_rank_have_seeds_of_their_own(tmp_path, monkeypatch):
+def test_worker_seeds_differ_between_ranks(tmp_path, monkeypatch):
     """As the reference's: torch's seed of the worker, moved on by as many workers as the ranks
     before have.
     """
@@ -110,7 +110,7 @@ def test_lengths_are_measured_once_for_each_dataset(tmp_path):
     assert evaluation.reads == 6 + 1 + 6 * 6
 
 
-def test_another_dataset_is_measured_for_itself(tmp_path):
+def test_loading_measures_another_dataset_separately(tmp_path):
     made = trainer(tmp_path, train_sampling_strategy="group_by_length")
     lengths = [
         made._get_eval_sampler(data).lengths for data in (Counted(6), Counted(4), Counted(6))

@@ -102,7 +102,7 @@ def trained(address, resume=None, **changes):
     return found
 
 
-def test_a_run_is_resumed_exactly_on_another_machine(bucket, tmp_path, monkeypatch):
+def test_object_store_resumption_on_another_machine_is_exact(bucket, tmp_path, monkeypatch):
     """What is there when it ends, what is here, and the same weights as without an interruption."""
     options = {
         "save_total_limit": 2,
@@ -154,7 +154,9 @@ def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch
     assert "checkpoint-12" in here
 
 
-def test_a_damaged_or_unfinished_checkpoint_is_passed_over(bucket, tmp_path, monkeypatch, caplog):
+def test_object_store_skips_damaged_and_unfinished_checkpoints(
+    bucket, tmp_path, monkeypatch, caplog
+):
     trained(bucket)
     files, root = storage(), bucket[5:]
     files.pipe_file(
@@ -168,7 +170,7 @@ def test_a_damaged_or_unfinished_checkpoint_is_passed_over(bucket, tmp_path, mon
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6"]
 
 
-def test_an_address_to_resume_from(folder, tmp_path, monkeypatch):
+def test_object_store_address_to_resume_from(folder, tmp_path, monkeypatch):
     """One of another run, by another writer: without a manifest."""
     trained(folder)
     (tmp_path / "there/checkpoint-4/_manifest.json").unlink()
@@ -179,7 +181,7 @@ def test_an_address_to_resume_from(folder, tmp_path, monkeypatch):
         trained(tmp_path / "out", resume=f"{folder}/checkpoint-5")
 
 
-def test_a_lost_connection_loses_nothing(bucket, server, caplog):
+def test_object_store_lost_connection_loses_nothing(bucket, server, caplog):
     """The server is away from step 3 to step 7: the training goes on, says so once, and sends
     the rest.
     """
@@ -193,7 +195,7 @@ def test_a_lost_connection_loses_nothing(bucket, server, caplog):
     assert caplog.text.count("Training continues") == 1
 
 
-def test_what_is_not_there_at_the_end_is_an_error_and_sent_later(bucket, server, tmp_path):
+def test_object_store_missing_upload_raises_and_is_sent_later(bucket, server, tmp_path):
     found = told(
         trainer(bucket, callbacks=[At("on_step_end", lambda *_: server.stop(), 5)], **SAVES)
     )
@@ -212,9 +214,7 @@ def test_what_is_not_there_at_the_end_is_an_error_and_sent_later(bucket, server,
 
 
 @pytest.mark.parametrize("ending", ["the end", "an error"])
-def test_a_store_that_is_gone_for_good_holds_the_end_for_a_bounded_time(
-    folder, monkeypatch, caplog, ending
-):
+def test_object_store_outage_delays_the_end_by_a_bounded_time(folder, monkeypatch, caplog, ending):
     """The clock stands still but for the pauses between attempts once the training has ended."""
     pauses = []
 
@@ -243,7 +243,7 @@ def test_a_store_that_is_gone_for_good_holds_the_end_for_a_bounded_time(
 
 
 @pytest.mark.parametrize("machine", ["the same", "another"])
-def test_a_kill_in_the_middle_of_an_upload(bucket, server, tmp_path, monkeypatch, machine):
+def test_object_store_kill_during_an_upload(bucket, server, tmp_path, monkeypatch, machine):
     """The next run finishes it where its files are, and removes it elsewhere."""
     reached, goes_on = threading.Event(), threading.Event()
 
@@ -269,7 +269,7 @@ def test_a_kill_in_the_middle_of_an_upload(bucket, server, tmp_path, monkeypatch
     assert not any(name.endswith("_incomplete") for name in there(bucket))
 
 
-def test_a_store_that_cannot_be_written_to_stops_before_the_training(bucket, tmp_path):
+def test_object_store_that_is_not_writable_raises_before_the_training(bucket, tmp_path):
     found = told(trainer("s3://no-such-bucket/run", **SAVES))
     with pytest.raises(
         ConnectionError,
@@ -280,7 +280,7 @@ def test_a_store_that_cannot_be_written_to_stops_before_the_training(bucket, tmp
     assert not storage().exists("no-such-bucket")
 
 
-def test_what_was_deleted_there_does_not_come_back(folder, tmp_path):
+def test_object_store_deleted_checkpoints_do_not_come_back(folder, tmp_path):
     trained(folder)
     fsspec.filesystem("file").rm(str(tmp_path / "there"), recursive=True)
     found = trained(folder, max_steps=2)
@@ -308,7 +308,7 @@ SHARDED = json.dumps(
 
 
 @pytest.mark.parametrize("words", [(), ("machines",), (SHARDED,)], ids=["DDP", "machines", "FSDP"])
-def test_several_processes(folder, tmp_path, words):
+def test_object_store_in_several_processes(folder, tmp_path, words):
     """Resumed where nothing is, in the same place as without an interruption; each machine
     fetches for itself.
     """
@@ -336,7 +336,7 @@ def test_several_processes(folder, tmp_path, words):
 # --- arguments
 
 
-def test_the_address_stays_in_what_is_written_down(folder):
+def test_object_store_address_is_kept_in_written_files(folder):
     args = TrainingArguments(folder, report_to="none", use_cpu=True)
     assert os.path.isabs(args.output_dir)
     assert args.output_dir.endswith("/there")

@@ -91,7 +91,7 @@ def test_from_every_place_it_ends_the_same(uninterrupted, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["samples", "a stream with a state", "a table by length"])
 @pytest.mark.parametrize("file", ["data_state_0.pth", "rng_state.pth"])
-def test_what_is_saved_is_what_makes_it_the_same(uninterrupted, tmp_path, name, file):
+def test_resume_needs_every_saved_state(uninterrupted, tmp_path, name, file):
     """Negative control: without that file the weights are others."""
     whole = uninterrupted(name)
     copy = Path(shutil.copytree(whole.checkpoint(3), tmp_path / "checkpoint-3"))
@@ -107,7 +107,7 @@ def test_what_is_saved_is_what_makes_it_the_same(uninterrupted, tmp_path, name, 
 )
 @pytest.mark.parametrize("workers", WORKERS, ids=["renewed", "persistent"])
 @pytest.mark.parametrize("name", WITH_WORKERS)
-def test_with_workers_it_ends_the_same(uninterrupted, tmp_path, name, workers):
+def test_resume_with_workers_is_exact(uninterrupted, tmp_path, name, workers):
     """The random numbers that the workers draw are restored as well."""
     method = {"dataloader_multiprocessing_context": "fork"}
     whole = uninterrupted(name, **workers, **method)
@@ -121,7 +121,7 @@ def test_with_workers_it_ends_the_same(uninterrupted, tmp_path, name, workers):
 
 
 @pytest.mark.parametrize("step", [2, 5])
-def test_another_number_of_workers_reads_the_same_samples(tmp_path, step):
+def test_resume_with_another_number_of_workers_reads_the_same_samples(tmp_path, step):
     """Only what each worker draws is lost then: without random numbers it is the same training."""
     plain = {
         "data": torch.utils.data.Subset(Noisy().points, range(SAMPLES)),
@@ -137,7 +137,7 @@ def test_another_number_of_workers_reads_the_same_samples(tmp_path, step):
 )
 @pytest.mark.parametrize("workers", [(2, 0), (0, 2), (2, 1)], ids=str)
 @pytest.mark.parametrize("name", ["a stream", "a stream with a state", "a shuffled stream of rows"])
-def test_a_pass_over_a_stream_ends_with_the_workers_that_began_it(tmp_path, name, workers):
+def test_resume_stream_pass_ends_with_its_workers(tmp_path, name, workers):
     """Their batches alternate, so that another number of workers would read other samples; saved
     twice, too.
     """
@@ -155,7 +155,7 @@ def test_a_pass_over_a_stream_ends_with_the_workers_that_began_it(tmp_path, name
     assert again.end == whole.end
 
 
-def test_a_stream_whose_order_would_be_another_is_refused(tmp_path):
+def test_resume_stream_with_another_order_is_refused(tmp_path):
     stopped = train(tmp_path, KINDS["a stream"], stop=2, dataloader_num_workers=2)
     changed = {
         "per_device_train_batch_size": 1,
@@ -196,7 +196,7 @@ REPAIRED = {
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("name", REPAIRED)
-def test_the_batch_read_ahead_is_read_again(tmp_path, name, workers):
+def test_resume_reads_a_prefetched_batch_again(tmp_path, name, workers):
     """A checkpoint holds positions, no samples: a row of that batch that was repaired meanwhile
     is trained.
     """
@@ -226,7 +226,7 @@ OF_OUR_LOADERS.remove("a loader with a state")
 
 
 @pytest.mark.parametrize("name", OF_OUR_LOADERS)
-def test_no_checkpoint_holds_samples(uninterrupted, name):
+def test_resume_checkpoint_holds_no_samples(uninterrupted, name):
     """Arrays in the position in the data are states of generators only."""
     state = torch.load(
         Path(uninterrupted(name).checkpoint(3)) / "data_state_0.pth", weights_only=False
@@ -265,7 +265,7 @@ def test_after_several_interruptions_it_ends_the_same(uninterrupted, tmp_path, n
 
 
 @pytest.mark.parametrize("step", PLACES)
-def test_no_sample_is_loaded_twice(uninterrupted, tmp_path, step):
+def test_resume_loads_no_sample_twice(uninterrupted, tmp_path, step):
     """A map-style dataset is asked for nothing that was trained; the batch that had been read
     ahead is read again.
     """
@@ -349,7 +349,7 @@ def test_a_training_that_was_stopped_early_continues(tmp_path, restores):
     assert resumed.end["step"][0] == (24 if restores else 30)
 
 
-def test_the_end_of_an_epoch_is_gone_through_once(tmp_path):
+def test_resume_runs_the_end_of_an_epoch_once(tmp_path):
     """A checkpoint made there after the evaluation does not evaluate again, nor save again."""
     options = {"save_strategy": "epoch", "num_train_epochs": 2}
     whole = train(tmp_path / "whole", **options)
@@ -366,7 +366,7 @@ def stop_epoch(of, state, control):
 
 
 @pytest.mark.parametrize("name", ["samples", "a stream", "a plain DataLoader"])
-def test_an_epoch_that_a_callback_stops_is_not_continued(tmp_path, name):
+def test_resume_epoch_stopped_by_a_callback_is_not_continued(tmp_path, name):
     """Saved with the very step that ends the epoch, before the evaluation at its end."""
     options = {"max_steps": 14, "save_strategy": "steps", "save_steps": 1}
     stopping = lambda: [At("on_step_end", stop_epoch, step=step) for step in (3, 8)]
@@ -456,7 +456,7 @@ def test_start_is_evaluated_once(tmp_path):
     assert whole.end["logs"][0]["step"] == 0
 
 
-def test_a_restored_control_does_not_save_again(tmp_path):
+def test_resume_restored_control_does_not_save_again(tmp_path):
     """A checkpoint made before the evaluation at an epoch's end says `should_save`, for itself."""
     whole = train(tmp_path / "whole", saves=(6,), save_strategy="no")
     resumed = train(
@@ -469,7 +469,7 @@ def test_a_restored_control_does_not_save_again(tmp_path):
     assert not list((tmp_path / "on").glob("checkpoint-*"))
 
 
-def test_a_training_can_be_made_longer(tmp_path):
+def test_resume_makes_a_training_longer(tmp_path):
     """One that `max_steps` cut short in mid-epoch goes on there; its schedule is that of the
     longer one.
     """
@@ -480,7 +480,7 @@ def test_a_training_can_be_made_longer(tmp_path):
     assert resumed.end["weights"] == whole.end["weights"]
 
 
-def test_the_same_trainer_goes_on(tmp_path):
+def test_resume_with_the_same_trainer(tmp_path):
     """Not only a new process."""
     whole = train(tmp_path / "whole")
     stopped = train(tmp_path / "stopped", stop=5).trainer

@@ -180,7 +180,7 @@ def with_layout(kind: type, *args: Any) -> Any:
 
 @pytest.mark.parametrize("background", [None, 2**20])
 @pytest.mark.parametrize("of_transformers", [False, True])
-def test_state_dict_entry_that_is_no_tensor_is_named(tmp_path, background, of_transformers):
+def test_state_dict_entry_that_is_not_a_tensor_is_named(tmp_path, background, of_transformers):
     if of_transformers:
         model = with_layout(BertForSequenceClassification, BertConfig(num_labels=3, **SIZES))
         made = trainer(

@@ -44,7 +44,7 @@ def two_checkpoints(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
-def test_no_checkpoint_at_the_place(tmp_path, kind):
+def test_resume_from_a_missing_checkpoint(tmp_path, kind):
     """A missing file, and a ValueError as in the reference."""
     made = trainer(tmp_path / "out")
     with pytest.raises(kind, match=r"(?s)checkpoint.*checkpoint-7.*output_dir"):
@@ -54,7 +54,7 @@ def test_no_checkpoint_at_the_place(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
-def test_the_newest_of_no_checkpoints(tmp_path, kind):
+def test_resume_from_the_newest_of_none(tmp_path, kind):
     made = trainer(tmp_path / "out")
     with pytest.raises(
         kind, match=r"No valid checkpoint found in output_dir.*out.*to start from scratch"
@@ -63,7 +63,7 @@ def test_the_newest_of_no_checkpoints(tmp_path, kind):
     assert files(tmp_path) == []
 
 
-def test_a_folder_that_is_no_checkpoint(tmp_path):
+def test_resume_from_a_folder_that_is_not_a_checkpoint(tmp_path):
     made = trainer(tmp_path / "out")
     with pytest.raises(
         ValueError, match=r"out.*cannot be used.*no weights.*trainer_state\.json is missing"
@@ -73,7 +73,7 @@ def test_a_folder_that_is_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_damaged_checkpoint(two_checkpoints, name):
+def test_resume_from_a_damaged_checkpoint(two_checkpoints, name):
     """Asked for by name it is an error, before anything is touched; see
     `tests/faults/test_damage.py` for others.
     """
@@ -91,7 +91,7 @@ def test_a_damaged_checkpoint(two_checkpoints, name):
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_checkpoint_without_a_file_that_it_can_do_without(two_checkpoints, caplog, name):
+def test_resume_without_an_optional_file(two_checkpoints, caplog, name):
     """As after `save_only_model`: training goes on, and it is said that the numbers will be
     others.
     """
@@ -104,7 +104,7 @@ def test_a_checkpoint_without_a_file_that_it_can_do_without(two_checkpoints, cap
 # --- what is written
 
 
-def test_an_error_while_saving_leaves_no_half_checkpoint(tmp_path):
+def test_saving_error_leaves_no_half_checkpoint(tmp_path):
     class Refused(Trainer):
         def _save_rng_state(self, output_dir):
             if self.state.global_step == 4:
@@ -118,7 +118,7 @@ def test_an_error_while_saving_leaves_no_half_checkpoint(tmp_path):
     assert not made.is_in_train
 
 
-def test_what_processes_the_data_is_saved_beside_the_model(tmp_path):
+def test_saving_includes_the_processing_class(tmp_path):
     class Words:
         def save_pretrained(self, folder):
             (Path(folder) / "words.txt").write_text("a b")
@@ -132,7 +132,7 @@ def test_what_processes_the_data_is_saved_beside_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["save_model", "checkpoint"])
-def test_the_arguments_come_back(tmp_path, way):
+def test_saved_arguments_are_restored(tmp_path, way):
     made = trainer(tmp_path, learning_rate=0.03, hub_token=TOKEN, save_strategy="epoch")
     made.save_model() if way == "save_model" else made.train()
     folder = tmp_path if way == "save_model" else tmp_path / "checkpoint-4"
@@ -143,7 +143,7 @@ def test_the_arguments_come_back(tmp_path, way):
     assert loaded.to_dict() == made.args.to_dict()
 
 
-def test_a_best_checkpoint_that_was_taken_away(tmp_path, caplog):
+def test_saving_with_a_removed_best_checkpoint(tmp_path, caplog):
     """The last model is kept, and that is said."""
 
     class Thief(TrainerCallback):
@@ -160,9 +160,7 @@ def test_a_best_checkpoint_that_was_taken_away(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("version", ["5.3.0", "5.23.0"])
-def test_a_best_checkpoint_that_is_gone_when_a_training_is_resumed(
-    tmp_path, caplog, monkeypatch, version
-):
+def test_resume_with_a_missing_best_checkpoint(tmp_path, caplog, monkeypatch, version):
     """From 5.17 on it is ignored, with a warning; before, it stays the best one."""
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", version)
     trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2).train()
@@ -177,9 +175,7 @@ def test_a_best_checkpoint_that_is_gone_when_a_training_is_resumed(
     assert any("does not exist anymore" in record.message for record in caplog.records) is ignored
 
 
-def test_a_process_that_saves_on_another_machine_shares_the_folder_of_the_first(
-    tmp_path, monkeypatch
-):
+def test_saving_on_another_machine_shares_the_folder_of_the_first(tmp_path, monkeypatch):
     """`save_on_each_node`: the folder in the making is named after the main process, which is
     not this one.
     """
@@ -269,7 +265,7 @@ def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_a_folder_in_which_another_process_trains_is_left_alone(tmp_path, monkeypatch, saves):
+def test_saving_leaves_a_folder_in_use_alone(tmp_path, monkeypatch, saves):
     monkeypatch.setattr(owners, "PATIENCE", 0)
     settings = {"save_strategy": "steps", "save_steps": 4} if saves else {}
     # as a killed process leaves it
@@ -315,7 +311,7 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
     assert written == ["folder"]
 
 
-def test_a_relative_folder_stays_where_it_was_when_training_began(tmp_path, monkeypatch):
+def test_saving_relative_folder_is_resolved_at_the_start(tmp_path, monkeypatch):
     """The script changes its folder after the best checkpoint, which is neither rotated away nor
     lost.
     """

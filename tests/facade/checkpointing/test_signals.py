@@ -41,7 +41,7 @@ def reports(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_stopped_training_goes_on_to_the_same_bits(reports, name):
+def test_signal_resumption_is_exact(reports, name):
     """It exits with an error, leaves a checkpoint of that step, and ends as one never stopped
     does, logs included.
     """
@@ -62,7 +62,7 @@ GROUPS += [(signal.SIGINT, "on"), (signal.SIGINT, "off")]
 
 
 @pytest.mark.parametrize(("number", "how"), GROUPS, ids=lambda value: getattr(value, "name", value))
-def test_a_signal_to_the_whole_group_of_processes(tmp_path, number, how):
+def test_signal_to_the_process_group(tmp_path, number, how):
     """As batch systems and terminals send it: workers that read data get it as well. Turned off
     it kills, as ever.
     """
@@ -109,7 +109,7 @@ def asking(folder, step=2, **changes):
 
 
 @pytest.mark.usefixtures("_handlers")
-def test_a_handler_that_was_there_gets_the_signal_afterwards(tmp_path):
+def test_signal_is_passed_to_the_previous_handler(tmp_path):
     """And is back in its place; `train` returns, as it has not ended the process."""
     seen = []
 
@@ -153,7 +153,7 @@ def test_handlers_are_as_before_however_it_ends(tmp_path, ending):
 
 
 @pytest.mark.usefixtures("_handlers")
-def test_the_same_trainer_trains_on_afterwards(tmp_path):
+def test_signal_leaves_the_trainer_usable(tmp_path):
     """Nothing of the signal is left behind."""
     made = asking(tmp_path)
     with pytest.raises(SystemExit):
@@ -201,7 +201,7 @@ def test_plain_trainers_to_what(tmp_path):
     assert made.callback_handler.callback_list == listed
 
 
-def test_a_signal_that_another_callback_listens_to_is_left_to_it(tmp_path):
+def test_signal_of_another_listening_callback_is_left_to_it(tmp_path):
     """As with one for the signal by which a batch system announces the end; a second listener
     would be one too many.
     """
@@ -260,7 +260,7 @@ def test_ignored_signals_stay_ignored_unless_it_was_asked_for(tmp_path, number, 
         signal.signal(number, before)
 
 
-def test_a_checkpoint_in_an_evaluation_is_on_the_disk_before_anything_else(tmp_path):
+def test_signal_in_an_evaluation_saves_to_disk_first(tmp_path):
     """Also one that the background would write; Ctrl-C then ends the evaluation at once."""
     seen = []
 
@@ -283,7 +283,7 @@ def test_a_checkpoint_in_an_evaluation_is_on_the_disk_before_anything_else(tmp_p
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_in_another_thread_it_trains_and_says_so(tmp_path, caplog, asked_for):
+def test_signals_in_another_thread_warn_and_train(tmp_path, caplog, asked_for):
     """Python gives signals to the main thread only; without the argument there is nothing to
     say.
     """
@@ -299,7 +299,7 @@ def test_in_another_thread_it_trains_and_says_so(tmp_path, caplog, asked_for):
 
 
 @pytest.mark.usefixtures("_handlers")
-def test_a_forked_process_ends_as_any_other(tmp_path):
+def test_signal_ends_a_forked_process_normally(tmp_path):
     """One that a script forks off in the middle of a training inherits the handler, and must not
     hear it.
     """
@@ -319,7 +319,7 @@ def test_a_forked_process_ends_as_any_other(tmp_path):
 
 
 @pytest.mark.usefixtures("_handlers")
-def test_the_last_checkpoint_is_not_taken_for_a_superfluous_one(tmp_path):
+def test_signal_checkpoint_is_not_rotated_away(tmp_path):
     """With `save_total_limit=1` only the best is kept at the end of a training, of which this is
     not the end.
     """
@@ -356,7 +356,7 @@ def test_the_last_checkpoint_is_not_taken_for_a_superfluous_one(tmp_path):
 @pytest.mark.parametrize(
     "hook", ["on_step_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end"]
 )
-def test_a_manager_of_the_script_is_obeyed_at_once(tmp_path, monkeypatch, module, hook):
+def test_signal_manager_of_the_script_is_obeyed_at_once(tmp_path, monkeypatch, module, hook):
     """It waits, asks, and saves as its methods say; the hooks of the callback ask it."""
     monkeypatch.setattr(
         threading,

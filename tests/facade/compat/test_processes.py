@@ -7,7 +7,7 @@ from helpers.processes.starting import finished_ranks
 from lightrainer.facade.compat import processes
 
 
-def test_the_main_process_by_its_rank():
+def test_main_process_is_found_by_rank():
     for rank, main in ((-1, True), (0, True), (1, False)):
         assert processes.is_main_process(rank) is trainer_utils.is_main_process(rank) is main
     with processes.torch_distributed_zero_first(-1):

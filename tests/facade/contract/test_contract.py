@@ -33,7 +33,7 @@ PARTS = (
 TABLE: dict[str, Effect] = {name: entry for part in PARTS for name, entry in part.ENTRIES.items()}
 
 
-def test_every_argument_has_an_entry_and_every_entry_is_an_argument():
+def test_contract_has_exactly_the_arguments():
     """`tests/facade/arguments/test_arguments_parity.py` compares their names with those of the
     reference.
     """
@@ -43,12 +43,12 @@ def test_every_argument_has_an_entry_and_every_entry_is_an_argument():
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_the_value_is_not_the_default(name):
+def test_contract_values_differ_from_defaults(name):
     assert getattr(Seq2SeqTrainingArguments(), name) != TABLE[name].value
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_argument_changes_what_it_is_documented_to_change(name, tmp_path, monkeypatch):
+def test_argument_has_its_documented_effect(name, tmp_path, monkeypatch):
     entry = TABLE[name]
     given = surroundings(name, entry.beside)
     usual = entry.observe(copy.deepcopy(given), Place(tmp_path / "usual", monkeypatch))

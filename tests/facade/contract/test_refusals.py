@@ -97,7 +97,7 @@ def test_right_arguments_pass(tmp_path):
     assert files(tmp_path / "train") == []
 
 
-def test_several_problems_are_reported_together(tmp_path):
+def test_refusals_are_reported_together(tmp_path):
     wrong = {"learning_rate": "1e-4", "seed": -1, "eval_strategy": "epochs"}
     with pytest.raises(ValueError, match=r"^3 arguments are invalid:\n") as error:
         lightrainer.TrainingArguments(str(tmp_path / "out"), **wrong)

@@ -38,7 +38,7 @@ def pretend_gpus(monkeypatch, count):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
 
 
-def test_without_a_launcher_there_is_one_process():
+def test_process_is_single_without_a_launcher():
     found = current_process(use_cpu=True)
     assert found == ProcessEnvironment(0, 0, 1, 1, torch.device("cpu"), None)
     assert found.is_main_process
@@ -47,7 +47,7 @@ def test_without_a_launcher_there_is_one_process():
     assert not torch.distributed.is_initialized()
 
 
-def test_one_of_several_gpus_is_used_and_that_is_said_once(monkeypatch, caplog):
+def test_process_uses_one_of_several_gpus_and_warns_once(monkeypatch, caplog):
     pretend_gpus(monkeypatch, 4)
     assert {current_process().device for _ in range(3)} == {torch.device("cuda", 0)}
     assert [r.message for r in caplog.records if "torchrun --nproc_per_node=4" in r.message] == [
@@ -55,7 +55,7 @@ def test_one_of_several_gpus_is_used_and_that_is_said_once(monkeypatch, caplog):
     ]
 
 
-def test_the_cpu_is_used_when_asked_for(monkeypatch):
+def test_process_uses_the_cpu_when_asked(monkeypatch):
     pretend_gpus(monkeypatch, 4)
     assert current_process(use_cpu=True).device == torch.device("cpu")
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
@@ -104,7 +104,7 @@ OUT_OF_RANGE = [
     OUT_OF_RANGE,
     ids=[" ".join(f"{k}={v}" for k, v in of.items()) for of, _ in OUT_OF_RANGE],
 )
-def test_a_variable_out_of_range_is_named_at_once(monkeypatch, variables, said):
+def test_process_variable_out_of_range_is_named(monkeypatch, variables, said):
     """Before other processes are waited for."""
     for name, value in {**HERE, **variables}.items():
         monkeypatch.setenv(name, value)
@@ -128,7 +128,7 @@ def test_variables_that_mean_one_process(monkeypatch, variables):
     assert current_process(use_cpu=True).world_size == 1
 
 
-def test_a_rank_beside_a_group_of_the_script(monkeypatch, tmp_path):
+def test_process_rank_beside_a_group_of_the_script(monkeypatch, tmp_path):
     monkeypatch.setenv("LOCAL_RANK", "1")
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
@@ -139,7 +139,7 @@ def test_a_rank_beside_a_group_of_the_script(monkeypatch, tmp_path):
         torch.distributed.destroy_process_group()
 
 
-def test_a_group_that_is_there_is_taken_as_it_is(tmp_path):
+def test_process_reuses_an_existing_group(tmp_path):
     code = f"""
         import torch.distributed as dist
         from lightrainer.facade.distributed.process import current_process
@@ -184,7 +184,7 @@ json.dump(facts, open(f"{folder}/{rank}.json", "w"))
 """
 
 
-def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
+def test_process_pair_joins_one_group_like_the_reference(tmp_path):
     """Under torchrun the constructor joins the group, and what is known of it outlives the
     group.
     """
@@ -203,7 +203,7 @@ def test_two_processes_join_one_group_and_see_what_the_reference_sees(tmp_path):
         assert facts["after"] == facts["ours"]
 
 
-def test_the_group_is_left_when_the_program_ends(tmp_path):
+def test_process_group_is_left_at_exit(tmp_path):
     """A program that never destroys its group ends without the complaint of gloo."""
     code = f"""
         from pathlib import Path

@@ -53,7 +53,7 @@ METRICS = {
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_a_metric_that_is_not_computed(tmp_path, name):
+def test_best_metric_that_is_not_computed(tmp_path, name):
     metrics, changes, parts = METRICS[name]
     made = trainer(tmp_path, **BEST, metric_for_best_model="f1", compute_metrics=metrics, **changes)
     assert_says(message(made), "'f1'", "no 'eval_f1': it has eval_", *parts)
@@ -85,7 +85,7 @@ def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("only_loss", [False, True])
-def test_an_evaluation_that_finds_nothing_says_so_once(tmp_path, caplog, only_loss):
+def test_best_metric_warns_once_of_an_empty_evaluation(tmp_path, caplog, only_loss):
     """Without compute_metrics too: what label_names is, what a batch has, and what to set."""
     made = trained(
         tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch"
@@ -103,7 +103,7 @@ def test_an_evaluation_that_finds_nothing_says_so_once(tmp_path, caplog, only_lo
 
 
 @pytest.mark.parametrize("bad_at", [(1, 2), (1,), ()], ids=["always nan", "once nan", "never nan"])
-def test_a_metric_that_is_nan_is_never_the_best(tmp_path, caplog, bad_at):
+def test_best_metric_nan_is_never_the_best(tmp_path, caplog, bad_at):
     """A warning comes with the first one, and at the end if no best model can be loaded."""
     evaluations = []
 
@@ -127,7 +127,7 @@ def test_a_metric_that_is_nan_is_never_the_best(tmp_path, caplog, bad_at):
     assert all("quality was nan" in text for text in last)
 
 
-def test_a_training_that_ends_before_its_first_evaluation_has_no_best_model(tmp_path, caplog):
+def test_best_metric_without_an_evaluation_has_no_best_model(tmp_path, caplog):
     steps = {
         "eval_strategy": "steps",
         "save_strategy": "steps",
@@ -152,7 +152,7 @@ WATCHED = {
 
 
 @pytest.mark.parametrize("name", WATCHED)
-def test_a_plateau_object_follows_the_loss_unless_another_metric_is_set(tmp_path, name):
+def test_best_metric_plateau_object_follows_the_loss_by_default(tmp_path, name):
     """As `lr_scheduler_type="reduce_lr_on_plateau"`: one step of the schedule an evaluation."""
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

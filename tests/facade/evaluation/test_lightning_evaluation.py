@@ -35,7 +35,7 @@ class Watching(Callback):
 @pytest.mark.parametrize(
     "metrics", [lambda p: {"accuracy": 0.5}, None], ids=["metrics", "no metrics"]
 )
-def test_the_outputs_of_a_batch(tmp_path, metrics):
+def test_evaluation_outputs_of_a_batch(tmp_path, metrics):
     """Of this process: the loss, and where they are computed predictions and labels."""
     watching = Watching()
     made = trainer(tmp_path, callbacks=[watching], compute_metrics=metrics)
@@ -79,7 +79,7 @@ def test_lightning_evaluation_gives_the_metrics(tmp_path, metrics):
     assert calls in ([True] * 3, [])
 
 
-def test_the_model_stays_on_its_device():
+def test_evaluation_model_stays_on_its_device():
     """Only the module refuses, the model inside moves."""
     module = EvaluationModule(torch.nn.Linear(1, 1, device="meta"))
     assert module.cpu() is module

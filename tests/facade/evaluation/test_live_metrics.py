@@ -87,7 +87,7 @@ METRICS = [
 @pytest.mark.parametrize(
     "dataset", [lambda: points(6, seed=2), Stream], ids=["6 samples", "a stream of 7"]
 )
-def test_the_value_is_that_of_a_function(tmp_path, metrics, name, dataset):
+def test_live_metrics_equal_a_function(tmp_path, metrics, name, dataset):
     """The last batch is shorter; in `evaluate`, in the logs, and in `predict`, which also has
     the arrays.
     """
@@ -105,7 +105,7 @@ def test_the_value_is_that_of_a_function(tmp_path, metrics, name, dataset):
     assert np.array_equal(prediction.label_ids, arrays.label_ids)
 
 
-def test_each_dataset_by_itself(tmp_path):
+def test_live_metrics_of_each_dataset(tmp_path):
     """Begun and left empty, so that neither the dataset before nor the epoch before counts."""
     log = []
     sets = {"a": points(6, seed=2), "b": points(5, seed=3)}
@@ -119,7 +119,7 @@ def test_each_dataset_by_itself(tmp_path):
     assert made.compute_metrics.rows == 0
 
 
-def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
+def test_live_metrics_failed_evaluation_leaves_nothing(tmp_path):
     broken = [*points(6, seed=2), {"x": torch.zeros(9), "labels": torch.tensor(0)}]
     made = trainer(tmp_path, compute_metrics=Counting([]), per_device_eval_batch_size=1)
     with pytest.raises(RuntimeError):
@@ -180,7 +180,7 @@ def test_training_with_them_is_training_without(tmp_path):
         assert left == right
 
 
-def test_what_is_no_number_is_logged_as_lists(tmp_path):
+def test_live_metrics_log_vectors_as_lists(tmp_path):
     made = trained(
         tmp_path,
         compute_metrics=MulticlassConfusionMatrix(3),
@@ -194,7 +194,7 @@ def test_what_is_no_number_is_logged_as_lists(tmp_path):
     assert saved["log_history"][-1]["eval_MulticlassConfusionMatrix"] == matrix
 
 
-def test_a_function_prepares_the_batch(tmp_path):
+def test_live_metrics_prepare_function(tmp_path):
     """`prepare` may also take the batch, on the device, and its loss; labels are None where
     there are none.
     """
@@ -252,7 +252,7 @@ def pad(items):
     }
 
 
-def test_the_loss_for_each_token_of_a_language_model(tmp_path):
+def test_live_metrics_token_loss_of_a_language_model(tmp_path):
     """Labels are shifted for causal models, which is seen by their name."""
     torch.manual_seed(0)
     model = TokensForCausalLM()

@@ -20,7 +20,7 @@ def first(prediction):
     return {"count": float(len(prediction.label_ids))}
 
 
-def test_each_set_has_its_own_metrics(tmp_path):
+def test_eval_sets_have_separate_metrics(tmp_path):
     """Functions and torchmetrics side by side; a set without a name in the dict has its loss,
     and no predictions.
     """
@@ -42,7 +42,7 @@ def test_each_set_has_its_own_metrics(tmp_path):
     assert made.compute_metrics is metrics
 
 
-def test_a_dict_without_names_of_sets_is_of_metrics(tmp_path):
+def test_eval_sets_dict_without_set_names_is_of_metrics(tmp_path):
     made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"accuracy": MulticlassAccuracy(3)})
     assert {f"eval_{name}_accuracy" for name in SETS} <= made.evaluate().keys()
 
@@ -50,7 +50,7 @@ def test_a_dict_without_names_of_sets_is_of_metrics(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "function"), [("mean", np.mean), ("median", np.median), ("max", max)]
 )
-def test_the_aggregate_is_over_what_all_sets_have(tmp_path, kind, function):
+def test_eval_sets_aggregate_is_over_common_metrics(tmp_path, kind, function):
     made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, eval_aggregate=kind)
     found = made.evaluate()
     assert found[f"eval_{kind}_loss"] == pytest.approx(
@@ -104,7 +104,7 @@ def test_mean_of_sets_chooses_the_best_model_stops_early_and_leads_the_schedule(
     assert "Early stopping watches" not in caplog.text
 
 
-def test_a_search_is_judged_by_it(tmp_path):
+def test_eval_sets_aggregate_is_a_search_objective(tmp_path):
     made = trainer(
         tmp_path,
         model_init=lambda: tiny(),
@@ -185,7 +185,7 @@ def _trained(folder, collator, **train):
     return made
 
 
-def test_a_collator_that_draws_goes_on_where_it_was(tmp_path):
+def test_eval_sets_keep_the_generator_of_a_collator(tmp_path):
     """Its generator is in the checkpoint; negative control: a new one gives other losses."""
 
     def evaluated(made):

@@ -37,7 +37,7 @@ def start(url, folder, **arguments):
     return codes, said, results
 
 
-def test_two_processes(server, tmp_path):
+def test_hub_environment_in_two_processes(server, tmp_path):
     """Only the first one uploads, and both go on from what they download."""
     given = {
         "push_to_hub": True,

@@ -54,7 +54,7 @@ def made(**info):
     return data
 
 
-def test_a_builder_of_its_own():
+def test_facts_of_a_dataset_with_a_custom_builder():
     found = source_of(made(builder_name="squad", config_name="default"))
     assert found is not None
     assert (found.tag, found.config, found.split) == ("squad", "default", None)
@@ -81,7 +81,7 @@ HISTORY = [
 ]
 
 
-def test_the_numbers_are_those_of_the_reference():
+def test_facts_equal_the_reference():
     _, lines, results = parse_log_history(HISTORY)
     for row, line in zip(evaluations(HISTORY), lines, strict=True):
         assert (row.step, row.epoch, row.training_loss) == (

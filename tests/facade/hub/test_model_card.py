@@ -103,7 +103,7 @@ def test_model_card_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch)
     assert "svg" in ElementTree.parse(tmp_path / "my-model" / "loss_curve.svg").getroot().tag
 
 
-def test_a_card_without_matplotlib_has_no_picture_and_warns_once(tmp_path, monkeypatch, caplog):
+def test_model_card_without_matplotlib_has_no_picture_and_warns_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
     model_card._warn_once.cache_clear()
     made = trained(tmp_path)
@@ -114,7 +114,7 @@ def test_a_card_without_matplotlib_has_no_picture_and_warns_once(tmp_path, monke
     assert caplog.text.count("pip install 'lightrainer[plot]'") == 1
 
 
-def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
+def test_model_card_metadata_equals_the_client(tmp_path):
     """`model-index`, against `huggingface_hub.metadata_eval_result`, and through its own classes
     and back.
     """
@@ -167,7 +167,7 @@ def test_the_metadata_is_what_the_client_makes_of_the_same_numbers(tmp_path):
     )
 
 
-def test_what_is_given_goes_before_what_is_found(tmp_path):
+def test_model_card_arguments_precede_detected_facts(tmp_path):
     made = fine_tuning(tmp_path)
     made.train()
     tasks, tags = ["text-classification", "zero-shot-classification"], ["one", "two"]
@@ -200,7 +200,7 @@ def test_what_is_given_goes_before_what_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["synthetic", "Points in a plane"])
-def test_a_name_of_the_data_is_no_identifier_on_the_hub(tmp_path, name):
+def test_model_card_dataset_name_is_not_a_hub_identifier(tmp_path, name):
     """As in the reference: a name is text; tags are metadata and links, as soon as there are
     some.
     """
@@ -240,7 +240,7 @@ def rows_of(text):
 
 
 @pytest.mark.parametrize("best", [True, False])
-def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_path, best):
+def test_model_card_ignores_evaluations_after_the_training(tmp_path, best):
     """Not that of the best model, nor one on other data, nor with another prefix; each is a row
     of its own.
     """
@@ -267,7 +267,7 @@ def test_an_evaluation_after_the_training_does_not_change_what_is_published(tmp_
     assert f"after step {2 if best else 4}:" in card(tmp_path)
 
 
-def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
+def test_model_card_index_leaves_out_missing_numbers(tmp_path):
     values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
     made = trained(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
     made.create_model_card(tasks="text-classification", dataset="mine", dataset_tags="me/mine")
@@ -280,7 +280,7 @@ def test_numbers_that_are_none_are_not_in_the_index(tmp_path):
     assert "| Bad | nan |" in card(tmp_path)
 
 
-def test_several_evaluation_sets(tmp_path):
+def test_model_card_of_several_evaluation_sets(tmp_path):
     sets = {"one": data(6, "test"), "two": data(4, "test", repo="them/reviews")}
     made = fine_tuning(tmp_path, eval_dataset=sets)
     made.train()
@@ -301,7 +301,7 @@ def test_several_evaluation_sets(tmp_path):
     }
 
 
-def test_the_license_is_that_of_the_base_model(hub, tmp_path):
+def test_model_card_license_is_that_of_the_base_model(hub, tmp_path):
     hub.make("openai-community/gpt2", **{"README.md": b"---\nlicense: bsd\n---\n"})
     made = fine_tuning(tmp_path)
     made.create_model_card()

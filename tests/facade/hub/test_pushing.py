@@ -64,7 +64,7 @@ def weights_of(hub, commit=-1, name="model.safetensors"):
 # The repository.
 
 
-def test_the_repository_is_made_with_the_trainer(hub, tmp_path):
+def test_pushing_creates_the_repository_with_the_trainer(hub, tmp_path):
     made = pushing(tmp_path, hub_model_id="model", hub_private_repo=True, hub_revision="draft")
     assert made.hub_model_id == NAME
     assert hub.repos[NAME].private
@@ -73,13 +73,13 @@ def test_the_repository_is_made_with_the_trainer(hub, tmp_path):
     assert pushing(tmp_path, hub_model_id=None).hub_model_id == "me/out", "the name of the folder"
 
 
-def test_a_refusal_comes_before_the_training(hub, tmp_path):
+def test_pushing_refusal_precedes_the_training(hub, tmp_path):
     with pytest.raises(HfHubHTTPError, match="the owner in hub_model_id"):
         pushing(tmp_path, hub_model_id="others/model")
     assert not (tmp_path / "out").exists()
 
 
-def test_what_set_push_to_hub_sets_is_what_happens(hub, tmp_path):
+def test_pushing_follows_set_push_to_hub(hub, tmp_path):
     made = trainer(tmp_path / "out", save_strategy="epoch")
     made.args.set_push_to_hub(
         NAME, strategy="end", token=TOKEN, private_repo=True, revision="draft"
@@ -116,7 +116,7 @@ def test_at_the_end_only_when_it_is_asked_for(hub, tmp_path):
     assert same(weights_of(hub), weights(made.model))
 
 
-def test_the_newest_checkpoint_too(hub, tmp_path):
+def test_pushing_the_newest_checkpoint(hub, tmp_path):
     pushing(tmp_path, hub_strategy="checkpoint", hub_always_push=True, **EACH_STEP).train()
     both = [(progress(step), f"{progress(step)}, checkpoint") for step in (1, 2, 3, 4)]
     assert messages(hub) == [message for pair in both for message in pair]
@@ -126,7 +126,7 @@ def test_the_newest_checkpoint_too(hub, tmp_path):
     assert state["global_step"] == 4
 
 
-def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
+def test_pushing_ends_with_the_best_model(hub, tmp_path):
     values = iter([0.9, 0.1, 0.1, 0.1])
     best = {
         "load_best_model_at_end": True,
@@ -144,14 +144,14 @@ def test_the_best_model_is_what_is_there_in_the_end(hub, tmp_path):
 # In the background.
 
 
-def test_a_second_training_is_uploaded_again(hub, tmp_path):
+def test_pushing_second_training_uploads_again(hub, tmp_path):
     made = pushed(tmp_path)
     made.train()
     assert messages(hub) == ["End of training"] * 2
     assert same(weights_of(hub), weights(made.model))
 
 
-def test_all_are_made_up_for_where_it_is_asked_for(hub, tmp_path):
+def test_pushing_all_checkpoints_makes_up_for_missed_ones(hub, tmp_path):
     pushes = []
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
     with hub.held("preupload") as go:
@@ -172,9 +172,7 @@ def test_all_are_made_up_for_where_it_is_asked_for(hub, tmp_path):
     assert len({str(weights_of(hub, step)) for step in (1, 2, 3, 4)}) == 4
 
 
-def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_uploaded(
-    hub, tmp_path, monkeypatch
-):
+def test_pushing_background_checkpoint_is_complete(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "background_checkpoints", 0)
     made = pushing(
         tmp_path,
@@ -201,7 +199,7 @@ def test_a_checkpoint_that_is_written_in_the_background_is_complete_when_it_is_u
     ]
 
 
-def test_a_checkpoint_that_could_not_be_written_is_not_uploaded(hub, tmp_path, monkeypatch):
+def test_pushing_skips_a_failed_checkpoint(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "background_checkpoints", 0)
     monkeypatch.setattr(
         writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours"))
@@ -211,9 +209,7 @@ def test_a_checkpoint_that_could_not_be_written_is_not_uploaded(hub, tmp_path, m
     assert messages(hub) == []
 
 
-def test_a_training_that_a_signal_ends_leaves_its_checkpoint_there_and_no_final_model(
-    hub, tmp_path
-):
+def test_pushing_interrupted_training_uploads_its_checkpoint_only(hub, tmp_path):
     ask = At("on_step_end", lambda *_: signal.raise_signal(signal.SIGTERM), step=2)
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     try:
@@ -242,7 +238,7 @@ def test_push_takes_what_else_is_in_the_folder(hub, tmp_path):
     assert uploaded(hub) == sorted([*MODEL, "runs/events"])
 
 
-def test_a_card_of_the_user_is_left_alone_until_another_is_asked_for(hub, tmp_path):
+def test_pushing_keeps_the_card_of_the_user(hub, tmp_path):
     (tmp_path / "out").mkdir()
     card = tmp_path / "out" / "README.md"
     card.write_text("---\nlicense: mit\n---\nMine.\n")
@@ -255,7 +251,7 @@ def test_a_card_of_the_user_is_left_alone_until_another_is_asked_for(hub, tmp_pa
     assert b"in 8 steps" in hub.repos[NAME].files()["README.md"], "a card of its own is renewed"
 
 
-def test_what_processes_the_data_and_a_model_that_saves_itself(hub, tmp_path):
+def test_pushing_processing_class_and_a_model_that_saves_itself(hub, tmp_path):
     class Words:
         def save_pretrained(self, folder):
             (Path(folder) / "words.txt").write_text("a b")
@@ -274,7 +270,7 @@ def test_what_processes_the_data_and_a_model_that_saves_itself(hub, tmp_path):
     assert same(weights(OfTheHub.from_pretrained(NAME)), weights(made.model))
 
 
-def test_an_override_of_the_card_is_asked(hub, tmp_path):
+def test_pushing_calls_an_override_of_the_card(hub, tmp_path):
     class Own(Trainer):
         def create_model_card(self, *args, **kwargs):
             (tmp_path / "out" / "README.md").write_text("---\nlicense: mit\n---\nA model of mine")
@@ -283,7 +279,7 @@ def test_an_override_of_the_card_is_asked(hub, tmp_path):
     assert hub.repos[NAME].files()["README.md"].endswith(b"A model of mine")
 
 
-def test_an_override_of_the_push_is_asked(hub, tmp_path):
+def test_pushing_calls_an_override_of_the_push(hub, tmp_path):
     seen = []
 
     class Own(Trainer):
@@ -342,7 +338,7 @@ def test_push_by_hand_in_the_background(hub, tmp_path):
 # When it fails.
 
 
-def test_a_failing_upload_is_a_warning_and_the_end_makes_up_for_it(hub, tmp_path, caplog):
+def test_pushing_failed_upload_warns_and_is_repeated_at_the_end(hub, tmp_path, caplog):
     hub.refuse("commit/main", 403, times=1)
     made = pushed(tmp_path, save_strategy="epoch")
     assert made.state.global_step == 4
@@ -372,7 +368,7 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     assert same(weights_of(hub), weights(made.model))
 
 
-def test_a_hub_that_is_down_gets_one_upload_at_the_end(hub, tmp_path, caplog):
+def test_pushing_to_a_hub_that_is_down_uploads_once_at_the_end(hub, tmp_path, caplog):
     """Neither the checkpoint that was skipped during the upload, nor the final model after it."""
 
     class Released(Trainer):
@@ -399,7 +395,7 @@ def test_push_by_hand_raises_and_the_model_is_saved(hub, tmp_path, caplog):
     assert "model.safetensors" in files(tmp_path / "out")
 
 
-def test_a_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
+def test_pushing_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
     """Linux gives no process a number above 2 ** 22."""
     left = tmp_path / "out" / ".hub-upload-1.partial-host-1-1"
     (left / "root").mkdir(parents=True)

@@ -17,7 +17,7 @@ def _offline(monkeypatch):
 
 
 @pytest.mark.usefixtures("_offline")
-def test_what_was_replaced_is_called_and_nothing_else(tmp_path, monkeypatch):
+def test_replaced_functions_are_called_exclusively(tmp_path, monkeypatch):
     """Offline mode refuses nothing that is not going to ask the Hub."""
     made, uploads = [], []
     monkeypatch.setattr(
@@ -34,7 +34,7 @@ def test_what_was_replaced_is_called_and_nothing_else(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_offline")
-def test_an_init_hf_repo_of_a_subclass_is_asked_first(tmp_path):
+def test_replaced_init_hf_repo_of_a_subclass_is_called(tmp_path):
     class Own(home.Trainer):
         def init_hf_repo(self, token=None):
             self.hub_model_id = "me/own"

@@ -30,13 +30,13 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("revision", [None, "main", "0" * 40, "refs/pr/1", "v1"])
-def test_no_branch_is_made_of_what_is_none_or_is_there(hub, revision):
+def test_repository_creates_no_existing_or_invalid_branch(hub, revision):
     hub.make("me/model").tags.append("v1")
     Repository("me/model", revision=revision).create()
     assert hub.asked("POST .*/branch/") == []
 
 
-def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
+def test_repository_whole_folder_replaces_the_older_one(hub, folder):
     old = {"kept.txt": b"1", "last/shard.bin": b"2", "last/config.json": b"3"}
     hub.make("me/model", **old)
     Repository("me/model").upload(folder, "newer", path_in_repo="last", delete_missing=True)
@@ -50,7 +50,7 @@ def test_a_whole_folder_takes_the_place_of_the_older_one(hub, folder):
     assert sorted(hub.repos["me/model"].files()) == names
 
 
-def test_a_folder_comes_back(hub, folder):
+def test_repository_folder_round_trip(hub, folder):
     made = Repository("me/model").create()
     made.upload(folder, "first", path_in_repo="last")
     commit = made.newest_commit()
@@ -71,7 +71,7 @@ REMEDIES = {
 
 
 @pytest.mark.parametrize("status", list(REMEDIES))
-def test_a_refusal_says_what_to_do(hub, status):
+def test_repository_refusal_gives_advice(hub, status):
     hub.refuse("repos/create", status)
     hub.refuse("GET /api/models", 404)
     with pytest.raises(HfHubHTTPError) as error:
@@ -81,7 +81,7 @@ def test_a_refusal_says_what_to_do(hub, status):
     assert REMEDIES[error.value.response.status_code] in str(error.value)
 
 
-def test_a_name_that_cannot_be(hub):
+def test_repository_invalid_name(hub):
     with pytest.raises(HFValidationError, match="repository is 'a/b/c'"):
         Repository("a/b/c").create()
     names = {
@@ -119,14 +119,14 @@ def test_troubles_that_pass_are_not_noticed(hub, folder, step):
     assert len(hub.asked(step)) >= 2
 
 
-def test_a_trouble_that_stays_is_raised_in_the_end(hub, folder):
+def test_repository_lasting_trouble_is_raised(hub, folder):
     hub.refuse("commit/main", 503)
     with pytest.raises(HfHubHTTPError, match="503"):
         created_and_uploaded(folder)
     assert len(hub.asked("commit/main")) == 1 + len(errors.RETRY_PAUSES)
 
 
-def test_a_trouble_that_lasts_is_not_waited_for_twice(hub, folder, monkeypatch):
+def test_repository_lasting_trouble_is_waited_for_once(hub, folder, monkeypatch):
     """The client has repeated the request for a while when the second attempt fails."""
     hub.refuse("commit/main", 503)
     clock = itertools.count(step=errors.MAX_RETRY_SECONDS + 1)
@@ -145,7 +145,7 @@ def new_connections():
     close_session()
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_forever(hub, new_connections, monkeypatch):
+def test_repository_silent_server_times_out(hub, new_connections, monkeypatch):
     monkeypatch.setattr(repository, "SILENCE_TIMEOUT", 0.2)
     with hub.held("repos/create"), pytest.raises(httpx.ReadTimeout) as error:
         Repository("me/model").create()
@@ -153,7 +153,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_forever(hub, new_connectio
     assert len(hub.asked("repos/create")) > len(errors.RETRY_PAUSES)
 
 
-def test_offline_is_said_before_anything_else(hub, monkeypatch):
+def test_repository_reports_offline_mode_first(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(OfflineModeIsEnabled, match="HF_HUB_OFFLINE"):
         Repository("me/model").create()
@@ -162,7 +162,7 @@ def test_offline_is_said_before_anything_else(hub, monkeypatch):
     assert hub.requests == []
 
 
-def test_the_license_of_another_model(hub):
+def test_repository_license_of_another_model(hub):
     hub.make("them/base", **{"README.md": b"---\nlicense: apache-2.0\n---\n"})
     hub.make("them/other")
     made = Repository("me/model")

@@ -27,7 +27,7 @@ def stop(host, state, control):
 
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
-def test_on_another_machine_it_goes_on_as_if_nothing_had_happened(hub, tmp_path, strategy):
+def test_hub_resumption_on_another_machine_is_exact(hub, tmp_path, strategy):
     whole = trained(tmp_path / "whole", num_train_epochs=2)
     first = pushing(
         tmp_path / "first", hub_strategy=strategy, callbacks=[At("on_step_end", stop, step=3)]
@@ -43,7 +43,7 @@ def test_on_another_machine_it_goes_on_as_if_nothing_had_happened(hub, tmp_path,
     assert same(weights(second.model), weights(whole.model))
 
 
-def test_of_another_branch(hub, tmp_path):
+def test_hub_resumption_from_another_branch(hub, tmp_path):
     first = pushing(tmp_path / "first", hub_strategy="checkpoint", hub_revision="draft")
     first.train()
     second = trainer(
@@ -56,7 +56,7 @@ def test_of_another_branch(hub, tmp_path):
         third.train(resume_from_checkpoint="last-checkpoint")
 
 
-def test_a_folder_of_that_name_goes_first(hub, tmp_path, monkeypatch):
+def test_hub_resumption_prefers_a_local_folder(hub, tmp_path, monkeypatch):
     """As in the reference, where it is a path like any other; and then the one of a clone in
     `output_dir`.
     """
@@ -76,13 +76,13 @@ def test_a_folder_of_that_name_goes_first(hub, tmp_path, monkeypatch):
     )
 
 
-def test_a_repository_without_it_says_so(hub, tmp_path):
+def test_hub_resumption_without_a_checkpoint_raises(hub, tmp_path):
     made = pushing(tmp_path / "out")
     with pytest.raises(FileNotFoundError, match="hub_strategy='checkpoint'"):
         made.train(resume_from_checkpoint="last-checkpoint")
 
 
-def test_a_damaged_one_is_refused(hub, tmp_path):
+def test_hub_resumption_refuses_a_damaged_checkpoint(hub, tmp_path):
     pushing(tmp_path / "first", hub_strategy="checkpoint").train()
     newest = hub.repos[NAME].branches["main"][-1]
     newest.files["last-checkpoint/optimizer.pt"] = newest.files["last-checkpoint/optimizer.pt"][

@@ -173,7 +173,7 @@ def test_token_is_shown_by_no_error_of_a_tokenizer_on_the_hub(tmp_path, monkeypa
     assert [text for text in (*shown(error.value), *texts) if TOKEN in text] == []
 
 
-def test_a_token_by_an_older_name_is_not_saved_with_a_tokenizer(tmp_path):
+def test_secrets_token_by_an_older_name_is_not_saved_with_a_tokenizer(tmp_path):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     )
@@ -184,7 +184,7 @@ def test_a_token_by_an_older_name_is_not_saved_with_a_tokenizer(tmp_path):
         PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), hub_token=TOKEN)
 
 
-def test_what_is_no_token_is_shown():
+def test_secrets_shows_values_that_are_not_tokens():
     with pytest.raises(ValueError, match="optim='a value'"):
         arguments(optim="a value", hub_token=TOKEN)
     assert secret_words(
@@ -208,7 +208,7 @@ def test_what_is_no_token_is_shown():
     assert redacted(f"no {TOKEN}, hf_home") == "no <hidden>, hf_home"
 
 
-def test_the_search_would_find_it():
+def test_secrets_search_finds_a_token():
     """Negative control: a frame that shows it is found."""
     source = f"def act(token):\n    raise ValueError(1)\nact({TOKEN!r})"
     with pytest.raises(ValueError, match="1") as error:

@@ -48,7 +48,7 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-def test_the_model_of_the_checkpoint_and_the_rest_of_the_folder(out):
+def test_staging_combines_checkpoint_model_and_folder(out):
     stage = StagingFolder(out / "checkpoint-2", out)
     root = stage.fill()
     assert files(root) == UPLOADED
@@ -58,7 +58,7 @@ def test_the_model_of_the_checkpoint_and_the_rest_of_the_folder(out):
     assert [path for path in out.iterdir() if "hub-upload" in path.name] == []
 
 
-def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(out, monkeypatch):
+def test_staging_copies_nothing_and_links_no_growing_file(out, monkeypatch):
     monkeypatch.setattr(pushing, "_MIN_BYTES_TO_LINK", 0)
     stage = StagingFolder(out / "checkpoint-2", out)
     root = stage.fill()
@@ -74,7 +74,7 @@ def test_nothing_of_the_checkpoint_is_copied_and_nothing_that_grows_is_linked(ou
     assert not os.path.samefile(stage.fill() / "notes.txt", out / "notes.txt")
 
 
-def test_a_new_card_does_not_change_that_of_the_checkpoint(out):
+def test_staging_new_card_leaves_that_of_the_checkpoint(out):
     """Both are the same file at first."""
     write(out / "checkpoint-2", {"README.md": b"of the checkpoint"})
     root = StagingFolder(out / "checkpoint-2", out).fill()

@@ -61,7 +61,7 @@ def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_p
     assert furthest(weights(fresh), weights(whole)) == 0, "False begins anew"
 
 
-def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+def test_keras_checkpoint_of_another_model_is_refused(tmp_path):
     """It would leave weights as they are, and with a warning only the training would begin anew,
     unseen.
     """
@@ -75,7 +75,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     assert furthest(weights(deeper), before) == 0
 
 
-def test_the_best_model_is_loaded_and_early_stopping_stops(tmp_path):
+def test_keras_best_model_is_loaded_and_early_stopping_stops(tmp_path):
     model = network()
     known = {
         "eval_strategy": "epoch",

@@ -49,7 +49,7 @@ def of_pairs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_data_is_the_same_training(tmp_path, of_pairs, kind):
+def test_keras_data_kinds_give_the_same_training(tmp_path, of_pairs, kind):
     data = KINDS[kind]
     made = trainer(tmp_path, train_dataset=data, train_sampling_strategy="sequential", max_steps=7)
     made.train()

@@ -112,7 +112,7 @@ def test_gradients_that_an_override_computes_by_itself_are_those_of_the_step(tmp
         trainer(tmp_path, cls=TooFew).train()
 
 
-def test_an_override_of_the_data_is_trained_on(tmp_path):
+def test_keras_data_override_is_trained_on(tmp_path):
     """Whole steps, of any length; here of two micro-batches, anew in each epoch."""
     x, y = (np.stack(part) for part in zip(*points(20), strict=True))
 
@@ -141,7 +141,7 @@ def test_an_override_of_the_data_is_trained_on(tmp_path):
     assert made.seen == [(False, 4), (False, 3)], "batches of the size that the arguments have"
 
 
-def test_an_override_of_the_optimizer_is_stepped(tmp_path):
+def test_keras_optimizer_override_is_stepped(tmp_path):
     class Own(TFTrainer):
         def create_optimizer_and_scheduler(self, num_training_steps):
             assert num_training_steps == 8
@@ -249,7 +249,7 @@ def test_models_are_saved_in_the_form_of_their_library(tmp_path):
     assert (tmp_path / "model.weights.h5").exists()
 
 
-def test_a_class_that_saves_itself_is_given_the_folder(tmp_path):
+def test_keras_class_that_saves_itself_receives_the_folder(tmp_path):
     class SavesItself(Subclassed):
         def save_pretrained(self, folder: str) -> None:
             assert isinstance(folder, str)
@@ -260,7 +260,7 @@ def test_a_class_that_saves_itself_is_given_the_folder(tmp_path):
     assert not (tmp_path / "model.weights.h5").exists()
 
 
-def test_an_unbuilt_model_is_built_from_the_data(tmp_path):
+def test_keras_unbuilt_model_is_built_from_the_data(tmp_path):
     """Before its optimizer is made; it trains all of its weights, as one that was built by hand."""
     keras.utils.set_random_seed(5)
     lazy = Subclassed()

@@ -153,7 +153,7 @@ LOSS = [
 @pytest.mark.parametrize(
     ("loss", "labels"), LOSS, ids=["one-hot", "several numbers", "by name", "a mean"]
 )
-def test_the_loss_is_the_mean_whatever_labels_there_are(tmp_path, loss, labels):
+def test_keras_loss_is_the_mean_whatever_the_labels(tmp_path, loss, labels):
     model = network()
     model.compile(loss=loss)
     x = np.stack([point[0] for point in points(4)])
@@ -163,7 +163,7 @@ def test_the_loss_is_the_mean_whatever_labels_there_are(tmp_path, loss, labels):
     assert losses(made)[0] == pytest.approx(expected, abs=1e-6)
 
 
-def test_two_processes_are_one_of_twice_the_batch(tmp_path):
+def test_keras_two_processes_equal_twice_the_batch(tmp_path):
     """Also with micro-batches; each sample is evaluated once, in its order."""
     script, log = HELPERS / "keras" / "keras_script.py", tmp_path / "log"
     finished_ranks(script, str(tmp_path), log=log, seconds=240, **ASIDE)

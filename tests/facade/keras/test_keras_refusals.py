@@ -57,7 +57,7 @@ def test_arguments_without_an_effect_are_refused_by_name(tmp_path, name):
         args.check()
 
 
-def test_all_refused_arguments_are_said_at_once_also_when_they_were_set_later(tmp_path):
+def test_keras_reports_all_refused_arguments_at_once(tmp_path):
     with pytest.raises(NotImplementedError, match=r"(?s)label_smoothing_factor=0\.1.*tpu_name='x'"):
         arguments(tmp_path, tpu_name="x", label_smoothing_factor=0.1)
     made = trainer(tmp_path)
@@ -165,7 +165,7 @@ class WithCall(torch.nn.Linear):
     call = torch.nn.Linear.forward
 
 
-def test_an_optimizer_of_keras_is_refused(tmp_path):
+def test_keras_optimizer_objects_are_refused(tmp_path):
     """It is torch's that steps; one of Keras would never step, without any error."""
     given = (keras.optimizers.Adam(), None)
     refused(
@@ -216,7 +216,7 @@ assert "keras" not in sys.modules and "tensorflow" not in sys.modules
 """
 
 
-def test_nothing_of_keras_is_imported_unasked_and_without_tensorflow_an_error_says_what_to_install(
+def test_keras_is_not_imported_unasked_and_missing_tensorflow_gives_advice(
     tmp_path,
 ):
     done = subprocess.run(

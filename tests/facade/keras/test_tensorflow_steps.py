@@ -41,7 +41,7 @@ class InATape(TFTrainer):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_step_in_a_tape_is_that_of_the_trainer(tmp_path, parts):
+def test_tensorflow_step_in_a_tape_equals_the_trainer(tmp_path, parts):
     """Also where an embedding has a gradient of its rows only, and statistics move."""
     known = {"train_dataset": DATA, "eval_dataset": DATA, "gradient_accumulation_steps": parts}
     known |= {"per_device_train_batch_size": 4 // parts}

@@ -156,14 +156,14 @@ def outcome(parser, words):
 @pytest.mark.parametrize(
     ("kind", "line"), CASES, ids=[f"{kind.__name__}: {line}" for kind, line in CASES]
 )
-def test_a_command_line_means_what_it_means_to_the_reference(kind, line):
+def test_parser_reads_command_lines_like_the_reference(kind, line):
     ours = outcome(HfArgumentParser(kind), line.split())
     theirs = outcome(ReferenceParser(kind), line.split())
     assert repr(ours) == repr(theirs)
     assert ours == theirs
 
 
-def test_several_dataclasses_and_other_options():
+def test_parser_several_dataclasses_and_other_options():
     """One object each, in their order, then what was added to the parser, then the rest."""
 
     def parsed(parser):
@@ -238,7 +238,7 @@ LATER = [item.name for item in dataclasses.fields(TrainingArguments) if item.nam
 
 
 @pytest.mark.parametrize("kind", [More, "TrainingArguments", "Seq2SeqTrainingArguments"])
-def test_every_attribute_of_an_option_is_that_of_the_reference(kind):
+def test_parser_option_attributes_equal_the_reference(kind):
     wanted, found = (
         options(api.HfArgumentParser(getattr(api, kind) if isinstance(kind, str) else kind))
         for api in (transformers, lightrainer)
@@ -252,7 +252,7 @@ def test_every_attribute_of_an_option_is_that_of_the_reference(kind):
     }
 
 
-def test_the_reference_sees_the_fields_that_we_make():
+def test_parser_of_the_reference_sees_our_fields():
     """`HfArg` makes the same field, and leaves the dict of metadata alone."""
     metadata = {"metavar": "N"}
     ours = HfArg(default=3, aliases=["-a"], help="Help.", metadata=metadata, repr=False)
@@ -314,7 +314,7 @@ WORDS_AND_MESSAGES = [
 
 
 @pytest.mark.parametrize(("words", "message"), WORDS_AND_MESSAGES)
-def test_a_wrong_value_ends_the_program_with_the_reason(words, message, capsys):
+def test_parser_wrong_value_exits_with_the_reason(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
         HfArgumentParser(Beyond).parse_args_into_dataclasses(words)
     assert stop.value.code == 2
@@ -380,7 +380,7 @@ def test_files_of_options_are_read_as_in_the_reference(
     assert results[0] == results[1]
 
 
-def test_a_file_that_was_asked_for_and_is_not_there_is_an_error(script):
+def test_parser_missing_file_raises(script):
     """Where the reference goes on with defaults."""
     parser = HfArgumentParser(NotInit)
     with pytest.raises(FileNotFoundError, match=r"tran\.args"):
@@ -431,7 +431,7 @@ def test_wrong_keys_and_files(tmp_path):
 # Training arguments.
 
 
-def test_nothing_given_is_nothing_set():
+def test_parser_without_options_sets_nothing():
     """And `debug`, a list whose default is text, keeps what it is declared with."""
     assert HfArgumentParser(TrainingArguments).parse_args_into_dataclasses([]) == (
         TrainingArguments(),
@@ -444,7 +444,7 @@ class MoreArguments(TrainingArguments):
     my_own: int | None = field(default=None, metadata={"help": "Mine."})
 
 
-def test_a_subclass_of_the_training_arguments():
+def test_parser_subclass_of_training_arguments():
     words = ["--my_own", "3", "--per-device-train-batch-size", "2"]
     (found,) = HfArgumentParser(MoreArguments).parse_args_into_dataclasses(words)
     assert (found.learning_rate, found.my_own, found.per_device_train_batch_size) == (0.5, 3, 2)
@@ -462,7 +462,7 @@ def test_the_usage_is_short_with_training_arguments_only():
     assert own == "usage: mine\n"
 
 
-def test_the_help_is_ordered_by_concern():
+def test_parser_help_is_ordered_by_concern():
     """Every field once, below the concern that it belongs to; the usage is short."""
     text = HfArgumentParser([MoreArguments, Heading], prog="train").format_help()
     assert text.startswith("usage: train [options]\n\n")

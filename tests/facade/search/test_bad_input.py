@@ -31,7 +31,7 @@ def test_optimizers_do_not_go_with_a_search(tmp_path):
     refused(made, RuntimeError, "Override create_optimizer_and_scheduler", space, folder=tmp_path)
 
 
-def test_a_backend_that_is_not_installed(tmp_path, monkeypatch):
+def test_search_backend_that_is_not_installed(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
@@ -70,7 +70,7 @@ def test_search_options_that_cannot_be_are_refused(tmp_path, options, error, mat
     refused(searcher(tmp_path), error, match, space, folder=tmp_path, **options)
 
 
-def test_what_a_search_needs(tmp_path):
+def test_search_requirements(tmp_path):
     refused(trainer(tmp_path), RuntimeError, r"pass model_init=\.\.\.", space, folder=tmp_path)
     made = searcher(tmp_path, eval_dataset=None, eval_strategy="no", eval_steps=None)
     refused(made, ValueError, "judges trials by an evaluation", space, folder=tmp_path)
@@ -80,7 +80,7 @@ ADDRESSES = ["sqlite:////no/such/folder/study.db", "postgresql+nothing://user:se
 
 
 @pytest.mark.parametrize("address", [GARBAGE, *ADDRESSES])
-def test_a_storage_that_cannot_be_reached(tmp_path, tmp_path_factory, monkeypatch, address):
+def test_search_storage_that_is_unreachable(tmp_path, tmp_path_factory, monkeypatch, address):
     if address == GARBAGE:
         monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
         Path(address).write_text("no journal\n")
@@ -110,7 +110,7 @@ def test_search_objectives_that_cannot_be_are_refused(tmp_path, objective, error
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_a_value_that_no_training_has_is_a_failed_trial(tmp_path, caplog, value):
+def test_search_impossible_value_fails_the_trial(tmp_path, caplog, value):
     """One bad rate must not end the search; if all are bad, that is said."""
     made = searcher(tmp_path)
     count = iter(range(100))
@@ -125,7 +125,7 @@ def test_a_value_that_no_training_has_is_a_failed_trial(tmp_path, caplog, value)
     assert made.train().global_step == 4
 
 
-def test_a_name_does_not_lead_out_of_the_folder():
+def test_search_name_cannot_leave_the_folder():
     """What lies there is deleted after a pruned trial."""
     for name in ("../up", "/tmp/x", ".", "..", "a/b", "a\\b", "", 3):
         with pytest.raises(ValueError, match=r"hp_name returned .*not a folder in output_dir"):

@@ -21,7 +21,7 @@ def searched(folder, *args, **options):
     return made.study, best
 
 
-def test_accuracy_is_maximized_and_every_output_says_so(tmp_path, caplog):
+def test_direction_of_accuracy_is_maximize_in_every_output(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="lightrainer"):
         study, best = searched(tmp_path, "accuracy", report=True)
     rates = [trial.params["learning_rate"] for trial in study.trials]
@@ -38,7 +38,7 @@ def test_accuracy_is_maximized_and_every_output_says_so(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("given", [{"pruner": Odd()}, {}], ids=["pruner", "none"])
-def test_several_metrics_have_a_direction_each(tmp_path, caplog, given):
+def test_direction_of_several_metrics(tmp_path, caplog, given):
     study, _ = searched(tmp_path, ["loss", "accuracy"], **given)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3, "nothing is pruned"
     assert ("prunes nothing" in caplog.text) == bool(given)

@@ -30,7 +30,7 @@ def earlier(storage=None, name="older"):
     return study
 
 
-def test_what_the_space_could_have_is_added_once():
+def test_earlier_trials_inside_the_space_are_added_once():
     study = optuna.create_study()
     assert add_earlier_trials(study, earlier(), space) == (2, 3)
     assert add_earlier_trials(study, earlier(), space) == (0, 3)
@@ -47,7 +47,7 @@ def test_what_the_space_could_have_is_added_once():
         assert one.best_value == 0.0
 
 
-def test_a_study_is_found_by_its_address(tmp_path):
+def test_earlier_study_is_found_by_its_address(tmp_path):
     storage = f"sqlite:///{tmp_path / 'study.db'}"
     earlier(storage)
     for address in (str(tmp_path), storage, f"{storage}#older"):

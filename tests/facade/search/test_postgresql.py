@@ -63,7 +63,7 @@ def server(tmp_path_factory):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_two_workers_and_going_on(server, tmp_path):
+def test_postgresql_two_workers_and_a_resumption(server, tmp_path):
     made = searcher(tmp_path)
     options = {
         "storage": server,
@@ -81,5 +81,5 @@ def test_two_workers_and_going_on(server, tmp_path):
     disconnect(again.study._storage)
 
 
-def test_the_trial_of_a_killed_process_is_begun_again(server, tmp_path):
+def test_postgresql_trial_of_a_killed_process_is_retried(server, tmp_path):
     disconnect(goes_on_after_a_kill(tmp_path, server).study._storage)

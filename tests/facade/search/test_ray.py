@@ -37,13 +37,13 @@ def seen(tmp_path_factory):
     return json.loads((folder / "seen.json").read_text())
 
 
-def test_the_best_run_is_that_of_ray(seen):
+def test_ray_best_run_equals_that_of_ray(seen):
     run_id, objective, values = seen["best"]
     assert dict(seen["trials"])[run_id] == objective == min(value for _, value in seen["trials"])
     assert set(values) == {"learning_rate", "seed"}
 
 
-def test_the_trainer_holds_the_best_model_and_its_arguments(seen):
+def test_ray_trainer_holds_the_best_model_and_its_arguments(seen):
     assert seen["held"] == seen["best"][1]
     assert seen["retrained"][0] == seen["retrained"][1]
     assert seen["unchanged"]
@@ -64,6 +64,6 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("options", "match"), OPTIONS)
-def test_what_is_of_optuna_is_refused(tmp_path, options, match):
+def test_ray_refuses_options_of_optuna(tmp_path, options, match):
     with pytest.raises(ValueError, match=match):
         searcher(tmp_path).hyperparameter_search(space, n_trials=1, backend="ray", **options)

@@ -15,7 +15,7 @@ from lightrainer.facade.search.report import write_report
 from lightrainer.facade.search.storages import open_storage
 
 
-def test_one_objective(tmp_path):
+def test_report_of_one_objective(tmp_path):
     """`a` counts for it, and `b` hardly."""
 
     def objective(trial):
@@ -103,7 +103,7 @@ def count(page, title):
     return page.count(f'"title":{{"text":"{title}"}}')
 
 
-def test_an_infinite_value_is_valid_json(tmp_path):
+def test_report_infinite_value_is_valid_json(tmp_path):
     study = optuna.create_study()
     study.optimize(lambda trial: float("inf"), n_trials=1)
     write_report(study, tmp_path)
@@ -111,7 +111,7 @@ def test_an_infinite_value_is_valid_json(tmp_path):
     assert json.loads(text, parse_constant=pytest.fail)["best"][0]["values"] == ["inf"]
 
 
-def test_the_dashboard_shows_the_storage(tmp_path):
+def test_report_dashboard_shows_the_storage(tmp_path):
     """The app that `optuna-dashboard` serves, asked as its page asks it."""
     dashboard = pytest.importorskip("optuna_dashboard", exc_type=ImportError)
     address = str(tmp_path / "study.log")

@@ -28,7 +28,7 @@ def stop_at(step, error):
         (SystemExit(143), "journal", False),
     ],
 )
-def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, error, kind, resumes):
+def test_interrupted_search_resumes_inside_a_trial(tmp_path, error, kind, resumes):
     """Or the trial begins anew, if that is asked for."""
     address = f"sqlite:///{tmp_path / 's.db'}" if kind == "sqlite" else str(tmp_path / "s.log")
     options = {
@@ -69,7 +69,7 @@ def test_an_interrupted_search_goes_on_in_the_middle_of_its_trial(tmp_path, erro
 
 
 @pytest.mark.parametrize("name", ["s.db", "s.log"])
-def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
+def test_trial_of_a_dead_process_is_retried(tmp_path, name):
     goes_on_after_a_kill(
         tmp_path, f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name)
     )
@@ -77,9 +77,7 @@ def test_the_trial_of_a_process_that_is_gone_is_begun_again(tmp_path, name):
 
 @pytest.mark.parametrize("changes", [{}, {"eval_strategy": "no"}], ids=["reports", "ends"])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_search_that_was_suspended_continues_without_the_trial_that_another_one_has(
-    tmp_path, changes, jobs
-):
+def test_retries_suspended_search_skips_the_trial_of_another(tmp_path, changes, jobs):
     """Another process gives its trial up, as it would after two heartbeats; the retry is run
     here, by chance.
     """
@@ -106,7 +104,7 @@ def test_a_search_that_was_suspended_continues_without_the_trial_that_another_on
 
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
-def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
+def test_retries_leave_a_trial_of_a_living_process_alone(tmp_path):
     """Negative control."""
     storage = open_storage(str(tmp_path / "s.log"))
     study = optuna.create_study(study_name="s", storage=storage)
@@ -116,7 +114,7 @@ def test_a_trial_of_a_living_process_is_left_alone(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
-def test_a_database_has_a_heartbeat_and_retries(tmp_path):
+def test_retries_database_has_a_heartbeat(tmp_path):
     storage = open_storage(f"sqlite:///{tmp_path / 's.db'}", heartbeat=7, max_retry=1)
     assert storage.get_heartbeat_interval() == 7
     callback = (
@@ -132,7 +130,7 @@ def test_a_database_has_a_heartbeat_and_retries(tmp_path):
     assert [trial.state.name for trial in study.trials] == ["FAIL", "FAIL"]
 
 
-def test_the_connections_of_a_study_are_closed(tmp_path):
+def test_retries_close_connections_of_a_study(tmp_path):
     """A study wraps its database in a cache of optuna, whose private `_backend` it is."""
     study = optuna.create_study(storage=open_storage(f"sqlite:///{tmp_path / 's.db'}"))
     engine = study._storage._backend.engine

@@ -18,7 +18,7 @@ from lightrainer import TimeLimitCallback, Trainer, TrainerCallback
 from lightrainer.facade.trainer import portable
 
 
-def test_the_arguments_are_what_they_were_and_the_best_model_is_there(tmp_path):
+def test_search_restores_arguments_and_keeps_the_best_model(tmp_path):
     made = searcher(tmp_path, lr_scheduler_kwargs={"a": [1]}, lr_scheduler_type="constant")
     args, before = made.args, copy.deepcopy(vars(made.args))
 
@@ -36,7 +36,7 @@ def test_the_arguments_are_what_they_were_and_the_best_model_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("final_model", ["best", "retrain", "last"])
-def test_the_trainer_holds_the_model_that_was_asked_for(tmp_path, final_model):
+def test_search_trainer_holds_the_requested_model(tmp_path, final_model):
     made = searcher(tmp_path)
     options = {"sampler": random_sampler(2), "direction": "maximize", "final_model": final_model}
     best = made.hyperparameter_search(space, n_trials=3, **options)
@@ -45,7 +45,7 @@ def test_the_trainer_holds_the_model_that_was_asked_for(tmp_path, final_model):
     assert made.evaluate()["eval_loss"] == (values[-1] if final_model == "last" else best.objective)
 
 
-def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
+def test_search_trial_runs_with_its_seed(tmp_path):
     made = searcher(tmp_path, model_init=lambda: Tiny())
     seeds = [5, 9, 5]
     found = []
@@ -62,7 +62,7 @@ def test_a_trial_runs_with_its_own_seed_so_that_it_can_be_made_again(tmp_path):
     assert made.evaluate()["eval_loss"] == found[1]
 
 
-def test_two_searches_in_one_folder_leave_each_others_trials_alone(tmp_path):
+def test_search_in_a_shared_folder_leaves_other_trials_alone(tmp_path):
     for folders in ({"run-0", "best"}, {"run-0", "run-0-2", "best", "best-2"}):
         made = searcher(tmp_path, save_strategy="steps", save_steps=4)
         made.hyperparameter_search(space, n_trials=1, final_model="retrain")
@@ -75,7 +75,7 @@ def test_two_searches_in_one_folder_leave_each_others_trials_alone(tmp_path):
     assert rates[0] != rates[1]
 
 
-def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
+def test_search_folder_of_a_pruned_trial_keeps_older_files(tmp_path):
     """The trial has another one, which is removed."""
     for file in ("run-1/notes.txt", "run-1/checkpoint-9"):
         (tmp_path / file).mkdir(parents=True)
@@ -87,7 +87,7 @@ def test_what_lay_in_the_folder_of_a_pruned_trial_stays(tmp_path):
     assert [file for file in files(tmp_path) if not file.startswith("run-0")] == before
 
 
-def test_each_trial_is_named_and_has_a_folder(tmp_path):
+def test_search_trials_have_names_and_folders(tmp_path):
     seen = []
 
     class Names(TrainerCallback):
@@ -156,7 +156,7 @@ def test_memory_does_not_grow_from_trial_to_trial(tmp_path):
     assert objects[10] - objects[5] < 5 * 150  # what optuna keeps of a trial
 
 
-def test_a_failure_that_is_caught_is_one_of_the_trial(tmp_path):
+def test_search_caught_failure_fails_the_trial(tmp_path):
     made = searcher(tmp_path)
 
     def fragile(trial):
@@ -210,7 +210,7 @@ def test_options_of_the_study(tmp_path):
         made.hyperparameter_search(space, n_trials=1, direction="maximize", **options)
 
 
-def test_a_checkpoint_of_an_older_search_is_not_taken_for_the_best_model(tmp_path, caplog):
+def test_search_ignores_checkpoints_of_an_older_search(tmp_path, caplog):
     """Folders have numbers, and a number says nothing of the study."""
     saving = {"save_strategy": "steps", "save_steps": 4}
     searcher(tmp_path, **saving).hyperparameter_search(space, n_trials=1, sampler=random_sampler(7))
@@ -245,7 +245,7 @@ def test_workers_side_by_side(tmp_path):
     assert found(2) <= found(1)  # two workers may try one point of the grid
 
 
-def test_a_worker_that_fails_ends_the_search(tmp_path):
+def test_search_failed_worker_ends_the_search(tmp_path):
     def fragile(trial):
         raise ArithmeticError("in a worker")
 
@@ -253,7 +253,7 @@ def test_a_worker_that_fails_ends_the_search(tmp_path):
         searcher(tmp_path).hyperparameter_search(fragile, n_trials=4, n_jobs=2)
 
 
-def test_a_trainer_that_has_trained_goes_to_another_process(tmp_path):
+def test_search_with_a_trained_trainer_in_another_process(tmp_path):
     """As Ray sends it, which is not installed; what is left behind is made again there."""
     options = {"callbacks": [TimeLimitCallback("2h")], "enable_jit_checkpoint": True}
     made = searcher(tmp_path, model_init=partial(tiny, 3), **options)
@@ -281,7 +281,7 @@ def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch, options):
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_an_earlier_study_is_a_beginning(tmp_path, jobs):
+def test_search_continues_an_earlier_study(tmp_path, jobs):
     first, second = searcher(tmp_path / "first"), searcher(tmp_path / "second")
     first.hyperparameter_search(space, n_trials=2, study_name="first")
     options = {
@@ -295,7 +295,7 @@ def test_an_earlier_study_is_a_beginning(tmp_path, jobs):
     assert best.objective == min(trial.value for trial in trials)
 
 
-def test_the_default_space_and_names_that_are_no_arguments(tmp_path, caplog):
+def test_search_default_space_and_names_that_are_not_arguments(tmp_path, caplog):
     made = searcher(tmp_path)
     best = made.hyperparameter_search(n_trials=1, sampler=random_sampler())
     assert list(best.hyperparameters) == [

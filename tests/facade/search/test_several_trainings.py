@@ -44,7 +44,7 @@ def train_twice(folder, monkeypatch, trial):
     return losses
 
 
-def test_the_pruner_sees_the_training_that_is_said(tmp_path, monkeypatch, trial):
+def test_pruner_sees_the_selected_training(tmp_path, monkeypatch, trial):
     about, study = trial
     first, second = train_twice(tmp_path, monkeypatch, replace(about, training=2))
     assert list(study.trials[1].intermediate_values.values()) == second != first
@@ -54,7 +54,7 @@ def test_the_pruner_sees_the_training_that_is_said(tmp_path, monkeypatch, trial)
     ]
 
 
-def test_the_pruner_does_not_mix_trainings(tmp_path, monkeypatch, trial):
+def test_pruner_does_not_mix_trainings(tmp_path, monkeypatch, trial):
     with pytest.raises(SystemExit, match="--training"):
         train_twice(tmp_path, monkeypatch, trial[0])
     assert "--training" in json.loads((tmp_path / "result.json").read_text())["refused"]

@@ -41,7 +41,7 @@ def test_processes_that_start_at_once_share_a_fresh_study(tmp_path):
         assert study.metric_names == ["eval_loss"]
 
 
-def test_a_study_keeps_its_metric(tmp_path):
+def test_study_keeps_its_metric(tmp_path):
     study_in(tmp_path, "study", ["eval_loss"])
     with pytest.raises(ValueError, match=r"eval_loss.*mae"):
         study_in(tmp_path, "study", ["mae"])

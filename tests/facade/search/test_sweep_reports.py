@@ -31,7 +31,7 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def test_a_trial_is_pruned_after_an_epoch_and_takes_no_training_arguments(tmp_path, monkeypatch):
+def test_sweep_reports_prune_after_an_epoch(tmp_path, monkeypatch):
     """Two epochs of four steps, beside a trial that was better."""
     storage, result = f"sqlite:///{tmp_path / 'study.db'}", tmp_path / "result.json"
     study = optuna.create_study(storage=storage, study_name="s")

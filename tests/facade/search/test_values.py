@@ -35,7 +35,7 @@ def test_values_are_cast_to_what_the_field_holds(tmp_path, name, given, held):
     assert isinstance(value, type(held))
 
 
-def test_nothing_is_set_where_one_value_cannot_be(tmp_path):
+def test_search_values_are_not_set_if_one_is_invalid(tmp_path):
     args = arguments(tmp_path)
     with pytest.raises(ValueError, match="bf16"):
         apply(args, {"learning_rate": 0.5, "bf16": "perhaps"})
@@ -83,7 +83,7 @@ seed: 7
 """
 
 
-def test_a_space_in_a_file(tmp_path):
+def test_search_space_in_a_file(tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     trial = optuna.create_study().ask()
     assert read_space(str(tmp_path / "space.yaml")).suggest(trial) == {**trial.params, "seed": 7}
@@ -141,14 +141,14 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(("text", "match"), TEXTS)
-def test_a_space_that_cannot_be(tmp_path, text, match):
+def test_search_space_that_is_invalid(tmp_path, text, match):
     path = tmp_path / "space.yaml"
     path.write_text(text)
     with pytest.raises(ValueError, match=match):
         read_space(str(path), declared_types(Seq2SeqTrainingArguments))
 
 
-def test_a_json_space_with_a_key_twice_is_refused():
+def test_json_space_with_a_duplicate_key_is_refused():
     with pytest.raises(ValueError, match="the key 'seed' appears 2 times"):
         read_space('{"seed": [1], "seed": [2]}')
 
@@ -173,7 +173,7 @@ def test_whole_ends_are_a_range_of_floats_for_a_float_argument(tmp_path, text, d
     assert parameter.distribution == distribution
 
 
-def test_other_choices_than_those_of_the_study_name_the_parameter(tmp_path):
+def test_search_choices_that_differ_from_the_study_name_the_parameter(tmp_path):
     (tmp_path / "space.yaml").write_text("rate: {low: 0.1, high: 0.2}\nkind: [a, b]")
     study = optuna.create_study()
     space = read_space(str(tmp_path / "space.yaml"))

@@ -33,7 +33,7 @@ def plan_of(folder, groups, **changes):
     return translate(of_four(folder, parallelism_config=groups, **changes), model=Causal()).strategy
 
 
-def test_the_plan_shows_it(tmp_path):
+def test_context_plan_is_shown(tmp_path):
     """The model is sharded over all that share sequences, also where `fsdp` says nothing."""
     found = plan_of(
         tmp_path,
@@ -61,7 +61,7 @@ def test_heads_are_sharded(tmp_path):
 
 
 @pytest.mark.parametrize("theirs", [False, True])
-def test_what_the_reference_says_of_heads_is_read(tmp_path, theirs):
+def test_context_plan_reads_the_reference_rules_for_heads(tmp_path, theirs):
     handler: object = {"sp_seq_length": 8, "sp_seq_length_is_variable": False}
     if theirs:
         handler = pytest.importorskip("accelerate.utils").DeepSpeedSequenceParallelConfig(8, False)
@@ -80,7 +80,7 @@ def test_what_the_reference_says_of_heads_is_read(tmp_path, theirs):
     ],
     ids=["dict", "object", "accelerate"],
 )
-def test_every_form_of_a_handler_is_read(tmp_path, handler):
+def test_context_plan_reads_every_form_of_a_handler(tmp_path, handler):
     if handler == "theirs":
         handler = pytest.importorskip("accelerate.utils").TorchContextParallelConfig(
             cp_comm_strategy="alltoall"

@@ -206,7 +206,7 @@ def test_batches_can_be_left_to_the_arguments():
     assert with_open_batches({}) == {}
 
 
-def test_every_form_is_read(tmp_path):
+def test_deepspeed_config_reads_every_form(tmp_path):
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(AUTO))
     text = json.dumps(AUTO)
@@ -275,7 +275,7 @@ def test_deepspeed_config_that_cannot_be_is_refused_with_what_to_do(
         arguments(tmp_path, deepspeed=config, **changes)
 
 
-def test_the_plan_shows_the_whole_configuration(tmp_path):
+def test_deepspeed_plan_shows_the_whole_configuration(tmp_path):
     """Leave "auto" what the model and the length of the run decide, until they are known."""
     args = arguments(tmp_path, deepspeed=AUTO, learning_rate=3e-4)
     strategy = translate(args).strategy
@@ -294,7 +294,7 @@ def engine_config(tmp_path, config, **changes):
     ).strategy.engine_config()
 
 
-def test_what_the_arguments_say_holds_where_the_configuration_is_silent(tmp_path):
+def test_deepspeed_arguments_fill_the_configuration(tmp_path):
     found = engine_config(
         tmp_path, ZERO, gradient_accumulation_steps=3, max_grad_norm=0.5, bf16=True
     )
@@ -306,7 +306,7 @@ def test_what_the_arguments_say_holds_where_the_configuration_is_silent(tmp_path
     assert engine_config(tmp_path, {**ZERO, "gradient_clipping": 1.0})["gradient_clipping"] == 1.0
 
 
-def test_on_the_cpu_no_optimizer_is_compiled(tmp_path):
+def test_deepspeed_on_the_cpu_compiles_no_optimizer(tmp_path):
     """DeepSpeed's own fused Adam would be; that of torch gives the same numbers. What the user
     says stays.
     """
@@ -322,7 +322,7 @@ def test_on_the_cpu_no_optimizer_is_compiled(tmp_path):
     )
 
 
-def test_without_zero_gradients_are_clipped_as_without_deepspeed(tmp_path):
+def test_deepspeed_without_zero_clips_as_without_deepspeed(tmp_path):
     """DeepSpeed has no norm to ask for there."""
     stage_0 = {"zero_optimization": {"stage": 0}}
     assert engine_config(tmp_path, stage_0)["gradient_clipping"] == 0.0
@@ -339,7 +339,7 @@ def test_models_are_saved_whole_unless_the_configuration_says_no(tmp_path, given
     assert strategy.gathers_on_save is whole
 
 
-def test_what_is_switched_off_is_no_fault(tmp_path):
+def test_deepspeed_config_accepts_disabled_sections(tmp_path):
     off = {
         "amp": {"enabled": False},
         "elasticity": {"enabled": False},
@@ -364,7 +364,7 @@ def test_contradictions_with_the_run_are_found(tmp_path):
         translate(args, steps=50)
 
 
-def test_without_deepspeed_a_run_says_how_to_install_it(tmp_path, monkeypatch):
+def test_deepspeed_missing_package_gives_advice(tmp_path, monkeypatch):
     """The plan can be looked at all the same."""
     monkeypatch.setattr(strategy_module, "is_installed", lambda name: False)
     made = trainer(tmp_path, deepspeed=ZERO)
@@ -398,7 +398,7 @@ def test_require_deepspeed_refuses_old_versions(monkeypatch, found, refused):
         strategy_module.require_deepspeed()
 
 
-def test_what_is_still_auto_cannot_be_trained_with(tmp_path):
+def test_deepspeed_remaining_auto_values_are_refused(tmp_path):
     """An evaluation can do without: it leaves those keys to DeepSpeed."""
     strategy = translate(arguments(tmp_path, deepspeed=AUTO)).strategy
     with pytest.raises(ValueError, match=r"reduce_bucket_size.*Write numbers"):

@@ -61,7 +61,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("words", "config", "expected"), READ, ids=str)
-def test_a_word_or_a_key_has_its_effect(tmp_path, words, config, expected):
+def test_fsdp_config_word_or_key_has_its_effect(tmp_path, words, config, expected):
     args = arguments(tmp_path, fsdp=words, fsdp_config=config)
     settings, faults = read_fsdp(args.fsdp, args.fsdp_config)
     assert faults == []
@@ -89,7 +89,7 @@ def test_words_mean_version_2_where_a_later_transformers_is_followed(
     tmp_path, monkeypatch, words, config, expected
 ):
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.23.0")
-    test_a_word_or_a_key_has_its_effect(tmp_path, words, config, expected)
+    test_fsdp_config_word_or_key_has_its_effect(tmp_path, words, config, expected)
 
 
 def test_true_survives_a_copy_and_a_command_line(tmp_path):
@@ -103,7 +103,7 @@ def test_true_survives_a_copy_and_a_command_line(tmp_path):
     assert parse(["--fsdp", "full_shard"])[0].fsdp == ["full_shard"]
 
 
-def test_every_key_is_tried():
+def test_fsdp_config_keys_are_all_tried():
     tried = {key for _, config, _ in READ for key in config}
     assert tried == set(READERS)
     assert not set(READERS) & set(REFUSED)
@@ -171,7 +171,7 @@ def test_fsdp_config_that_cannot_be_is_refused_with_what_to_do(tmp_path, words, 
 
 
 @pytest.mark.parametrize("key", REFUSED)
-def test_what_is_turned_off_is_fine(key):
+def test_fsdp_config_accepts_disabled_settings(key):
     assert read_fsdp("full_shard", {key: False})[1] == []
 
 
@@ -230,7 +230,7 @@ WARNINGS = [
 
 
 @pytest.mark.parametrize(("changes", "message"), WARNINGS, ids=str)
-def test_what_has_no_effect_is_said_in_the_log(tmp_path, caplog, changes, message):
+def test_fsdp_config_warns_of_settings_without_effect(tmp_path, caplog, changes, message):
     arguments(tmp_path, **changes)
     assert message in caplog.text
     caplog.clear()
@@ -238,7 +238,7 @@ def test_what_has_no_effect_is_said_in_the_log(tmp_path, caplog, changes, messag
     assert "fsdp" not in caplog.text
 
 
-def test_one_process_reads_the_weights_for_all_only_where_it_is_asked_to(tmp_path, monkeypatch):
+def test_fsdp_config_reading_on_one_process_is_opt_in(tmp_path, monkeypatch):
     """In the environment, where `from_pretrained` of transformers looks."""
     for name in LOADING_VARIABLES:
         monkeypatch.delenv(name, raising=False)

@@ -17,7 +17,7 @@ FORMS += [types.SimpleNamespace(**SIZES, cp_size=None, tp_handler=None)]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=["dict", "json", "ours", "accelerate", "object"])
-def test_every_form_is_read(tmp_path, form):
+def test_parallelism_config_reads_every_form(tmp_path, form):
     if form == "accelerate":
         form = pytest.importorskip("accelerate").ParallelismConfig(dp_shard_size=2, tp_size=2)
     found = arguments(tmp_path, parallelism_config=form).parallelism_config
@@ -72,7 +72,7 @@ def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch
         )
 
 
-def test_what_lightning_has_no_strategy_for_is_refused_with_the_reason(tmp_path):
+def test_parallelism_config_without_a_lightning_strategy_is_refused(tmp_path):
     with pytest.raises(NotImplementedError, match="dp_replicate_size=2 with tp_size=2"):
         arguments(
             tmp_path, parallelism_config={"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}

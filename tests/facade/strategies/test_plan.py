@@ -18,7 +18,7 @@ def plan(folder, **changes) -> RunPlan:
     return translate(arguments(folder, **changes))
 
 
-def test_the_defaults_on_one_cpu(tmp_path):
+def test_plan_defaults_on_one_cpu(tmp_path):
     found = translate(TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none"))
     assert (found.strategy.name, found.strategy.options) == (
         "SingleDeviceStrategy",
@@ -51,7 +51,7 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("name", "value", "text"), SHOWN)
-def test_what_a_training_reads_as_it_goes_is_shown(tmp_path, name, value, text):
+def test_plan_shows_what_a_training_reads_later(tmp_path, name, value, text):
     """In one row of the table, which has it in no other case."""
     changed, plain = (
         dict(enumerate(found.rows())) for found in (plan(tmp_path, **{name: value}), plan(tmp_path))
@@ -61,7 +61,7 @@ def test_what_a_training_reads_as_it_goes_is_shown(tmp_path, name, value, text):
     assert text in different[0][2]
 
 
-def test_the_options_of_ddp_arrive(tmp_path):
+def test_plan_passes_ddp_options(tmp_path):
     options = {
         "ddp_bucket_cap_mb": 7,
         "ddp_broadcast_buffers": False,
@@ -78,7 +78,7 @@ def test_the_options_of_ddp_arrive(tmp_path):
     assert strategy._timeout == datetime.timedelta(seconds=60)
 
 
-def test_one_process_needs_no_strategy_of_its_own(tmp_path):
+def test_plan_of_one_process_uses_single_device(tmp_path):
     assert plan(tmp_path).strategy.build() == "auto"
 
 
@@ -88,13 +88,13 @@ OTHER |= {"default_root_dir": "other/folder", "further": lambda: [("other", "row
 
 
 @pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(RunPlan)])
-def test_every_part_is_shown(tmp_path, name):
+def test_plan_shows_every_part(tmp_path, name):
     """Whatever differs between two plans differs in what is printed."""
     found = plan(tmp_path)
     assert repr(dataclasses.replace(found, **{name: OTHER[name]})) != repr(found)
 
 
-def test_a_trainer_makes_its_plan_from_the_arguments_as_they_are_now(tmp_path):
+def test_plan_follows_the_arguments_as_they_are_now(tmp_path):
     made = trainer(tmp_path)
     made.args.max_steps = 3
     assert ", 3" in {row[0]: row[2] for row in made.plan.rows()}["num_train_epochs, max_steps"]
@@ -133,7 +133,7 @@ def test_models_that_checkpoint_their_activations_have_no_unused_parameters(tmp_
     assert found == {False: True, True: False}
 
 
-def test_the_device_of_a_gpu_is_the_one_that_the_arguments_chose(tmp_path, monkeypatch):
+def test_plan_gpu_is_the_one_of_the_arguments(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device("cuda", 2)))
     found = plan(tmp_path)
     assert (found.accelerator, found.devices) == ("cuda", [2])

@@ -27,7 +27,7 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(("changes", "name"), CHOSEN, ids=str)
-def test_the_strategy_that_is_asked_for_is_chosen(tmp_path, changes, name):
+def test_fsdp_plan_chooses_the_requested_strategy(tmp_path, changes, name):
     found = translate(of_four(tmp_path, **changes))
     assert found.strategy.name == name
     assert found.accelerator == ("tpu" if name == "SingleDeviceXLAStrategy" else "cpu")
@@ -71,7 +71,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("changes", "look", "expected"), OPTIONS)
-def test_the_options_of_version_1_arrive(tmp_path, changes, look, expected):
+def test_fsdp_plan_passes_options_of_version_1(tmp_path, changes, look, expected):
     built = translate(of_four(tmp_path, **{"fsdp": "full_shard", **changes})).strategy.build()
     assert (built.kwargs[look] if isinstance(look, str) else look(built)) == expected
 
@@ -173,7 +173,7 @@ def test_grids_of_processes(tmp_path, changes, sizes, expected):
 @pytest.mark.parametrize(
     "words", [["--fsdp", "full_shard auto_wrap"], ["--parallelism_config", '{"tp_size": 2}']]
 )
-def test_the_command_line_shows_it_in_a_single_process(words, capsys):
+def test_fsdp_plan_on_the_command_line_of_one_process(words, capsys):
     assert main(["plan", "--use_cpu", *words]) == 0
     assert (
         "FSDPStrategy" if "--fsdp" in words else "tensor_parallel_size=2"
@@ -193,7 +193,7 @@ REFUSED_RUNS = [
 
 
 @pytest.mark.parametrize(("changes", "kind", "message"), REFUSED_RUNS, ids=str)
-def test_what_cannot_run_can_be_planned_and_is_refused_by_name(tmp_path, changes, kind, message):
+def test_fsdp_plan_that_cannot_run_is_refused_by_name(tmp_path, changes, kind, message):
     """Never silently another strategy; before anything is written."""
     made = trainer(tmp_path / "out", **changes)
     assert made.plan.strategy.name in repr(made.plan)
@@ -214,7 +214,7 @@ def test_layers_that_the_model_does_not_have_are_refused(tmp_path, version):
         translate(args, model=model).strategy.check(args, model)
 
 
-def test_a_model_that_names_no_layers_is_warned_of(tmp_path, caplog):
+def test_fsdp_plan_warns_of_a_model_without_named_layers(tmp_path, caplog):
     args, model = of_four(tmp_path, fsdp="full_shard auto_wrap"), Tiny()
     translate(args, model=model).strategy.check(args, model)
     assert "Tiny does not name its layers" in caplog.text

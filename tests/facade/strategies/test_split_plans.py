@@ -76,7 +76,7 @@ def test_models_that_can_be_split_pass(tmp_path, model):
     translate(args, model=model).strategy.check(args, model)
 
 
-def test_what_is_split_alike_is_found_for_tied_weights():
+def test_split_plan_is_found_for_tied_weights():
     model = Layers({"head": "colwise_gather_output"})
     model.head = nn.Linear(4, 7, bias=False)
     model.head.weight = model.words.weight
@@ -127,7 +127,7 @@ class TestModelsOfTransformers:
             for fault in faults
         )
 
-    def test_those_without_a_plan_are_told(self):
+    def test_split_plan_missing_in_a_model_is_reported(self):
         import transformers
 
         model = transformers.GPT2LMHeadModel(

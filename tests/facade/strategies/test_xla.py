@@ -47,7 +47,7 @@ def test_members_of_the_arguments(tmp_path, on_a_tpu):
     assert args.train_batch_size == args.per_device_train_batch_size
 
 
-def test_the_cpu_can_be_asked_for(tmp_path, on_a_tpu):
+def test_xla_accepts_use_cpu(tmp_path, on_a_tpu):
     args = arguments(tmp_path, use_cpu=True)
     assert (args.device.type, args.parallel_mode) == ("cpu", ParallelMode.NOT_PARALLEL)
 
@@ -91,7 +91,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "processes", "error", "message"), CHANGES)
-def test_what_does_not_run_is_refused_by_name(
+def test_xla_refuses_by_name_what_does_not_run(
     changes, processes, error, message, tmp_path, on_a_tpu, monkeypatch
 ):
     monkeypatch.setenv("PJRT_LOCAL_PROCESS_COUNT", processes)
@@ -129,7 +129,7 @@ def seen(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_a_training_there_is_that_of_the_cpu(seen):
+def test_xla_training_equals_the_cpu(seen):
     """Losses, norms, predictions, checkpoints and resumption; in bfloat16 nearly."""
     assert seen["members"] == ["xla:0", "tpu", 0, 1]
     assert (seen["strategy"], seen["parameters on"]) == ("SingleDeviceXLAStrategy", ["xla"])

@@ -62,7 +62,7 @@ def words():
 
 
 @pytest.mark.parametrize("name", CHANGED)
-def test_an_argument_changed_after_construction_takes_effect(tmp_path, name):
+def test_argument_changed_after_construction_takes_effect(tmp_path, name):
     """As if it had been so from the start; the control is a training without the change."""
     data = {"train_dataset": points(15), "eval_dataset": points(7, seed=2)}
     usual = outcome(trainer(tmp_path, model=words(), **data))
@@ -84,7 +84,7 @@ def test_invalid_values_set_later_are_refused(tmp_path, name, value):
 
 
 @pytest.mark.parametrize("run", ["evaluate", "train"])
-def test_a_value_changed_within_an_argument_is_refused_at_the_next_run(tmp_path, run):
+def test_argument_value_mutated_in_place_is_refused_at_the_next_run(tmp_path, run):
     """Arguments that did not change since the last run are not checked again."""
     made = trainer(tmp_path, eval_dataset=points(7), include_for_metrics=["loss"])
     made.evaluate()
@@ -112,14 +112,14 @@ def test_arguments_of_a_user_may_hold_anything(tmp_path):
         made.evaluate()
 
 
-def test_the_folder_changed_after_construction(tmp_path):
+def test_output_dir_changed_after_construction(tmp_path):
     made = trainer(tmp_path / "first", save_strategy="epoch")
     made.args.output_dir = str(tmp_path / "second")
     made.train()
     assert [path.name for path in (tmp_path / "second").iterdir()] == ["checkpoint-4"]
 
 
-def test_the_arguments_are_never_changed(tmp_path):
+def test_arguments_are_never_changed(tmp_path):
     saving = {
         "eval_strategy": "steps",
         "eval_steps": 0.5,

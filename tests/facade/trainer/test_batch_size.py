@@ -124,7 +124,7 @@ def test_auto_find_batch_size_ends_as_a_run_with_the_batch_that_fits(
 
 
 @pytest.mark.usefixtures("keeping")
-def test_the_arguments_stay_as_they_were_given(tmp_path):
+def test_batch_size_search_leaves_the_arguments_unchanged(tmp_path):
     """While it trains, code that reads `trainer.args` and callbacks see the numbers in use."""
     seen = set()
 
@@ -156,7 +156,7 @@ def note_of(made):
     return "".join(getattr(error.value, "__notes__", [str(error.value)]))
 
 
-def test_without_the_argument_it_says_what_was_too_large_and_what_to_try(tmp_path):
+def test_out_of_memory_without_batch_size_search_gives_advice(tmp_path):
     note = note_of(trainer(tmp_path, model=limited(2), gradient_accumulation_steps=2))
     for words in (
         "x 4 x 8, labels 4",
@@ -192,7 +192,7 @@ class EvaluationLimited(Tiny):
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-def test_an_evaluation_is_not_helped_by_smaller_training_batches(tmp_path, automatic):
+def test_batch_size_search_ignores_evaluations(tmp_path, automatic):
     """As in 5.23: the error goes on, with what to change."""
     torch.manual_seed(3)
     made = trainer(
@@ -234,7 +234,7 @@ def test_callbacks_with_a_state_are_set_back(tmp_path):
 
 
 @pytest.mark.usefixtures("keeping")
-def test_an_optimizer_that_was_passed_in_is_set_back(tmp_path):
+def test_batch_size_search_resets_an_optimizer_passed_in(tmp_path):
     """With its state, the one that it brought along included."""
 
     def with_history(model):
@@ -266,7 +266,7 @@ def test_frozen_weights_are_not_copied(tmp_path, touched):
 
 
 @pytest.mark.usefixtures("keeping")
-def test_a_resumed_training_that_runs_out_of_memory_begins_again_where_it_was_resumed(tmp_path):
+def test_batch_size_search_after_a_resumption_restarts_there(tmp_path):
     options = {"save_strategy": "steps", "save_steps": 2, "train_dataset": points(44)}
     train(tmp_path, limited(8), per_device_train_batch_size=8, **options)
     step = str(tmp_path / "checkpoint-4")

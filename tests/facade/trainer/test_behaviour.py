@@ -25,7 +25,7 @@ from lightrainer import Trainer
 # --- several runs of one trainer
 
 
-def test_the_end_leaves_the_process_group(tmp_path):
+def test_process_group_is_left_at_the_end(tmp_path):
     """As in 5.18; a second call, or one where there is no group, does nothing."""
     made = trained(tmp_path)
     torch.distributed.init_process_group(
@@ -36,7 +36,7 @@ def test_the_end_leaves_the_process_group(tmp_path):
     made.end()
 
 
-def test_training_twice_goes_on_with_the_model_and_starts_the_count_anew(tmp_path):
+def test_train_twice_keeps_the_model_and_resets_the_steps(tmp_path):
     made = trainer(tmp_path)
     first = made.train()
     after_first = weights(made.model)
@@ -51,7 +51,7 @@ def test_training_twice_goes_on_with_the_model_and_starts_the_count_anew(tmp_pat
     assert second.training_loss < first.training_loss
 
 
-def test_a_model_init_starts_from_the_same_weights_each_time(tmp_path):
+def test_model_init_starts_from_the_same_weights(tmp_path):
     made = trained(tmp_path, model_init=lambda: Tiny())
     first, model = weights(made.model), made.model
     made.train()
@@ -76,7 +76,7 @@ def test_gradients_of_the_past_do_not_count(tmp_path):
 # --- modes of the model
 
 
-def test_each_training_step_puts_every_part_of_the_model_in_training_mode(tmp_path):
+def test_training_step_sets_training_mode_on_every_module(tmp_path):
     """A module left in evaluation mode by a callback would silently train without dropout."""
     seen = []
     forget = At("on_step_begin", lambda of, *_: of.model.dropout.eval())
@@ -97,7 +97,7 @@ def test_each_training_step_puts_every_part_of_the_model_in_training_mode(tmp_pa
 @pytest.mark.parametrize(
     "event", ["on_train_begin", "on_step_begin", "on_step_end", "on_prediction_step", "on_log"]
 )
-def test_an_interruption_reaches_the_script(tmp_path, event):
+def test_interruption_reaches_the_script(tmp_path, event):
     """As KeyboardInterrupt, not as the end of the process; Ctrl-C works afterwards, and so does
     the trainer.
     """
@@ -121,7 +121,7 @@ def test_an_interruption_reaches_the_script(tmp_path, event):
 @pytest.mark.parametrize(
     "act", [lambda made: made.evaluate(), lambda made: made.predict(points(4))]
 )
-def test_an_interruption_of_an_evaluation_too(tmp_path, act):
+def test_interruption_of_an_evaluation_reaches_the_script(tmp_path, act):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -131,7 +131,7 @@ def test_an_interruption_of_an_evaluation_too(tmp_path, act):
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_an_exit_keeps_its_code(tmp_path):
+def test_exit_keeps_its_code(tmp_path):
     """A callback that answers Ctrl-C by leaving with a code of its own."""
 
     def leave(*_):
@@ -157,7 +157,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
+def test_user_error_is_raised_unchanged(tmp_path, name):
     problem = LookupError("as planned")
 
     def fail(self, *_, **__):
@@ -178,7 +178,7 @@ def test_an_error_of_the_user_comes_out_unchanged(tmp_path, name):
 # --- callbacks
 
 
-def test_a_copy_makes_its_own_components(tmp_path):
+def test_copied_trainer_creates_its_own_components(tmp_path):
     """Uploads, signals and states of callbacks are of one Trainer; what the user gave is shared."""
     made = trainer(tmp_path)
     assert made._callback_states.trainer is made

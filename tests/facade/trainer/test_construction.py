@@ -85,7 +85,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("name", "value"), WRONG, ids=[f"{name}={value!r:.40}" for name, value in WRONG]
 )
-def test_the_wrong_type(nothing_is_written, name, value):
+def test_construction_with_a_wrong_type(nothing_is_written, name, value):
     """A TypeError that names the parameter and what it is instead, at construction, not
     somewhere in the training.
     """
@@ -109,13 +109,13 @@ def test_the_wrong_type(nothing_is_written, name, value):
     )
 
 
-def test_every_parameter_is_tried_with_the_wrong_type():
+def test_construction_tries_every_parameter_with_a_wrong_type():
     """`processing_class` may be anything."""
     documented = set(inspect.signature(Trainer).parameters)
     assert {name for name, _ in WRONG} == documented - {"processing_class"}
 
 
-def test_all_wrong_types_are_told_at_once(nothing_is_written):
+def test_construction_reports_all_wrong_types_at_once(nothing_is_written):
     names = ("data_collator", "compute_metrics", "train_dataset")
     refusal(TypeError, *names, folder=nothing_is_written, **dict.fromkeys(names, 5))
 
@@ -128,7 +128,7 @@ def test_all_wrong_types_are_told_at_once(nothing_is_written):
     [(SGD, None), (None, torch.optim.lr_scheduler.StepLR(SGD, 1))],
     ids=["", "schedule"],
 )
-def test_an_optimizer_of_a_model_that_is_made_later(nothing_is_written, optimizers):
+def test_construction_with_an_optimizer_before_model_init(nothing_is_written, optimizers):
     changes = {"model_init": tiny, "optimizers": optimizers}
     refusal(RuntimeError, "optimizers", "model_init", folder=nothing_is_written, **changes)
 
@@ -151,7 +151,7 @@ def test_inputs_called_label_with_the_default_collator(nothing_is_written, how):
     )
 
 
-def test_all_values_that_cannot_be_are_told_at_once(nothing_is_written):
+def test_construction_reports_all_wrong_values_at_once(nothing_is_written):
     options = {"folder": nothing_is_written, "train_dataset": Stream([]), "eval_dataset": None}
     options |= {
         "eval_strategy": "epoch",
@@ -181,7 +181,7 @@ def test_data_without_a_batch(nothing_is_written, changes, words):
     refusal(ValueError, *words, folder=nothing_is_written, **changes)
 
 
-def test_no_evaluation_data(nothing_is_written):
+def test_construction_without_evaluation_data(nothing_is_written):
     made = trainer(nothing_is_written, eval_dataset=None)
     with pytest.raises(TypeError, match=r"eval_dataset is a list of datasets.*Pass a dict"):
         made.evaluate([Stream([]), Stream([])])
@@ -200,7 +200,7 @@ def test_evaluation_data_of_an_unknown_name(nothing_is_written, own):
         made.evaluate("nearr")
 
 
-def test_an_empty_set_to_evaluate_on(nothing_is_written):
+def test_construction_with_an_empty_evaluation_set(nothing_is_written):
     """No samples give no loss, as in the reference, and no warning."""
     made = trainer(nothing_is_written)
     found = made.evaluate([])

@@ -17,14 +17,14 @@ def later(request, monkeypatch):
     return request.param != "5.3.0"
 
 
-def test_the_last_step_is_evaluated(tmp_path, later):
+def test_followed_version_evaluates_the_last_step(tmp_path, later):
     made = trained(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
     assert [entry["step"] for entry in made.state.log_history if "eval_loss" in entry] == (
         [2, 3] if later else [2]
     )
 
 
-def test_the_accelerator_knows_of_no_accumulation(tmp_path, later):
+def test_followed_version_hides_accumulation_in_the_accelerator(tmp_path, later):
     assert trainer(
         tmp_path, gradient_accumulation_steps=3
     ).accelerator.gradient_accumulation_steps == (1 if later else 3)
@@ -42,7 +42,7 @@ class NotANumberOnce(Tiny):
 
 
 @pytest.mark.parametrize("filtered", [True, False])
-def test_a_batch_without_a_loss_in_an_evaluation(tmp_path, later, filtered):
+def test_followed_version_evaluates_a_batch_without_a_loss(tmp_path, later, filtered):
     made = trainer(
         tmp_path, model=NotANumberOnce(), eval_dataset=points(8), logging_nan_inf_filter=filtered
     )
@@ -57,7 +57,7 @@ def test_a_batch_without_a_loss_in_an_evaluation(tmp_path, later, filtered):
         ({"shift_labels": torch.tensor([[1, -100, 3, -100]])}, "ForCausalLM", 2),
     ],
 )
-def test_the_items_of_a_step(tmp_path, later, more, loss_type, expected):
+def test_followed_version_counts_the_items_of_a_step(tmp_path, later, more, loss_type, expected):
     made = trainer(tmp_path)
     made.model.loss_type, made.model_accepts_loss_kwargs = loss_type, True
     batch = {"labels": torch.arange(8).reshape(2, 4), **more}

@@ -10,7 +10,7 @@ from lightrainer.facade.trainer.steps import empty_cache_if_due
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
-def test_the_cache_of_a_device_is_emptied_every_few_steps(tmp_path, monkeypatch, kind):
+def test_device_cache_is_emptied_every_n_steps(tmp_path, monkeypatch, kind):
     made = trainer(tmp_path, torch_empty_cache_steps=3)
     emptied = []
     monkeypatch.setattr(
@@ -30,7 +30,7 @@ def test_the_cache_of_a_device_is_emptied_every_few_steps(tmp_path, monkeypatch,
 
 class TestOnAGpu:
     @pytest.mark.gpu
-    def test_the_cache_is_emptied(self, tmp_path, monkeypatch):
+    def test_device_cache_is_emptied(self, tmp_path, monkeypatch):
         """Lightning empties it, too, before the first step and after the last one."""
         emptied = []
         monkeypatch.setattr(

@@ -53,7 +53,7 @@ ACCELERATOR = split("""
     """)
 
 
-def test_everything_they_reach_into_is_there(tmp_path):
+def test_library_hooks_exist(tmp_path):
     made = trainer(tmp_path)
     assert [name for name in (*HOOKS, *ATTRIBUTES) if not hasattr(made, name)] == []
     assert [name for name in ACCELERATOR if not hasattr(made.accelerator, name)] == []
@@ -62,7 +62,7 @@ def test_everything_they_reach_into_is_there(tmp_path):
     assert made.get_tp_size() == 1
 
 
-def test_the_page_names_them():
+def test_library_hooks_are_named_on_the_page():
     page = (Path(__file__).resolve().parents[3] / "docs" / "develop" / "promises.md").read_text(
         encoding="utf-8"
     )
@@ -90,7 +90,7 @@ def scaling(folder, function, cls=OwnLoss):
 
 
 @pytest.mark.parametrize("said", [True, False])
-def test_a_class_may_say_that_its_loss_is_scaled(tmp_path, said):
+def test_library_class_declares_a_scaled_loss(tmp_path, said):
     """As from 5.19 on: with the attribute the same weights as with what older versions look at,
     which it overrules.
     """
@@ -148,7 +148,7 @@ class Generating(OwnLoss):
         super()._load_optimizer_and_scheduler(checkpoint)
 
 
-def test_one_that_generates_its_data(tmp_path):
+def test_library_trainer_that_generates_its_data(tmp_path):
     """Its sampler, its batches, its counts; and its hook is called on the way to the first step."""
     made = trained(tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2)
     assert made.read == [8, 8, 8]
@@ -237,7 +237,7 @@ class OwnFiles(Trainer):
         self._load_from_checkpoint(self.best)
 
 
-def test_models_in_a_format_of_their_own(tmp_path):
+def test_library_hooks_save_and_load_an_own_format(tmp_path):
     """Saved, resumed from, and the best one loaded."""
     made = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
     assert not (tmp_path / "checkpoint-2" / "model.safetensors").exists()
@@ -274,7 +274,7 @@ class Evaluated(Trainer):
         return output
 
 
-def test_an_evaluator_in_the_place_of_data(tmp_path):
+def test_library_evaluator_instead_of_data(tmp_path):
     best = {"metric_for_best_model": "eval_quality", "load_best_model_at_end": True}
     modes = []
     look = Calls("on_pre_optimizer_step", lambda made, *_: modes.append(made.model.training))
@@ -297,7 +297,7 @@ def test_overrides_that_are_never_called_are_refused(tmp_path, name):
         trainer(tmp_path, cls)
 
 
-def test_other_models_cannot_be_sharded_by_deepspeed(tmp_path):
+def test_library_models_cannot_be_sharded_by_deepspeed(tmp_path):
     """There is no plugin to do it with, so who asks for it hears of that; without the argument
     it is None.
     """

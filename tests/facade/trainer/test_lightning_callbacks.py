@@ -46,7 +46,7 @@ def names(events):
     return [hook for hook, _ in events]
 
 
-def test_one_step_of_a_training(tmp_path, events):
+def test_lightning_hooks_of_one_step(tmp_path, events):
     trainer(tmp_path, callbacks=[recorder(events)], max_steps=1).train()
     before = (
         "setup on_fit_start on_train_start on_train_epoch_start on_train_batch_start "
@@ -72,7 +72,7 @@ def test_outside_of_a_training(tmp_path, events, method, stage):
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_the_steps_are_the_same_ones(tmp_path, accumulation):
+def test_lightning_steps_equal_those_without_callbacks(tmp_path, accumulation):
     """Lightning's `global_step` is `state.global_step` in every hook; a window of micro-batches
     is one batch.
     """
@@ -130,7 +130,7 @@ EVENTS = [
 
 @pytest.mark.parametrize("event", [*EVENTS, "on_train_end"])
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_an_evaluation_asked_for_by_a_callback(tmp_path, events, event, method):
+def test_lightning_callback_requests_an_evaluation(tmp_path, events, event, method):
     """At any point of the training it is Lightning's validation, and the training goes on as it
     would have.
     """
@@ -177,7 +177,7 @@ def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
     assert torch.is_tensor(seen["outputs"]) or seen["outputs"]["loss"] == seen["loss"]
 
 
-def test_an_exception_is_told_to_the_callbacks(tmp_path):
+def test_lightning_callbacks_receive_exceptions(tmp_path):
     told_of = []
 
     listening = LambdaCallback(on_exception=lambda of, module, exception: told_of.append(exception))
@@ -207,7 +207,7 @@ def test_lightning_callbacks_can_be_added_and_taken_out(tmp_path, events, way, b
     assert events == []
 
 
-def test_a_callback_that_stops_lightning_stops_the_training(tmp_path):
+def test_lightning_callback_stops_the_training(tmp_path):
     """The end is a good one: the events and the result of a training of so many steps."""
     ended = []
 
@@ -235,7 +235,7 @@ class NotesClosures(torch.optim.SGD):
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
-def test_a_callback_changes_no_step(tmp_path, events, accumulation):
+def test_lightning_callback_changes_no_step(tmp_path, events, accumulation):
     weights = []
     for callbacks in ([], [recorder(events)]):
         made = trainer(tmp_path, callbacks=callbacks, gradient_accumulation_steps=accumulation)
@@ -248,7 +248,7 @@ def test_a_callback_changes_no_step(tmp_path, events, accumulation):
     assert names(events).count("on_before_optimizer_step") == len(optimizer.closures)
 
 
-def test_a_callback_may_log_in_all_hooks_of_a_step(tmp_path):
+def test_lightning_callback_may_log_in_all_hooks(tmp_path):
     def log(name):
         return lambda trainer, module, *_: module.log(name, 1.0, on_step=True, on_epoch=False)
 

@@ -50,7 +50,9 @@ def history(made):
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_callback_of_lightning_changes_nothing(tmp_path, precision, optim, accumulation):
+def test_mixed_precision_with_a_lightning_callback_is_unchanged(
+    tmp_path, precision, optim, accumulation
+):
     """Its hooks see gradients without the scale; losses, rates, weights and scale are the same."""
     asked = {"optim": optim, "num_train_epochs": 5, "eval_strategy": "epoch", precision: True}
     asked["gradient_accumulation_steps"] = accumulation
@@ -138,7 +140,7 @@ def first_gradient(made):
     return next(made.model.parameters()).grad.norm().item()
 
 
-def test_a_step_that_is_left_out_is_told_to_callbacks(tmp_path):
+def test_mixed_precision_skipped_step_is_reported_to_callbacks(tmp_path):
     skipped, rates = [], []
     look = At(
         "on_optimizer_step",
@@ -161,7 +163,7 @@ def test_a_step_that_is_left_out_is_told_to_callbacks(tmp_path):
     assert made.state.global_step == len(skipped) == 12
 
 
-def test_a_second_training_goes_on_with_the_scale_and_in_another_precision_without(tmp_path):
+def test_loss_scale_is_kept_in_a_second_training_of_the_same_precision(tmp_path):
     """The last step in float16 was left out; in bfloat16 the learning rate moves all the same."""
     made = trainer(tmp_path, model=steep(), fp16=True, max_steps=3, optim="sgd")
     made.train()
@@ -176,7 +178,7 @@ def test_a_second_training_goes_on_with_the_scale_and_in_another_precision_witho
 
 
 @pytest.mark.parametrize("event", ["on_pre_optimizer_step", "on_substep_end"])
-def test_an_interrupted_step_leaves_nothing_behind(tmp_path, event):
+def test_mixed_precision_interrupted_step_leaves_nothing_behind(tmp_path, event):
     """Neither scaled gradients, nor the belief that they are unscaled: the next training is as
     if it were the first.
     """
@@ -218,7 +220,7 @@ def test_weights_in_float16_cannot_be_scaled(tmp_path, name):
         made.train()
 
 
-def test_a_checkpoint_without_a_scale_is_resumed_with_a_new_one(tmp_path, caplog):
+def test_mixed_precision_checkpoint_without_a_scale_gets_a_new_one(tmp_path, caplog):
     """And one with a scale without fp16."""
     saved = trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
     saved.train()

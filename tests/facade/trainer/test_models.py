@@ -57,7 +57,7 @@ def test_unusable_outputs(tmp_path, name):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_the_model_of_the_user_is_the_one_that_is_trained(tmp_path, compiled):
+def test_user_model_is_the_one_that_is_trained(tmp_path, compiled):
     model = tiny()
     before = weights(model)
     made = trained(tmp_path, model=torch.compile(model, backend="eager") if compiled else model)

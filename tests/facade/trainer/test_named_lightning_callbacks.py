@@ -166,7 +166,7 @@ def test_weight_averaging(tmp_path, kind):
 @pytest.mark.parametrize(
     "strategy", [{"save_strategy": "steps", "save_steps": 3}, {"save_strategy": "epoch"}]
 )
-def test_weight_averaging_goes_on(tmp_path, strategy):
+def test_weight_averaging_resumes(tmp_path, strategy):
     """A resumed training ends in the same weights, of the model and of the average; in mid-epoch
     too.
     """
@@ -182,7 +182,7 @@ def test_weight_averaging_goes_on(tmp_path, strategy):
     assert same(watching.last, weights(bare.model))
 
 
-def test_the_best_model_is_the_averaged_one(tmp_path):
+def test_named_lightning_callback_best_model_is_the_average(tmp_path):
     arguments = {
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",
@@ -194,7 +194,7 @@ def test_the_best_model_is_the_averaged_one(tmp_path):
     assert made.evaluate()["eval_loss"] == pytest.approx(made.state.best_metric, rel=1e-6)
 
 
-def test_a_checkpoint_with_the_state_of_a_callback_that_is_gone(tmp_path, caplog):
+def test_checkpoint_with_state_of_a_missing_callback(tmp_path, caplog):
     """It is said, and the training goes on with the averaged weights that the folder holds."""
     trainer(
         tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}
@@ -236,7 +236,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("way", ["callbacks", "add_callback"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_those_that_cannot_be_are_refused_at_once(tmp_path, name, way):
+def test_named_lightning_callbacks_that_cannot_work_are_refused(tmp_path, name, way):
     """With the reason, and what to use; when the Trainer is made, not in the middle of the
     training.
     """
@@ -264,7 +264,7 @@ WORKING = {
 }
 
 
-def test_all_callbacks_of_lightning_are_decided_on():
+def test_named_lightning_callbacks_cover_all_of_lightning():
     assert {*WORKING, *REFUSED} == {*callbacks.__all__, "LightningBridge"}
 
 
@@ -273,7 +273,7 @@ def test_all_callbacks_of_lightning_are_decided_on():
 )
 @pytest.mark.filterwarnings("ignore:FLOPs not found for")
 @pytest.mark.parametrize("name", WORKING)
-def test_the_others_train_evaluate_predict_and_go_on(tmp_path, name):
+def test_other_lightning_callbacks_train_evaluate_predict_and_resume(tmp_path, name):
     """A resumed training ends in the same weights; of pruning, whose masks are in no checkpoint,
     it is refused.
     """

@@ -85,7 +85,7 @@ def test_lomo_of_the_user_steps_too(tmp_path):
     assert len(seen) == 4
 
 
-def test_a_second_training_of_a_layerwise_optimizer_has_one_schedule(tmp_path, stand_ins):
+def test_layerwise_optimizer_in_a_second_training_has_one_schedule(tmp_path, stand_ins):
     made = trained(
         tmp_path,
         optim="galore_adamw_layerwise",
@@ -120,7 +120,9 @@ def test_conflicts_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes,
 
 
 @pytest.mark.parametrize("optim", ["galore_adamw_layerwise", "lomo"])
-def test_several_processes_are_refused(tmp_path, stand_ins, monkeypatch, optim):
+def test_layerwise_optimizer_in_several_processes_is_refused(
+    tmp_path, stand_ins, monkeypatch, optim
+):
     made = trainer(tmp_path, optim=optim, optim_target_modules="all-linear")
     four = ProcessEnvironment(
         rank=0, local_rank=0, world_size=4, local_world_size=4, device=torch.device("cpu")
@@ -152,19 +154,19 @@ def schedule_free(monkeypatch):
 
 
 @pytest.mark.parametrize(("given", "steps"), [(3, 3), (0.5, 2), (0.0, 0)])
-def test_a_warm_up_of_the_optimizer_is_counted_in_steps(tmp_path, schedule_free, given, steps):
+def test_optimizer_warm_up_counts_steps(tmp_path, schedule_free, given, steps):
     """The reference passes a share on as it is, and the rate begins ten times too high."""
     made = trained(tmp_path, optim="schedule_free_sgd", warmup_steps=given)
     assert made.optimizer.warmup_steps == steps
 
 
-def test_a_share_of_a_training_of_unknown_length(tmp_path, schedule_free):
+def test_optimizer_share_of_a_training_of_unknown_length(tmp_path, schedule_free):
     made = trainer(tmp_path, optim="schedule_free_sgd", warmup_steps=0.5)
     with pytest.raises(ValueError, match=r"warmup_steps=0\.5"):
         made.create_optimizer()
 
 
-def test_the_optimizer_is_told_of_training_and_evaluation(tmp_path, schedule_free):
+def test_optimizer_is_switched_between_training_and_evaluation(tmp_path, schedule_free):
     made = trained(tmp_path, optim="schedule_free_sgd", eval_strategy="steps", eval_steps=2)
     assert made.optimizer.calls == ["train", "train", "eval", "train", "train", "eval"]
     made.evaluate()
@@ -186,7 +188,7 @@ def of_another_model(made):
 
 
 @pytest.mark.parametrize("mistake", [swapped, made_too_early, of_another_model])
-def test_an_optimizer_of_another_model_is_refused(tmp_path, mistake):
+def test_optimizer_of_another_model_is_refused(tmp_path, mistake):
     """No weight would move. Nothing is changed, and with a new optimizer the training goes."""
     made = trainer(tmp_path)
     mistake(made)
@@ -261,14 +263,14 @@ MAKES = [
 @pytest.mark.parametrize(
     "make", MAKES, ids=["tied", "of the compiled", "of the model in it", "with others"]
 )
-def test_an_optimizer_of_the_model_is_no_mistake(tmp_path, caplog, make):
+def test_optimizer_on_the_trained_model_is_accepted(tmp_path, caplog, make):
     model, optimizer = make()
     made = trained(tmp_path, model=model, optimizers=(optimizer, None))
     made.train()
     assert "group" not in caplog.text
 
 
-def test_the_norm_counts_what_no_group_has_without_the_loss_scale(tmp_path):
+def test_gradient_norm_excludes_the_loss_scale_outside_of_groups(tmp_path):
     """Under fp16 the scale is taken out of all gradients: the norm, and what clipping leaves,
     are nearly float32's.
     """

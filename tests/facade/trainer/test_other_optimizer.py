@@ -23,7 +23,7 @@ def renamed():
     return model
 
 
-def test_a_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
+def test_resume_without_weights_of_the_model_is_refused(tmp_path):
     """Before anything is touched; the model can say that they are to begin anew."""
     trainer(tmp_path, **SAVING).train()
     made = trainer(tmp_path, model=renamed(), **SAVING)
@@ -87,7 +87,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "needed"), CHANGES, ids=str)
-def test_another_kind_of_optimizer(saved, tmp_path, changes, needed):
+def test_resume_with_another_kind_of_optimizer(saved, tmp_path, changes, needed):
     """The optimizer is as it was: without the checkpoint the training goes."""
     made, checkpoint = resumed(saved, tmp_path, **changes)
     refused(
@@ -102,7 +102,7 @@ def test_another_kind_of_optimizer(saved, tmp_path, changes, needed):
     assert made.state.global_step == 4
 
 
-def test_the_same_kind_of_optimizer_in_another_form(saved, tmp_path):
+def test_resume_with_another_form_of_the_same_optimizer(saved, tmp_path):
     made, checkpoint = resumed(
         saved, tmp_path, optim="adamw_torch_fused", lr_scheduler_type="cosine"
     )
@@ -110,7 +110,7 @@ def test_the_same_kind_of_optimizer_in_another_form(saved, tmp_path):
     assert made.state.global_step == 4
 
 
-def test_another_number_of_parameters(saved, tmp_path):
+def test_resume_with_another_number_of_parameters(saved, tmp_path):
     made, checkpoint = resumed(saved, tmp_path)
     made.model.first.requires_grad_(False)
     refused(made, checkpoint, "optimizer.pt cannot be loaded into AdamW")
@@ -132,12 +132,12 @@ CONTENTS = {
 @pytest.mark.parametrize(
     ("name", "content"), [(n, c) for n, all_of in CONTENTS.items() for c in all_of], ids=str
 )
-def test_a_file_with_something_else_in_it(saved, tmp_path, name, content):
+def test_resume_with_a_file_of_something_else(saved, tmp_path, name, content):
     made, checkpoint = resumed(saved, tmp_path, name, content)
     refused(made, checkpoint, "checkpoint-2", name)
 
 
-def test_another_kind_of_schedule(saved, tmp_path):
+def test_resume_with_another_kind_of_schedule(saved, tmp_path):
     made, checkpoint = resumed(
         saved,
         tmp_path,
@@ -157,7 +157,7 @@ def test_another_kind_of_schedule(saved, tmp_path):
 @pytest.mark.parametrize(
     "name", ["epoch", "done", "windows", "copies", "ended", "layout", "loader", "asked"]
 )
-def test_a_position_that_is_none(saved, tmp_path, name):
+def test_resume_with_an_invalid_position(saved, tmp_path, name):
     """Each part of it is looked at: its name, what is there and what was expected are in the
     error.
     """

@@ -62,7 +62,7 @@ FOR_PEOPLE = """
 """Called by people, or by nothing in the reference either."""
 
 
-def test_every_documented_method_has_its_place_in_the_tables():
+def test_overrides_cover_every_documented_method():
     documented = vars(pytest.importorskip("transformers").Trainer)
     names = {
         name
@@ -123,7 +123,7 @@ def calls(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("phase", "name"), PLACES)
-def test_the_running_system_calls_it(calls, phase, name):
+def test_override_is_called_by_the_running_system(calls, phase, name):
     assert name in calls[phase]
 
 
@@ -177,7 +177,7 @@ WHOLE, CAST = "compute_loss_context_manager", "autocast_smart_context_manager"
 
 
 @pytest.mark.parametrize("way", [WHOLE, CAST, "in the object", "in the class"])
-def test_a_context_around_the_loss(tmp_path, way, monkeypatch):
+def test_override_of_the_context_around_the_loss(tmp_path, way, monkeypatch):
     """Either of the two methods may be replaced, in a class or an object."""
     cls = type("Forked", (Trainer,), {way: forked, "entered": 0})
     made = trainer(

@@ -119,7 +119,7 @@ def test_own_training_step_under_accumulation(tmp_path, trainer_class, accumulat
         assert loss == pytest.approx(expected_loss, rel=1e-5)
 
 
-def test_a_declared_loss_is_left_to_the_override(tmp_path):
+def test_override_that_declares_its_loss_is_left_alone(tmp_path):
     """Negative control: the sum of the micro-batches' means is as many times too large."""
 
     class Declared(ThroughTheAccelerator):
@@ -148,7 +148,7 @@ class Told(torch.nn.Module):
         }
 
 
-def test_a_forward_that_names_the_items_is_told_them(tmp_path):
+def test_forward_that_names_the_items_receives_them(tmp_path):
     args = arguments(
         tmp_path,
         per_device_train_batch_size=2,

@@ -99,7 +99,7 @@ def test_rules_freeze_and_unfreeze_for_good(tmp_path):
 @pytest.mark.parametrize(
     "changes", [RULED, muon, {"optim": "torch.optim.NAdam"}], ids=["rules", "muon", "path"]
 )
-def test_a_resumed_training_is_the_same(tmp_path, changes):
+def test_parameter_rules_resumption_is_exact(tmp_path, changes):
     saving = {"save_strategy": "steps", "save_steps": 2, **changes}
     whole = trainer(tmp_path, **saving)
     whole.train()
@@ -109,7 +109,7 @@ def test_a_resumed_training_is_the_same(tmp_path, changes):
     assert losses(whole) == losses(again)
 
 
-def test_other_rules_than_those_of_the_checkpoint_are_refused(tmp_path):
+def test_parameter_rules_that_differ_from_the_checkpoint_are_refused(tmp_path):
     """Groups of the same sizes, in which other parameters would get the states."""
     rules = [{"first.bias": {"lr": 0.5}}, {"norm.weight": {"lr": 0.5}}]
     trainer(tmp_path, save_strategy="steps", save_steps=2, parameter_rules=rules[0]).train()
@@ -122,7 +122,7 @@ def test_other_rules_than_those_of_the_checkpoint_are_refused(tmp_path):
         )
 
 
-def test_all_groups_follow_the_schedule_and_the_first_is_logged(tmp_path):
+def test_parameter_rules_follow_the_schedule(tmp_path):
     made = trainer(tmp_path, **RULED, max_steps=2)
     made.train()
     assert [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry] == [
@@ -190,13 +190,13 @@ def test_flat_parameters_are_refused(tmp_path, changes):
         FSDP("FSDPStrategy", options).check(arguments(tmp_path, **changes), tiny())
 
 
-def test_a_rule_that_does_not_fit_the_model_is_an_error_when_the_trainer_is_made(tmp_path):
+def test_parameter_rules_that_do_not_fit_the_model_raise(tmp_path):
     with pytest.raises(ValueError, match=r"'firts' matches no parameter.*Did you mean 'first'"):
         trainer(tmp_path / "out", parameter_rules={"firts": {"lr": 0.1}})
     assert not (tmp_path / "out").exists()
 
 
-def test_both_are_written_and_read_in_every_form(tmp_path):
+def test_parameter_rules_are_read_in_every_form(tmp_path):
     """The command line, JSON, `to_dict`, `set_optimizer`; a path equals no name."""
     path, rules = "torch.optim.NAdam", {"*.bias": {"weight_decay": 0, "frozen": False}}
     words = ["--output_dir", "out", "--optim", path, "--parameter_rules", json.dumps(rules)]

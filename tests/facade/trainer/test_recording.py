@@ -31,7 +31,7 @@ def assert_recorded_as_the_loss(history, evaluated=True):
     assert all(entry["lone"] == pytest.approx(7.0) for entry in history if "loss" in entry)
 
 
-def test_a_recorded_mean_is_weighed_as_the_loss(tmp_path):
+def test_recorded_mean_is_weighted_as_the_loss(tmp_path):
     """By items over accumulated micro-batches, a shorter last window, and the last, smaller
     batch of an evaluation.
     """
@@ -40,7 +40,7 @@ def test_a_recorded_mean_is_weighed_as_the_loss(tmp_path):
     assert_recorded_as_the_loss(made.state.log_history)
 
 
-def test_two_processes_record_together(tmp_path):
+def test_recorded_values_of_two_processes(tmp_path):
     """Unevenly many labels in each, an evaluation that repeats a sample, and a name that one
     process has alone.
     """
@@ -68,7 +68,7 @@ def test_micro_batches_without_counted_items_count_the_same(tmp_path):
     assert logs(made, "value") == [3.5]
 
 
-def test_a_log_after_a_resumption_has_what_was_recorded_before(tmp_path):
+def test_recorded_values_are_kept_on_resumption(tmp_path):
     """The checkpoint is in the middle of the interval of a log."""
     whole = recorded(tmp_path / "whole", logging_steps=4)
     stop = At(
@@ -104,7 +104,7 @@ def test_callbacks_record_too(tmp_path):
 
 
 @pytest.mark.parametrize("values", [{"loss": 1.0}, {"odd": "text"}, {"odd": torch.ones(2)}])
-def test_what_is_no_value_is_refused(tmp_path, values):
+def test_record_refuses_what_is_not_a_number(tmp_path, values):
     class Odd(Trainer):
         def training_step(self, *args, **kwargs):
             self.record(**values)

@@ -35,7 +35,7 @@ def test_metrics_as_files(tmp_path):
     assert read["all_results.json"] == {"train_loss": 0.123456789, "epoch": 1.5, "eval_loss": 2.0}
 
 
-def test_other_processes_write_and_print_nothing(tmp_path, capsys, monkeypatch):
+def test_other_ranks_write_and_print_nothing(tmp_path, capsys, monkeypatch):
     made = trainer(tmp_path)
     monkeypatch.setattr(made, "is_world_process_zero", lambda: False)
     made.log_metrics("train", {"a": 1})
@@ -45,7 +45,7 @@ def test_other_processes_write_and_print_nothing(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
-def test_the_result_of_an_evaluation(tmp_path):
+def test_evaluation_result_is_printed(tmp_path):
     """Plain numbers, named after the set, whatever `compute_metrics` returns."""
     values = {"right": torch.tensor(0.5), "eval_sure": 1, "deep": {"er": torch.tensor([2])}}
     made = trainer(tmp_path, compute_metrics=lambda prediction: dict(values))
@@ -99,7 +99,7 @@ def test_steps_with_losses_that_are_not_numbers_are_counted(tmp_path, caplog, hi
     assert math.isfinite(losses(made)[0]) == hidden
 
 
-def test_a_quiet_training_prints_its_logs_and_no_more(tmp_path, capsys, caplog):
+def test_quiet_training_prints_only_logs(tmp_path, capsys, caplog):
     """Neither tips nor announcements of Lightning's."""
     trainer(tmp_path).train()
     shown = capsys.readouterr()
@@ -149,7 +149,7 @@ def of_memory(places):
     return [f"mem_{place}_{kind}_delta" for place in places for kind in ("alloc", "peaked")]
 
 
-def test_the_memory_report(tmp_path):
+def test_memory_report(tmp_path):
     """In the metrics of each stage, bytes; an evaluation in the middle belongs to the training."""
     pytest.importorskip("psutil")
     made = trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")

@@ -34,7 +34,7 @@ class Restless(Plain):
         return super().generate(source, max_length=int(source[0, 0]) % 3 + 2)
 
 
-def test_a_plain_model_trains_evaluates_and_predicts(tmp_path):
+def test_seq2seq_plain_model_trains_evaluates_and_predicts(tmp_path):
     trainer = seq2seq_trainer(tmp_path, trainer=METRICS, eval_strategy="epoch")
     trainer.train()
     (logged,) = [entry for entry in trainer.state.log_history if "eval_right" in entry]
@@ -93,7 +93,7 @@ def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
     assert all(one == {**expected, "training": False} for one in trainer.model.calls)
 
 
-def test_an_option_that_generate_does_not_take_is_named(tmp_path):
+def test_seq2seq_unknown_generation_option_is_named(tmp_path):
     trainer = seq2seq_trainer(tmp_path)
     with pytest.raises(
         ValueError, match=r"Plain.generate does not accept max_lenght=3. Did you mean 'max_length'"
@@ -142,7 +142,7 @@ def test_processes_generate_in_step_where_they_share_the_weights(tmp_path, strat
     assert trainer.model.calls == [expected, "mine"]
 
 
-def test_a_loss_of_the_users_own_is_the_loss_of_the_evaluation(tmp_path):
+def test_seq2seq_own_loss_is_the_evaluation_loss(tmp_path):
     class Doubling(Seq2SeqTrainer):
         def compute_loss(self, model, inputs, return_outputs=False):
             outputs = model(**inputs)
@@ -162,7 +162,7 @@ def test_a_loss_of_the_users_own_is_the_loss_of_the_evaluation(tmp_path):
     assert own["eval_right"] == overridden["eval_right"] == passed["eval_right"]
 
 
-def test_the_padding_step_can_be_overridden(tmp_path):
+def test_seq2seq_padding_step_can_be_overridden(tmp_path):
     class Padded(Seq2SeqTrainer):
         def _pad_tensors_to_max_len(self, tensor, max_length):
             return torch.nn.functional.pad(tensor, (0, max_length - tensor.shape[-1]), value=77)
@@ -198,7 +198,7 @@ PROCESSING_CLASS = [
 
 
 @pytest.mark.parametrize(("processing_class", "config", "generation", "expected"), PROCESSING_CLASS)
-def test_the_padding_token_is_found(processing_class, config, generation, expected):
+def test_seq2seq_padding_token_is_found(processing_class, config, generation, expected):
     assert (
         padding_token(
             processing_class, SimpleNamespace(config=config, generation_config=generation)
@@ -207,13 +207,13 @@ def test_the_padding_token_is_found(processing_class, config, generation, expect
     )
 
 
-def test_an_unknown_padding_token_is_an_error(tmp_path):
+def test_seq2seq_unknown_padding_token_raises(tmp_path):
     trainer = seq2seq_trainer(tmp_path, generation_config={"max_length": 8})
     with pytest.raises(ValueError, match=r"No token to pad with.*Plain"):
         trainer.predict(pairs(3), max_length=4)
 
 
-def test_a_model_that_cannot_generate_is_refused_before_anything_is_written(tmp_path):
+def test_seq2seq_model_that_cannot_generate_is_refused(tmp_path):
     folder = tmp_path / "out"
     with pytest.raises(TypeError, match="Linear has no method generate"):
         seq2seq_trainer(folder, trainer={"model": torch.nn.Linear(2, 2)})
@@ -239,7 +239,7 @@ def test_something_else_than_token_ids_is_refused(tmp_path, result, shown):
     ).predictions.shape == (3, 4)
 
 
-def test_a_model_made_anew_for_a_training_generates_the_same_way(tmp_path):
+def test_seq2seq_model_init_keeps_generation_settings(tmp_path):
     trainer = seq2seq_trainer(
         tmp_path,
         trainer={"model_init": lambda: plain(), **METRICS},
@@ -252,7 +252,7 @@ def test_a_model_made_anew_for_a_training_generates_the_same_way(tmp_path):
     assert [call["max_length"] for call in trainer.model.calls] == [3]
 
 
-def test_a_generation_config_set_later_is_taken_up(tmp_path):
+def test_seq2seq_generation_config_set_later_is_used(tmp_path):
     trainer = seq2seq_trainer(tmp_path, generation_config={"max_length": 4})
     trainer.args.generation_config = {"max_length": 3}
     trainer.predict(pairs(3))

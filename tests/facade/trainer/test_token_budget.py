@@ -60,7 +60,7 @@ def made(folder, **changes):
     return trainer(folder, **{**parts, **BUDGET, "optim": "sgd", "learning_rate": 0.5, **changes})
 
 
-def test_a_training_takes_batches_within_the_budget_over_items(tmp_path):
+def test_token_budget_batches_stay_within_the_budget(tmp_path):
     """As a loop by hand that divides by all labels of a window of two uneven batches; not as one
     over batch means.
     """

@@ -23,7 +23,7 @@ LOGS = "logging.basicConfig()"
 @pytest.mark.parametrize(
     ("level", "setup", "number", "heard"), [("info", LOGS, 20, 1), ("passive", "", 0, 0)]
 )
-def test_the_level_is_that_of_the_arguments(tmp_path, level, setup, number, heard):
+def test_verbosity_follows_the_arguments(tmp_path, level, setup, number, heard):
     """A script that logs by itself hears a message once."""
     said = finished_code(PROGRAM.format(folder=str(tmp_path), level=level, setup=setup), tmp_path)
     assert f"level {number}" in said

@@ -29,7 +29,7 @@ def frames_of(error):
 
 
 @pytest.mark.parametrize("place", ["training", "evaluation", "callback", "data"])
-def test_a_traceback_ends_at_the_line_of_the_user(tmp_path, place):
+def test_traceback_ends_at_the_line_of_the_user(tmp_path, place):
     class Data(list):
         def __getitem__(self, index):
             raise ValueError("no such file")
@@ -55,7 +55,7 @@ def test_a_traceback_ends_at_the_line_of_the_user(tmp_path, place):
 
 
 @pytest.mark.parametrize("place", ["training", "evaluation"])
-def test_an_error_closes_the_progress_bars(tmp_path, capsys, place):
+def test_error_closes_the_progress_bars(tmp_path, capsys, place):
     """The traceback begins on a line of its own, and Python does not close them as it ends."""
     settings = {"model": Failing(place == "training"), "eval_strategy": "steps", "eval_steps": 2}
     made = trainer(tmp_path, disable_tqdm=False, **settings)
@@ -95,7 +95,7 @@ OWN_ERRORS = {
 
 
 @pytest.mark.parametrize("case", OWN_ERRORS)
-def test_a_traceback_of_an_own_error_has_no_frames_of_loops(tmp_path, case):
+def test_traceback_of_an_own_error_has_no_loop_frames(tmp_path, case):
     settings, method = OWN_ERRORS[case]
     with pytest.raises((ValueError, LookupError), match=r"loss|f1|lr_decay") as caught:
         trainer(tmp_path, **settings).train()
@@ -106,7 +106,7 @@ def test_a_traceback_of_an_own_error_has_no_frames_of_loops(tmp_path, case):
 
 
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
-def test_a_traceback_of_an_evaluation_has_no_frames_of_loops(tmp_path, method):
+def test_traceback_of_an_evaluation_has_no_loop_frames(tmp_path, method):
     made = trainer(tmp_path, model=Failing(False))
     with pytest.raises(ValueError, match="a shape") as caught:
         made.evaluate() if method == "evaluate" else made.predict(points(4))
@@ -115,7 +115,7 @@ def test_a_traceback_of_an_evaluation_has_no_frames_of_loops(tmp_path, method):
     assert not [frame for frame in frames if "/lightning/" in frame.filename]
 
 
-def test_a_traceback_of_a_cause_is_shortened(tmp_path):
+def test_traceback_of_a_cause_is_shortened(tmp_path):
     class Wrapping(Trainer):
         def training_step(self, *args, **kwargs):
             try:
@@ -135,7 +135,7 @@ def test_a_traceback_of_a_cause_is_shortened(tmp_path):
     ]
 
 
-def test_a_traceback_is_whole_where_it_is_asked_for(tmp_path, monkeypatch):
+def test_traceback_is_whole_on_request(tmp_path, monkeypatch):
     """Negative control."""
     monkeypatch.setenv("LIGHTRAINER_TRACEBACK", "full")
     with pytest.raises(ValueError, match="a shape") as caught:
@@ -144,7 +144,7 @@ def test_a_traceback_is_whole_where_it_is_asked_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("tracebacks", ["short", "full"])
-def test_an_assert_of_cuda_names_its_usual_causes(tmp_path, monkeypatch, tracebacks):
+def test_cuda_assert_names_its_usual_causes(tmp_path, monkeypatch, tracebacks):
     monkeypatch.setenv("LIGHTRAINER_TRACEBACK", tracebacks)
 
     class Asserting(Tiny):
@@ -163,7 +163,7 @@ def test_an_assert_of_cuda_names_its_usual_causes(tmp_path, monkeypatch, traceba
     ("number", "ending"), [(signal.SIGTERM, SystemExit), (signal.SIGINT, KeyboardInterrupt)]
 )
 @pytest.mark.parametrize("event", ["on_step_end", "on_prediction_step"])
-def test_an_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, ending, event):
+def test_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, ending, event):
     """And sees no summary as if all was done, and no frames of loops."""
     send = At(event, lambda *_: os.kill(os.getpid(), number), 3 if event == "on_step_end" else 4)
     saving = {"max_steps": 8, "save_strategy": "steps", "save_steps": 100}

@@ -98,7 +98,7 @@ def test_unusual_metrics(tmp_path):
 
 
 @pytest.mark.parametrize("value", [np.ones(3), "x", {"b": 1.0}, None], ids=str)
-def test_a_best_metric_that_is_no_number(tmp_path, value):
+def test_best_metric_that_is_not_a_number(tmp_path, value):
     made = trainer(
         tmp_path, compute_metrics=lambda _: {"a": value}, metric_for_best_model="a", **BEST
     )
@@ -128,7 +128,7 @@ class Unsupervised(Tiny):
         return self.logits(x)
 
 
-def test_a_loss_of_none_names_missing_labels_and_dropped_columns(tmp_path):
+def test_loss_of_none_names_missing_labels_and_dropped_columns(tmp_path):
     renamed = [{"x": row["x"], "target": row["labels"]} for row in points(8)]
     bare = [{"x": row["x"]} for row in points(8)]
     expected = (
@@ -301,12 +301,12 @@ def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
     trainer(tmp_path, **wrong("preserve_rng_state")).train()
 
 
-def test_a_collator_that_leaves_nothing(tmp_path):
+def test_collator_that_returns_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"batch is empty.*x, labels"):
         trainer(tmp_path, data_collator=lambda items: {}).train()
 
 
-def test_the_default_collator_pads_with_what_can_pad(tmp_path):
+def test_default_collator_pads_with_whatever_can_pad(tmp_path):
     class Padding:
         model_input_names = ["x"]
 

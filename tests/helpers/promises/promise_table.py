@@ -25,13 +25,13 @@ SAID = "tests/facade/trainer/test_what_a_run_says.py::"
 USER_CODE = "tests/promises/test_user_code.py::test_window_is_one_batch"
 BY_TWO = "tests/promises/test_user_code.py::test_window_is_one_batch_in_two_processes"
 LIGHTNING = "tests/promises/test_lightning_accumulation.py::test_window_is_one_batch"
-RESUMED = ROWS + "test_a_training_whose_newest_checkpoint_is_damaged_ends_the_same"
+RESUMED = ROWS + "test_training_with_a_damaged_newest_checkpoint_ends_the_same"
 RESUMED_DATA = "tests/facade/checkpointing/test_resume.py::test_from_every_place_it_ends_the_same"
 NO_QUESTIONS = ROWS + "test_steps_between_two_logs_ask_nothing_of_the_device"
 NOT_NUMBERS = ROWS + "test_losses_that_are_not_numbers_are_reported"
 KILLED = "tests/faults/test_kills.py::test_killed_training_ends_the_same"
 STOPPED_BY_TWO = (
-    "tests/ddp/test_interrupted.py::test_both_stop_when_one_is_asked_to_and_go_on_to_the_same_bits"
+    "tests/ddp/test_interrupted.py::test_interruption_of_one_rank_stops_both_and_resumes_exactly"
 )
 SMALLER = ROWS + "test_smaller_batches_keep_the_step"
 SCALED = ROWS + "test_fp16_on_the_cpu_is_scaled"
@@ -55,7 +55,7 @@ ONE_BATCH = {
     "stream": USER_CODE,
     "Lightning module": LIGHTNING,
     "accumulated window": (
-        "tests/parity/test_accumulation.py::test_a_window_of_4_is_one_batch_of_4_times_the_size"
+        "tests/parity/test_accumulation.py::test_accumulation_of_4_equals_a_batch_of_4_times_the_size"
     ),
     "half precision": USER_CODE,
 }
@@ -67,7 +67,7 @@ SAME_NUMBERS = {
     "adapter": ADAPTERS + "test_adapters_are_resumed",
     "two processes": KILLED,
     "stream": RESUMED_DATA,
-    "Lightning module": "tests/ddp/test_modules.py::test_any_module_goes_on_exactly",
+    "Lightning module": "tests/ddp/test_modules.py::test_module_resumption_is_exact",
     "accumulated window": RESUMED,
     "half precision": RESUMED,
 }
@@ -78,7 +78,7 @@ DAMAGED = {
     "override": RESUMED,
     "adapter": RESUMED,
     "stream": RESUMED,
-    "Lightning module": FOLDER_IO + "test_a_damaged_folder_is_an_error_before_anything_is_loaded",
+    "Lightning module": FOLDER_IO + "test_folder_io_damaged_folder_raises_before_loading",
     "accumulated window": RESUMED,
     "half precision": RESUMED,
 }
@@ -95,7 +95,7 @@ ASKS_NOTHING = {
 }
 
 FAILING = {
-    "own module": FAILED + "test_the_others_end_and_name_the_first_error",
+    "own module": FAILED + "test_failed_rank_ends_the_others_with_its_error",
     "two processes": FAILED + "test_torchrun_ends_the_others_and_shows_the_cause",
     "stream": FAILED + "test_streams_of_other_lengths_end_together",
 }
@@ -135,15 +135,15 @@ PROMISES: dict[str, Promise] = {
         others="Losses are weighed after the window is read.",
     ),
     "the state of an optimizer is read and loaded once": Promise(
-        {"own module": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
+        {"own module": OBJECTS + "test_user_objects_are_called_as_in_the_reference"},
         others="Neither model nor data take part in it.",
     ),
     "`model.to(device)` is called when": Promise(
-        {"own module": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
+        {"own module": OBJECTS + "test_user_objects_are_called_as_in_the_reference"},
         others="The calls are those of the Trainer, whatever it trains.",
     ),
     "`num_parameters` of a transformers model": Promise(
-        {"head of transformers": OBJECTS + "test_every_object_is_called_as_in_the_reference"},
+        {"head of transformers": OBJECTS + "test_user_objects_are_called_as_in_the_reference"},
         others="Other models have no such method.",
     ),
     "with `group_by_length` the column": Promise(
@@ -182,8 +182,8 @@ PROMISES: dict[str, Promise] = {
     ),
     "an error in a training has the frames of all loops": Promise(
         {
-            "own module": SAID + "test_a_traceback_of_an_own_error_has_no_frames_of_loops",
-            "two processes": FAILED + "test_the_others_end_and_name_the_first_error",
+            "own module": SAID + "test_traceback_of_an_own_error_has_no_loop_frames",
+            "two processes": FAILED + "test_failed_rank_ends_the_others_with_its_error",
         },
         others="The frames that are left out are those of the loops, whatever they call.",
     ),
@@ -202,7 +202,7 @@ PROMISES: dict[str, Promise] = {
                 "::test_folders_are_written_and_rotated_with_no_plugin"
             ),
             "override": (
-                "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files"
+                "tests/facade/checkpointing/test_background_saving.py::test_background_saving_override_finds_the_files"
             ),
         },
         others="All write into the one folder that is renamed.",
@@ -212,7 +212,7 @@ PROMISES: dict[str, Promise] = {
     ),
     "evaluation copies all earlier predictions": Promise(
         {
-            "own module": ARRAYS + "test_each_value_is_written_once",
+            "own module": ARRAYS + "test_preallocated_array_writes_each_value_once",
             "half precision": ARRAYS + "test_precisions_that_differ",
             "two processes": (
                 "tests/ddp/test_evaluation.py::test_predictions_are_all_there_once_and_in_order"
@@ -230,7 +230,7 @@ PROMISES: dict[str, Promise] = {
                 "tests/facade/evaluation/test_live_metrics.py::test_predictions_are_not_kept"
             ),
             "two processes": "tests/ddp/test_evaluation.py::test_torchmetrics_are_exact",
-            "Lightning module": "tests/ddp/test_modules.py::test_each_sample_is_evaluated_once",
+            "Lightning module": "tests/ddp/test_modules.py::test_module_evaluates_each_sample_once",
             "half precision": (
                 "tests/lightning_modules/evaluation/test_token_metrics.py"
                 "::test_half_precision_is_summed_in_full"
@@ -269,7 +269,7 @@ PROMISES: dict[str, Promise] = {
     "errors come one at a time": Promise(
         {
             "own module": (
-                "tests/facade/trainer/test_construction.py::test_all_values_that_cannot_be_are_told_at_once"
+                "tests/facade/trainer/test_construction.py::test_construction_reports_all_wrong_values_at_once"
             ),
             "two processes": (
                 "tests/facade/arguments/test_bad_input_together.py"
@@ -314,7 +314,7 @@ PROMISES: dict[str, Promise] = {
         {
             "head of transformers": (
                 "tests/lightning_modules/models/test_special_tokens.py"
-                "::test_what_the_tokenizer_does_not_have_stays"
+                "::test_special_tokens_missing_in_the_tokenizer_are_kept"
             ),
         },
         others="Other models have no special tokens.",
@@ -332,10 +332,8 @@ PROMISES: dict[str, Promise] = {
     ),
     "of several adapters of PEFT": Promise(
         {
-            "adapter": ADAPTERS + "test_the_best_of_all_adapters_is_back_at_the_end",
-            "two processes": (
-                "tests/ddp/test_adapters.py::test_all_adapters_go_on_as_if_never_stopped"
-            ),
+            "adapter": ADAPTERS + "test_adapters_best_of_all_is_loaded_at_the_end",
+            "two processes": ("tests/ddp/test_adapters.py::test_adapters_resumption_is_exact"),
         },
         others="Adapters only.",
     ),
@@ -351,10 +349,10 @@ PROMISES: dict[str, Promise] = {
         {
             "own module": (
                 "tests/facade/checkpointing/test_background_saving.py"
-                "::test_a_thread_writes_and_all_are_there_at_the_end"
+                "::test_background_saving_completes_before_train_returns"
             ),
             "override": (
-                "tests/facade/checkpointing/test_background_saving.py::test_an_override_finds_the_files"
+                "tests/facade/checkpointing/test_background_saving.py::test_background_saving_override_finds_the_files"
             ),
             "two processes": KILLED,
         },
@@ -363,8 +361,7 @@ PROMISES: dict[str, Promise] = {
     "Ctrl-C and SIGTERM lose": Promise(
         {
             "own module": (
-                "tests/facade/checkpointing/test_signals.py"
-                "::test_a_stopped_training_goes_on_to_the_same_bits"
+                "tests/facade/checkpointing/test_signals.py::test_signal_resumption_is_exact"
             ),
             "two processes": STOPPED_BY_TWO,
         },
@@ -381,7 +378,7 @@ PROMISES: dict[str, Promise] = {
             "stream": SMALLER,
             "accumulated window": SMALLER,
             "two processes": (
-                "tests/ddp/test_interrupted.py::test_both_start_again_when_one_runs_out_of_memory"
+                "tests/ddp/test_interrupted.py::test_out_of_memory_on_one_rank_restarts_both"
             ),
         },
         others=(
@@ -392,11 +389,9 @@ PROMISES: dict[str, Promise] = {
     "a byte of a checkpoint that changed": Promise(
         {
             "own module": (
-                "tests/faults/test_flips.py::test_the_training_goes_on_from_the_one_before"
+                "tests/faults/test_flips.py::test_flipped_bit_resumes_from_previous_checkpoint"
             ),
-            "Lightning module": (
-                FOLDER_IO + "test_a_damaged_folder_is_an_error_before_anything_is_loaded"
-            ),
+            "Lightning module": (FOLDER_IO + "test_folder_io_damaged_folder_raises_before_loading"),
         },
         others="Checksums are of files, whatever is in them.",
     ),
@@ -404,7 +399,7 @@ PROMISES: dict[str, Promise] = {
         {
             "own module": (
                 "tests/facade/evaluation/test_best_metric.py"
-                "::test_a_plateau_object_follows_the_loss_unless_another_metric_is_set"
+                "::test_best_metric_plateau_object_follows_the_loss_by_default"
             ),
         },
         others="The schedule reads metrics of an evaluation.",
@@ -419,7 +414,7 @@ PROMISES: dict[str, Promise] = {
             "accumulated window": SCALED,
             "half precision": SCALED,
             "two processes": (
-                "tests/ddp/test_two_processes.py::test_two_ranks_leave_out_the_same_steps"
+                "tests/ddp/test_two_processes.py::test_ddp_ranks_skip_the_same_steps"
             ),
         },
         others=(
@@ -430,7 +425,7 @@ PROMISES: dict[str, Promise] = {
     "`accelerate config` asks": Promise(
         {
             "two processes": (
-                "tests/facade/arguments/test_launched.py::test_the_settings_of_fsdp_are_those_of_accelerate"
+                "tests/facade/arguments/test_launched.py::test_launched_fsdp_settings_equal_accelerate"
             )
         },
         others="Read before there is a model.",
@@ -455,11 +450,11 @@ PROMISES: dict[str, Promise] = {
         others="A variable of the process.",
     ),
     "a batch that a worker cannot pickle": Promise(
-        {"own module": LOADERS + "test_a_batch_that_a_worker_cannot_send_is_an_error"},
+        {"own module": LOADERS + "test_loader_batch_that_a_worker_cannot_send_raises"},
         others="An error before the batch reaches a model.",
     ),
     "`control.should_save = True` or another flag": Promise(
-        {"two processes": FAILED + "test_a_decision_of_one_process_names_switch_and_callback"},
+        {"two processes": FAILED + "test_decision_of_one_rank_names_switch_and_callback"},
         others="One process decides for itself.",
     ),
     "`torchrun` does not show why": Promise(
@@ -473,7 +468,7 @@ PROMISES: dict[str, Promise] = {
         {
             "own module": (
                 "tests/lightning_modules/checkpoints/test_owners.py"
-                "::test_a_second_process_is_refused_and_told_of_the_first"
+                "::test_owner_refuses_a_second_process_and_names_the_first"
             ),
         },
         others="Refused before anything is trained.",
@@ -489,7 +484,7 @@ PROMISES: dict[str, Promise] = {
     "the `DistributedDataParallel` of a training": Promise(
         {
             "two processes": (
-                "tests/promises/test_user_code.py::test_no_wrapper_outlives_its_training"
+                "tests/promises/test_user_code.py::test_user_code_wrappers_end_with_the_training"
             )
         },
         others="One process has no wrapper.",
@@ -511,7 +506,7 @@ PROMISES: dict[str, Promise] = {
         {
             "own module": (
                 "tests/facade/search/test_search.py"
-                "::test_two_searches_in_one_folder_leave_each_others_trials_alone"
+                "::test_search_in_a_shared_folder_leaves_other_trials_alone"
             )
         },
         others="Folders are those of trials, whatever they train.",
@@ -519,7 +514,7 @@ PROMISES: dict[str, Promise] = {
     "a trial whose loss is `-inf`": Promise(
         {
             "own module": (
-                "tests/facade/search/test_bad_input.py::test_a_value_that_no_training_has_is_a_failed_trial"
+                "tests/facade/search/test_bad_input.py::test_search_impossible_value_fails_the_trial"
             )
         },
         others="Trials fail by their metrics.",

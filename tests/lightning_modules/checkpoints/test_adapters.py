@@ -49,7 +49,7 @@ def test_peft_reads_what_is_saved(tmp_path: Path):
     assert same(model, again)
 
 
-def test_only_adapters_count_for_the_size_of_a_checkpoint(tmp_path: Path):
+def test_adapters_alone_count_for_the_size_of_a_checkpoint(tmp_path: Path):
     """Of a large model they are a thousandth: there is room on the disk, and nothing large to
     copy.
     """
@@ -94,7 +94,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_trained_weights_of_every_kind_of_adapter_are_loaded(tmp_path: Path, kind: str):
+def test_adapters_of_every_kind_load_all_trained_weights(tmp_path: Path, kind: str):
     """In the model that saved them, as the best one, and in another one, to resume; PEFT alone
     loses some of these.
     """
@@ -123,7 +123,7 @@ def test_all_trained_weights_of_every_kind_of_adapter_are_loaded(tmp_path: Path,
         )
 
 
-def test_only_weights_that_peft_leaves_out_are_saved_beside(tmp_path: Path):
+def test_adapters_save_only_weights_that_peft_leaves_out(tmp_path: Path):
     """A file of every adapter would be as large as that of PEFT."""
     for kind in ("biases", "prompt", "shared vectors"):
         save_weights(decoder(KINDS[kind]()), tmp_path / kind)
@@ -156,7 +156,7 @@ def with_added(seed: int, *names: str) -> nn.Module:
 
 @pytest.mark.filterwarnings("ignore:Already found a .peft_config. attribute:UserWarning")
 @pytest.mark.parametrize("build", [with_peft, with_added])
-def test_what_a_training_changes_is_loaded(tmp_path: Path, build):
+def test_adapters_load_all_that_a_training_changes(tmp_path: Path, build):
     """Adapters, active or not, trained weights of the base, and the running statistics of its
     batch norm.
     """
@@ -194,9 +194,7 @@ def test_trained_weights_of_the_base_that_are_not_there_are_an_error(tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore:Already found a .peft_config. attribute:UserWarning")
-def test_added_adapter_that_is_not_there_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_missing_added_adapter_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     save_weights(with_added(1, "mine"), tmp_path)
     load_weights(with_added(2), tmp_path)
     assert "has no weights for the adapter 'other', which keeps its present values" in caplog.text
@@ -218,7 +216,7 @@ def test_loading_changes_values_only(tmp_path: Path, dtype: torch.dtype):
     assert same(model, made(1).to(dtype))
 
 
-def test_a_layer_without_an_adapter_there_is_an_error(tmp_path: Path):
+def test_adapters_layer_without_an_adapter_raises(tmp_path: Path):
     save_weights(made(1), tmp_path)
     with pytest.raises(
         ValueError,
@@ -227,7 +225,7 @@ def test_a_layer_without_an_adapter_there_is_an_error(tmp_path: Path):
         load_weights(made(2, target_modules=["0", "1"]), tmp_path)
 
 
-def test_an_adapter_that_is_not_there_or_that_no_model_has_is_an_error(tmp_path: Path):
+def test_unknown_adapter_raises(tmp_path: Path):
     save_weights(made(1), tmp_path)
     shutil.rmtree(tmp_path / "ref")
     with pytest.raises(

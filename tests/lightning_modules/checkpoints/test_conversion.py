@@ -41,7 +41,7 @@ def folder(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("target", ["out", "out/checkpoint-6", "out/../out"])
-def test_the_folder_is_named_after_the_step(file, tmp_path, target):
+def test_conversion_names_the_folder_after_the_step(file, tmp_path, target):
     written = convert(file, tmp_path / target)
     assert written.resolve() == (tmp_path / "out" / "checkpoint-6").resolve()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-6"]
@@ -59,7 +59,7 @@ def test_the_folder_is_named_after_the_step(file, tmp_path, target):
     }, "with those beside the model's"
 
 
-def test_nothing_is_overwritten_unless_asked_for(file, folder, tmp_path):
+def test_conversion_overwrites_only_on_request(file, folder, tmp_path):
     (folder / "mine.txt").touch()
     for source, target in ((file, folder), (folder, file)):
         before = target.stat().st_mtime_ns
@@ -74,7 +74,7 @@ def test_nothing_is_overwritten_unless_asked_for(file, folder, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-6", "last.ckpt"]
 
 
-def test_another_prefix(tmp_path):
+def test_conversion_with_another_prefix(tmp_path):
     file = lightning_file(
         tmp_path / "a.ckpt", state_dict={"net.a": torch.ones(1), "net.b": torch.zeros(1)}
     )
@@ -96,7 +96,7 @@ def test_conversion_refuses_files_that_are_not_checkpoints(tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_what_is_damaged(file, folder, tmp_path):
+def test_conversion_of_damaged_files(file, folder, tmp_path):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(ValueError, match=r"last\.ckpt is damaged"):
         convert(file, tmp_path / "out")
@@ -105,7 +105,7 @@ def test_what_is_damaged(file, folder, tmp_path):
         convert(folder, tmp_path / "b.ckpt")
 
 
-def test_an_error_leaves_nothing_behind(file, folder, tmp_path, monkeypatch):
+def test_conversion_error_leaves_nothing_behind(file, folder, tmp_path, monkeypatch):
     before = sorted(path.name for path in tmp_path.iterdir())
     monkeypatch.setattr(
         torch, "save", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError("not yours"))

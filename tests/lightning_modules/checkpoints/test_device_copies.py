@@ -43,7 +43,7 @@ def test_snapshot_waits_for_no_copies_of_an_earlier_checkpoint(notes):
     assert "host waits for the copies" not in notes
 
 
-def test_files_are_written_after_the_copies_are_there(notes, tmp_path, monkeypatch):
+def test_files_are_written_after_device_copies_finish(notes, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "save_torch", lambda *_: notes.append("written"))
     files = CheckpointFiles(Snapshot())
     files.write_tensors({"a": torch.ones(2)}, tmp_path / "a.pt")

@@ -27,7 +27,7 @@ def test_free_space_of_a_folder_to_come(tmp_path):
     assert not (tmp_path / "not").exists()
 
 
-def test_the_first_of_the_spare_ones_go(tmp_path, monkeypatch):
+def test_disk_room_is_made_from_the_oldest(tmp_path, monkeypatch):
     for name in "abc":
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_bytes(b"0" * 1000)
@@ -57,7 +57,7 @@ def test_words_for_a_full_disk(tmp_path, error, full):
     assert disk.is_disk_full(error, tmp_path) is full
 
 
-def test_the_cause_of_an_error_counts(tmp_path):
+def test_disk_error_cause_counts(tmp_path):
     outer = RuntimeError("zip writer failed")
     outer.__cause__ = OSError(errno.ENOSPC, "x")
     assert disk.is_disk_full(outer, tmp_path)

@@ -43,7 +43,7 @@ def test_folders_are_written_and_rotated_with_no_plugin(tmp_path):
     }
 
 
-def test_a_fit_goes_on_from_the_newest_to_the_same_bits(tmp_path):
+def test_folder_checkpoint_resumption_is_exact(tmp_path):
     checkpoint = FolderCheckpoint(tmp_path, every_n_train_steps=3)
     assert checkpoint.newest() is None
     whole = fit(checkpoint)
@@ -63,7 +63,7 @@ def test_by_epochs_is_the_default_and_time_is_possible(tmp_path):
     assert not (tmp_path / "time").exists() or names(tmp_path / "time") == []
 
 
-def test_the_best_one_stays(tmp_path):
+def test_folder_checkpoint_keeps_the_best(tmp_path):
     checkpoint = FolderCheckpoint(tmp_path, monitor="val_loss", mode="max", save_total_limit=1)
     fit(checkpoint, epochs=4, evaluated=True)
     best = os.path.basename(checkpoint.best_model_path)
@@ -72,7 +72,7 @@ def test_the_best_one_stays(tmp_path):
     assert (tmp_path / best / "model.safetensors").exists()
 
 
-def test_a_plugin_of_the_same_format_is_kept_and_of_another_refused(tmp_path):
+def test_folder_checkpoint_keeps_a_matching_plugin_and_refuses_others(tmp_path):
     module = LossModule(Net())
     for plugin in (FolderCheckpointIO(module), AsyncCheckpointIO(FolderCheckpointIO(module))):
         with lightning_internals.quiet():
@@ -101,7 +101,7 @@ def test_folder_checkpoint_that_cannot_be_is_refused(tmp_path):
         checkpoint.setup(trainer, LossModule(Net()), "fit")
 
 
-def test_a_name_with_the_suffix_of_lightning_is_a_file_of_lightning(tmp_path):
+def test_folder_checkpoint_with_the_suffix_of_lightning_is_a_file(tmp_path):
     """`trainer.save_checkpoint("x.ckpt")`; other names are folders. Both resume to the same
     bits.
     """

@@ -110,7 +110,7 @@ def test_states_by_name_come_back_as_those_by_number(tmp_path):
     assert not same_weights(ends[0], module)
 
 
-def test_the_scaler_has_a_file_of_its_own(tmp_path):
+def test_folder_io_writes_the_scaler_to_a_separate_file(tmp_path):
     """And is set again from it."""
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     trainer = fit(LossModule(Net()), plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
@@ -125,7 +125,7 @@ def test_the_scaler_has_a_file_of_its_own(tmp_path):
     assert fresh.get_scale() == 64.0
 
 
-def test_a_compiled_model_is_saved_without_its_wrapping(tmp_path):
+def test_folder_io_saves_a_compiled_model_unwrapped(tmp_path):
     """Under `torch.compile` names begin with another word."""
     module = LossModule(Net())
     module.model = torch.compile(module.model, backend="eager")
@@ -136,7 +136,7 @@ def test_a_compiled_model_is_saved_without_its_wrapping(tmp_path):
     assert same_weights(fresh.model, module.model._orig_mod)
 
 
-def test_only_the_weights(tmp_path):
+def test_folder_io_weights_only(tmp_path):
     """As `save_only_model`; Lightning says that training cannot go on from it, and evaluates."""
 
     class Words:
@@ -160,7 +160,7 @@ def test_only_the_weights(tmp_path):
     assert same_weights(fresh, module)
 
 
-def test_a_damaged_folder_is_an_error_before_anything_is_loaded(tmp_path):
+def test_folder_io_damaged_folder_raises_before_loading(tmp_path):
     module = LossModule(Net())
     fit(module).save_checkpoint(tmp_path / "checkpoint-2")
     content = (tmp_path / "checkpoint-2" / "optimizer.pt").read_bytes()
@@ -182,7 +182,7 @@ def test_folder_io_that_cannot_be_is_refused():
         FolderCheckpointIO(module).load_checkpoint("s3://bucket/checkpoint-1")
 
 
-def test_a_module_of_the_users_own(tmp_path):
+def test_folder_io_of_a_user_module(tmp_path):
     """Any LightningModule; without the hooks of a `ResumableModule` weights, optimizer and loops
     go on.
     """
@@ -215,7 +215,7 @@ def test_a_module_of_the_users_own(tmp_path):
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_a_folder_that_lacks_weights_is_refused_unless_the_module_is_lenient(tmp_path, strict):
+def test_folder_io_missing_weights_are_refused_unless_lenient(tmp_path, strict):
     """By `strict_loading`, as Lightning has it."""
     saved = fit(LossModule(Net()))
     saved.save_checkpoint(tmp_path / "checkpoint-2")

@@ -64,7 +64,7 @@ def test_times_that_tell_nothing_are_not_gone_by(tmp_path: Path, caplog: pytest.
 
 @pytest.mark.parametrize("limit", [None, 0, 1, 2, 3, 5])
 @pytest.mark.parametrize("best", [None, 10, 40, 99])
-def test_the_same_checkpoints_are_left_as_by_the_reference(
+def test_folders_left_by_rotation_equal_the_reference(
     tmp_path: Path, limit: int | None, best: int | None
 ):
     left = []
@@ -91,7 +91,7 @@ REUSED_FOLDERS = {
 
 @pytest.mark.parametrize("case", REUSED_FOLDERS)
 @pytest.mark.parametrize("limit", [1, 2, 3])
-def test_a_run_in_a_used_folder_leaves_what_the_reference_leaves(
+def test_folders_after_a_run_in_a_used_folder_equal_the_reference(
     tmp_path: Path, case: str, limit: int
 ):
     """Told which checkpoint is the newest, the order by step gives what the reference has from

@@ -41,7 +41,7 @@ def test_attempts_and_processes_of_one_launcher_are_one_job(monkeypatch):
     assert owners.current_job() is None
 
 
-def test_a_checkpoint_belongs_to_the_training_that_wrote_it(tmp_path):
+def test_checkpoint_belongs_to_the_training_that_wrote_it(tmp_path):
     owners.begin_training(["a:1", "b:2"])
     first = written(tmp_path / "checkpoint-1")
     assert owners.is_of_this_training(first)
@@ -57,14 +57,14 @@ def test_a_checkpoint_belongs_to_the_training_that_wrote_it(tmp_path):
     assert not owners.is_of_this_training(first)
 
 
-def test_without_a_launcher_nothing_is_marked(tmp_path):
+def test_checkpoint_without_a_launcher_is_not_marked(tmp_path):
     folder = written(tmp_path / "checkpoint-1")
     assert "job" not in json.loads((folder / "_manifest.json").read_text())
     assert not owners.is_of_this_training(folder)
     assert not owners.is_of_this_training(tmp_path / "none")
 
 
-def test_the_newest_of_those_that_are_wanted(tmp_path):
+def test_newest_checkpoint_of_a_job(tmp_path):
     owners.begin_training(["a:1"])
     for step in (1, 2):
         (written(tmp_path / f"checkpoint-{step}") / "trainer_state.json").write_text("{}")

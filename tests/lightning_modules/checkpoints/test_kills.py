@@ -35,7 +35,7 @@ def test_kill_before_every_change_to_the_file_system_leaves_whole_checkpoints(tm
     assert report["gaps"] > 0
 
 
-def test_the_same_kills_find_half_checkpoints_when_they_are_written_in_place(tmp_path: Path):
+def test_kills_find_half_checkpoints_when_written_in_place(tmp_path: Path):
     """Negative control."""
     report = _run(tmp_path, "in-place")
     assert any("trainer_state.json is missing" in problem for problem in report["broken"])

@@ -82,7 +82,7 @@ def test_refresh_leaves_a_manifest_that_was_removed_or_edited(checkpoint: Path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "vocab.txt"])
-def test_a_file_that_was_cut_short_is_named_once(checkpoint: Path, name: str):
+def test_manifest_names_a_truncated_file_once(checkpoint: Path, name: str):
     content = (checkpoint / name).read_bytes()
     (checkpoint / name).write_bytes(content[:-1])
     found = problems(checkpoint)
@@ -101,7 +101,7 @@ def test_files_that_are_added_or_edited_by_hand_are_no_problem(checkpoint: Path)
     assert problems(checkpoint) == []
 
 
-def test_what_only_training_needs_is_not_asked_of_weights(checkpoint: Path):
+def test_manifest_of_weights_ignores_training_files(checkpoint: Path):
     (checkpoint / "optimizer.pt").unlink()
     (checkpoint / "trainer_state.json").unlink()
     assert problems(checkpoint, training_state=False) == []
@@ -115,7 +115,7 @@ WRONG += [json.dumps({"version": 1, "files": files}) for files in WRONG_FILES]
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_manifest_that_cannot_be(checkpoint: Path, text: str):
+def test_manifest_that_is_invalid(checkpoint: Path, text: str):
     """Damaged, of another version, or leading out of the folder."""
     (checkpoint / "_manifest.json").write_text(text)
     (found,) = problems(checkpoint)

@@ -38,7 +38,7 @@ def another_process(folder):
         os.close(writing)
 
 
-def test_a_second_process_is_refused_and_told_of_the_first(tmp_path):
+def test_owner_refuses_a_second_process_and_names_the_first(tmp_path):
     """However the folder is written; and the folder is free once the first has been killed."""
     with another_process(tmp_path / "out") as pid:
         for _ in range(2):
@@ -74,7 +74,7 @@ def test_children_of_a_killed_process_do_not_keep_its_folder(tmp_path):
         pass
 
 
-def test_a_process_that_is_ending_is_waited_for(tmp_path, monkeypatch):
+def test_owner_that_is_ending_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(owners, "PATIENCE", 60)
     with another_process(tmp_path) as pid:
         waits = iter([lambda: os.kill(pid, signal.SIGTERM)])
@@ -84,7 +84,7 @@ def test_a_process_that_is_ending_is_waited_for(tmp_path, monkeypatch):
             assert next(waits, None) is None
 
 
-def test_a_file_that_is_deleted_while_it_is_waited_for_locks_nothing(tmp_path, monkeypatch):
+def test_owner_file_deleted_while_waiting_locks_nothing(tmp_path, monkeypatch):
     """The process before deletes its file as it ends; a lock of that file would not keep out a
     third process.
     """
@@ -122,7 +122,7 @@ def test_trainings_of_one_process_share_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["locks", "permission"])
-def test_a_folder_without_locks_is_used_all_the_same(tmp_path, monkeypatch, missing):
+def test_owner_folder_without_locks_is_used(tmp_path, monkeypatch, missing):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 

@@ -74,7 +74,7 @@ def test_parts_become_whole_and_weights_a_part_again(parts, tmp_path, size):
     assert len(list(again.glob("*.safetensors"))) == len(files)
 
 
-def test_a_model_without_states(tmp_path):
+def test_parts_conversion_of_a_model_without_states(tmp_path):
     model = nn.Linear(3, 2)
     model.again = model.weight  # tied
     save_weights(model, tmp_path / "whole")

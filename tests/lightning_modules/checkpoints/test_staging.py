@@ -92,7 +92,7 @@ def test_failed_rename_leaves_the_older_version(final: Path, monkeypatch: pytest
     assert _hidden(final.parent) == []
 
 
-def test_every_file_and_folder_is_flushed_before_the_rename(
+def test_staging_flushes_files_and_folders_before_the_rename(
     final: Path, monkeypatch: pytest.MonkeyPatch
 ):
     events: list[str] = []
@@ -183,9 +183,7 @@ def test_interrupted_replacement_is_undone(final: Path, caplog):
     assert "was restored" in caplog.text
 
 
-def test_a_folder_is_hidden_before_it_is_deleted_and_one_that_cannot_be_is_a_warning(
-    final: Path, monkeypatch, caplog
-):
+def test_staging_hides_a_folder_before_deleting_it(final: Path, monkeypatch, caplog):
     """A kill in between leaves no half checkpoint, and a disk that refuses ends no training."""
     _write(final, "x")
     seen: list[bool] = []

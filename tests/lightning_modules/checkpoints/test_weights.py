@@ -228,7 +228,7 @@ def test_weights_that_may_be_lacking(tmp_path: Path, caplog: pytest.LogCaptureFi
         load_weights(model, tmp_path)
 
 
-def test_a_module_that_renames_what_it_loads_lacks_nothing(tmp_path: Path):
+def test_weights_of_a_renaming_module_are_complete(tmp_path: Path):
     saved = _two("a", "old")
     save_weights(saved, tmp_path)
     model = _two("a", "b", kind=Renaming)
@@ -239,7 +239,7 @@ def test_a_module_that_renames_what_it_loads_lacks_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("size", ["50GB", 40])
-def test_other_shape_is_an_error_that_names_it(tmp_path: Path, size: int | str):
+def test_weights_of_another_shape_raise_by_name(tmp_path: Path, size: int | str):
     save_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 7)), tmp_path, max_shard_size=size)
     with pytest.raises(
         ValueError, match=r"1\.weight: .*\[7, 2\]\) from checkpoint, .*\[5, 2\]\)"
@@ -259,7 +259,7 @@ def test_damaged_weights_are_an_error_that_names_the_file(tmp_path: Path, size: 
         load_weights(_plain(), tmp_path)
 
 
-def test_values_without_a_place_in_the_model_are_said(tmp_path: Path, caplog):
+def test_weights_without_a_place_in_the_model_warn(tmp_path: Path, caplog):
     save_weights(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), tmp_path)
     assert set(load_weights(nn.Sequential(nn.Linear(2, 2)), tmp_path).unexpected) == {
         "1.weight",
@@ -268,7 +268,7 @@ def test_values_without_a_place_in_the_model_are_said(tmp_path: Path, caplog):
     assert "that the model does not have, which are ignored: 1." in caplog.text
 
 
-def test_wrong_pretrained_model_keeps_its_own_values_and_says_so(tmp_path: Path):
+def test_weights_of_another_pretrained_model_warn_and_change_nothing(tmp_path: Path):
     """Reading through the class must not put random values in the place of the model's own."""
     save_weights(_tiny("bert"), tmp_path)
     model = _tiny("gpt2")

@@ -85,7 +85,7 @@ def write_both(model: nn.Module, folder: Path) -> tuple[dict[str, bytes], dict[s
     return contents(folder / "now"), contents(folder / "later")
 
 
-def test_the_same_files_come_later(tmp_path):
+def test_writing_in_the_background_gives_the_same_files(tmp_path):
     now, later = write_both(Tied(), tmp_path)
     assert now.keys() == later.keys() == {"model.safetensors", "optimizer.pt"}
     assert stored(now["model.safetensors"]) == stored(later["model.safetensors"])
@@ -111,12 +111,12 @@ def test_equal_states_give_equal_files(tmp_path):
     assert load_file(tmp_path / "0" / "model.safetensors").keys() == {"embedding.weight", "flags"}
 
 
-def test_a_model_that_takes_no_copies_is_saved_at_once(tmp_path):
+def test_writing_without_copies_saves_at_once(tmp_path):
     now, later = write_both(SavesItself(), tmp_path)
     assert now["pytorch_model.bin"] == later["pytorch_model.bin"]
 
 
-def test_values_that_are_gone_are_not_taken_for_new_ones():
+def test_copies_of_freed_tensors_are_not_reused():
     """The allocator gives their address to the next."""
     copies = Snapshot()
     assert [copies.of(torch.full((64,), float(number)))[0].item() for number in range(9)] == list(
@@ -181,7 +181,7 @@ def test_room_in_memory_is_waited_for(limit, waited):
 @pytest.mark.parametrize(
     ("error", "lines"), [(OSError(5, "bad disk"), 1), (FileNotFoundError(), 0)]
 )
-def test_a_disk_that_refuses_to_flush_is_logged(tmp_path, monkeypatch, caplog, error, lines):
+def test_writing_logs_a_disk_that_refuses_to_flush(tmp_path, monkeypatch, caplog, error, lines):
     monkeypatch.setattr(writing, "sync_tree", lambda *_: (_ for _ in ()).throw(error))
     assert writing.try_to_flush(tmp_path) is False
     assert caplog.text.count("could not be flushed to the disk") == lines

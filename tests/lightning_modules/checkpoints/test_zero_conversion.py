@@ -27,7 +27,7 @@ def checkpoint(folder, stage, processes=3, **changes):
 
 
 @pytest.mark.parametrize("stage", [1, 3])
-def test_a_checkpoint_becomes_one_of_a_plain_training(tmp_path, stage):
+def test_zero_conversion_makes_a_plain_checkpoint(tmp_path, stage):
     source = checkpoint(tmp_path / "in", stage)
     torch.save({"last_epoch": 7}, source / "scheduler.pt")
     (source / "model-00001-of-00002.safetensors").write_text("weights in half precision")
@@ -51,7 +51,7 @@ def test_a_checkpoint_becomes_one_of_a_plain_training(tmp_path, stage):
 
 
 @pytest.mark.parametrize("stage", [1, 3])
-def test_the_optimizer_has_whole_states(tmp_path, stage):
+def test_zero_conversion_makes_whole_optimizer_states(tmp_path, stage):
     found = convert(checkpoint(tmp_path / "in", stage), tmp_path / "out")
     parameters = [
         [torch.nn.Parameter(torch.zeros(shape)) for shape in group.values()] for group in SHAPES
@@ -65,7 +65,7 @@ def test_the_optimizer_has_whole_states(tmp_path, stage):
         assert optimizer.state[parameter]["step"] == 7
 
 
-def test_a_schedule_that_lies_in_the_states_is_taken_out(tmp_path):
+def test_zero_conversion_takes_the_schedule_from_the_states(tmp_path):
     """The reference leaves it there."""
     path = next((checkpoint(tmp_path / "in", 3) / "global_step7").glob("*pp_rank_0*model*"))
     torch.save({**torch.load(path, weights_only=True), "lr_scheduler": {"last_epoch": 7}}, path)
@@ -74,7 +74,7 @@ def test_a_schedule_that_lies_in_the_states_is_taken_out(tmp_path):
     }
 
 
-def test_a_model_in_parts_becomes_a_whole_one(tmp_path):
+def test_zero_conversion_makes_a_whole_model(tmp_path):
     """The folder of `save_model`, which nothing can go on from."""
     (written(tmp_path / "in", 3, 2) / "config.json").write_text("{}")
     assert convert(tmp_path / "in", tmp_path / "out") == tmp_path / "out"
@@ -83,7 +83,7 @@ def test_a_model_in_parts_becomes_a_whole_one(tmp_path):
 
 
 @pytest.mark.parametrize(("steps", "tracker"), [(0, 0), (1, 0), (4, 3), (5, 0)])
-def test_the_scale_of_losses_goes_on(tmp_path, monkeypatch, steps, tracker):
+def test_zero_conversion_keeps_the_loss_scale(tmp_path, monkeypatch, steps, tracker):
     """DeepSpeed grows it in a step after which `scale_window` ones were without overflow, torch
     in the last of them.
     """
@@ -124,7 +124,7 @@ def test_zero_states_that_cannot_be_converted_leave_nothing(tmp_path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
-def test_nothing_is_overwritten_unless_asked_for(tmp_path):
+def test_zero_conversion_overwrites_only_on_request(tmp_path):
     source = checkpoint(tmp_path / "in", 2)
     convert(source, tmp_path / "out")
     with pytest.raises(FileExistsError, match=r"exists; pass --force \(force=True\) to replace it"):

@@ -17,11 +17,11 @@ def _nothing_said(monkeypatch):
     monkeypatch.setattr(followed, "_served", None)
 
 
-def test_the_documented_version_throws_no_switch():
+def test_followed_documented_version_sets_no_switch():
     assert not any(getattr(followed.followed(), one.name) for one in SWITCHES)
 
 
-def test_each_switch_is_in_the_table_with_an_existing_test():
+def test_followed_switches_are_in_the_table_with_a_test():
     tests = Path(__file__).parents[2]
     guide = (tests.parent / "docs" / "develop" / "followed.md").read_text(encoding="utf-8")
     for switch in SWITCHES:
@@ -31,7 +31,7 @@ def test_each_switch_is_in_the_table_with_an_existing_test():
 
 
 @pytest.mark.parametrize("switch", SWITCHES, ids=lambda one: one.name)
-def test_a_switch_is_thrown_from_its_version_on(switch):
+def test_followed_switch_applies_from_its_version(switch):
     major, minor, patch = map(int, switch.metadata["since"].split("."))
     before = f"{major}.{minor}.{patch - 1}" if patch else f"{major}.{minor - 1}.9"
     assert getattr(Followed.at(switch.metadata["since"]), switch.name) is True
@@ -39,7 +39,7 @@ def test_a_switch_is_thrown_from_its_version_on(switch):
     assert getattr(Followed.at(before), switch.name) is False
 
 
-def test_the_variable_counts_before_what_is_served(monkeypatch):
+def test_followed_variable_precedes_the_served_version(monkeypatch):
     followed.serve("5.23.0")
     assert followed.followed().evaluates_last_step
     monkeypatch.setenv(followed.VARIABLE, "5.3.0")
@@ -50,7 +50,7 @@ def test_the_variable_counts_before_what_is_served(monkeypatch):
 
 
 @pytest.mark.parametrize("wrong", ["newest", "5.x"])
-def test_what_is_no_version_is_an_error(monkeypatch, wrong):
+def test_followed_invalid_version_raises(monkeypatch, wrong):
     monkeypatch.setenv(followed.VARIABLE, wrong)
     with pytest.raises(ValueError, match=f"LIGHTRAINER_FOLLOW='{wrong}' is not a version"):
         followed.followed()

@@ -23,7 +23,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_what_is_wrong_is_said_with_the_file(tmp_path, kind):
+def test_read_object_error_names_the_file(tmp_path, kind):
     content, said = BROKEN[kind]
     path = tmp_path / "settings.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -47,7 +47,7 @@ DOORS = {
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("kind", ["a list", "cut off"])
-def test_every_door_names_it(tmp_path, door, kind):
+def test_read_object_error_is_raised_by_every_caller(tmp_path, door, kind):
     path = tmp_path / "settings.json"
     path.write_text(BROKEN[kind][0])
     with pytest.raises(ValueError, match=rf"settings.json(?s:.*){BROKEN[kind][1]}"):
@@ -65,7 +65,7 @@ FILES = (
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["a list", "cut off"])
-def test_each_file_of_a_tokenizer_is_named(tmp_path, name, kind):
+def test_read_object_names_each_tokenizer_file(tmp_path, name, kind):
     vocabulary = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     PreTrainedTokenizerFast(tokenizer_object=vocabulary).save_pretrained(tmp_path)
     (tmp_path / name).write_text(BROKEN[kind][0])
@@ -73,7 +73,7 @@ def test_each_file_of_a_tokenizer_is_named(tmp_path, name, kind):
         AutoTokenizer.from_pretrained(str(tmp_path))
 
 
-def test_an_index_of_weights_is_named(tmp_path):
+def test_read_object_names_an_index_of_weights(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weights": {}}))
     with pytest.raises(
         ValueError, match=r"index.json is not a readable index of shards .*weight_map"

@@ -73,14 +73,14 @@ def asks_python(node):
     return isinstance(named, ast.Constant) and named.value.partition(".")[0] in OPTIONAL
 
 
-def test_the_question_is_asked_in_one_place():
+def test_libraries_are_checked_in_one_place():
     asking = {path for path, tree in TREES.items() if any(map(asks_python, ast.walk(tree)))}
     # also runs where lightrainer is not
     recorder = {path for path in asking if path.endswith("compare/recorder.py")}
     assert asking - recorder == {"lightning_modules/common/libraries.py"}
 
 
-def test_what_counts_as_a_library(tmp_path, monkeypatch):
+def test_libraries_installed_or_not(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("a_folder", "a_library"):
         (tmp_path / name).mkdir()

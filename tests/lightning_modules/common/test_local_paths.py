@@ -46,14 +46,14 @@ def test_address_is_refused_before_anything_is_written(tmp_path, monkeypatch, do
     assert {path.name for path in tmp_path.iterdir()} <= {"out"}
 
 
-def test_a_checkpoint_is_not_turned_around_into_one(tmp_path, monkeypatch):
+def test_local_paths_do_not_turn_a_checkpoint_into_an_address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises((ValueError, OSError)):
         convert(str(tmp_path), "s3://bucket/x.ckpt")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_dir_that_is_set_later_is_refused(tmp_path, monkeypatch):
+def test_local_paths_refuse_an_output_dir_set_later(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = trainer()
     found.args.output_dir = "s3://bucket/x"
@@ -75,7 +75,7 @@ def test_addresses_are_recognized(address):
 @pytest.mark.parametrize(
     "address", ["memory://a/-/b", "file:///tmp/a", "http://host:80/a", "file:///tmp/a/"]
 )
-def test_the_folder_of_an_address_says_which_it_is(address, tmp_path, monkeypatch):
+def test_local_paths_folder_of_an_address_names_it(address, tmp_path, monkeypatch):
     monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path))
     folder = local_folder(address)
     assert address_of(folder) == address.rstrip("/")

@@ -20,7 +20,7 @@ UNKNOWN = "score eval_half lossy accuracy_error samples epoch f eval_ x"
     [(LESS, "minimize"), (MORE, "maximize"), (UNKNOWN, None)],
     ids=["less", "more", "unknown"],
 )
-def test_the_usual_direction_of_a_metric(names, direction):
+def test_metric_direction_by_name(names, direction):
     assert {name: known_direction(name) for name in names.split()} == dict.fromkeys(
         names.split(), direction
     )

@@ -31,11 +31,11 @@ def chosen(pattern, names=NAMES):
         ("*", NAMES),
     ],
 )
-def test_a_pattern_matches_whole_names_of_parameters_and_modules(pattern, expected):
+def test_parameter_rules_match_whole_names(pattern, expected):
     assert chosen(pattern) == expected
 
 
-def test_wrappers_of_layers_are_passed_over():
+def test_parameter_rules_skip_wrappers_of_layers():
     names = [
         "layers.0._fsdp_wrapped_module.fc._checkpoint_wrapped_module.weight",
         "_orig_mod.layers.1.fc.weight",
@@ -43,7 +43,7 @@ def test_wrappers_of_layers_are_passed_over():
     assert chosen("layers.?.fc.weight", names) == names
 
 
-def test_a_later_rule_overrides_an_earlier_one_setting_by_setting():
+def test_parameter_rules_later_ones_override_by_setting():
     rules = {
         "*": {"lr": 1.0, "weight_decay": 0.5},
         "head": {"lr": 2.0},

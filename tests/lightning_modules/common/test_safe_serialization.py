@@ -81,7 +81,7 @@ def test_tensors_and_arrays_come_back():
         assert same(from_plain(to_plain({"x": [value]})), {"x": [value]})
 
 
-def test_many_numbers_are_one_array_and_come_back_as_they_were():
+def test_safe_serialization_stores_many_numbers_as_an_array():
     """Such as the state of Python's generator; one by one, as others wrote them, they are read
     too.
     """
@@ -106,7 +106,7 @@ NOT_PLAIN = [
 
 
 @pytest.mark.parametrize("value", NOT_PLAIN, ids=lambda value: type(value).__name__)
-def test_what_is_not_plain_is_refused(value):
+def test_safe_serialization_refuses_other_values(value):
     """Not written down as something else."""
     with pytest.raises(UnsafeValueError, match="Colour" if value is Colour.RED else "plain value"):
         to_plain(value)
@@ -121,7 +121,7 @@ def test_what_is_not_plain_is_refused(value):
         (["collections", "OrderedDict"], collections.OrderedDict()),
     ],
 )
-def test_a_file_cannot_make_anything_but_containers(named, expected):
+def test_safe_serialization_file_makes_only_containers(named, expected):
     """A name that a file holds is looked up among what is imported, and used if it is a kind of
     dict.
     """
@@ -130,7 +130,7 @@ def test_a_file_cannot_make_anything_but_containers(named, expected):
     assert type(made) is type(expected)
 
 
-def test_a_class_is_not_taken_for_another_kind():
+def test_safe_serialization_keeps_kinds_of_classes_apart():
     assert from_plain({"kind": "list", "class": ["collections", "OrderedDict"], "items": [1]}) == [
         1
     ]

@@ -36,7 +36,7 @@ def draw():
 
 
 @pytest.mark.parametrize("draws", range(4))
-def test_a_state_of_numpy_is_the_present_one_after_any_draws(draws):
+def test_seeding_numpy_state_is_current_after_any_draws(draws):
     """Also where a draw takes the second of two normal numbers, which moves nothing else."""
     np.random.seed(draws)
     for _ in range(draws):
@@ -48,7 +48,7 @@ def test_a_state_of_numpy_is_the_present_one_after_any_draws(draws):
     assert str(ours.capture_host_rng()["numpy"]) == str(expected)
 
 
-def test_a_state_of_numpy_with_a_spare_normal_number_is_present_after_it_was_restored():
+def test_seeding_numpy_state_with_a_spare_normal_number():
     """No word of the generator differs between the two states."""
     np.random.seed(0)
     np.random.randn()
@@ -59,7 +59,7 @@ def test_a_state_of_numpy_with_a_spare_normal_number_is_present_after_it_was_res
     assert str(ours.capture_host_rng()["numpy"]) == str(expected) != str(without_spare["numpy"])
 
 
-def test_a_state_of_another_generator_of_numpy():
+def test_seeding_state_of_another_numpy_generator():
     before = np.random.get_bit_generator()
     try:
         np.random.set_bit_generator(np.random.PCG64(3))
@@ -133,7 +133,7 @@ def test_worker_seeds_equal_reference(rank):
 
 
 @pytest.mark.parametrize(("args", "name"), [(ALONE, "rng_state.pth"), (SECOND, "rng_state_1.pth")])
-def test_each_reads_the_file_of_the_other(tmp_path, args, name):
+def test_seeding_states_are_exchanged_with_the_reference(tmp_path, args, name):
     read = {
         "theirs": lambda: Trainer._load_rng_state(SimpleNamespace(args=args), str(tmp_path)),
         "ours": lambda: ours.restore_rng_state(

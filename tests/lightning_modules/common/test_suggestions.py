@@ -12,7 +12,7 @@ from lightrainer.lightning_modules.common.suggestions import (
 )
 
 
-def test_an_unknown_value_is_answered_with_the_nearest_and_all_valid_ones():
+def test_did_you_mean_lists_the_nearest_and_all_values():
     with pytest.raises(
         ValueError, match=r"'Cosin' is not a valid SchedulerType\. Did you mean 'cosine'\?"
     ) as error:
@@ -20,7 +20,7 @@ def test_an_unknown_value_is_answered_with_the_nearest_and_all_valid_ones():
     assert all(m.value in str(error.value) for m in SchedulerType)
 
 
-def test_a_value_near_to_none_is_answered_without_a_guess():
+def test_did_you_mean_without_a_near_value_makes_no_guess():
     with pytest.raises(
         ValueError, match=r"3 is not a valid SchedulerType\. Valid values: linear"
     ) as error:
@@ -73,7 +73,7 @@ def entries(table):
 
 
 @pytest.mark.parametrize(("kind", "word"), entries(MEANT))
-def test_what_was_meant_is_suggested(kind, word):
+def test_did_you_mean_suggests_typos(kind, word):
     written, meant = word.split(">")
     assert did_you_mean(written, CHOICES[kind]) == f" Did you mean {meant!r}?"
 
@@ -81,5 +81,5 @@ def test_what_was_meant_is_suggested(kind, word):
 @pytest.mark.parametrize(
     ("kind", "written"), [*entries(NOT_MEANT), ("arguments", ""), ("arguments", "eval_" * 1000)]
 )
-def test_what_is_near_to_nothing_is_not_guessed(kind, written):
+def test_did_you_mean_ignores_distant_values(kind, written):
     assert did_you_mean(written, CHOICES[kind]) == ""

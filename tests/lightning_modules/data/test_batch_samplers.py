@@ -91,7 +91,7 @@ def test_batches_of_unknown_size_are_sharded_whole(count):
     assert shares(ours, given, 3) == shares(theirs, given, 3)
 
 
-def test_a_short_batch_in_the_middle_is_not_lost():
+def test_batch_sampler_keeps_a_short_batch_in_the_middle():
     """Samplers over several datasets give one at the end of each; the reference leaves out that
     whole round.
     """
@@ -101,7 +101,7 @@ def test_a_short_batch_in_the_middle_is_not_lost():
     assert shares(theirs, given, 2) == [[[3, 4]], [[5, 6]]]  # the control
 
 
-def test_one_process_gets_all_batches():
+def test_batch_sampler_of_one_process_yields_all_batches():
     given = BatchSampler(range(5), 2, False)
     assert shares(ours, given, 1) == [[[0, 1], [2, 3], [4]]]
     assert list(ShardedBatchSampler(given, rank=None, world_size=2)) == [[0, 1], [2, 3], [4], [0]]
@@ -146,7 +146,7 @@ def trace(make, loader, epochs=3, **processes):
 
 
 @pytest.mark.parametrize("name", LOADERS)
-def test_a_loader_made_anew_equals_the_reference(name):
+def test_rebuilt_loader_equals_the_reference(name):
     """Batches, random numbers, and what is known of the end, over three epochs.
 
     Of several processes in the first one: afterwards the reference does not tell a batch sampler
@@ -173,7 +173,7 @@ def test_batch_samplers_are_told_their_epoch():
 
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("seen", [1, 3])
-def test_a_position_is_found_again(name, seen):
+def test_batch_sampler_position_is_restored(name, seen):
     """From its state, in the middle of the second epoch, another loader goes on with the same
     batches.
     """

@@ -134,7 +134,7 @@ def test_samples_that_cannot_be_measured(samples, seen):
         LengthGroupedSampler(2, dataset=samples)
 
 
-def test_lengths_are_measured_anew_where_a_dataset_grows():
+def test_lengths_of_a_grown_dataset_are_measured_again():
     cache, data = LengthCache(), [1]
     assert cache.get(data, "a", lambda: "short") == cache.get(data, "a", lambda: "new") == "short"
     data.append(2)
@@ -142,7 +142,7 @@ def test_lengths_are_measured_anew_where_a_dataset_grows():
 
 
 @pytest.mark.parametrize("form", ["plain", "torch", "selected", "transformed"])
-def test_a_column_of_lengths_is_read_as_a_column(form):
+def test_lengths_column_is_read_as_a_column(form):
     lengths = random_lengths(50)
     table = datasets.Dataset.from_dict({"input_ids": [[0]] * 50, "n": lengths})
     table = {
@@ -157,7 +157,7 @@ def test_a_column_of_lengths_is_read_as_a_column(form):
     assert column_lengths([{"n": 3}], "n") is None
 
 
-def test_a_column_with_gaps_holds_no_lengths():
+def test_lengths_column_with_gaps_is_ignored():
     with pytest.raises(ValueError, match=r"column 'n' .* 1 of 3 values"):
         column_lengths(datasets.Dataset.from_dict({"n": [1, None, 3]}), "n")
 

@@ -120,7 +120,7 @@ def test_map_style_equals_reference(count, options):
 
 @pytest.mark.parametrize("options", MAP_STYLE, ids=str)
 @pytest.mark.parametrize("rank", [0, 1, 2])
-def test_each_process_equals_reference(rank, options):
+def test_loader_of_each_process_equals_the_reference(rank, options):
     options = {"seed": 7, **options, "rank": rank, "world_size": 3}
     assert trace(ours, Recorded(22), 3, **options) == trace(prepared, Recorded(22), 3, **options)
 
@@ -132,7 +132,7 @@ def test_stream_equals_reference(count):
     assert stream.epochs == theirs.epochs
 
 
-def test_a_pass_that_is_left_early_is_begun_again():
+def test_loader_left_early_starts_again():
     """As in the reference, the epoch counts when it was read to its end."""
     dataset = range(20)
     theirs = prepared(dataset, 4, sampler=RandomSampler(dataset), seed=3)
@@ -276,7 +276,7 @@ UNSENDABLE = {
 )
 @pytest.mark.parametrize("tracked", [False, True])
 @pytest.mark.parametrize("name", UNSENDABLE)
-def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
+def test_loader_batch_that_a_worker_cannot_send_raises(name, tracked):
     """torch's workers lose the error, and the training waits for the batch for ever."""
 
     def collate(samples):
@@ -292,7 +292,7 @@ def test_a_batch_that_a_worker_cannot_send_is_an_error(name, tracked):
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
 )
-def test_a_batch_that_a_worker_of_an_own_loader_cannot_send_is_an_error():
+def test_loader_of_the_user_batch_that_a_worker_cannot_send_raises():
     loader = DataLoader(
         list(range(8)), batch_size=4, collate_fn=lambda samples: threading.Lock(), **ONE_WORKER
     )
@@ -308,13 +308,13 @@ class LoaderOfPairs(DataLoader):
         return zip(batches, batches, strict=True)
 
 
-def test_an_own_iteration_of_a_loader_is_that_of_the_loader():
+def test_loader_iterated_by_the_user_equals_the_loader():
     batches = list(iterate(LoaderOfPairs(list(range(4)))))
     assert [[batch.tolist() for batch in pair] for pair in batches] == [[[0], [1]], [[2], [3]]]
 
 
 @pytest.mark.parametrize("patch", ["class", "subclass"])
-def test_only_a_patch_of_torch_leaves_loaders_to_be_rebuilt(monkeypatch, patch):
+def test_loaders_are_rebuilt_unless_torch_is_patched(monkeypatch, patch):
     """Tools that measure programs patch the methods of `DataLoader` itself."""
     original = DataLoader.__iter__
     patched = DataLoader if patch == "class" else LoaderOfPairs
@@ -327,7 +327,7 @@ def test_only_a_patch_of_torch_leaves_loaders_to_be_rebuilt(monkeypatch, patch):
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
 )
-def test_a_batch_of_many_kinds_is_sent():
+def test_loader_sends_batches_of_many_kinds():
     def collate(samples):
         return Holds(
             [torch.tensor(samples), np.array(samples), "text", {"set": {1}, "bytes": b"x"}, print]

@@ -55,7 +55,7 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("kind", SAMPLERS)
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_an_order_is_never_a_list(kind, world_size):
+def test_order_is_never_a_list(kind, world_size):
     """The numbers of a list take 40 bytes a sample; the memory of torch, 4 bytes a sample, is
     not counted here.
     """

@@ -55,7 +55,7 @@ def test_batches_are_those_of_the_reference(epoch, rank):
     assert list(sampler(rank=rank, drop_last=True)) == SEEN[0, rank][:4]
 
 
-def test_a_step_is_the_same_samples_in_less_padding():
+def test_rebalancing_step_has_the_same_samples_with_less_padding():
     """Each sample once in an epoch, and the micro-batches of a step cost about the same."""
     lengths = [1 + (37 * i) % 101 for i in range(256)]
     shares = [list(sampler(lengths, 64, 2, 4, rank=rank)) for rank in range(2)]
@@ -71,13 +71,13 @@ def test_a_step_is_the_same_samples_in_less_padding():
 
 
 @pytest.mark.parametrize(("count", "expected"), [(9, [2, 3, 1, 1]), (3, [1, 1]), (0, [])])
-def test_a_last_step_has_a_sample_for_each_micro_batch(count, expected):
+def test_rebalancing_last_step_has_a_sample_per_micro_batch(count, expected):
     batches = sampler(list(range(1, count + 1)), shuffle=False)
     assert [len(batch) for batch in batches] == expected
     assert len(batches) == len(expected)
 
 
-def test_a_loader_deals_nothing_out_a_second_time():
+def test_rebalancing_distributes_a_loader_once():
     loader = build_loader(
         LENGTHS, batch_size=2, sampler=sampler(rank=1), rank=1, world_size=2, collate_fn=list
     )

@@ -329,7 +329,7 @@ def test_generator_of_a_stream_is_seeded_with_the_epoch():
         assert [list(shard) for shard in shards] == [list(shard) for shard in theirs]
 
 
-def test_a_stream_that_knows_epochs_seeds_itself():
+def test_stream_that_knows_epochs_seeds_itself():
     stream = DrawingStream(5)
     stream.set_epoch = lambda epoch: None
     shard = IterableShard(stream, 8, rank=0, world_size=1)

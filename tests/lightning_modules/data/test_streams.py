@@ -12,7 +12,7 @@ from lightrainer.lightning_modules.data.worker_state import (
 )
 
 
-def test_a_stream_of_rows_unless_it_shuffles():
+def test_stream_of_rows_is_resumable_unless_it_shuffles():
     """A buffer that is filled anew gives another order; that of the files alone is remembered as
     well as any.
     """
@@ -30,7 +30,7 @@ def test_a_stream_of_rows_unless_it_shuffles():
 
 
 @pytest.mark.parametrize("nested", ["interleave", "concatenate", "wrap"])
-def test_a_stream_is_not_resumable_where_a_part_of_it_shuffles(nested):
+def test_stream_with_a_shuffling_part_is_not_resumable(nested):
     """Streams that are made of several ones, or of another in an attribute `dataset`."""
     import datasets
 
@@ -77,7 +77,7 @@ def rows_of(batches):
     return [batch["row"].tolist() for batch in batches]
 
 
-def test_one_process_reads_on_where_each_of_two_read_its_own_files():
+def test_stream_of_two_readers_continues_in_one_process():
     """In the order in which the two trained; also where it is interrupted once more."""
 
     def read(files):

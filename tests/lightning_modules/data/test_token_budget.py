@@ -20,7 +20,7 @@ def batches(epoch=0, **ways):
 @pytest.mark.parametrize(
     "ways", [{}, {"max_samples": 7}, {"max_tokens": 400}, {"seed": 5}], ids=str
 )
-def test_a_batch_keeps_within_the_budget_and_each_sample_is_in_one(ways):
+def test_token_budget_covers_each_sample_within_the_budget(ways):
     made = batches(**ways)
     assert sorted(index for batch in made for index in batch) == list(range(1000))
     assert all(len(batch) * LENGTHS[batch].max() <= ways.get("max_tokens", 512) for batch in made)
@@ -62,7 +62,7 @@ def test_processes_take_equally_many_batches_in_turn(processes, drop_last):
 
 
 @pytest.mark.parametrize("skipped", [0, 1, 40, 1000])
-def test_an_epoch_can_begin_in_the_middle_once(skipped):
+def test_token_budget_epoch_can_start_in_the_middle_once(skipped):
     sampler = TokenBudgetSampler(LENGTHS, 512)
     assert list(BatchesAfter(sampler, skipped)) == batches()[skipped:]
     assert list(sampler) == batches()

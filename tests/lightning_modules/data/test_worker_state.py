@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 
-def test_a_worker_ends_with_its_parent():
+def test_worker_ends_with_its_parent():
     """Killed, so that nothing of it could tell the worker."""
     program = (
         "import os, sys, time\n"

@@ -34,7 +34,7 @@ def join():
     left()
 
 
-def test_a_grid_is_kept_while_its_group_is_there(join):
+def test_device_mesh_is_cached_while_its_group_exists(join):
     join()
     grid = cached_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
     assert cached_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b")) is grid
@@ -55,7 +55,7 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def test_each_run_of_lightning_has_the_same_grid(join):
+def test_device_mesh_is_shared_by_runs_of_lightning(join):
     """Also one that Lightning asks torch for by itself; afterwards torch makes grids as ever."""
     join()
     grids = []

@@ -95,7 +95,7 @@ def test_rings_on_the_cpu_are_refused_with_what_to_use():
     require_ring_attention("cuda")
 
 
-def test_a_torch_without_it_says_which_has_it(monkeypatch):
+def test_ring_attention_missing_in_torch_names_a_version(monkeypatch):
     monkeypatch.setitem(
         sys.modules, "torch.distributed.tensor.experimental._context_parallel._attention", None
     )

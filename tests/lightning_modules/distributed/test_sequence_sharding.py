@@ -32,7 +32,7 @@ def test_labels_are_shifted_before_the_split_and_positions_numbered():
     assert ready["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5, 6, 0]] * 2
 
 
-def test_what_fits_is_not_filled_up_and_the_batch_stays_as_it_is():
+def test_sequence_sharding_does_not_pad_what_fits():
     given = batch(input_ids=ROWS[:, :4], labels=ROWS[:, :4])
     ready = ready_to_split(given, size=2)
     assert [ready[name].shape for name in split_names(ready)] == [(2, 4)] * 4
@@ -42,7 +42,7 @@ def test_what_fits_is_not_filled_up_and_the_batch_stays_as_it_is():
     assert list(given) == ["input_ids", "labels"]
 
 
-def test_all_that_has_positions_is_split_and_nothing_else():
+def test_sequence_sharding_splits_only_positions():
     embeddings, weights = torch.ones(2, 7, 3), torch.ones(2, 5)
     given = {
         "inputs_embeds": embeddings,

@@ -42,7 +42,7 @@ def test_modules_are_chosen_by_class_inner_ones_first():
     assert sharding.modules_by_class(Tied(), {"Tied"}) == []
 
 
-def test_modules_are_chosen_by_what_they_have_beside_those_chosen_already():
+def test_wrapped_modules_are_chosen_by_remaining_parameters():
     """A block has 40 parameters, each of its layers 20, and a list of modules no forward pass."""
     assert sharding.modules_by_size(Tied(), 40) == ["blocks.1", "blocks.0"]
     assert len(sharding.modules_by_size(Tied(), 20)) == 4
@@ -81,13 +81,13 @@ def test_layers_compute_their_activations_again():
     assert list(model.state_dict()) == names
 
 
-def test_a_model_in_one_piece_is_not_sharded():
+def test_sharding_of_a_model_in_one_piece_is_refused():
     assert not sharding.is_sharded(Tied())
     tensor = torch.ones(2)
     assert sharding.gather_dtensor(tensor) is sharding.local_part(tensor) is tensor
 
 
-def test_what_does_not_fit_is_refused():
+def test_sharding_refuses_what_does_not_fit():
     """As `load_state_dict` of a module does; names without values are what a module would
     report.
     """
@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused():
     assert tuple(report) == (["blocks.0.inner.bias"], ["more"])
 
 
-def test_a_tied_weight_that_no_file_names_is_not_missing(tmp_path):
+def test_sharding_tied_weight_without_a_file_is_not_missing(tmp_path):
     """Models of the reference save it once, under one name, and say nothing of the other."""
     saved, fresh = Tied(), Tied()
     tied = [

@@ -32,7 +32,7 @@ def test_parameters_and_states_are_put_together(tmp_path, stage, gap, processes)
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_what_was_not_trained_and_what_is_tied_belong_to_the_weights(tmp_path, stage):
+def test_zero_states_count_untrained_and_tied_weights(tmp_path, stage):
     weights = ZeroStates(written(tmp_path, stage, 3)).weights
     assert list(weights) == [
         "embedding",
@@ -113,7 +113,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_what_lacks_or_is_damaged_is_said(tmp_path, case):
+def test_zero_states_report_missing_and_damaged_parts(tmp_path, case):
     stage, damage, said = DAMAGED[case]
     damage(written(tmp_path, stage, 3) / "global_step7")
     with pytest.raises(ValueError, match=said):
@@ -152,7 +152,7 @@ class Runs:
 
 
 @pytest.mark.parametrize("pattern", ["*1_mp*optim*", "*mp*model*"])
-def test_no_program_runs(tmp_path, pattern):
+def test_zero_states_run_no_program(tmp_path, pattern):
     path = next((written(tmp_path, 2, 2) / "global_step7").glob(pattern))
     torch.save({**torch.load(path, weights_only=True), "more": Runs(tmp_path / "ran")}, path)
     with pytest.raises(ValueError, match="could run any program, and is not read"):
@@ -171,7 +171,7 @@ class DynamicLossScaler:
         )
 
 
-def test_the_scale_of_losses_goes_on_with_the_class_that_it_had():
+def test_zero_states_keep_the_class_of_the_loss_scale():
     """DeepSpeed has no fp16 on the CPU."""
     saved = {
         "cur_scale": 8.0,

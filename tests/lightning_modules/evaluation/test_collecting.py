@@ -143,7 +143,7 @@ def test_detach_and_numpify_equal_reference():
     assert same(nested_numpify(value), reference.nested_numpify(reference.nested_detach(value)))
 
 
-def test_what_is_in_memory_is_written_to_its_place_at_once():
+def test_collecting_writes_host_batches_in_place():
     """The tensor of a model may be used again for its next batch; in the reference too, which
     copies later.
     """
@@ -154,7 +154,7 @@ def test_what_is_in_memory_is_written_to_its_place_at_once():
     assert collector.result().tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
 
 
-def test_what_is_on_a_device_stays_there_until_it_is_asked_for(moved, monkeypatch):
+def test_collecting_keeps_device_batches_until_needed(moved, monkeypatch):
     """As the documents say of `eval_accumulation_steps`."""
     monkeypatch.setattr(collect, "_is_on_host", lambda batch: False)
     collector = BatchCollector()
@@ -202,7 +202,7 @@ def collected_losses(name, concatenate, last, to_host_after):
     return result, theirs.get_arrays()
 
 
-def test_many_losses_take_the_room_of_numbers():
+def test_collecting_losses_stores_numbers():
     """Tensors of one number each would take a hundred times as much."""
     collector = LossCollector()
     for index in range(3000):

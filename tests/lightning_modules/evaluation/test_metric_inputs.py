@@ -61,7 +61,7 @@ def test_classes_in_the_second_dimension():
     )
 
 
-def test_the_last_dimension_comes_first():
+def test_metric_inputs_last_dimension_holds_the_classes():
     """Both dimensions could be the classes, as in sequences of as many tokens as there are
     classes.
     """
@@ -85,7 +85,7 @@ def test_logits_are_never_taken_for_probabilities(scale):
         assert found == labels.float().mean(), "a positive logit is a prediction of 1"
 
 
-def test_several_labels_for_each_sample():
+def test_metric_inputs_several_labels_per_sample():
     """Their labels may be floating point numbers, as the loss wants them; the shape stays."""
     logits = torch.tensor([[0.2, -0.2, 3.0], [0.9, 0.1, -3.0]])
     labels = torch.tensor([[1.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
@@ -133,7 +133,7 @@ def test_metric_inputs_of_values():
     )
 
 
-def test_the_first_of_several_predictions():
+def test_metric_inputs_first_of_several_predictions():
     logits, labels = tokens()
     for predictions in (
         (logits, torch.ones(3)),
@@ -190,11 +190,11 @@ def test_wrapped_and_derived_metrics():
         ((), torch.zeros(3), "first prediction is a tuple"),
     ],
 )
-def test_what_does_not_go_together(predictions, labels, message):
+def test_metric_inputs_that_do_not_fit(predictions, labels, message):
     with pytest.raises(ValueError, match=f"{message}.*prepare=function"):
         metric_inputs(InputKind("Multiclass"), predictions, labels)
 
 
-def test_a_binary_metric_of_three_classes():
+def test_metric_inputs_binary_metric_of_three_classes():
     with pytest.raises(ValueError, match="logits of 3 classes, not 2"):
         given(classification.BinaryAccuracy(), torch.zeros(2, 3), torch.zeros(2, dtype=torch.long))

@@ -87,7 +87,7 @@ def test_values_are_those_of_the_metrics():
     )
 
 
-def test_a_collection_updates_each_group_once():
+def test_metrics_collection_updates_each_group_once():
     """Accuracy and F1 have the same sums, so that torchmetrics counts for both at once."""
     collection = MetricCollection([of.MulticlassAccuracy(CLASSES), of.MulticlassF1Score(CLASSES)])
     updated(BatchMetrics(collection), batch(9, 1), batch(9, 2))
@@ -114,14 +114,14 @@ def test_a_collection_updates_each_group_once():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_function_of_ones_own(prepare, kind):
+def test_metrics_prepare_function(prepare, kind):
     logits, labels = batch()
     metrics = BatchMetrics(of.MulticlassAccuracy(CLASSES), prepare)
     metrics.update(logits, labels, inputs={"own": logits.argmax(-1)}, loss=torch.tensor(1.0))
     assert metrics.compute()["MulticlassAccuracy"] == of.MulticlassAccuracy(CLASSES)(logits, labels)
 
 
-def test_a_function_may_give_one_value_or_none():
+def test_metrics_function_may_return_one_value_or_none():
     metrics = BatchMetrics(
         MeanMetric(), lambda predictions, labels, loss: loss if loss < 5 else None
     )
@@ -171,7 +171,7 @@ def test_batches_in_which_no_label_counts():
         (of.BinaryAccuracy, "metrics is the class BinaryAccuracy"),
     ],
 )
-def test_what_is_no_metric(metrics, message):
+def test_batch_metrics_refuse_what_is_not_a_metric(metrics, message):
     with pytest.raises(TypeError, match=message):
         BatchMetrics(metrics)
 
@@ -189,7 +189,7 @@ class Judge:
         return of.MulticlassF1Score(CLASSES)(predictions, labels)
 
 
-def test_a_function_is_given_all_batches_at_once():
+def test_metrics_function_receives_all_batches_at_once():
     """The loss need not be a mean over samples; labels of -100, gradients and earlier batches
     are left out.
     """

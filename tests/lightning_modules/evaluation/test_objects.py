@@ -35,7 +35,7 @@ def plain(value):
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def test_each_part_is_joined_for_itself():
+def test_join_objects_joins_each_part():
     joined = join_objects([part(1, 2), part(3)])
     assert plain(joined) == plain(part(1, 2, 3))
     assert type(joined["pair"]) is Pair
@@ -48,7 +48,7 @@ def test_rows_of_different_lengths_are_filled_up(convert):
     assert type(joined) is type(convert([1]))
 
 
-def test_the_first_samples_are_cut_out_of_all_parts():
+def test_cut_objects_cuts_all_parts():
     assert plain(cut_objects(part(1, 2, 3), 2)) == plain(part(1, 2))
     assert cut_objects((torch.arange(3), [1, 2, 3]), 1)[1] == [1]
 

@@ -64,13 +64,13 @@ def test_precisions_that_differ(widths):
         "dict, tuple",
     ],
 )
-def test_another_structure_is_an_error(batches):
+def test_preallocated_tree_of_another_structure_raises(batches):
     """A TypeError, whatever the difference; nothing is joined by accident."""
     with pytest.raises(TypeError, match="eval_do_concat_batches=False"):
         joined(batches)
 
 
-def test_other_shapes_and_leaves_are_errors():
+def test_preallocated_array_of_other_shapes_raises():
     for other in ((2, 3), (2, 3, 5), (2,), (2, 3, 4, 1)):
         with pytest.raises(ValueError, match="eval_do_concat_batches=False"):
             joined([np.ones((2, 3, 4)), np.ones(other)])
@@ -79,7 +79,7 @@ def test_other_shapes_and_leaves_are_errors():
             joined([(np.ones(2), leaf)] * 2)
 
 
-def test_each_value_is_written_once(monkeypatch):
+def test_preallocated_array_writes_each_value_once(monkeypatch):
     """Or twice, in the worst case, in which each batch is wider than all before it."""
     written, write = [], PreallocatedArray._write
     noted = lambda array, rows, batch: (written.append(rows.nbytes), write(array, rows, batch))
@@ -112,7 +112,7 @@ print((most() - base) * 1024 / result.nbytes)
 
 
 @pytest.mark.parametrize(("rows", "wide"), [(None, 249), (2000, 0), (5000, 150)])
-def test_no_second_copy_in_memory(rows, wide):
+def test_preallocated_array_makes_no_second_copy(rows, wide):
     """Of 128 MB, as smaller ones the C library may copy.
 
     The widest batch comes last, where all rows move once, first, or after more than half.

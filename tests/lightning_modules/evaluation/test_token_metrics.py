@@ -44,7 +44,7 @@ def test_uneven_batches(batches):
     assert perplexity.compute().item() == pytest.approx(math.exp(expected), rel=1e-5)
 
 
-def test_many_small_batches_are_exact():
+def test_token_metrics_of_many_small_batches_are_exact():
     """In single precision the sum of so many would stand still at some point."""
     logits, labels = torch.zeros(1000, 2), torch.zeros(1000, dtype=torch.long)
     metric, single = TokenLoss(), TokenLoss(dtype=torch.float32)

@@ -51,7 +51,7 @@ sys.exit(f"{loaded} {plotted} {not_compiled} {compiled}")
 """
 
 
-def test_a_training_loads_what_it_uses_and_the_rest_is_there_when_it_is_used():
+def test_compiler_modules_load_when_used():
     """In a process of its own: in this one, and in its children, the compiler is loaded."""
     command = [sys.executable, "-W", "ignore", "-c", TRAIN]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -111,7 +111,7 @@ def test_plain_steps_give_the_same_weights(name, unloaded, breaks):
     assert len(breaks) == 6
 
 
-def test_the_surroundings_of_a_step_get_their_gradients_back(unloaded, breaks):
+def test_compiler_restores_gradient_mode_around_a_step(unloaded, breaks):
     parameter = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     compiler.step_without_compiler(optimizer)
@@ -119,7 +119,7 @@ def test_the_surroundings_of_a_step_get_their_gradients_back(unloaded, breaks):
     assert (parameter.tolist(), torch.is_grad_enabled(), breaks) == ([0.0, 0.0], True, [])
 
 
-def test_other_optimizers_stay_as_they_are(unloaded):
+def test_compiler_leaves_other_optimizers_alone(unloaded):
     class Own(torch.optim.SGD):
         def step(self, closure=None):
             return closure
@@ -134,7 +134,7 @@ def test_other_optimizers_stay_as_they_are(unloaded):
         assert "step" not in vars(optimizer)
 
 
-def test_a_function_is_kept_out_of_the_compiler_once_that_is_loaded(unloaded, monkeypatch):
+def test_compiler_skips_a_function_once_loaded(unloaded, monkeypatch):
     @compiler.disable_dynamo
     def compiling():
         return torch.compiler.is_compiling()

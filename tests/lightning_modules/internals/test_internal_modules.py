@@ -18,7 +18,7 @@ class Asked(LightningModule):
         self.layer = torch.nn.Linear(size, size)
 
 
-def test_the_cli_is_known(monkeypatch):
+def test_lightning_cli_is_detected(monkeypatch):
     monkeypatch.setattr("sys.argv", ["program"])
     # Lightning 2.6 uses names that jsonargparse 4.53 is about to rename (2026).
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
@@ -45,7 +45,7 @@ def test_lightning_uses_distributed_samplers_or_not(monkeypatch, active):
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_the_data_module_gives_the_sampler_back(given):
+def test_data_module_restores_distributed_samplers(given):
     data, trainer, seen = (
         DataModule(points()),
         make_trainer(use_distributed_sampler=given, fast_dev_run=1),

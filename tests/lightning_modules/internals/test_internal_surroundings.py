@@ -106,7 +106,7 @@ def test_callbacks_may_log_in_hooks_that_are_called_for_them():
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["no launcher", "negative control"])
-def test_a_strategy_without_a_launcher(monkeypatch, alone):
+def test_strategy_without_a_launcher(monkeypatch, alone):
     """Lightning asks for one when a Trainer meets its strategy; in notebooks it refuses those
     that start programs.
     """

@@ -70,7 +70,7 @@ print(finder not in sys.meta_path, before == after, sys.modules["transformers"] 
 
 
 @pytest.mark.parametrize("module", ["lightning.fabric._graveyard.tpu", "fsspec.spec"])
-def test_an_import_that_a_signal_handler_ended_can_be_repeated(tmp_path, module):
+def test_lightning_import_interrupted_by_a_signal_can_be_repeated(tmp_path, module):
     program = f"""
 import sys
 
@@ -106,13 +106,13 @@ def installed(monkeypatch):
 @pytest.mark.parametrize(
     "version", ["2.5.6", "2.6.5", "2.7.0", "2.7.0.dev20261101", "3.0", "1.9.5"]
 )
-def test_other_versions_are_refused_with_what_to_install(installed, version):
+def test_lightning_versions_out_of_range_give_advice(installed, version):
     installed(version)
     with pytest.raises(ImportError, match=rf"{version} is installed: pip install"):
         lightning_version.require_lightning()
 
 
-def test_a_lightning_out_of_the_range_is_refused_when_the_trainer_is_imported(tmp_path):
+def test_lightning_version_out_of_range_is_refused(tmp_path):
     """Before Lightning is loaded; the arguments alone do not need it."""
     program = """
 import sys
@@ -129,7 +129,7 @@ for name in ("Trainer", "LossModule"):
     assert last_line(program, tmp_path) == "True False True False "
 
 
-def test_the_range_is_that_of_the_package():
+def test_lightning_version_range_equals_the_package():
     declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"][
         "dependencies"
     ]

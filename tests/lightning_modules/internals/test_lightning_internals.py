@@ -122,7 +122,7 @@ class Steps(Logger):
 
 
 @pytest.mark.parametrize(("epoch", "window"), [(0, 0), (0, 1), (0, 3), (1, 0), (1, 2), (2, 3)])
-def test_start_at_goes_on_as_if_never_interrupted(epoch, window):
+def test_start_at_resumes_exactly(epoch, window):
     """Epoch, batch and step counters, hooks, data, and the steps in the logs, to the end of
     three epochs.
     """

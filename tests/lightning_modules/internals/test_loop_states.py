@@ -108,7 +108,7 @@ def totals(counters):
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 6, 7, 12])
 @pytest.mark.parametrize("accumulation", [1, 2, 4])
-def test_every_place_is_found_from_steps_and_epochs(batches, accumulation):
+def test_loop_state_position_from_steps_and_epochs(batches, accumulation):
     """As the Trainer API counts: `epoch` is a share of the batches, the last window of an epoch
     may be shorter.
     """
@@ -123,14 +123,14 @@ def test_every_place_is_found_from_steps_and_epochs(batches, accumulation):
         ), (steps, state)
 
 
-def test_the_place_in_a_stream():
+def test_loop_state_position_in_a_stream():
     """Its epochs are shares of `max_steps`; one that ended early began anew."""
     assert place_from_state({"global_step": 4, "epoch": 0.4, "max_steps": 10}) == (0, 4)
     assert place_from_state({"global_step": 7, "epoch": 1.2, "max_steps": 10}) == (1, 2)
     assert place_from_state({"global_step": 0, "epoch": 0, "max_steps": 10}) == (0, 0)
 
 
-def test_reading_begins_anew():
+def test_loop_state_restarts_reading():
     """Lightning's iterator is made before its hooks are called, and of a loader without a length
     it has read.
     """
@@ -196,7 +196,7 @@ class GoingOn(Linear):
         ("on_validation_end", ["ends", 0, 1, 2, "validates", "ends"]),
     ],
 )
-def test_the_end_of_a_batch_runs_once(tmp_path, hook, rest):
+def test_loop_state_end_of_a_batch_runs_once(tmp_path, hook, rest):
     """Not at all, or once too often, if Lightning was left to guess it; at the end of an epoch
     too.
     """
@@ -213,7 +213,7 @@ def test_the_end_of_a_batch_runs_once(tmp_path, hook, rest):
     assert runs[1].seen == rest
 
 
-def test_the_end_of_a_batch_runs_in_a_trainer_that_has_validated(tmp_path):
+def test_loop_state_end_of_a_batch_runs_after_a_validation(tmp_path):
     file = tmp_path / "saved.ckpt"
     trainer = make_trainer()
     for start in (None, file):

@@ -42,7 +42,7 @@ def rounded(model, x):
 X = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
 
 
-def test_a_forward_pass_is_cast_and_what_comes_out_is_float32():
+def test_precision_casts_the_forward_pass_and_returns_float32():
     """Within the block, whatever fails in it; hooks on the model see what a caller sees."""
     model, plain, seen = Model(), Model(), []
     model.register_forward_hook(lambda module, args, out: seen.append(out["hidden"].dtype))
@@ -67,7 +67,7 @@ def test_a_forward_pass_is_cast_and_what_comes_out_is_float32():
     assert model.seen == [True, False]
 
 
-def test_copies_made_meanwhile_have_weights_of_their_own():
+def test_precision_copies_made_inside_have_separate_weights():
     """As averaging of weights makes them: a copy that called the original would show its
     changes.
     """
@@ -84,7 +84,7 @@ def test_copies_made_meanwhile_have_weights_of_their_own():
     assert read.seen == [False]
 
 
-def test_a_forward_that_was_replaced_is_cast_and_put_back():
+def test_precision_casts_a_replaced_forward_and_restores_it():
     """Other libraries replace it on the instance, too."""
     model = Model()
     replaced = model.forward = lambda x: model.layer(x) * 2.0
@@ -126,7 +126,7 @@ def test_unscaling_more_than_once_is_once(unscale):
 
 @pytest.mark.parametrize("unscale", [0, 2])
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_a_skipped_step_is_told(bad, unscale):
+def test_precision_reports_a_skipped_step(bad, unscale):
     scaler, optimizer = made()
     told = []
     for gradient in (1.0, bad, bad, 1.0):
@@ -137,7 +137,7 @@ def test_a_skipped_step_is_told(bad, unscale):
     assert scaler.get_scale() == 2.0
 
 
-def test_an_optimizer_that_looks_at_the_gradients_itself_is_asked_each_time():
+def test_precision_asks_an_optimizer_that_inspects_gradients():
     """A skipped step leaves the weights alone, without a synchronisation."""
     scaler, optimizer = made(torch.optim.AdamW, fused=True)
     assert step_of(scaler, optimizer, math.inf, 1) == 0.0

@@ -15,7 +15,7 @@ from lightrainer.lightning_modules.models.inspection import unwrap_model
 from lightrainer.lightning_modules.models.model_output import ModelOutput
 
 
-def test_the_store_is_that_of_the_process_group():
+def test_torch_names_store_is_that_of_the_process_group():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         torch_names.default_store().set("key", "value")
@@ -37,7 +37,7 @@ def test_schedules_expect_no_steps_of_a_marked_optimizer(marked):
     assert len(found) == (not marked)
 
 
-def test_a_schedule_made_before_the_mark_warns_of_nothing():
+def test_torch_names_schedule_created_before_the_mark_does_not_warn():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
     torch_names.mark_as_stepped(optimizer, lambda self, closure=None: None)
@@ -52,7 +52,7 @@ class Output(ModelOutput):
     logits: torch.Tensor | None = None
 
 
-def test_the_tensors_of_an_output_are_found():
+def test_torch_names_find_tensors_of_an_output():
     output = Output(loss=torch.ones(1), logits=torch.zeros(2))
     assert [tuple(leaf.shape) for leaf in _pytree.tree_leaves(output)] == [(1,), (2,)]
 
@@ -71,7 +71,7 @@ def hooked():
 @pytest.mark.parametrize(
     ("model", "renames"), [(nn.Linear(1, 1), False), (Renaming(1, 1), True), (hooked(), True)]
 )
-def test_models_that_rename_what_they_load_are_known(model, renames):
+def test_torch_names_detect_renaming_models(model, renames):
     assert torch_names.renames_what_it_loads(nn.Sequential(model)) is renames
 
 

@@ -54,7 +54,7 @@ def rows(stream):
     return [batch["features"].tolist() for batch in stream]
 
 
-def test_a_step_is_shared_out_by_sample():
+def test_keras_step_is_split_by_sample():
     """Two processes with two micro-batches each see what one process sees with twice the batch."""
     whole = rows(StepStream(batches(8, 8), steps=2, parts=2))
     assert whole == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
@@ -66,14 +66,14 @@ def test_a_step_is_shared_out_by_sample():
     assert rows(StepStream(batches(8, 8), steps=1)) == [list(range(8))]
 
 
-def test_a_step_that_cannot_be_shared_out_is_an_error():
+def test_keras_step_that_cannot_be_split_raises():
     with pytest.raises(ValueError, match=r"7 samples.*2 processes.*drop_remainder=True"):
         rows(StepStream(batches(7), steps=1, world_size=2))
     with pytest.raises(ValueError, match=r"1 samples.*gradient_accumulation_steps=2"):
         rows(StepStream(batches(1), steps=1, parts=2))
 
 
-def test_each_epoch_has_the_iterator_that_it_would_have_without_an_interruption():
+def test_keras_epoch_iterator_is_restored():
     class Shuffled:
         """Each iterator has an order of its own, as those of a `tf.data.Dataset` that shuffles."""
 
@@ -94,7 +94,7 @@ def test_each_epoch_has_the_iterator_that_it_would_have_without_an_interruption(
 
 
 @pytest.mark.parametrize("sizes", [(7,), (3, 1, 3), (1,) * 7, (4, 3)])
-def test_an_evaluation_reads_each_sample_once_in_batches_of_one_size(sizes):
+def test_keras_evaluation_reads_each_sample_once(sizes):
     stream = EvaluationStream(batches(*sizes), batches=None, size=4)
     assert rows(stream) == [[0, 1, 2, 3], [4, 5, 6]]
     assert stream.last_round == 3
@@ -110,7 +110,7 @@ def test_an_evaluation_reads_each_sample_once_in_batches_of_one_size(sizes):
     assert rows(EvaluationStream(batches(2, 2, 2), batches=2, size=4)) == [[0, 1, 2, 3]]
 
 
-def test_a_parameter_without_a_gradient_goes_on_as_with_zeros():
+def test_keras_parameter_without_gradient_counts_as_zeros():
     """And the rate that a schedule has set stays set."""
     parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
     optimizers = [KerasAdam([one], lr=0.1) for one in parameters]

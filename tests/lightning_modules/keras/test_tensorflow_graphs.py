@@ -21,7 +21,7 @@ def traced():
     return TensorFlowGraphs(function, xla=False), shapes
 
 
-def test_a_graph_is_made_for_each_kind_of_batch_and_found_again():
+def test_tensorflow_graph_is_cached_per_kind_of_batch():
     graphs, shapes = traced()
     for _ in range(2):
         for columns in (3, 4):

@@ -98,7 +98,7 @@ def test_tensorflow_computes_with_what_torch_wrote(through):
     assert close(ours, native_gradients(module.model))
 
 
-def test_a_step_of_torch_moves_the_model_and_pull_takes_up_what_others_assign():
+def test_tensorflow_model_pull_takes_over_assigned_values():
     module = wrapped(network())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     before = module.model.trainable_weights[0].numpy().copy()
@@ -178,7 +178,7 @@ def test_gradients_that_tensorflow_gives_one_memory_are_apart():
         assert b.tolist() == [0.5, 0.5]
 
 
-def test_an_embedding_is_trained_in_both():
+def test_tensorflow_model_trains_an_embedding():
     """TensorFlow goes over to copies of a variable whose rows are looked up, at the first time."""
     model = keras.Sequential(
         [keras.layers.Input((2,)), keras.layers.Embedding(9, 3), keras.layers.Flatten()]
@@ -196,7 +196,7 @@ def test_an_embedding_is_trained_in_both():
         assert np.array_equal(variable.numpy(), parameter.detach().numpy())
 
 
-def test_what_a_graph_writes_to_a_table_that_it_reads_is_kept():
+def test_tensorflow_model_keeps_tables_written_by_a_graph():
     class Counting(tf.Module):
         def __init__(self):
             super().__init__()
@@ -215,7 +215,7 @@ def test_what_a_graph_writes_to_a_table_that_it_reads_is_kept():
         assert module.state_dict()["seen"].tolist() == [0.0, number + 1.0, 0.0, number + 1.0]
 
 
-def test_what_others_assign_between_two_steps_is_kept():
+def test_tensorflow_model_keeps_values_assigned_between_steps():
     module = wrapped(network())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     backward(module)
@@ -231,7 +231,7 @@ def test_what_others_assign_between_two_steps_is_kept():
     assert np.array_equal(kernel.numpy(), module.variables()[0].detach().numpy())
 
 
-def test_a_loss_scale_keeps_small_gradients_of_float16():
+def test_tensorflow_model_loss_scale_keeps_small_float16_gradients():
     """The scale of the last step is that of the next one's gradients, so that they are no zeros
     in float16.
     """
@@ -264,7 +264,7 @@ def test_losses_are_weighed_in_tensorflow_only():
         (losses * torch.arange(6.0)).sum().backward()
 
 
-def test_a_model_is_built_by_its_first_batch():
+def test_tensorflow_model_is_built_by_its_first_batch():
     model = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(4)])
     module = wrapped(model)
     assert not module.is_built

@@ -145,7 +145,7 @@ def test_fewer_bytes_are_kept(kind):
     assert kept[2] < kept[1]
 
 
-def test_every_nth_layer_keeps_in_between():
+def test_activation_checkpointing_every_nth_layer():
     kept = []
     for every in (1, 2, 4, 100):
         model = made(Stack)
@@ -157,7 +157,7 @@ def test_every_nth_layer_keeps_in_between():
     assert kept[0] < kept[1] < kept[2] == kept[3]
 
 
-def test_what_the_layers_of_a_model_are():
+def test_activation_checkpointing_finds_the_layers():
     def names(model):
         return [name for name, _ in find_layers(model)]
 
@@ -170,7 +170,7 @@ def test_what_the_layers_of_a_model_are():
     assert names(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == [""]
 
 
-def test_the_model_stays_what_it_was_and_becomes_it_again(caplog):
+def test_activation_checkpointing_restores_the_model(caplog):
     model = made(Stack)
     names = [name for name, _ in model.named_modules()]
     with caplog.at_level(logging.INFO, logger="lightrainer"):
@@ -184,7 +184,7 @@ def test_the_model_stays_what_it_was_and_becomes_it_again(caplog):
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def test_a_forward_of_the_instance_is_called_and_put_back():
+def test_activation_checkpointing_restores_a_forward_of_the_instance():
     model, calls = made(Stack), []
     own = model.blocks[0].forward
     counted = model.blocks[0].forward = lambda *args, **kwargs: (
@@ -197,7 +197,7 @@ def test_a_forward_of_the_instance_is_called_and_put_back():
     assert model.blocks[0].forward is counted
 
 
-def test_a_copy_runs_its_own_weights():
+def test_activation_checkpointing_copy_runs_its_own_weights():
     """As callbacks that average weights make one in the middle of a training."""
     model = made(Stack)
     checkpoint_activations(model)
@@ -232,7 +232,7 @@ class Newer(Older):
         self.told = (activation_checkpointing_kwargs, every_n_layers, offload)
 
 
-def test_a_model_is_asked_by_its_own_method():
+def test_activation_checkpointing_uses_the_method_of_the_model():
     older, newer = Older(), Newer()
     enable_activation_checkpointing(older)
     assert older.told is None

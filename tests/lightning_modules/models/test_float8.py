@@ -37,7 +37,7 @@ def able(monkeypatch):
     monkeypatch.setattr(float8, "_problem_of_device", lambda device: None)
 
 
-def test_a_device_without_it_is_refused(tmp_path, monkeypatch):
+def test_float8_unsupported_device_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchao", None)
     with pytest.raises(ImportError, match=r"fp8=True.*lightrainer\[torchao\]"):
         wide(tmp_path, fp8=True)
@@ -84,7 +84,7 @@ def require_near_losses(folder):
     assert made.model.state_dict().keys() == plain.model.state_dict().keys()
 
 
-def test_a_resumed_training_is_the_same(tmp_path, able):
+def test_float8_resumption_is_exact(tmp_path, able):
     whole = wide(tmp_path, fp8=True, save_steps=2, save_strategy="steps")
     whole.train()
     resumed = wide(tmp_path, fp8=True)
@@ -92,6 +92,6 @@ def test_a_resumed_training_is_the_same(tmp_path, able):
     torch.testing.assert_close(resumed.model.state_dict(), whole.model.state_dict(), rtol=0, atol=0)
 
 
-def test_a_model_without_layers_for_it(tmp_path, able):
+def test_float8_model_without_linear_layers(tmp_path, able):
     with pytest.raises(ValueError, match=r"Wide has 3 linear layers.*16"):
         wide(tmp_path, width=24, fp8=True).train()

@@ -28,7 +28,7 @@ def saved(tmp_path):
     return tmp_path
 
 
-def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
+def test_generation_config_file_without_transformers_is_a_dict(saved, monkeypatch):
     monkeypatch.delitem(sys.modules, "transformers.generation.configuration_utils")
     config = Seq2SeqTrainer.load_generation_config(saved)
     assert config == {
@@ -42,7 +42,7 @@ def test_without_transformers_a_file_is_a_dict(saved, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["./nowhere", "/no/such/folder", "config.json", "~/nowhere", "a/b/c"]
 )
-def test_a_path_with_nothing_there_is_named(name):
+def test_generation_config_missing_path_is_named(name):
     with pytest.raises(FileNotFoundError, match=f"generation_config='{name}' is not a JSON file"):
         Seq2SeqTrainer.load_generation_config(name)
     with pytest.raises(
@@ -55,7 +55,7 @@ def test_a_path_with_nothing_there_is_named(name):
     ("text", "said"),
     [("{max: 1}", ".*Expecting property name"), ("[1]", ".*the file holds a list")],
 )
-def test_a_file_with_something_else_is_named(tmp_path, text, said):
+def test_generation_config_file_of_something_else_is_named(tmp_path, text, said):
     path = tmp_path / "settings.json"
     path.write_text(text)
     with pytest.raises(
@@ -73,7 +73,7 @@ STRICTLY_WRONG = [
 
 @pytest.mark.parametrize(("settings", "names"), STRICTLY_WRONG, ids=str)
 @pytest.mark.parametrize("form", ["object", "dict", "folder"])
-def test_what_a_model_could_not_be_saved_with_is_refused_at_once(tmp_path, settings, names, form):
+def test_generation_config_that_cannot_be_saved_is_refused(tmp_path, settings, names, form):
     """As the reference does; all that is wrong is listed, before anything is written."""
     given = dict(settings)
     if form == "folder":
@@ -108,7 +108,7 @@ def test_unknown_settings_in_a_dict_are_named(tmp_path):
         seq2seq_trainer(tmp_path, generation_config=wrong)
 
 
-def test_a_path_for_a_plain_model_gives_its_generate_the_settings(saved, tmp_path):
+def test_generation_config_path_gives_settings_to_a_plain_model(saved, tmp_path):
     (saved / "generation_config.json").write_text(
         json.dumps({"max_length": 4, "transformers_version": "5.3.0"})
     )
@@ -139,7 +139,7 @@ class Reading(Plain):
     "given",
     [{"max_length": 3}, Settings(max_length=3), SimpleNamespace(max_length=3, num_beams=1)],
 )
-def test_a_model_that_reads_its_own_config_is_given_this_one(tmp_path, given):
+def test_generation_config_is_passed_to_a_model_that_reads_its_own(tmp_path, given):
     extra = {"model": plain(kind=Reading), "processing_class": SimpleNamespace(pad_token_id=0)}
     trainer = seq2seq_trainer(tmp_path, trainer=extra, generation_config=given)
     trainer.prediction_step(trainer.model, {"source": torch.ones(2, 2, dtype=torch.long)}, False)
@@ -147,7 +147,7 @@ def test_a_model_that_reads_its_own_config_is_given_this_one(tmp_path, given):
     assert Settings().max_length == 5
 
 
-def test_a_model_that_reads_its_own_config_knows_its_settings(tmp_path):
+def test_generation_config_settings_reach_a_model_that_reads_its_own(tmp_path):
     with pytest.raises(
         ValueError, match=r"Settings has no setting 'max_lenght'. Did you mean 'max_length'"
     ):

@@ -24,12 +24,12 @@ def test_wrappers_are_taken_off():
     assert all(inspection.unwrap_model(each) is model for each in wrapped)
 
 
-def test_a_model_of_the_user_that_holds_a_module_is_no_wrapper():
+def test_unwrap_model_keeps_a_user_model_with_a_module_attribute():
     holder = nn.ModuleDict({"module": Net()})
     assert inspection.unwrap_model(holder) is holder
 
 
-def test_the_model_under_an_adapter(monkeypatch):
+def test_inspection_model_under_an_adapter(monkeypatch):
     base = Net()
     peft = types.ModuleType("peft")
     peft.PeftModel = type("PeftModel", (), {"get_base_model": lambda self: base})
@@ -139,7 +139,7 @@ def test_functions_are_given_the_arguments_that_they_take(function, expected):
     assert inspection.accepted_arguments(function) == {}
 
 
-def test_the_class_of_a_model_that_fully_shard_has_renamed():
+def test_inspection_class_renamed_by_fully_shard():
     """One of its author's own that begins like that stays, too."""
     from torch.distributed.fsdp import FSDPModule
 

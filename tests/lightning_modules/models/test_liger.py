@@ -64,7 +64,7 @@ def test_liger_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, conf
     assert asked[0] == asked[1] == [{"model": True, **(config or {})}]
 
 
-def test_other_models_are_left_alone_with_a_warning(tmp_path, liger, caplog):
+def test_liger_warns_and_leaves_other_models_alone(tmp_path, liger, caplog):
     caplog.set_level(logging.WARNING, logger="lightrainer")
     trainer(tmp_path, use_liger_kernel=True).train()
     assert liger == []
@@ -72,7 +72,7 @@ def test_other_models_are_left_alone_with_a_warning(tmp_path, liger, caplog):
     assert "Tiny" in caplog.text
 
 
-def test_without_the_package_it_says_how_to_install_it(tmp_path, monkeypatch):
+def test_liger_missing_package_gives_advice(tmp_path, monkeypatch):
     """When the Trainer is made: the reference says so only when it trains."""
     monkeypatch.setitem(sys.modules, "liger_kernel", None)
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, use_liger_kernel=True)
@@ -135,7 +135,7 @@ class Overriding(Trainer):
         "another model",
     ],
 )
-def test_an_evaluation_of_the_loss_alone_makes_no_logits(tmp_path, liger, options, skips):
+def test_liger_loss_only_evaluation_makes_no_logits(tmp_path, liger, options, skips):
     """As in 5.23, but only if no other part needs them and the model supports it."""
     options = {"use_liger_kernel": True, "model": Skipping(), **options}
     made = trainer(tmp_path, **options)

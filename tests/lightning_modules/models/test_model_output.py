@@ -80,7 +80,7 @@ def facts(make, kind):
 
 
 @pytest.mark.parametrize("number", range(len(MADE)))
-def test_each_way_to_make_one(number):
+def test_model_output_constructors(number):
     assert facts(MADE[number], Ours) == facts(MADE[number], Theirs)
 
 

@@ -39,7 +39,7 @@ def test_noise_equals_reference(alpha, dtype):
     assert torch.equal(seen, Plain().to(dtype)(TOKENS)) == (alpha == 0)
 
 
-def test_no_noise_in_evaluation():
+def test_neftune_adds_no_noise_in_evaluation():
     """Nor is anything drawn from the generator."""
     model = Plain().eval()
     neftune_hook(model, 5)

@@ -66,7 +66,7 @@ def test_loss_is_read(outputs):
     assert identical(split_outputs(outputs, [], has_loss=True), (LOGITS, HIDDEN))
 
 
-def test_a_vector_starts_with_the_loss_where_that_is_asked_for():
+def test_outputs_vector_may_start_with_the_loss():
     """A module of Lightning's may return the logits of one class so; a matrix is never a loss."""
     vector = torch.tensor([2.0, 3.0, 4.0])
     assert read_loss(vector, first_of_vector=True) == 2.0

@@ -108,7 +108,7 @@ def test_tokens_of_another_class_change_nothing():
         assert (untouched.config.eos_token_id, untouched.generation_config.eos_token_id) == (4, 4)
 
 
-def test_what_the_tokenizer_does_not_have_stays():
+def test_special_tokens_missing_in_the_tokenizer_are_kept():
     given = model(bos_token_id=1, eos_token_id=[3, 4])
     align_special_tokens(given, tokenizer(eos_token="<c>"))
     for place in (given.config, given.generation_config):
@@ -123,7 +123,7 @@ def test_tokens_of_a_composed_model_are_those_of_its_text():
 
 
 @pytest.mark.parametrize("processing_class", [None, object()])
-def test_without_a_tokenizer_nothing_changes(processing_class):
+def test_special_tokens_without_a_tokenizer_are_unchanged(processing_class):
     untouched = model()
     before = untouched.config.to_dict()
     assert align_special_tokens(untouched, processing_class) == {}

@@ -61,7 +61,7 @@ def log(caplog):
 
 
 @pytest.mark.parametrize("kept", [1, 3, 100])
-def test_the_logarithm_of_a_negative_number(log, kept):
+def test_underflow_overflow_logarithm_of_a_negative_number(log, kept):
     """In float32; the report ends with the layer, and the numbers before it are finite."""
     model = Model(Logarithm())
     watch = DebugUnderflowOverflow(model, max_frames_to_save=kept)
@@ -88,7 +88,7 @@ def test_the_logarithm_of_a_negative_number(log, kept):
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 @pytest.mark.parametrize("where", ["weight", "input[0]"])
-def test_what_goes_in_is_looked_at_too(where, bad):
+def test_underflow_overflow_inspects_inputs(where, bad):
     model, x = nn.Linear(4, 4), X.clone()
     (x if where == "input[0]" else model.weight.data)[0, 0] = bad
     with (
@@ -141,7 +141,7 @@ def test_watch_can_be_taken_off():
     assert not watch.frames
 
 
-def test_a_model_that_is_watched_can_be_copied_and_pickled():
+def test_underflow_overflow_watched_model_can_be_copied_and_pickled():
     """As checkpoints of whole models do; the copy is watched by a copy."""
     model = Model(SOUND)
     watch = DebugUnderflowOverflow(model)

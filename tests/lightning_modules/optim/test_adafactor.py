@@ -56,7 +56,7 @@ def train(cls, options, dtype=torch.float32, steps=6):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("options", STEP_SIZES, ids=str)
-def test_all_options_equal_reference(options, dtype):
+def test_adafactor_options_equal_the_reference(options, dtype):
     for others in OTHERS:
         weights, optimizer = train(Adafactor, options | others, dtype)
         expected, reference = train(transformers.Adafactor, options | others, dtype)
@@ -65,7 +65,7 @@ def test_all_options_equal_reference(options, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_goes_on_as_if_never_interrupted(dtype):
+def test_adafactor_half_precision_resumption_is_exact(dtype):
     """Torch casts a loaded state to the type of the weights; that would lose what the float32
     state is for.
     """
@@ -80,7 +80,7 @@ def test_half_precision_goes_on_as_if_never_interrupted(dtype):
     assert same(resumed.state_dict(), optimizer.state_dict())
 
 
-def test_the_schedule_shows_a_rate_for_a_group_without_gradients():
+def test_adafactor_schedule_shows_a_rate_without_gradients():
     """The reference shows fewer rates than there are groups, which newer versions of torch do
     not take.
     """

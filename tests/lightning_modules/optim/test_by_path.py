@@ -31,7 +31,7 @@ def built(path, args=None, **more):
     return OptimizerConfig(name=path, args=args, **{**NUMBERS, **more}).build(nn.Linear(2, 2))
 
 
-def test_a_class_of_adams_family_gets_the_numbers_of_adam():
+def test_by_path_class_of_the_adam_family_gets_adam_settings():
     """By its signature, `betas` and `eps`; what is in the text goes before."""
     optimizer = built("torch.optim.NAdam", "eps=1e-3,decoupled_weight_decay=True", weight_decay=0.1)
     expected = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-3, "decoupled_weight_decay": True}
@@ -53,7 +53,7 @@ def test_values_are_numbers_flags_tuples_and_text():
     assert built(f"{__name__}.Own", "name=none,on=3").given == (None, (0.5, 0.5), 3)
 
 
-def test_a_function_makes_one_of_the_groups():
+def test_by_path_function_builds_from_groups():
     optimizer = built(f"{__name__}.made", "momentum=0.5")
     assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
     assert optimizer.defaults["momentum"] == 0.5
@@ -92,7 +92,7 @@ def test_path_that_cannot_be_is_refused(monkeypatch, tmp_path, path, args, said)
         built(path, args)
 
 
-def test_a_class_without_weight_decay_takes_none():
+def test_by_path_class_without_weight_decay_gets_none():
     assert built("torch.optim.Rprop", weight_decay=0.0)
     with pytest.raises(ValueError, match=r"Rprop.*'weight_decay'.*weight_decay \(0\.1\)"):
         built("torch.optim.Rprop", weight_decay=0.1)

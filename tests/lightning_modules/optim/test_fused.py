@@ -48,7 +48,7 @@ class Config(OptimizerConfig):
         return optimizer
 
 
-def test_a_plain_lightning_module_trains_with_it():
+def test_fused_step_in_a_plain_lightning_module():
     """Each step at the rate of the schedule, to weights and losses of SGD, whose steps torch may
     round otherwise.
     """

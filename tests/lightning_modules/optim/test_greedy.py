@@ -93,7 +93,7 @@ def test_greedy_lr_options_that_cannot_be_are_refused(settings, message):
         scheduled(**settings)
 
 
-def test_a_rate_that_cannot_fall_is_warned_of(caplog):
+def test_greedy_rate_that_cannot_fall_warns(caplog):
     """With the default `min_lr` that is every usual rate of AdamW."""
     with caplog.at_level(logging.WARNING):
         scheduled(rate=5e-5)

@@ -44,7 +44,7 @@ def step(model, optimizer, numbers):
         optimizer.step()
 
 
-def test_a_run_that_goes_on_from_a_file_ends_as_an_uninterrupted_one(tmp_path):
+def test_group_state_resumption_from_a_file_is_exact(tmp_path):
     torch.manual_seed(0)
     whole = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     first, second = copy.deepcopy(whole), copy.deepcopy(whole)

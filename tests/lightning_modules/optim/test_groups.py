@@ -99,7 +99,7 @@ def test_classes_added_to_the_norm_layers_do_not_decay(monkeypatch):
     assert decay_parameter_names(model) == ["1.weight"]
 
 
-def test_both_groups_are_there_when_empty():
+def test_groups_exist_when_empty():
     assert [len(group["params"]) for group in parameter_groups(nn.LayerNorm(2), 0.1)] == [1, 1]
     assert [
         len(group["params"]) for group in parameter_groups(nn.Linear(2, 2, bias=False), 0.1)

@@ -29,7 +29,7 @@ def steps(model, numbers):
         model(torch.randn(4, 5)).square().sum().backward()
 
 
-def test_each_backward_pass_is_a_step_of_the_reference(monkeypatch):
+def test_layerwise_backward_pass_equals_a_step_of_the_reference(monkeypatch):
     optimizer_stand_ins.install(monkeypatch, "galore_torch")
     model, expected = small_model(), small_model()
     torch.manual_seed(5)
@@ -58,7 +58,7 @@ def test_frozen_parameters_have_no_hook():
     assert len(optimizer.optimizer_dict) == 6
 
 
-def test_a_model_is_free_when_its_optimizer_is_gone():
+def test_layerwise_optimizer_frees_its_model():
     """The reference's hooks go on training for ever."""
     model = small_model()
     optimizer = layerwise(model)
@@ -82,7 +82,7 @@ OWN = {
 # the reference's
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning")
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_each_parameter_has_a_schedule(monkeypatch, name):
+def test_layerwise_parameters_have_schedules(monkeypatch, name):
     """The rates of all parameters are the reference's, and the schedule shows them."""
     # The reference shows the rates of all layers for its one group, which newer versions of torch
     # do not take.
@@ -132,7 +132,7 @@ def test_state_goes_through_a_file(tmp_path):
     assert same(resumed.state_dict(), whole.state_dict())
 
 
-def test_a_checkpoint_of_the_reference_is_taken_with_a_word(caplog):
+def test_layerwise_checkpoint_of_the_reference_warns(caplog):
     """Ours lets its schedule go on from where theirs was."""
     optimizer = layerwise(small_model())
     optimizer.load_state_dict({"state": {}, "param_groups": [{"lr": 0.05, "params": [0]}]})
@@ -140,7 +140,7 @@ def test_a_checkpoint_of_the_reference_is_taken_with_a_word(caplog):
     assert "start from scratch" in caplog.text
 
 
-def test_one_parameter_in_two_layers_is_stepped_once():
+def test_layerwise_shared_parameter_is_stepped_once():
     shared = nn.Linear(3, 3, bias=False)
     model = nn.Sequential(shared, shared)
     optimizer = layerwise(model, torch.optim.SGD)

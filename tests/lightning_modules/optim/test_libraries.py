@@ -175,7 +175,7 @@ def test_numbers_are_numbers(monkeypatch, name, args, expected):
 
 
 @pytest.mark.parametrize("name", OF_LIBRARIES)
-def test_a_library_that_is_not_there_is_named_with_its_remedy(monkeypatch, name):
+def test_missing_optimizer_library_raises_with_remedy(monkeypatch, name):
     """An ImportError, and a ValueError too, as the reference raises one or the other."""
     optimizer_stand_ins.hide(monkeypatch)
     with pytest.raises(MissingLibraryError, match=f"(?s)optim='{name}'.*pip install") as caught:
@@ -184,7 +184,7 @@ def test_a_library_that_is_not_there_is_named_with_its_remedy(monkeypatch, name)
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_factory_is_given_the_model():
+def test_library_optimizer_factory_receives_the_model():
     """Where `optimizer_cls_and_kwargs` holds no class of optimizers, it is called, and what it
     gives is called.
     """
@@ -201,7 +201,7 @@ def test_a_factory_is_given_the_model():
         assert optimizer.param_groups[0]["lr"] == 0.5
 
 
-def test_the_arguments_of_a_user_are_left_alone():
+def test_library_optimizer_leaves_user_arguments_alone():
     model, groups = Model(), [{"params": []}]
     kwargs = {"lr": 0.1, "params": list(model.last.parameters())}
     optimizer = build_optimizer(torch.optim.SGD, kwargs, model, groups)

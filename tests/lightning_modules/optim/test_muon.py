@@ -97,7 +97,7 @@ def test_steps_are_those_of_both_optimizers_with_one_schedule():
     assert not same(by_hand, model())
 
 
-def test_a_saved_state_goes_on_as_if_never_stopped(tmp_path):
+def test_muon_resumption_is_exact(tmp_path):
     whole, first = model(), model()
     steps(whole, *[[one] for one in ours(whole)], range(5))
     optimizer, schedule = ours(first)

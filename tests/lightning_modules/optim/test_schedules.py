@@ -83,7 +83,7 @@ def test_whole_run_equals_reference(name, warmup, total, kwargs):
     assert rates(*build(ours, name, warmup, total, kwargs), 70) == expected
 
 
-def test_every_schedule_is_compared():
+def test_schedules_are_all_compared():
     # below, and in test_greedy.py
     waiting = {kind.value for kind in SchedulerType if kind.waits_for_metric}
     assert waiting == {"reduce_lr_on_plateau", "greedy"}
@@ -138,7 +138,7 @@ def test_unknown_name_and_argument():
         build(ours, "warmup_stable_decay", 3, 10, {"num_decay_steps": 2, "decay_type": "exp"})
 
 
-def test_both_lengths_of_wsd_warn_as_in_the_reference():
+def test_schedule_wsd_lengths_warn_as_in_the_reference():
     arguments = ("warmup_stable_decay", 7, 53, {"num_decay_steps": 20, "num_stable_steps": 5})
     with pytest.warns(UserWarning, match="num_stable_steps"):
         expected = rates(*build(reference, *arguments), 60)

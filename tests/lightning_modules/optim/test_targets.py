@@ -62,7 +62,7 @@ def test_layers_are_those_of_the_reference(monkeypatch, targets, expected):
 @pytest.mark.parametrize(
     "targets", ["attn", "all-linaer", ["norm"], ["query", "value"], [], ""], ids=str
 )
-def test_what_names_no_layer_is_an_error(monkeypatch, targets):
+def test_targets_that_match_no_layer_raise(monkeypatch, targets):
     optimizer_stand_ins.install(monkeypatch, "galore_torch")
     config = OptimizerConfig(name=NAME, target_modules=targets)
     with pytest.raises(ValueError, match="No target modules"):

@@ -44,7 +44,7 @@ def test_values_are_reported_under_the_optimizer_step():
     assert trial.value == trial.intermediate_values[12]
 
 
-def test_a_trial_that_is_pruned_ends_there():
+def test_pruning_ends_the_trial():
     study = optuna.create_study(pruner=Second())
     study.optimize(fit, n_trials=1)
     (trial,) = study.trials
@@ -52,13 +52,13 @@ def test_a_trial_that_is_pruned_ends_there():
     assert list(trial.intermediate_values) == [3, 6]
 
 
-def test_a_value_that_was_not_logged():
+def test_pruning_of_a_value_that_was_not_logged():
     study = optuna.create_study()
     with pytest.raises(ValueError, match=r"monitor='vall_loss'.*'val_loss'"):
         study.optimize(lambda trial: fit(trial, "vall_loss"), n_trials=1)
 
 
-def test_in_one_process_it_is_the_study_itself():
+def test_pruning_in_one_process_uses_the_study():
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     best = optimize_together(
         study,
@@ -74,7 +74,7 @@ def test_in_one_process_it_is_the_study_itself():
     assert [trial.state.name for trial in study.trials[3:]] == ["FAIL"] * 4
 
 
-def test_a_value_is_reported_under_the_epoch_if_that_is_asked_for():
+def test_pruning_reports_under_the_epoch_on_request():
     """The first of each epoch; other steps of the same epoch are of another batch size
     elsewhere.
     """

@@ -74,7 +74,7 @@ def cli(kind, *arguments, run=True, subclasses=True):
     return LightningCLI(kind, DataModule, args=list(map(str, arguments)), run=run, **options)
 
 
-def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
+def test_cli_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
     """An argument on the command line goes before it; `load_from_checkpoint` needs nothing but
     the checkpoint.
     """
@@ -119,7 +119,7 @@ def test_a_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
         (Seq2SeqModule, ["--model.generation={max_new_tokens: 4}", "--model.pad_token_id=0"]),
     ],
 )
-def test_every_module_has_all_options(kind, further):
+def test_cli_modules_have_all_options(kind, further):
     """Those of its parents too; with an optimizer and a schedule of torch, by their class paths."""
     options = [
         "--model.model=helpers.lightning.tiny_modules.TokenNet",
@@ -145,7 +145,7 @@ def test_every_module_has_all_options(kind, further):
 
 # As an error it would keep jsonargparse from what it does otherwise.
 @pytest.mark.filterwarnings("default::UserWarning")
-def test_what_is_written_down_can_be_read_again(config, tmp_path):
+def test_cli_written_configuration_can_be_read(config, tmp_path):
     """The whole configuration, with a dict of a function and a class as its datasets, and one of
     functions alone.
     """

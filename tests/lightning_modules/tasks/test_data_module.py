@@ -154,7 +154,7 @@ def test_columns_are_those_that_the_model_takes_or_that_are_named():
     )
 
 
-def test_a_dict_of_validation_sets():
+def test_data_module_dict_of_validation_sets():
     """Each by itself, with its name; the whole of it, whatever the order."""
     sets = {"near": points(10, seed=5), "far": points(7, seed=6)}
     module = LossModule(
@@ -205,7 +205,7 @@ def test_loaders_of_subclasses_are_used_without_datasets(kind):
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-def test_scheduled_accumulation_goes_on_in_the_middle_of_an_epoch(tmp_path, step):
+def test_scheduled_accumulation_resumes_inside_an_epoch(tmp_path, step):
     def fitted(*callbacks, **options):
         schedule = GradientAccumulationScheduler({0: 4, 1: 2})
         trainer = make_trainer(
@@ -332,7 +332,7 @@ VERBS = {
 @pytest.mark.parametrize(
     ("argument", "value"), [(name, one) for name, wrong in WRONG_DATA.items() for one in wrong]
 )
-def test_what_is_not_a_dataset_is_refused_by_name(argument, value):
+def test_data_module_refuses_what_is_not_a_dataset(argument, value):
     with pytest.raises(TypeError, match=f"^`{argument}") as raised:
         getattr(make_trainer(), VERBS[argument])(
             LossModule(seeded(Net)), DataModule(**{argument: value})
@@ -344,7 +344,7 @@ def test_what_is_not_a_dataset_is_refused_by_name(argument, value):
 
 
 @pytest.mark.parametrize("verb", ["validate", "test"])
-def test_a_list_of_sets_is_evaluated_one_by_one(verb):
+def test_data_module_list_of_sets_is_evaluated_in_turn(verb):
     """A list of samples is one set."""
     stage = "val" if verb == "validate" else "test"
     given = {f"{stage}_dataset": [Noisy(), Noisy()]}
@@ -361,7 +361,7 @@ def test_a_list_of_sets_is_evaluated_one_by_one(verb):
     assert list(result) == [f"{stage}_loss"]
 
 
-def test_a_sampler_object_is_refused():
+def test_data_module_refuses_a_sampler_object():
     data = DataModule(points(), sampler=torch.utils.data.SequentialSampler(points()))
     with pytest.raises(TypeError, match=r"sampler=lambda data: SequentialSampler"):
         make_trainer().fit(LossModule(seeded(Net)), data)

@@ -79,7 +79,7 @@ def test_unknown_meshes_are_refused(counted, said):
     assert said in str(raised.value)
 
 
-def test_a_mesh_with_other_dimensions_is_refused():
+def test_data_share_refuses_a_mesh_with_other_dimensions():
     module = LossModule(torch.nn.Linear(4, 3), loss_fn=torch.nn.MSELoss())
     module._device_mesh = types.SimpleNamespace(mesh_dim_names=("replicate", "shard", "tensor"))
     with pytest.raises(

@@ -152,7 +152,7 @@ def test_steps_without_a_trainer_return_the_loss_of_the_batch(kind, in_fabric):
     assert isinstance(module.configure_optimizers(), torch.optim.Optimizer)
 
 
-def test_a_language_model_without_a_trainer():
+def test_hooks_of_a_language_model_without_a_trainer():
     tokens = torch.randint(7, (4, 6), generator=torch.Generator().manual_seed(0))
     module = CausalLMModule(nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 7)))
     logits = module.model(tokens)[:, :-1]

@@ -34,7 +34,7 @@ def fitted(made=None, datamodule=None, **options):
     return made, seen, trainer
 
 
-def test_an_optimizer_that_steps_in_the_backward_pass_cannot_accumulate(monkeypatch):
+def test_lightning_backward_optimizer_cannot_accumulate(monkeypatch):
     asked = "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward"
     monkeypatch.setattr(asked, lambda optimizer: True)
     with pytest.raises(ValueError, match="accumulate_grad_batches=2"):
@@ -56,7 +56,7 @@ class TestClipping:
         )
 
     @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
-    def test_the_default_optimizer_clips_under_mixed_precision(self, precision):
+    def test_lightning_default_optimizer_clips_under_mixed_precision(self, precision):
         """It is a fused one, which Lightning alone refuses to clip for. Clipped to nothing,
         nothing moves.
         """
@@ -221,7 +221,7 @@ def test_weight_decay_spares_biases_and_norms():
         assert shrunk == {"layers.0.weight", "layers.3.weight"}
 
 
-def test_a_schedule_of_torch_is_stepped_after_each_epoch():
+def test_lightning_torch_schedule_steps_after_each_epoch():
     halving = {
         "class_path": "torch.optim.lr_scheduler.StepLR",
         "init_args": {"step_size": 1, "gamma": 0.5},
@@ -234,7 +234,7 @@ def test_a_schedule_of_torch_is_stepped_after_each_epoch():
         assert seen.rates == [0.05] * 6 + [0.025] * 6
 
 
-def test_the_model_is_put_into_training_mode():
+def test_lightning_model_is_set_to_training_mode():
     """`from_pretrained` leaves it in evaluation mode, in which there is no dropout."""
     made = LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER)
     made.model.eval()
@@ -261,7 +261,7 @@ class OwnOptimization(LossModule):
         optimizer.step()
 
 
-def test_subclasses_with_steps_of_their_own():
+def test_lightning_subclass_with_own_steps():
     """Their losses are divided by the batches of a step, as Lightning does; not where they step
     by themselves.
     """

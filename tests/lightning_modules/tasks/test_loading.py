@@ -80,7 +80,7 @@ def test_compiled_and_plain_models_load_each_others_files(tmp_path, compiled_fir
     assert same_weights(resumed, module)
 
 
-def test_a_folder_is_refused_with_advice(tmp_path):
+def test_loading_refuses_a_folder_with_advice(tmp_path):
     with pytest.raises(ValueError, match=r"is a folder.*ckpt_path"):
         LossModule.load_from_checkpoint(tmp_path, model=network())
 

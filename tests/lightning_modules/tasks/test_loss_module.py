@@ -158,7 +158,7 @@ class Stream(IterableDataset):
 
 @pytest.mark.parametrize("verb", ["validate", "test", "fit"])
 @pytest.mark.parametrize("kind", ["dict", "list", "without length"])
-def test_each_of_several_sets_has_its_own_results(verb, kind, tmp_path):
+def test_loss_module_separates_results_of_several_sets(verb, kind, tmp_path):
     """Lightning would add what is logged at the end of the epoch to the results of every set."""
     stage = "test" if verb == "test" else "val"
     sets = [points(10), points(7, seed=4)]
@@ -190,7 +190,7 @@ def test_each_of_several_sets_has_its_own_results(verb, kind, tmp_path):
     "metrics",
     [{"loss": MICRO}, MetricCollection({"loss": MICRO}), {"loss": lambda logits, labels: 1.0}],
 )
-def test_a_metric_named_loss_is_refused(metrics):
+def test_loss_module_refuses_a_metric_named_loss(metrics):
     """It would be logged as val_loss, or train_loss, which checkpoints and early stopping watch."""
     for argument in ("metrics", "train_metrics"):
         with pytest.raises(ValueError, match="'loss'"):
@@ -254,7 +254,7 @@ class LogitsOnly(nn.Module):
 
 
 @pytest.mark.parametrize("verb", ["fit", "validate"])
-def test_a_forgotten_loss_function_is_named_for_batches_with_names(verb):
+def test_loss_module_names_a_missing_loss_function_for_dict_batches(verb):
     with pytest.raises(TypeError, match=r"does not accept \(x, labels\).*pass a `loss_fn`"):
         getattr(make_trainer(), verb)(LossModule(LogitsOnly()), loader())
 
@@ -285,7 +285,7 @@ def test_names_in_logs_with_another_separator(tmp_path):
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_the_loss_of_an_epoch_is_a_mean_over_its_samples(accumulated):
+def test_loss_module_epoch_loss_is_a_mean_over_samples(accumulated):
     """The last batch has two samples; without a step of the optimizer the mean is the loss of
     all.
     """

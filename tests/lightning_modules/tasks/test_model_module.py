@@ -47,7 +47,7 @@ class TestForms:
         make_trainer().validate(module, loader(), verbose=False)
         assert module.model is made, "and once only"
 
-    def test_no_model(self):
+    def test_model_module_without_a_model(self):
         with pytest.raises(TypeError, match=r"`model` is .*dict"):
             LossModule({"class": "Net"})
         with pytest.raises(TypeError, match="returned a int"):
@@ -70,7 +70,7 @@ class TestForms:
 
 
 class TestCheckpoints:
-    def test_a_described_model_needs_nothing_but_the_file(self, tmp_path):
+    def test_model_module_described_model_needs_only_the_file(self, tmp_path):
         optimizer = OptimizerConfig(name="adamw_torch", learning_rate=0.1)
         schedule = ScheduleConfig(name="cosine", kwargs={"num_cycles": 1})
         module = LossModule(DESCRIBED, optimizer=optimizer, schedule=schedule, label_smoothing=0.1)
@@ -83,7 +83,7 @@ class TestCheckpoints:
         assert (loaded.label_smoothing, dict(loaded.hparams)) == (0.1, dict(module.hparams))
 
     @pytest.mark.parametrize("source", [Net, lambda: seeded(Net)], ids=["object", "function"])
-    def test_any_other_model_is_passed_once_more(self, tmp_path, source):
+    def test_model_module_needs_other_models_again_on_loading(self, tmp_path, source):
         module = LossModule(source() if source is Net else source, optimizer={"learning_rate": 0.1})
         path = saved(module, tmp_path)
         torch.load(path, weights_only=True)
@@ -93,7 +93,7 @@ class TestCheckpoints:
         with pytest.raises(TypeError, match=r"LossModule.load_from_checkpoint\(path, model=...\)"):
             LossModule.load_from_checkpoint(path)
 
-    def test_a_subclass_with_arguments_of_its_own(self, tmp_path):
+    def test_model_module_subclass_with_own_arguments(self, tmp_path):
         """`save_hyperparameters()` notes them, and a config among them is written down in plain
         values.
         """
@@ -137,13 +137,13 @@ class TestPretrained:
         described.configure_model()
         assert same_weights(described.model, module.model)
 
-    def test_any_other_model_is_saved_as_a_file_of_weights(self, tmp_path):
+    def test_model_module_saves_other_models_as_weights(self, tmp_path):
         module = LossModule(seeded(Net))
         module.save_pretrained(tmp_path / "new" / "folder")
         weights = load_file(tmp_path / "new" / "folder" / "model.safetensors")
         torch.testing.assert_close(weights, dict(module.model.state_dict()), rtol=0, atol=0)
 
-    def test_the_cache_is_off_in_a_training(self):
+    def test_model_module_disables_the_cache_in_training(self):
         """As under the Trainer API; and on again after it."""
         model, seen = seeded(Net), []
 

@@ -339,7 +339,7 @@ def test_resuming_callback_of_every_trainer(monkeypatch):
     assert callbacks() == []
 
 
-def test_resuming_callback_that_is_there_twice(tmp_path):
+def test_resuming_callback_added_twice(tmp_path):
     """The user may add one, too."""
     saving = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1)
     whole = fitted(OfOne(), loader_of(Noisy()), [saving, ResumingCallback()])[0]

@@ -145,7 +145,7 @@ class TestEveryCheckpoint:
             ),
         ],
     )
-    def test_of_lightnings_callback(self, tmp_path, case, data):
+    def test_resuming_lightning_callbacks(self, tmp_path, case, data):
         """Weights, steps, the order of the data and what is drawn for it, learning rates,
         validations.
 
@@ -182,7 +182,7 @@ class TestEveryCheckpoint:
         limits = {"max_steps": 22, "max_epochs": -1}
         assert differences(tmp_path, saving, module=Following, **limits)[0] == {}
 
-    def test_of_data_that_is_read_by_a_worker_which_is_kept(self, tmp_path, caplog):
+    def test_resuming_data_of_a_persistent_worker(self, tmp_path, caplog):
         """Its generators go on, too; with validations, whose workers begin anew, there is a
         warning.
         """
@@ -202,7 +202,7 @@ class TestEveryCheckpoint:
         )
 
     @pytest.mark.parametrize("num_workers", [0, 2])
-    def test_of_dataset_collator_and_sampler_with_states(self, tmp_path, num_workers):
+    def test_resuming_dataset_collator_and_sampler_states(self, tmp_path, num_workers):
         """Attributes `generator`, one of them made late, and a `state_dict`; in the process and
         in workers.
         """
@@ -213,7 +213,7 @@ class TestEveryCheckpoint:
         options = {"limit_val_batches": 0, "collates": LateDraws}
         assert differences(tmp_path, saving, Counting, workers=reading, **options) == ({}, 3)
 
-    def test_of_modules_that_have_generators(self, tmp_path):
+    def test_resuming_modules_with_generators(self, tmp_path):
         """Saved in mid-epoch, and in a validation that draws from them."""
 
         class Drawing(Plain):
@@ -250,7 +250,7 @@ class TestEveryCheckpoint:
             assert same_weights(whole, fitted(Noisy, Plain(), [], file, **options)[0])
 
     @pytest.mark.parametrize("options", [{"max_steps": 8}, {"max_epochs": 1}])
-    def test_of_a_training_that_was_to_be_shorter(self, tmp_path, options):
+    def test_resuming_a_training_that_becomes_longer(self, tmp_path, options):
         """Its end may lie in the middle of an epoch, which is then trained to its end."""
         whole = fitted(Noisy, Plain(), [])[0]
         for hook in ("train_epoch_end", "train_end"):

@@ -42,7 +42,7 @@ def loaders_of(form):
 
 @pytest.mark.parametrize("form", ["dict", "list"])
 @pytest.mark.parametrize("accumulated", [1, 2, 3])
-def test_a_step_is_that_of_one_batch(form, accumulated):
+def test_several_training_sets_make_one_step(form, accumulated):
     """Each label that counts weighs the same; a part without one changes nothing."""
     options = {"accumulate_grad_batches": accumulated}
     found = fitted(loaders_of(form), **options)
@@ -67,7 +67,7 @@ def test_models_that_return_their_loss():
 
 
 @pytest.mark.parametrize("form", ["dict", "list"])
-def test_each_training_set_logs_its_loss_and_metrics(form):
+def test_several_training_sets_log_loss_and_metrics(form):
     metrics = {"right": MulticlassAccuracy(3, average="micro", ignore_index=-100)}
     trainer = fitted(
         loaders_of(form), make_module(train_metrics=metrics, log_separator="/"), max_epochs=1
@@ -98,7 +98,7 @@ class Weighted(LossModule):
         return near + 0.0 * far
 
 
-def test_an_override_weighs_the_sets():
+def test_several_training_sets_with_an_override_of_the_loss():
     trainer = fitted(loaders_of("dict"), make_module(Weighted))
     alone = fitted(DataLoader(NEAR, batch_size=2))
     assert set(trainer.callback_metrics) == {"train_loss"}

@@ -80,7 +80,7 @@ class TestCausal:
 
 
 class TestSequences:
-    def test_the_number_of_classes_out_of_the_config(self):
+    def test_task_module_number_of_classes_from_the_config(self):
         model = seeded(Net)
         model.config = SimpleNamespace(num_labels=3)
         assert "val_accuracy" in validated(SequenceClassificationModule(model), points(8))
@@ -98,7 +98,7 @@ class TestSequences:
         expected = pytest.approx(sum(error) / 10, rel=1e-5)
         assert (found["val_mse"], found["val_loss"]) == (expected, expected)
 
-    def test_several_labels(self):
+    def test_task_module_with_several_labels(self):
         items = [{"x": item["x"], "labels": (item["x"][:3] > 0).float()} for item in points(10)]
         module = SequenceClassificationModule(
             seeded(
@@ -206,7 +206,7 @@ class TestSeq2Seq:
         assert trainer.callback_metrics["train_MulticlassAccuracy"] > 0.9
         assert len(module.model.calls) == 10 * 2
 
-    def test_a_model_of_the_library(self, tmp_path):
+    def test_task_module_with_a_transformers_model(self, tmp_path):
         """A real one: validation generates, with the settings of the module."""
         transformers = pytest.importorskip("transformers")
         sizes = {

@@ -97,7 +97,7 @@ CASES = {
 
 @pytest.mark.parametrize("through", ["loader", "lists", "data module"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_lightning_users_begin_with_runs(name, through):
+def test_tuple_batches_first_example_of_lightning_runs(name, through):
     """Training, validation, test and predictions, with metrics; the loss of what is learned
     becomes smaller.
     """
@@ -274,12 +274,12 @@ def test_accumulated_batches_make_the_step_of_one_batch(name):
         (nn.MSELoss(reduction="sum"), torch.zeros(3, 2), None),
     ],
 )
-def test_what_a_loss_is_the_mean_of(loss_fn, labels, counted):
+def test_tuple_batches_loss_is_weighted_by_its_targets(loss_fn, labels, counted):
     found = count_targets(loss_fn, labels, torch.device("cpu"))
     assert (None if found is None else int(found)) == counted
 
 
-def test_a_tuple_trains_as_a_mapping_does_to_the_last_bit():
+def test_tuple_batches_equal_mappings_bit_for_bit():
     """With dropout and the order of the Trainer API."""
     samples = [{"input": x, "labels": y} for x, y in zip(ROWS, CLASSES, strict=True)]
     trained = []
@@ -293,7 +293,7 @@ def test_a_tuple_trains_as_a_mapping_does_to_the_last_bit():
     assert same_weights(*trained)
 
 
-def test_a_described_loss_function_is_in_the_checkpoint_and_a_weight_of_classes_moves_with_the_module(
+def test_tuple_batches_described_loss_function_is_saved_and_moves(
     tmp_path,
 ):
     description = {
@@ -317,13 +317,13 @@ def test_tuples_are_cut_where_processes_repeat_samples():
     assert (nested[0]["x"].shape, nested[1], nested[2].ndim) == ((2, 3), ["a", "b"], 0)
 
 
-def test_a_model_without_a_loss_is_told_of_loss_fn():
+def test_tuple_batches_model_without_a_loss_suggests_loss_fn():
     loader = DataLoader(TensorDataset(ROWS, ROWS), batch_size=4)
     with pytest.raises(ValueError, match=r"Tensor \(4, 4\), Tensor \(4, 4\).*`loss_fn`"):
         make_trainer(max_epochs=1).fit(LossModule(TwoInputs()), loader)
 
 
-def test_a_model_that_does_not_take_the_labels_is_told_of_loss_fn():
+def test_tuple_batches_model_without_labels_argument_suggests_loss_fn():
     """An error inside of a model that takes them stays as it is."""
     loader = DataLoader(TensorDataset(ROWS, CLASSES), batch_size=4)
     with pytest.raises(TypeError, match=r"Sequential.forward\(input\).*`loss_fn`"):
@@ -350,6 +350,6 @@ def test_a_model_that_does_not_take_the_labels_is_told_of_loss_fn():
         ),
     ],
 )
-def test_what_is_no_loss_function_is_refused(arguments, kind, message):
+def test_loss_fn_that_is_not_a_function_is_refused(arguments, kind, message):
     with pytest.raises(kind, match=message):
         LossModule(network(), **arguments)

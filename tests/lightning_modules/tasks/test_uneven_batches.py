@@ -22,7 +22,7 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize("processes", [1, 2, 3])
 @pytest.mark.parametrize("kind", [list, Stream])
 @pytest.mark.parametrize("read_ahead", [False, True])
-def test_each_sample_once(count, processes, kind, read_ahead):
+def test_uneven_batches_evaluate_each_sample_once(count, processes, kind, read_ahead):
     found = []
     for rank in range(processes):
         dataset = kind([{"x": torch.tensor(float(index))} for index in range(count)])
@@ -37,6 +37,6 @@ def test_each_sample_once(count, processes, kind, read_ahead):
     assert sorted(found) == list(range(count))
 
 
-def test_other_loaders_are_left_alone():
+def test_uneven_batches_leave_other_loaders_alone():
     batch = {"x": torch.zeros(4)}
     assert count_unrepeated_samples(torch.utils.data.DataLoader([1]), batch, 0, 0, 2) is None

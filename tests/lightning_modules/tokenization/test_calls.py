@@ -113,7 +113,7 @@ def test_absent_methods_of_an_encoding_name_what_to_install(name):
         getattr(mine, name)
 
 
-def test_a_text_that_is_too_long_is_warned_of_once(caplog):
+def test_tokenizer_warns_once_of_a_long_text(caplog):
     mine, _ = both("WordLevel", model_max_length=3)
     mine("a b c d", max_length=2, truncation=True)
     mine("a b c d", verbose=False)
@@ -124,7 +124,7 @@ def test_a_text_that_is_too_long_is_warned_of_once(caplog):
     assert mine.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"]
 
 
-def test_an_unknown_argument_is_warned_of(caplog):
+def test_tokenizer_warns_of_an_unknown_argument(caplog):
     mine, _ = both("WordLevel")
     mine("a", trunkation=True)
     assert (
@@ -166,7 +166,7 @@ def test_wrong_calls_are_explained(given, asked, error, message):
         mine(*given, **asked)
 
 
-def test_a_tokenizer_without_pad_token():
+def test_tokenizer_without_pad_token():
     mine = PreTrainedTokenizerFast(tokenizer_object=backend("WordLevel"))
     for call in (lambda: mine(["a"], padding=True), lambda: mine.pad([{"input_ids": [1]}])):
         with pytest.raises(ValueError, match="needs a pad token"):
@@ -202,7 +202,7 @@ def test_wrong_tokens_and_settings_are_explained():
             PreTrainedTokenizerFast(**{"tokenizer_object": backend("WordLevel"), **options})
 
 
-def test_a_subclass_with_names_of_its_own():
+def test_tokenizer_subclass_with_own_input_names():
     class Mine(PreTrainedTokenizerFast):
         model_input_names = ["ids", "attention_mask"]
         padding_side = "left"

@@ -70,7 +70,7 @@ def _rows(masks):
     return masks if masks and isinstance(masks[0], list) else [masks]
 
 
-def test_an_answer_at_the_very_beginning_is_masked(pair):
+def test_chat_answer_at_the_start_is_masked(pair):
     """In 5.3.0 it is not; later versions (5.23) do."""
     given, asked = [{"role": "assistant", "content": "yes"}], {"return_assistant_tokens_mask": True}
     mine, theirs = (
@@ -110,14 +110,14 @@ def test_which_of_several_templates(pair):
         "{{ raise_exception.__globals__.x }}",
     ],
 )
-def test_nothing_gets_out_of_the_sandbox(pair, template):
+def test_chat_sandbox_cannot_be_left(pair, template):
     messages = [{"role": "user", "content": "a"}]
     with pytest.raises(jinja2.exceptions.SecurityError):
         pair[0].apply_chat_template(messages, chat_template=template, tokenize=False)
     assert messages == [{"role": "user", "content": "a"}]
 
 
-def test_what_templates_can_call(pair):
+def test_chat_template_functions(pair):
     mine, theirs = (
         made.apply_chat_template(
             [{}], chat_template="{{ strftime_now('%Y-%m') }} {{ 'é<' | tojson }}", tokenize=False

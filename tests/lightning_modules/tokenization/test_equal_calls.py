@@ -108,7 +108,7 @@ def assert_same_places(mine, theirs):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_way_back_equals_the_reference(kind):
+def test_tokenizer_decoding_equals_the_reference(kind):
     draw = random.Random(kind)
     # later versions leave byte pairs as they are, with a warning
     cleans = not LATER or "BPE" not in written(kind)
@@ -224,7 +224,7 @@ SPECIAL_TOKENS_ATTRIBUTES cls_token
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_vocabulary_equals_the_reference(kind):
+def test_tokenizer_vocabulary_equals_the_reference(kind):
     mine, theirs = both(kind)
     counts = []
     for made in (mine, theirs):

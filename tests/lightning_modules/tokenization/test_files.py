@@ -51,7 +51,7 @@ def dressed(made):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_both_write_is_the_same_and_read_by_both(kind, tmp_path):
+def test_tokenizer_files_are_exchanged_with_the_reference(kind, tmp_path):
     options = {"padding_side": "left", "model_max_length": 50, "image_token": "<image>"}
     mine, theirs = (dressed(made) for made in both(kind, **options))
     asked = {"padding": True, "max_length": 5, "truncation": True}
@@ -156,7 +156,7 @@ FOLDERS = {
     ids=str,
 )
 @pytest.mark.parametrize("name", FOLDERS)
-def test_folders_of_other_versions_mean_what_they_mean_to_the_reference(tmp_path, name, given):
+def test_tokenizer_folders_of_other_versions_equal_the_reference(tmp_path, name, given):
     folder = folder_of(tmp_path, **FOLDERS[name])
     mine = PreTrainedTokenizerFast.from_pretrained(folder, **given)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folder, **given)
@@ -184,7 +184,7 @@ def test_special_tokens_of_an_older_map_are_special(tmp_path):
         assert made.decode(made("a <x> b")["input_ids"], skip_special_tokens=True) == text
 
 
-def test_a_file_alone(tmp_path):
+def test_tokenizer_from_a_single_file(tmp_path):
     path = folder_of(tmp_path) / "tokenizer.json"
     assert_equal_tokenizers(
         PreTrainedTokenizerFast.from_pretrained(path, pad_token="[PAD]"),
@@ -239,7 +239,7 @@ BERT = {
     [BERT, {"config": BERT["config"]}, {"tokenizer_config": BERT["tokenizer_config"]}],
     ids=lambda files: " and ".join(files),
 )
-def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
+def test_tokenizer_older_folder_leaves_the_choice_to_the_class(tmp_path, files):
     """Pad and mask tokens, and token types, come from the class, as in the reference."""
     folder = folder_of(tmp_path, **files)
     if "tokenizer_config" not in files:
@@ -260,7 +260,7 @@ def test_an_older_folder_leaves_it_to_the_class(tmp_path, files):
     assert "token_type_ids" in PreTrainedTokenizerFast.from_pretrained(tmp_path / "again")("a")
 
 
-def test_what_classes_take_for_granted_is_what_they_do():
+def test_tokenizer_class_defaults_equal_the_reference():
     """The table, against the classes of the reference."""
     import inspect
 
@@ -294,7 +294,7 @@ def test_what_classes_take_for_granted_is_what_they_do():
         ), model
 
 
-def test_a_class_of_its_own_is_not_run(tmp_path, caplog):
+def test_tokenizer_custom_class_is_not_run(tmp_path, caplog):
     folder = folder_of(
         tmp_path, tokenizer_config={"auto_map": {"AutoTokenizer": ["code.Tok", None]}}
     )

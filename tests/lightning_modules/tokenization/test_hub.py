@@ -51,7 +51,7 @@ def test_from_the_hub_then_from_the_cache(hub, tmp_path, monkeypatch):
     assert len(hub.requests) == before
 
 
-def test_without_the_hub_the_cache_is_used(hub, tmp_path):
+def test_tokenizer_without_the_hub_uses_the_cache(hub, tmp_path):
     mine = fill(hub, tmp_path / "folder")
     PreTrainedTokenizerFast.from_pretrained(NAME)
     hub.refuse(".*", 503)

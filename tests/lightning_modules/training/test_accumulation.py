@@ -56,7 +56,7 @@ def test_windows_hold_all_batches_in_order(count, accumulation):
     assert len(windows) == len(seen)
 
 
-def test_nothing_is_read_before_the_first_window_is_asked_for():
+def test_window_loader_reads_nothing_before_the_first_window():
     """Also the epoch is not set: making an iterator must not move a generator."""
     loader, moments = Recorded(6), []
     windows = make(loader)
@@ -112,7 +112,7 @@ def test_stop_ends_the_epoch_after_the_current_window():
     assert len(list(windows)) == 4, "the next epoch is not stopped"
 
 
-def test_a_state_of_another_kind_of_loader_is_not_used():
+def test_window_loader_ignores_the_state_of_another_loader():
     """The loader was replaced in the meantime: the position is counted."""
     for state in ({"handed_out": 3}, {"at": 3}):
         windows = make(Recorded(10))

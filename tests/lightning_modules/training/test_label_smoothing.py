@@ -46,7 +46,7 @@ def test_loss_equals_reference(epsilon, shift, dtype, last):
     assert torch.equal(gradient, expected_gradient)
 
 
-def test_all_forms_of_output():
+def test_label_smoothing_of_all_output_forms():
     """A dict, a model output, a tuple and an object with `.logits` give the same."""
     logits, labels = sample()
     expected = ReferenceSmoother()({"logits": logits}, labels)

@@ -68,7 +68,7 @@ def test_sum_equals_reference(count, skip):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 @pytest.mark.parametrize("skip", [False, True])
-def test_other_precisions_equal_reference(dtype, skip):
+def test_loss_meter_other_precisions_equal_the_reference(dtype, skip):
     losses = random_losses(2000, dtype=dtype)
     assert all(same(ours, theirs) for ours, theirs in compare(losses, skip, take_after=(100, 1500)))
 
@@ -76,7 +76,7 @@ def test_other_precisions_equal_reference(dtype, skip):
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_not_finite_losses_equal_reference(bad, skip, micro_batches):
+def test_loss_meter_nan_losses_equal_the_reference(bad, skip, micro_batches):
     """At the start, in a row, over a boundary of chunks, and just before and after a log."""
     losses = random_losses(2100)
     for index in (0, 1, 50, 51, 52, 99, 100, 1023, 1024, 1800):
@@ -107,7 +107,7 @@ def test_adding_never_waits_for_the_device():
     assert counter.count == 0
 
 
-def test_a_step_with_several_micro_batches_that_are_not_finite_counts_once():
+def test_loss_meter_counts_a_step_of_several_nan_losses_once():
     meter = LossMeter(skip_not_finite=True)
     for step, loss in [(0, 1.0), (0, NAN), (1, NAN), (1, INF), (2, 1.0), (2, 1.0), (3, NAN)]:
         meter.add(torch.tensor(loss), step)
@@ -119,7 +119,7 @@ def test_a_step_with_several_micro_batches_that_are_not_finite_counts_once():
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("saved_after", [0, 1, 7, 1024, 1500])
-def test_a_state_goes_on_to_the_same_sums(skip, saved_after):
+def test_loss_meter_state_resumes_the_same_sums(skip, saved_after):
     """With losses that are not finite before and after it, in half precision too."""
     losses = [
         *random_losses(1500),

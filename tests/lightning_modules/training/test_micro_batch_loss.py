@@ -23,30 +23,30 @@ def a_loss():
     return weight, weight * 8
 
 
-def test_a_mean_is_divided():
+def test_micro_batch_loss_divides_a_mean():
     assert micro_batch().weigh_in_step(torch.tensor(8.0)) == 2
 
 
-def test_a_loss_computed_from_the_items_stays_as_it_is():
+def test_micro_batch_loss_keeps_a_loss_computed_from_items():
     made = micro_batch()
     loss = torch.tensor(24.0) / made.items
     assert made.weigh_in_step(loss) is loss
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])
-def test_a_declaration_overrules_what_was_noted(is_scaled):
+def test_micro_batch_loss_declaration_overrides_what_was_noted(is_scaled):
     made = micro_batch(is_scaled=is_scaled)
     loss = torch.tensor(96.0) / made.items if not is_scaled else torch.tensor(8.0)
     assert made.weigh_in_step(loss) == (8 if is_scaled else 2)
 
 
-def test_the_backward_pass_does_not_divide_again():
+def test_micro_batch_loss_backward_does_not_divide_again():
     made = micro_batch()
     weighed = made.weigh_in_step(torch.tensor(8.0))
     assert made.weigh(weighed) is weighed
 
 
-def test_a_further_loss_of_the_micro_batch_is_divided_too():
+def test_micro_batch_loss_divides_a_further_loss():
     """As in adversarial training after `super().training_step(...)`."""
     made = micro_batch()
     made.weigh_in_step(torch.tensor(8.0))
@@ -54,34 +54,34 @@ def test_a_further_loss_of_the_micro_batch_is_divided_too():
 
 
 @pytest.mark.parametrize("divides", [lambda loss: loss / 4, lambda loss: loss.div_(4)])
-def test_a_loss_that_the_override_has_divided_stays_as_it_is(divides):
+def test_micro_batch_loss_keeps_a_loss_divided_by_the_override(divides):
     _, loss = a_loss()
     divided = divides(loss)
     assert micro_batch(may_be_divided=True).weigh(divided) is divided
 
 
-def test_a_division_in_code_that_does_not_know_of_accumulation_is_part_of_the_loss():
+def test_micro_batch_loss_keeps_a_division_unrelated_to_accumulation():
     """Negative control: the mean of four terms, in a step of four micro-batches."""
     _, loss = a_loss()
     assert micro_batch().weigh(loss / 4) == 1
 
 
 @pytest.mark.parametrize(("returned", "logged"), [(8.0, 2.0), (2.0, 2.0), (5.0, 1.25)])
-def test_what_an_override_returns_is_logged_as_a_part_of_the_step(returned, logged):
+def test_micro_batch_loss_logs_what_an_override_returns(returned, logged):
     """The loss of its backward pass; that loss divided by the micro-batches; another value."""
     made = micro_batch()
     made.weigh(torch.tensor(8.0))
     assert made.to_log(torch.tensor(returned)) == logged
 
 
-def test_a_backward_pass_of_an_override_is_weighed():
+def test_micro_batch_loss_weighs_a_backward_pass_of_an_override():
     weight, loss = a_loss()
     with WeighsBackward(micro_batch()):
         loss.backward()
     assert weight.grad == 2
 
 
-def test_a_backward_pass_of_the_accelerator_is_not_weighed_again():
+def test_micro_batch_loss_does_not_weigh_the_accelerator_again():
     weight, loss = a_loss()
     made = micro_batch()
     made.is_weighed_by_trainer = True
@@ -90,7 +90,7 @@ def test_a_backward_pass_of_the_accelerator_is_not_weighed_again():
     assert weight.grad == 8
 
 
-def test_a_mean_over_no_items_counts_nothing():
+def test_micro_batch_loss_mean_over_no_items_counts_nothing():
     """Cross entropy over labels that are all -100 is NaN; its gradient is zero."""
     logits = torch.zeros(2, 3, requires_grad=True)
     loss = torch.nn.functional.cross_entropy(logits, torch.tensor([-100, -100]))
@@ -102,7 +102,7 @@ def test_a_mean_over_no_items_counts_nothing():
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-def test_a_divided_loss_has_its_precision(dtype):
+def test_micro_batch_loss_keeps_its_precision(dtype):
     assert divide_mean(torch.tensor(1.0, dtype=dtype), torch.tensor(3.0)).dtype is dtype
 
 

@@ -37,7 +37,7 @@ NO_USES = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_use_is_noted(name):
+def test_noted_items_note_a_use(name):
     items = NotedItems.of(torch.tensor(6))
     result = USES[name](items)
     assert items.use.noted
@@ -45,13 +45,13 @@ def test_a_use_is_noted(name):
 
 
 @pytest.mark.parametrize("name", NO_USES)
-def test_other_operations_are_no_use(name):
+def test_noted_items_ignore_other_operations(name):
     items = NotedItems.of(torch.tensor(6))
     NO_USES[name](items)
     assert not items.use.noted
 
 
-def test_what_is_computed_is_what_the_plain_number_gives():
+def test_noted_items_compute_as_a_plain_number():
     loss = torch.tensor(7.0, requires_grad=True)
     quotient = loss / NotedItems.of(torch.tensor(6))
     quotient.backward()

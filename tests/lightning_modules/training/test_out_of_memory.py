@@ -28,7 +28,7 @@ def test_real_errors_of_memory_are_recognised():
 
 
 @pytest.mark.usefixtures("_alone")
-def test_a_failure_waits_until_all_processes_are_there():
+def test_out_of_memory_waits_for_all_ranks():
     """Other errors do not, and the next step is a new one."""
     shared = OutOfMemoryConsensus(torch.device("cpu"))
     assert not shared.keeps(ZeroDivisionError())
@@ -41,7 +41,7 @@ def test_a_failure_waits_until_all_processes_are_there():
 
 
 @pytest.mark.usefixtures("_alone")
-def test_a_failure_of_another_process(monkeypatch):
+def test_out_of_memory_of_another_process(monkeypatch):
     def said_elsewhere(flags, op=None):
         flags[0] = 1
 

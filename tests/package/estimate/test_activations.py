@@ -85,7 +85,7 @@ def test_activations_of_llama_with_checkpointing(precision):
     assert forward < activation_bytes(job(precision)) / 3
 
 
-def test_a_layer_of_16_bit_numbers_is_that_of_the_paper():
+def test_estimate_of_a_16_bit_layer_equals_the_paper():
     """Korthikanti et al., equations 2 and 4, without the masks of dropout: 32 s b h, of which 8
     are not split.
     """

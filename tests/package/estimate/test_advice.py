@@ -58,7 +58,7 @@ def test_compare_keeps_the_samples_of_a_step_of_a_tensor_parallel_job():
         assert samples_of(estimates[-1].job) == 6 * accumulation
 
 
-def test_a_model_that_fits_by_tensor_parallelism_only_is_found():
+def test_estimate_advises_tensor_parallelism_when_only_it_fits():
     """Its micro-batch was eight times as large as that of the other strategies."""
     estimates = choose(70e9, 64, 95, sequence=32768)
     recommended = best(estimates)

@@ -103,7 +103,7 @@ def stepped(name, dtype):
 @pytest.mark.filterwarnings("ignore")  # of libraries, about functions of torch that go away
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", [name.value for name in OptimizerNames])
-def test_the_bytes_of_state_are_those_of_the_real_optimizer(name, dtype):
+def test_estimate_of_optimizer_states_equals_the_optimizer(name, dtype):
     """To the byte, but for 8-bit formats: their tables of 256 numbers are shared or not, so 3
     KiB are allowed.
     """

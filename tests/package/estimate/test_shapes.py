@@ -32,7 +32,7 @@ def test_weights_beside_the_configuration_are_counted_without_being_read(tmp_pat
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
-def test_without_weights_those_of_a_decoder_are_assumed(family):
+def test_estimate_without_weights_assumes_a_decoder(family):
     """Exactly, but for biases and position embeddings."""
     sizes = {"vocab_size": 32000, "intermediate_size": 2048, "n_positions": 512}
     config = AutoConfig.for_model(
@@ -54,7 +54,7 @@ def test_damaged_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("parameters", [12_345, 124_000_000, 7 * 10**9, 10**12])
-def test_a_model_of_a_size_has_that_size(parameters):
+def test_estimate_model_of_a_size_has_that_size(parameters):
     shape = model_of_size(parameters)
     assert shape.parameters == parameters
     assert shape.hidden % shape.heads == 0

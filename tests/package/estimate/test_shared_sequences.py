@@ -15,7 +15,7 @@ def shared(**values):
 
 
 @pytest.mark.parametrize("way", ["cp", "sp"])
-def test_a_device_keeps_the_activations_of_its_part(way):
+def test_estimate_of_shared_sequences_counts_activations_of_a_part(way):
     whole, part = shared(), shared(**{way: 4})
     quarter = shared().job.sequence // 4
     alone = estimate(Job(model=MODEL, gpus=8, fsdp="full_shard", sequence=quarter))
@@ -36,7 +36,7 @@ def test_keys_and_values_are_gathered_and_their_gradients_scattered(checkpointin
     assert sent["reduce-scatter", "their gradients"] == MODEL.layers * of_layer
 
 
-def test_a_sequence_is_padded_to_twice_its_parts():
+def test_estimate_pads_a_sequence_to_twice_its_parts():
     job = Job(model=MODEL, gpus=8, fsdp="full_shard", sequence=1001, cp=8)
     assert job.part_length == 126
     assert Job(model=MODEL, gpus=8, sequence=1001).part_length == 1001
@@ -52,7 +52,7 @@ def test_a_sequence_is_padded_to_twice_its_parts():
         ({"cp": 2, "attention": "eager"}, "only the attention of torch"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(values, message):
+def test_estimate_refuses_sequences_that_cannot_be_shared(values, message):
     with pytest.raises(ValueError, match=message):
         Job(**{"model": MODEL, "gpus": 8, "fsdp": "full_shard", **values})
 

@@ -22,12 +22,12 @@ def test_parameters_are_those_of_the_reference(name):
     assert found == wanted
 
 
-def test_an_older_version_does_not_count():
+def test_stand_in_older_version_is_not_available():
     assert availability.is_accelerate_available("0.26.0")
     assert not availability.is_accelerate_available(min_version="999.0")
 
 
-def test_a_library_that_is_missing_is_not_available(monkeypatch):
+def test_stand_in_missing_library_is_not_available(monkeypatch):
     monkeypatch.setattr(availability, "is_installed", lambda module: False)
     assert not availability.is_accelerate_available("0.1")
     assert not availability.is_torch_xla_available(check_is_tpu=True)

@@ -50,9 +50,7 @@ print(json.dumps([
 
 
 @pytest.mark.parametrize("library", ["with_library", "without_library"])
-def test_a_script_of_a_keras_model_runs_where_the_reference_is_installed_and_where_it_is_not(
-    library, request, tmp_path
-):
+def test_keras_script_runs_with_and_without_the_reference(library, request, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     python = request.getfixturevalue(library)
     done = forked(
@@ -71,7 +69,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("words", "variable", "backend"), WORDS)
-def test_keras_knows_what_it_computes_in_before_it_is_imported(words, variable, backend, tmp_path):
+def test_keras_backend_is_set_before_import(words, variable, backend, tmp_path):
     """The option goes before the variable, and that before torch; programs that the script
     starts know it too.
     """

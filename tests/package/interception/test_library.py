@@ -42,7 +42,7 @@ def theirs(with_either, tmp_path_factory):
     return said(forked(with_either, "-c", LOOK, modules, cwd=tmp_path_factory.mktemp("look")))
 
 
-def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tmp_path):
+def test_served_modules_have_every_name_once(theirs, with_either, tmp_path):
     """Public or not, defined there or imported; those of the table are ours, and each class is
     one object.
     """
@@ -53,7 +53,7 @@ def test_every_name_of_every_served_module_is_there_once(theirs, with_either, tm
     assert audit == {"missing": [], "wrong": [], "several": []}
 
 
-def test_a_process_that_begins_to_serve_later_freezes_nothing(with_either, tmp_path):
+def test_library_served_later_freezes_nothing(with_either, tmp_path):
     assert said(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "ServedPackage"]
 
 
@@ -69,7 +69,7 @@ print(json.dumps([before, config, IntervalStrategy.__module__]))
 """
 
 
-def test_nothing_is_loaded_before_it_is_asked_for(with_either, tmp_path):
+def test_library_is_loaded_on_demand(with_either, tmp_path):
     before, config, home = said(forked(with_either, "-c", LIGHT, served=True, cwd=tmp_path))
     assert before == config == []
     assert home.startswith("lightrainer.")
@@ -121,9 +121,7 @@ print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, level
 """
 
 
-def test_a_model_of_the_library_trains_to_the_same_loss_and_its_messages_have_the_known_names(
-    with_either, tmp_path
-):
+def test_library_model_trains_to_the_same_loss_with_known_messages(with_either, tmp_path):
     ours = forked(with_either, "-c", TRAINING, served=True, cwd=tmp_path)
     plain = forked(with_either, "-c", TRAINING, cwd=tmp_path)
     (kind, loss, names, levels, after, replaced), theirs = said(ours), said(plain)

@@ -83,14 +83,14 @@ def found(without_library, tmp_path_factory):
 REFUSED_CASES = [(given, {}) for given, _ in REFUSED]
 
 
-def test_each_name_is_tried():
+def test_old_style_names_are_all_tried():
     assert {name for given, _ in HONOURED for name in given} >= OLD_NAMES.keys()
 
 
 @pytest.mark.parametrize(
     "number", range(len(HONOURED)), ids=[" ".join(given) for given, _ in HONOURED]
 )
-def test_what_it_means_today(found, number):
+def test_old_style_arguments_become_new_ones(found, number):
     given, wanted = HONOURED[number]
     values, warned, here = found[f"case {number}"]
     assert values == wanted
@@ -133,11 +133,11 @@ def test_subclasses_of_the_arguments(found):
     assert found["subclasses"] == ["epoch", ["all", []], True, 3]
 
 
-def test_a_command_line_and_a_dict(found):
+def test_old_style_command_line_and_dict(found):
     assert found["command line"] == ["epoch", True, 3, True, 0.25, 4, False, True]
 
 
-def test_the_trainer_and_overrides_with_older_signatures(found):
+def test_old_style_trainer_and_override_signatures(found):
     warned, here, tokenizer, attribute, calls, both, misspelt, seq2seq = found["trainer"]
     assert ["processing_class" in text for text in warned] == [True]
     assert here == [True]

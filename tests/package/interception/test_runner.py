@@ -59,7 +59,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_script_cannot_tell(script, tmp_path, ending):
+def test_runner_is_invisible_to_the_script(script, tmp_path, ending):
     """Output, errors with their traceback, exit code or signal, `__main__`, arguments, folder
     and standard input.
     """
@@ -92,7 +92,7 @@ def test_modules_code_and_the_standard_input(words, tmp_path):
     )
 
 
-def test_the_console_script_and_words_that_are_commands(tmp_path):
+def test_runner_console_script_and_command_words(tmp_path):
     """`lightrainer run plan` runs a script called plan, `lightrainer plan` is the command."""
     (tmp_path / "plan").write_text("import sys; print('the script', sys.argv, sys.flags.optimize)")
     (tmp_path / "other").write_text("import sys; print('the other', sys.argv)")
@@ -116,12 +116,12 @@ def test_the_console_script_and_words_that_are_commands(tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"), [(["run"], "no script"), (["run", "--verbos", "x"], "--verbos")]
 )
-def test_a_wrong_command_line(words, reason, capsys):
+def test_runner_wrong_command_line(words, reason, capsys):
     assert main(words) == 2
     assert reason in capsys.readouterr().err
 
 
-def test_a_python_that_does_not_read_its_environment(tmp_path):
+def test_runner_refuses_a_python_that_ignores_its_environment(tmp_path):
     done = run(sys.executable, "-E", "-m", "lightrainer", "x.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "-E, -I or -S" in done.stderr
@@ -168,7 +168,7 @@ if len(sys.argv) > 2:
 """
 
 
-def test_a_dry_run_prints_the_plan_and_takes_no_step(without_library, tmp_path):
+def test_runner_dry_run_prints_the_plan(without_library, tmp_path):
     (tmp_path / "script.py").write_text(DRY)
     done = run(
         without_library, "-m", "lightrainer", "--dry-run", "script.py", "evaluate", cwd=tmp_path

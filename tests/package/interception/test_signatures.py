@@ -170,7 +170,7 @@ def test_parameters_and_members_are_those_of_the_reference():
     assert sorted(OTHERWISE - found) == []
 
 
-def test_a_parameter_in_another_place_is_found():
+def test_signatures_check_finds_a_moved_parameter():
     """Negative control."""
 
     def theirs(first, second=1, *, third=2):

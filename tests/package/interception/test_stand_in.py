@@ -28,7 +28,7 @@ print(json.dumps([broken, undocumented, own]))
 """
 
 
-def test_every_name_of_the_table_is_there_and_one_object(without_library, tmp_path):
+def test_stand_in_serves_every_name_as_one_object(without_library, tmp_path):
     table = {inside: [*names] for inside, names in STAND_IN.items()}
     assert sum(map(len, table.values())) > 400
     done = forked(
@@ -69,7 +69,7 @@ print(json.dumps([said, probes]))
 """
 
 
-def test_other_names_are_refused_with_a_remedy(without_library, tmp_path):
+def test_stand_in_refuses_other_names_with_a_remedy(without_library, tmp_path):
     refused, probes = said(forked(without_library, "-c", REFUSALS, served=True, cwd=tmp_path))
     assert len(refused) == 4
     for statement, (kind, text, name) in refused.items():

@@ -125,7 +125,7 @@ print(json.dumps([kind, after, again]))
 
 
 @pytest.mark.parametrize("python", ["with_library", "without_library"])
-def test_a_notebook(python, request, tmp_path):
+def test_switch_in_a_notebook(python, request, tmp_path):
     pytest.importorskip("IPython")
     here = {"cwd": tmp_path, "environment": {"IPYTHONDIR": str(tmp_path)}}
     kind, after, again = said(forked(request.getfixturevalue(python), "-c", NOTEBOOK, **here))
@@ -196,7 +196,7 @@ def test_child_processes_of_every_kind_are_served(way, without_library, tmp_path
 NEXT = "import os; os.environ['SEEN'] = os.environ.get('SEEN', '') + 'x'"
 
 
-def test_a_sitecustomize_that_is_there_already_is_run_too(without_library, tmp_path):
+def test_switch_runs_an_existing_sitecustomize(without_library, tmp_path):
     """Once, and under its own name; the start of a process that asks for nothing loads nothing
     of lightrainer.
     """
@@ -216,7 +216,7 @@ def test_a_sitecustomize_that_is_there_already_is_run_too(without_library, tmp_p
     assert ours == []
 
 
-def test_a_python_without_lightrainer_is_not_disturbed(without_library, tmp_path):
+def test_switch_leaves_a_python_without_lightrainer_alone(without_library, tmp_path):
     """Scripts start programs of other environments, which inherit the variables."""
     from lightrainer.interception import environment
 

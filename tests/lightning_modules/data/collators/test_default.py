@@ -201,7 +201,7 @@ def test_padding_with_any_tokenizer():
     ],
     ids=str,
 )
-def test_a_label_with_a_fraction_is_not_cut_off(values):
+def test_default_collator_keeps_label_fractions(values):
     """The first one decides what they are, but for that: the reference makes 1 of 1.7."""
     features = [{"label": value} for value in values]
     batch = ours.default_data_collator(features)["labels"]

@@ -128,7 +128,7 @@ def test_whole_words_of_samples_of_different_lengths(side):
 
 
 @pytest.mark.filterwarnings("ignore:.*DataCollatorForWholeWordMask is deprecated:FutureWarning")
-def test_the_older_class_for_whole_words(tmp_path):
+def test_whole_word_collator_of_older_name(tmp_path):
     words = tokenizer()
     encoded = words(["axy bx c dy", "ayyx b c"], padding=True, return_offsets_mapping=True)
     features = [{name: column[index] for name, column in encoded.items()} for index in range(2)]
@@ -209,7 +209,7 @@ def test_options_that_cannot_be(options):
         reference.DataCollatorForLanguageModeling(tokenizer(), **options)
 
 
-def test_what_a_tokenizer_lacks_is_said():
+def test_masking_names_what_a_tokenizer_lacks():
     with pytest.raises(ValueError, match="needs a mask token"):
         ours.DataCollatorForLanguageModeling(tokenizer(mask_token=None))
     with pytest.raises(ValueError, match="no pad token"):

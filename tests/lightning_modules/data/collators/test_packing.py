@@ -57,7 +57,7 @@ def test_logits_loss_and_gradients_are_those_of_the_documents_alone(name, attent
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_batch_is_rows_of_documents_with_padding_at_their_ends():
+def test_packing_rows_hold_documents_with_padding_at_the_end():
     documents = [[1, 2], [], torch.tensor([3, 4, 5]), [8, 8, 8, 8]]
     features = [{"input_ids": ids} for ids in documents]
     features[2]["labels"] = [6, -100, 7]
@@ -91,7 +91,7 @@ def test_masks_are_of_the_dtype_that_is_asked_for(dtype):
         assert np.array_equal(array["attention_mask"], batch["attention_mask"].numpy())
 
 
-def test_as_few_rows_as_first_fit_needs():
+def test_packing_uses_as_few_rows_as_first_fit():
     rows = DataCollatorWithPacking(16)(DOCUMENTS)["input_ids"]
     assert rows.shape == (3, 16)
     assert (rows > 0).sum() == sum(LENGTHS)

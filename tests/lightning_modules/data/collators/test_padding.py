@@ -142,7 +142,7 @@ def test_flattening_beyond_5_3():
 @pytest.mark.parametrize(
     "name", [name for name in ours.__all__ if name.startswith("DataCollator") and "For" in name]
 )
-def test_each_has_the_arguments_of_the_reference(name):
+def test_padding_arguments_equal_the_reference(name):
     described = [
         {f.name: f.default for f in dataclasses.fields(getattr(module, name))}
         for module in (ours, reference)
@@ -187,7 +187,7 @@ FRACTIONS = {
 
 @pytest.mark.parametrize("kind", ["pt", "np"])
 @pytest.mark.parametrize("name", FRACTIONS)
-def test_an_index_with_a_fraction_is_refused(name, kind):
+def test_padding_refuses_an_index_with_a_fraction(name, kind):
     """Labels of tokens, choices and sequences are indices: 1.7 would become 1."""
     collator, sample = FRACTIONS[name]
     with pytest.raises(ValueError, match=r"whole numbers"):

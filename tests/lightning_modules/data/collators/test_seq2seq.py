@@ -90,7 +90,7 @@ def test_decoder_inputs_come_from_the_model(words, model):
 
 
 @pytest.mark.parametrize("gap", [{}, {"labels": None}], ids=["no column", "None"])
-def test_without_labels_there_are_none(words, model, gap):
+def test_seq2seq_collator_without_labels(words, model, gap):
     features = [{**words("a b"), **gap}, {**words("b"), **gap}]
     batch = DataCollatorForSeq2Seq(words, model=model)(features)
     assert_same(batch, Reference(words, model=model)(features))
@@ -100,7 +100,7 @@ def test_without_labels_there_are_none(words, model, gap):
 @pytest.mark.parametrize("padding", [False, "do_not_pad"])
 # the reference
 @pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy.ndarrays:UserWarning")
-def test_without_padding_labels_must_be_equally_long(words, padding):
+def test_seq2seq_collator_without_padding_needs_equal_labels(words, padding):
     features = [{**words("a b"), "labels": [1, 2]}, {**words("b a"), "labels": [3, 4]}]
     collate = DataCollatorForSeq2Seq(words, padding=padding)
     assert_same(collate(features), Reference(words, padding=padding)(features))
@@ -109,7 +109,7 @@ def test_without_padding_labels_must_be_equally_long(words, padding):
         collate(features)
 
 
-def test_what_does_not_fit_is_named(words):
+def test_seq2seq_collator_names_what_does_not_fit(words):
     features = samples(words)
     del features[2]["labels"]
     with pytest.raises(ValueError, match="Sample 2 of the batch has no 'labels'"):
