@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from configparser import ConfigParser
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from types import NoneType
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from .fields import ARGUMENTS, ArgumentFields
@@ -49,7 +50,8 @@ def apply(args: object, values: object) -> list[str]:
     for name, value in cast_values.items():
         setattr(args, name, value)
 
-    # Some have forms that construction converts. Errors are reported when the training begins.
+    # Convert the values that construction would convert, such as "steps" to an enum member. The
+    # checks when the training begins report what is invalid.
     if isinstance(args, ArgumentFields):
         converted_values, errors = read_fields(args, cast_values)
         for name, value in converted_values.items():
@@ -70,7 +72,7 @@ def cast_to_field(name: str, value: Any, declared: Any, present_value: object) -
     Raises:
         ValueError: It cannot be cast.
     """
-    # Numbers of NumPy and torch.
+    # NumPy and torch scalars become plain numbers.
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         value = value.item()
     if value is None:
@@ -90,15 +92,22 @@ def cast_to_field(name: str, value: Any, declared: Any, present_value: object) -
 
 
 def _types_of(declared: object, present_value: object) -> set[type]:
-    """Return the classes of an annotation, without NoneType and type parameters."""
-    annotations = get_args(declared)
-    if not annotations:
-        annotations = (declared if isinstance(declared, type) else type(present_value),)
+    """Return the classes that an annotation allows, such as `dict` for `dict[str, int] | None`.
+
+    Without an annotation the class of the current value is returned.
+    """
+    if declared is None:
+        annotations = (type(present_value),)
+    elif get_origin(declared) in (Union, UnionType):
+        annotations = get_args(declared)
+    else:
+        annotations = (declared,)
+
     types: set[type] = set()
     for annotation in annotations:
-        kind = get_origin(annotation) or annotation
-        if isinstance(kind, type) and kind is not NoneType:
-            types.add(cast("type", kind))
+        cls = get_origin(annotation) or annotation
+        if isinstance(cls, type) and cls is not NoneType:
+            types.add(cast("type", cls))
     return types
 
 
@@ -120,8 +129,29 @@ def _cast_to_type(value: object, types: set[type]) -> Any:
         return _truth_value(value)
     if not isinstance(value, (str, bool, int, float)):
         return value
-    number = float(value)  # Ray samples integers as floats
-    return number if float in number_types else int(number)
+    return _number(value, allows_fractions=float in number_types)
+
+
+def _number(value: str | float, *, allows_fractions: bool) -> int | float:
+    """Return a value as a float, or as an int where fractions are not allowed.
+
+    Fractions of numbers are cut off, as in the reference: the default space of Ray draws seeds as
+    floats. Integers in text are not read as floats, which cannot hold all digits of a large one.
+
+    Raises:
+        ValueError: it is not a number, or text with a fraction that is not allowed.
+    """
+    if allows_fractions:
+        return float(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
+        return int(value)
+
+    number = float(value)
+    if not math.isfinite(number) or (isinstance(value, str) and not number.is_integer()):
+        raise ValueError("it must be a whole number.")
+    return int(number)
 
 
 def _truth_value(value: object) -> bool:

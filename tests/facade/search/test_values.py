@@ -1,5 +1,6 @@
 """Values of a trial as the arguments hold them, names of trials, spaces in files."""
 
+import dataclasses
 import json
 
 import optuna
@@ -8,7 +9,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from transformers.utils import hp_naming
 
 from helpers.trainer.tiny_trainings import arguments
-from lightrainer.facade import Seq2SeqTrainingArguments
+from lightrainer.facade import Seq2SeqTrainingArguments, TrainingArguments
 from lightrainer.facade.arguments.trial_values import apply, declared_types
 from lightrainer.facade.search.trial_folders import TrialShortNamer
 from lightrainer.tools.sweep.space import read_space
@@ -18,6 +19,8 @@ NAMES = [
     ("num_train_epochs", 3, 3.0),
     ("per_device_train_batch_size", 8.0, 8),
     ("seed", 17.6, 17),  # as Ray draws seeds, and the reference cuts them
+    ("seed", "9007199254740993", 9007199254740993),  # a float cannot hold it
+    ("max_steps", "1e3", 1000),
     ("bf16_full_eval", "False", False),  # the reference holds True
     ("gradient_checkpointing", "True", True),
     ("lr_scheduler_type", "cosine", "cosine"),
@@ -40,6 +43,23 @@ def test_search_values_are_not_set_if_one_is_invalid(tmp_path):
     with pytest.raises(ValueError, match="bf16"):
         apply(args, {"learning_rate": 0.5, "bf16": "perhaps"})
     assert args.learning_rate == 1e-2
+
+
+@pytest.mark.parametrize("value", ["17.6", float("inf"), float("nan")])
+def test_values_without_a_whole_number_are_refused(tmp_path, value):
+    with pytest.raises(ValueError, match=r"seed=.*must be a whole number"):
+        apply(arguments(tmp_path), {"seed": value})
+
+
+@dataclasses.dataclass
+class WithMapping(TrainingArguments):
+    class_weights: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def test_values_in_json_are_read_for_a_mapping_of_a_subclass(tmp_path):
+    args = WithMapping(output_dir=str(tmp_path), use_cpu=True)
+    apply(args, {"class_weights": '{"rare": 2.0}'})
+    assert args.class_weights == {"rare": 2.0}
 
 
 class Namer(TrialShortNamer):
