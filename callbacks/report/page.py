@@ -21,7 +21,7 @@ def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> 
     """Return the report of a run as a single page without external resources.
 
     Args:
-        name: of the run.
+        name: the name of the run.
         state: has the progress and the logged values.
         status: `running`, `finished`, `stopped`, or `evaluated` if nothing was trained.
         picture: the curves as a PNG; empty without curves.
@@ -49,7 +49,8 @@ def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> 
 
 def _table(log_history: list[dict[str, Any]]) -> str:
     """Return the newest entries of the history as a table, the last one first."""
-    # The columns are those of all shown entries, in the order of their first values.
+    # The columns of all shown entries, in the order in which they first appear; a dict is an
+    # ordered set.
     newest_entries = log_history[-_MAX_ROWS:]
     columns = {"step": None}
     for entry in newest_entries:

@@ -47,7 +47,7 @@ _REDUCTIONS = {
 
 
 class DistributedType(str, Enum):
-    """As `accelerate.DistributedType`, whose members equal these: both are strings."""
+    """Kinds of distribution; members equal those of `accelerate.DistributedType`, as strings."""
 
     NO = "NO"
     MULTI_CPU = "MULTI_CPU"
@@ -90,7 +90,7 @@ def fsdp_version(args: TrainingArguments) -> int | None:
 
 
 class Processes:
-    """Members of `accelerate.Accelerator`, and of its `state`, about processes.
+    """Provide what `accelerate.Accelerator` and its `state` tell and do about processes.
 
     Args:
         args: the training arguments.

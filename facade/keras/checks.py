@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_parameters(model: nn.Module, args: Any) -> None:
-    """Check the arguments of a `TFTrainer`.
+    """Check the types of the model and the arguments that are passed to a `TFTrainer`.
 
     Raises:
         TypeError: `model` is not a Keras model, or `args` has another type.
@@ -44,13 +44,13 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
 
     Args:
         data: None is fine.
-        name: of the argument, for messages.
-        args: of the trainer.
+        name: the name of the argument, for error messages.
+        args: the arguments of the trainer.
 
     Raises:
         TypeError: it is not a dataset, or its samples are not pairs of numbers.
         ValueError: it is empty, its length is unknown, or it is unknown which columns are labels.
-        NotImplementedError: arguments that do not go with it.
+        NotImplementedError: an argument cannot be combined with this kind of data.
     """
     if data is None:
         return
@@ -72,19 +72,21 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
         raise ValueError(f"{name} is empty: it has no sample.")
     try:
         PairCollator(args.label_names)([sample])
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
 
 
 def check_steps(trainer: Any, original: type) -> None:
     """Check the overrides of a `TFTrainer` that is about to train.
 
     Args:
-        trainer: of a subclass.
-        original: the class whose methods were overridden.
+        trainer: an instance of a subclass.
+        original: the class whose methods the subclass overrides.
 
     Raises:
-        NotImplementedError: they do not go with the arguments.
+        NotImplementedError: an override cannot be combined with the arguments.
     """
     _warn_of_clipping(trainer.args)
     _warn_of_precision(trainer.model, trainer.args)
@@ -112,9 +114,9 @@ def _warn_of_clipping(args: TFTrainingArguments) -> None:
 
 
 def _warn_of_precision(model: nn.Module, args: TFTrainingArguments) -> None:
-    """Warn of layers of TensorFlow without the mixed precision of the arguments.
+    """Warn if TensorFlow layers do not compute in the mixed precision of the arguments.
 
-    torch casts in the training; in TensorFlow the precision of a layer is set when it is made.
+    torch casts during the training; a TensorFlow layer gets its precision when it is created.
     """
     dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(args.mixed_precision)
     if dtype is None or isinstance(model, nn.Module):
@@ -123,7 +125,7 @@ def _warn_of_precision(model: nn.Module, args: TFTrainingArguments) -> None:
     if any(getattr(layer, "compute_dtype", None) == dtype for layer in layers):
         return
     logger.warning(
-        "%s=True has no effect on layers that were made before. Make them in `with "
+        "%s=True has no effect on layers that exist already. Create them in `with "
         "args.strategy.scope():`.",
         args.mixed_precision,
     )

@@ -45,7 +45,7 @@ class ModelPreparation:
         self._with_liger: weakref.ref[nn.Module] | None = None
         self._with_float8: weakref.ref[nn.Module] | None = None
 
-    def exchange_layers(self) -> None:
+    def replace_layers(self) -> None:
         """Apply Liger kernels and fp8 once to a model, permanently; called before its signature
         is inspected.
         """
@@ -55,24 +55,24 @@ class ModelPreparation:
             apply_liger_kernels(model, args.liger_kernel_config)
             self._with_liger = weakref.ref(model)
         if args.fp8 and not _refers_to(self._with_float8, model):
-            logger.info("fp8: %s linear layers.", len(convert_to_float8(model)))
+            converted_layers = convert_to_float8(model)
+            logger.info("fp8: %s linear layers.", len(converted_layers))
             self._with_float8 = weakref.ref(model)
 
     @contextlib.contextmanager
-    def until_end(self) -> Iterator[None]:
+    def prepared(self) -> Iterator[None]:
         """Prepare the model for the block; temporary hooks are removed at its end."""
         trainer = self.trainer
         args = trainer.args
         model = trainer.model
 
-        # What cannot work, or has no effect.
-        # sharded weights may be half
+        # Refuse float16 weights under fp16; those of a sharded model may be float16.
         if args.mixed_precision == "fp16" and trainer._strategy.sharded_model is None:
             _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
             logger.warning(
-                "torch_empty_cache_steps=%s has no effect here: torch keeps no cache of memory for "
-                "the CPU.",
+                "torch_empty_cache_steps=%s has no effect here: torch has no memory cache for the "
+                "CPU.",
                 args.torch_empty_cache_steps,
             )
 
@@ -81,8 +81,8 @@ class ModelPreparation:
                 at_end.callback(neftune_hook(model, trainer.neftune_noise_alpha).remove)
             if DebugOption.UNDERFLOW_OVERFLOW in (args.debug or ()):
                 at_end.callback(DebugUnderflowOverflow(model).remove)
-            is_asked_for, settings = checkpointing(args)
-            if is_asked_for:
+            is_enabled, settings = checkpointing(args)
+            if is_enabled:
                 at_end.callback(enable_activation_checkpointing(model, **settings))
             self._compile()
             align_special_tokens(model, trainer.processing_class)
@@ -106,16 +106,16 @@ def _refers_to(reference: weakref.ref[nn.Module] | None, model: nn.Module) -> bo
 
 
 def _require_scalable_weights(model: nn.Module) -> None:
-    trained = 0
+    trainable = 0
     half = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            trained += 1
+            trainable += 1
             if parameter.dtype is torch.float16:
                 half.append(name)
     if half:
         raise ValueError(
-            f"fp16=True scales the loss, but {len(half)} of {trained} trained parameters are "
+            f"fp16=True scales the loss, but {len(half)} of {trainable} trainable parameters are "
             f"float16 (the first is {half[0]!r}), and their gradients cannot be unscaled. Call "
             "model.float()."
         )

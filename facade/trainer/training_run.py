@@ -121,7 +121,7 @@ class TrainingRun:
             trainer._renew_model(trial)
             if trial is not None:
                 trainer._object_store.begin_training(trainer._get_output_dir(trial))
-            trainer._model_preparation.exchange_layers()
+            trainer._model_preparation.replace_layers()
             freeze_by_rules(trainer)
             args = trainer.args
             if args.fp16_full_eval or args.bf16_full_eval:
@@ -241,7 +241,7 @@ class TrainingRun:
         try:
             with (
                 trainer._checkpoints.writing_to(trainer._get_output_dir(self.trial)),
-                trainer._model_preparation.until_end(),
+                trainer._model_preparation.prepared(),
                 recording_into(self.losses.recorded),
             ):
                 self._run_lightning(module)

@@ -1,6 +1,6 @@
 """One optimizer per parameter, stepped as soon as its gradient is ready.
 
-So each gradient can be freed at once.
+Each gradient is freed at once, so memory never holds the gradients of all parameters.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class LayerwiseOptimizer(Optimizer):
     As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved and
     loaded.
 
-    The inner optimizers step in every backward pass, as long as this object lives. Its own group
-    has no parameter of the model.
+    The inner optimizers step in every backward pass, as long as this object lives. The parameter
+    group of this object holds a placeholder instead of a parameter of the model.
 
     Args:
         optimizer_dict: the optimizer of each parameter.
-        lr: the learning rate that its own group shows.
+        lr: the learning rate of the group of this object.
     """
 
     def __init__(self, optimizer_dict: Mapping[Tensor, Optimizer], lr: float = 1e-3) -> None:

@@ -73,7 +73,7 @@ def lengths_of(
 
     lengths = Lengths(padding_strategy, truncation_strategy, max_length)
     if max_length is None:
-        lengths = _with_length_of_model(tokenizer, lengths)
+        lengths = _limited_by_model(tokenizer, lengths)
     _check(tokenizer, lengths, pad_to_multiple_of)
     return lengths
 
@@ -94,10 +94,10 @@ def _truncation_strategy(truncation: Any) -> TruncationStrategy:
     return TruncationStrategy(getattr(truncation, "value", truncation))
 
 
-def _with_length_of_model(tokenizer: Any, lengths: Lengths) -> Lengths:
-    """Return the model's length where one is needed.
+def _limited_by_model(tokenizer: Any, lengths: Lengths) -> Lengths:
+    """Return the lengths with the model's maximum length, if padding or truncation needs one.
 
-    For a model without a limit nothing is padded or truncated to it.
+    If the model has no maximum length, padding to it and truncation are disabled.
     """
     padding = lengths.padding
     needs_length = padding == PaddingStrategy.MAX_LENGTH or lengths.truncates

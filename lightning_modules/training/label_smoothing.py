@@ -17,7 +17,7 @@ __all__ = ["LabelSmoother"]
 class LabelSmoother:
     """Compute a cross entropy against labels that are smoothed over all classes.
 
-    As `transformers.trainer_pt_utils.LabelSmoother`, bit for bit.
+    Returns the same bits as `transformers.trainer_pt_utils.LabelSmoother`.
 
     `(1 - epsilon) * nll + epsilon * mean over classes of -log p`, averaged over the labels that
     count: Szegedy et al. (arXiv:1512.00567), section 7.
@@ -43,8 +43,8 @@ class LabelSmoother:
             labels: of shape (...) or (..., 1), int64; never changed.
             shift_labels: compare each position with the label of the next one, as in causal
                 language models.
-            num_items_in_batch: divisor of the sum (as from 5.23 on), by default the labels that
-                count here.
+            num_items_in_batch: divisor of the sum, as in transformers 5.15 and later; by default
+                the number of labels of this batch that count.
         """
         logits = _logits(model_output)
         if shift_labels:
@@ -54,14 +54,14 @@ class LabelSmoother:
         if labels.dim() == negative_log_probs.dim() - 1:
             labels = labels.unsqueeze(-1)
 
-        # Ignored labels are not valid indices; they get any class here and weight 0 below.
+        # -100 is not a valid index: ignored labels read class 0 here, and weigh 0 below.
         ignored = labels.eq(self.ignore_index)
         nll = negative_log_probs.gather(dim=-1, index=labels.clamp(min=0))
 
         # Summed in fp32, since a half precision sum over a vocabulary overflows.
         over_classes = negative_log_probs.sum(dim=-1, keepdim=True, dtype=torch.float32)
 
-        # The mean over the labels that count; of the smoothed part over the classes, too.
+        # The mean over the labels that count; the smoothed part is also a mean over the classes.
         count = _count(num_items_in_batch, ignored)
         classes = negative_log_probs.shape[-1]
         nll_loss = nll.masked_fill(ignored, 0.0).sum() / count
