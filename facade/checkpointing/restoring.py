@@ -221,6 +221,7 @@ class CheckpointRestorer:
         *,
         replaces_weights: bool,
         load_scaler: Callable[[str], None],
+        load_outside_model: Callable[[str], None],
     ) -> None:
         """Load weights and optimizer of the newest checkpoint of this training; collective.
 
@@ -231,6 +232,7 @@ class CheckpointRestorer:
             strategy: loads both.
             replaces_weights: a Lightning callback replaces the weights in checkpoints by its own.
             load_scaler: `Trainer._load_scaler`.
+            load_outside_model: loads trained parameters that are not part of the model.
 
         Raises:
             CheckpointNotFoundError: a machine does not see the checkpoint.
@@ -268,7 +270,7 @@ class CheckpointRestorer:
         for group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         load_scaler(checkpoint)
-        trainer._outside_model.load(checkpoint)
+        load_outside_model(checkpoint)
 
     @property
     def _on_several_machines(self) -> bool:
@@ -370,8 +372,13 @@ class CheckpointRestorer:
             )
         return best is not None
 
-    def load_best(self, strategy: Strategy) -> None:
-        """Load the weights of the best checkpoint; warn if it is missing or damaged."""
+    def load_best(self, strategy: Strategy, load_outside_model: Callable[[str], None]) -> None:
+        """Load the weights of the best checkpoint; warn if it is missing or damaged.
+
+        Args:
+            strategy: loads the weights of the model.
+            load_outside_model: loads trained parameters that are not part of the model.
+        """
         state = self.trainer.state
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
@@ -381,7 +388,7 @@ class CheckpointRestorer:
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.trainer.model, best)
-            self.trainer._outside_model.load(best)
+            load_outside_model(best)
             return
         logger.warning(
             "The best checkpoint %s is missing or damaged, so the last model is kept. With several "

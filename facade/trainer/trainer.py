@@ -1484,7 +1484,7 @@ class Trainer:
 
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""
-        self._restorer.load_best(self._strategy)
+        self._restorer.load_best(self._strategy, self._outside_model.load)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random generators from a checkpoint."""

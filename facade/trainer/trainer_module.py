@@ -485,6 +485,7 @@ class TrainerModule(EvaluationModule):
             trainer._strategy,
             replaces_weights=trainer._lightning_callback_states.weights(self.run) is not None,
             load_scaler=trainer._load_scaler,
+            load_outside_model=trainer._outside_model.load,
         )
 
     def _log_save_evaluate(self) -> None:
