@@ -132,8 +132,7 @@ class TrainerModule(EvaluationModule):
         handler.train_dataloader = run.windows.loader
         run.start_time = Moment()
         trainer.control = handler.on_train_begin(trainer.args, trainer.state, trainer.control)
-        # A resumed training was evaluated before its first step.
-        if trainer.args.eval_on_start and trainer.state.global_step == 0:
+        if trainer.args.eval_on_start:
             trainer._evaluate(run.trial, run.ignore_keys, skip_scheduler=True)
 
     def on_train_epoch_start(self) -> None:

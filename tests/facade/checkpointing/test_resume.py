@@ -448,14 +448,6 @@ def test_generators_of_the_script_are_restored(tmp_path, part):
         assert resumed.end == whole.end, f"from step {step}"
 
 
-def test_start_is_evaluated_once(tmp_path):
-    """`eval_on_start` evaluates no model that has been trained."""
-    whole = train(tmp_path / "whole", saves=(3,), eval_on_start=True)
-    resumed = train(tmp_path / "resumed", resume=whole.checkpoint(3), eval_on_start=True)
-    assert resumed.end == whole.end
-    assert whole.end["logs"][0]["step"] == 0
-
-
 def test_resume_restored_control_does_not_save_again(tmp_path):
     """A checkpoint made before the evaluation at an epoch's end says `should_save`, for itself."""
     whole = train(tmp_path / "whole", saves=(6,), save_strategy="no")

@@ -246,6 +246,7 @@ SITUATIONS = {
             "metric_for_best_model": "loss",
             "eval_on_start": True,
         },
+        resume=6,
     ),
     "half in evaluation mode": Situation(
         {"eval_strategy": "epoch", "eval_on_start": True}, before=half_in_eval_mode

@@ -460,10 +460,6 @@ PROMISES: dict[str, Promise] = {
     "`torchrun` does not show why": Promise(
         FAILING, others="Processes report errors, whatever the model."
     ),
-    "with `eval_on_start` each resumption": Promise(
-        {"own module": "tests/facade/checkpointing/test_resume.py::test_start_is_evaluated_once"},
-        others="It depends on the step only.",
-    ),
     "two trainings in one `output_dir`": Promise(
         {
             "own module": (
