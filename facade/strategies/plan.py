@@ -44,7 +44,7 @@ class RunPlan:
     """Lightning precision plugin, by its name."""
     default_root_dir: str
     """Default folder of Lightning callbacks."""
-    further: Callable[[], Iterable[Row]] = field(default=tuple, compare=False)
+    rows_of_training: Callable[[], Iterable[Row]] = field(default=tuple, compare=False)
     """Returns rows of the table, about arguments that a training reads at each step, as callbacks
     may change them.
     """
@@ -77,7 +77,7 @@ class RunPlan:
             ("launcher", "Trainer(plugins=)", "FixedRankEnvironment"),
             *self.strategy.rows(),
             ("bf16, fp16", "Trainer(precision=)", self.precision),
-            *self.further(),
+            *self.rows_of_training(),
             ("output_dir", "Trainer(default_root_dir=)", self.default_root_dir),
         ]
 
@@ -145,7 +145,7 @@ def translate(
         strategy=strategy,
         precision=PRECISIONS[args.mixed_precision],
         default_root_dir=str(args.output_dir),
-        further=partial(_further, args),
+        rows_of_training=partial(_rows_of_training, args),
     )
 
 
@@ -167,7 +167,7 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
     )
 
 
-def _further(args: TrainingArguments) -> list[Row]:
+def _rows_of_training(args: TrainingArguments) -> list[Row]:
     """Describe what came from a launcher, the length of a training, clipping, optimizer,
     schedule, and trackers.
     """

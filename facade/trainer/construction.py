@@ -350,10 +350,17 @@ def plan_of(trainer: Trainer) -> RunPlan:
         steps = trainer._fitting.length.max_steps
     plan = translate(trainer.args, find_unused_parameters=finds_unused, model=model, steps=steps)
 
-    def further() -> list[Row]:
-        return [*plan.further(), *describe_groups(trainer)]
+    # The Trainer keeps the plan, so that a reference to it would be a cycle.
+    reference = weakref.ref(trainer)
 
-    return dataclasses.replace(plan, further=further)
+    def rows_of_training() -> list[Row]:
+        rows = list(plan.rows_of_training())
+        trainer_of_plan = reference()
+        if trainer_of_plan is not None:
+            rows += describe_groups(trainer_of_plan)
+        return rows
+
+    return dataclasses.replace(plan, rows_of_training=rows_of_training)
 
 
 def renew_model(trainer: Trainer, trial: Any) -> None:

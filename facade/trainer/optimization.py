@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -19,7 +20,6 @@ from ...lightning_modules.optim import (
     parameter_groups,
     steps_in_backward,
 )
-from ...lightning_modules.optim.by_path import requires_closure
 from ...lightning_modules.optim.muon import matrices, split_groups
 from ...lightning_modules.optim.schedules import get_scheduler
 
@@ -153,9 +153,10 @@ def complete_optimizer(optimizer: torch.optim.Optimizer) -> None:
       torch's.
 
     Raises:
-        ValueError: its steps need a closure.
+        ValueError: it is LBFGS, whose steps compute the loss again.
     """
-    if requires_closure(type(optimizer)):
+    # As in transformers, step() gets None as its closure, which other classes accept.
+    if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             f"The optimizer {type(optimizer).__name__} needs a closure that computes the loss "
             "again, which the Trainer does not pass to step(). Use one whose step() needs no "

@@ -45,7 +45,7 @@ def optimizer_by_path(
             f"optim={path!r} is {optimizer_class!r:.60}, not a subclass of torch.optim.Optimizer, "
             "nor a function. Pass the path of one."
         )
-    if is_class and requires_closure(optimizer_class):
+    if is_class and _requires_closure(optimizer_class):
         raise ValueError(
             f"optim={path!r} needs a closure that computes the loss again, which the Trainer does "
             "not pass. Choose another optimizer."
@@ -76,7 +76,7 @@ def optimizer_by_path(
     return optimizer_class, {"lr": numbers["lr"], **kwargs}
 
 
-def requires_closure(optimizer_class: type[Optimizer]) -> bool:
+def _requires_closure(optimizer_class: type[Optimizer]) -> bool:
     """Return whether each step of an optimizer has to compute the loss again, as of LBFGS."""
     closure = inspect.signature(optimizer_class.step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty

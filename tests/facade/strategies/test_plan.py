@@ -84,7 +84,7 @@ def test_plan_of_one_process_uses_single_device(tmp_path):
 
 OTHER = {"accelerator": "other", "devices": 99, "num_nodes": 98}
 OTHER |= {"strategy": Strategy("Other", {"bucket_cap_mb": 97}), "precision": "other-mixed"}
-OTHER |= {"default_root_dir": "other/folder", "further": lambda: [("other", "row", "92")]}
+OTHER |= {"default_root_dir": "other/folder", "rows_of_training": lambda: [("other", "row", "92")]}
 
 
 @pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(RunPlan)])
