@@ -115,7 +115,7 @@ def _require_scalable_weights(model: nn.Module) -> None:
                 half.append(name)
     if half:
         raise ValueError(
-            f"fp16=True scales the loss, but {len(half)} of {trainable} trainable parameters are "
+            f"fp16=True scales the loss, but {len(half)} of {trainable} trained parameters are "
             f"float16 (the first is {half[0]!r}), and their gradients cannot be unscaled. Call "
             "model.float()."
         )
