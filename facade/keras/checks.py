@@ -21,7 +21,7 @@ from .arguments import TFTrainingArguments
 logger = logging.getLogger(__name__)
 
 
-def check_parameters(model: nn.Module, args: Any) -> None:
+def check_parameters(model: Any, args: Any) -> None:
     """Check the types of the model and the arguments that are passed to a `TFTrainer`.
 
     Raises:
@@ -113,7 +113,7 @@ def _warn_of_clipping(args: TFTrainingArguments) -> None:
         )
 
 
-def _warn_of_precision(model: nn.Module, args: TFTrainingArguments) -> None:
+def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
     """Warn if TensorFlow layers do not compute in the mixed precision of the arguments.
 
     torch casts during the training; a TensorFlow layer gets its precision when it is created.

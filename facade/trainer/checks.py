@@ -105,7 +105,7 @@ def missing_attribute(trainer: Trainer, name: str) -> Any:
 
 
 def check_construction(
-    args: TrainingArguments, parameters: Mapping[str, Any], *, calls_loss_func: bool = True
+    args: Any, parameters: Mapping[str, Any], *, calls_loss_func: bool = True
 ) -> None:
     """Check the parameters of `Trainer.__init__`.
 
@@ -182,7 +182,7 @@ def check_label_names(label_names: list[str], model: nn.Module) -> None:
         )
 
 
-def _check_model(model: nn.Module, model_init: Any) -> None:
+def _check_model(model: object, model_init: Any) -> None:
     if model is None and model_init is None:
         raise MissingModelError(
             "The Trainer needs a model: pass model=..., or model_init=... (it makes one)."

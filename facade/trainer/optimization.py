@@ -145,7 +145,7 @@ class _InnerOptimizer:
         return instance
 
 
-def complete_optimizer(optimizer: torch.optim.Optimizer) -> None:
+def complete_optimizer(optimizer: Any) -> None:
     """Give an optimizer the attributes that scripts and Lightning read, where it lacks them.
 
     - `optimizer`, see `_InnerOptimizer`.

@@ -33,7 +33,9 @@ _PREFIX_OF_PEFT = "base_model.model."
 """Begins the names in files of an adapter that `add_adapter` put into a model."""
 
 
-def load_adapters(model: nn.Module, folder: Path, adapters: Mapping[str, Path]) -> LoadReport:
+def load_adapters(
+    model: nn.Module | WholeModel, folder: Path, adapters: Mapping[str, Path]
+) -> LoadReport:
     """As `Trainer._load_from_checkpoint` for PEFT models, but loads all adapters.
 
     No setting is changed: the active adapters stay active, and trainable ones trainable. An adapter
@@ -291,7 +293,7 @@ def _refuse_finished_prompt(model: nn.Module, adapter: str, folder: Path) -> Non
         )
 
 
-def _ready_to_load(model: nn.Module) -> AbstractContextManager[Any]:
+def _ready_to_load(model: nn.Module | WholeModel) -> AbstractContextManager[Any]:
     if isinstance(model, WholeModel):
         return model.reading_whole()
     return with_peft_names(model)

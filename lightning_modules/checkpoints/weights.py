@@ -175,7 +175,9 @@ def _without_distributed_config(model: nn.Module) -> Generator[None]:
         config.distributed_config = distributed
 
 
-def load_weights(model: nn.Module, folder: StrPath, *, strict: bool = True) -> LoadReport:
+def load_weights(
+    model: nn.Module | WholeModel, folder: StrPath, *, strict: bool = True
+) -> LoadReport:
     """As `Trainer._load_from_checkpoint`, but trained weights that the folder lacks are an error.
 
     Frozen ones, such as a backbone that an override of `_save` leaves out, keep the values that the
@@ -247,7 +249,10 @@ class WeightFiles(NamedTuple):
 
 
 def _load_files(
-    model: nn.Module, folder: Path, files: WeightFiles, require: Callable[[LoadReport], None]
+    model: nn.Module | WholeModel,
+    folder: Path,
+    files: WeightFiles,
+    require: Callable[[LoadReport], None],
 ) -> LoadReport:
     """Load the files.
 
@@ -263,7 +268,7 @@ def _load_files(
     return report
 
 
-def _expected_report(model: nn.Module, files: WeightFiles) -> LoadReport | None:
+def _expected_report(model: nn.Module | WholeModel, files: WeightFiles) -> LoadReport | None:
     """Predict the report of loading from the names in the files.
 
     It is None if a module renames weights or a file has no header of names.
@@ -299,7 +304,7 @@ def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
 
 
-def _trained_by_name(model: nn.Module) -> dict[str, bool]:
+def _trained_by_name(model: nn.Module | WholeModel) -> dict[str, bool]:
     """Return by name whether a weight of the model is trained."""
     is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
     for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
@@ -414,7 +419,9 @@ def whole_files(folder: Path) -> WeightFiles:
     return WeightFiles([file], aliases)
 
 
-def _load_file_by_file(model: nn.Module, folder: Path, files: WeightFiles) -> LoadReport:
+def _load_file_by_file(
+    model: nn.Module | WholeModel, folder: Path, files: WeightFiles
+) -> LoadReport:
     """Load the files one at a time, to keep only one in memory."""
     names_in_model = model.state_dict().keys()
     missing: list[str] | None = None
@@ -465,7 +472,7 @@ def _warn(report: LoadReport, folder: Path) -> None:
         )
 
 
-def may_rename(model: nn.Module) -> bool:
+def may_rename(model: nn.Module | WholeModel) -> bool:
     """Return whether the model's files may use other names than the module.
 
     That is so with mixtures of experts in `transformers` 5.
@@ -474,7 +481,7 @@ def may_rename(model: nn.Module) -> bool:
     return any(cls.__name__ == "PreTrainedModel" for cls in classes)
 
 
-def _module_of(model: nn.Module) -> Any:
+def _module_of(model: nn.Module | WholeModel) -> Any:
     """Return the module of a `WholeModel`, or the model, without wrappers."""
     if isinstance(model, WholeModel):
         return unwrap_model(model.sharded)
@@ -482,7 +489,7 @@ def _module_of(model: nn.Module) -> Any:
 
 
 def _load_through_class(
-    model: nn.Module, folder: Path, require: Callable[[LoadReport], None]
+    model: nn.Module | WholeModel, folder: Path, require: Callable[[LoadReport], None]
 ) -> LoadReport:
     """Load a second model with the class's `from_pretrained`, and copy its weights.
 

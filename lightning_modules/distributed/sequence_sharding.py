@@ -151,8 +151,8 @@ def split_names(inputs: Mapping[str, Any]) -> list[str]:
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
 
 
-def _is_split(tensor: torch.Tensor, length: int) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.ndim >= 2 and tensor.shape[1] == length
+def _is_split(value: object, length: int) -> bool:
+    return isinstance(value, torch.Tensor) and value.ndim >= 2 and value.shape[1] == length
 
 
 def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:

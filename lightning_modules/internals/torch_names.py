@@ -35,7 +35,7 @@ def register_output(kind: type, parts: Callable[[Any], Any], joined: Callable[..
     _pytree.register_pytree_node(kind, parts, joined, serialized_type_name=name)
 
 
-def renames_what_it_loads(model: nn.Module) -> bool:
+def renames_what_it_loads(model: object) -> bool:
     """Return whether a model changes the names of weights while it loads them."""
     if not isinstance(model, nn.Module):
         return False

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import nn
+    pass
 
 
 def losses_and_logits(model: Any, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
@@ -48,7 +48,7 @@ def losses_and_logits(model: Any, features: Any, labels: object, training: bool)
     return losses, logits
 
 
-def compiled_loss(model: nn.Module) -> Any:
+def compiled_loss(model: Any) -> Any:
     """Return the loss that a model was compiled with.
 
     Returns:
@@ -89,7 +89,7 @@ def _parameter_names(call: Any) -> frozenset[str]:
     return frozenset(inspect.signature(call).parameters)
 
 
-def _keras_of(model: nn.Module) -> Any:
+def _keras_of(model: Any) -> Any:
     """Return the package that a model's class comes from: `keras`, or `tf_keras`."""
     packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
     name = next(package for package in packages if package in ("keras", "tf_keras"))

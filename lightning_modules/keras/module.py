@@ -130,7 +130,7 @@ def constrained(model: Any) -> list[Any]:
     return variables
 
 
-def nested_layers(model: nn.Module) -> Iterator[Any]:
+def nested_layers(model: Any) -> Iterator[Any]:
     """Yield the layers of a model, and of the models in it."""
     for layer in getattr(model, "layers", ()):
         yield layer

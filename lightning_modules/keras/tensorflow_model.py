@@ -287,7 +287,7 @@ def _common_weight(weights: Tensor) -> float:
     return first.item()
 
 
-def _check_library(model: nn.Module) -> None:
+def _check_library(model: Any) -> None:
     keras = loaded("keras")
     if is_instance(model, "keras", "Model") and keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -302,7 +302,7 @@ def _check_library(model: nn.Module) -> None:
     import_module("tensorflow")
 
 
-def _variables(model: nn.Module) -> list[Any]:
+def _variables(model: Any) -> list[Any]:
     """Return all variables of a model, except those of metrics, which start from scratch each time.
 
     Keras 2 does not list the states of its random generators, which it has for dropout.
@@ -336,7 +336,7 @@ def _layers_of_keras_2(model: Any) -> list[Any]:
     return layers
 
 
-def _existing_variables(model: nn.Module, name: str) -> list[Any]:
+def _existing_variables(model: Any, name: str) -> list[Any]:
     """Return variables of a model; none before it is built, when models of Keras 2 raise."""
     if not getattr(model, "built", True):
         return []
@@ -355,5 +355,5 @@ def _path(variable: Any) -> str:
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
-def _name(model: nn.Module) -> str:
+def _name(model: Any) -> str:
     return f"The model ({getattr(model, 'name', type(model).__name__)})"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from .module import Compute, KerasModule
 
 
-def wrap_keras_model(model: nn.Module, compute: Compute, *, xla: bool = False) -> KerasModule:
+def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> KerasModule:
     """Put a module around a model.
 
     Args:
