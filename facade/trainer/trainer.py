@@ -844,9 +844,7 @@ class Trainer:
         Raises:
             TypeError: `compute_loss` returned something without a backward pass.
         """
-        split: Callable[[], AbstractContextManager[Any]] = nullcontext
-        if self.args.parallelism_config is not None:
-            split, inputs = self._prepare_context_parallel_inputs(model, inputs)
+        split, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with split():
             model.train()
             if callable(getattr(self.optimizer, "train", None)):
@@ -1103,6 +1101,8 @@ class Trainer:
     def _prepare_context_parallel_inputs(
         self, model: nn.Module, inputs: dict[str, Any]
     ) -> tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]:
+        if self.args.parallelism_config is None:
+            return nullcontext, inputs
         return self._context_parallel.prepare(model, inputs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
