@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -401,10 +402,10 @@ class LightningBridge(Callback):
     def _log(self, logs: dict[str, Any]) -> None:
         """Add logs to the history, and fire `on_log`."""
         logs["epoch"] = self.state.epoch
-        self.state.log_history.append({**logs, "step": self.state.global_step})
-        self.control = self.callback_handler.on_log(
-            self._event_args, self.state, self.control, logs
-        )
+        entry = {**logs, "step": self.state.global_step}
+        self.state.log_history.append(entry)
+        handler = self.callback_handler
+        self.control = handler.on_log(self._event_args, self.state, self.control, logs)
 
     def _fire_unreported_save(self) -> None:
         """Fire `on_save` for a checkpoint that Lightning has written since the last hook."""
@@ -421,10 +422,16 @@ class LightningBridge(Callback):
         """Set the objects that events are called with."""
         self.args.read_from(trainer)
         handler = self.callback_handler
-        handler.model = _model_of(module) if self._model is None else self._model
+
+        handler.model = self._model
+        if handler.model is None:
+            handler.model = _model_of(module)
+
         handler.optimizer = _first_optimizer(trainer)
-        schedules = trainer.lr_scheduler_configs
-        handler.lr_scheduler = schedules[0].scheduler if schedules else None
+        handler.lr_scheduler = None
+        if trainer.lr_scheduler_configs:
+            handler.lr_scheduler = trainer.lr_scheduler_configs[0].scheduler
+
         handler.train_dataloader = trainer.train_dataloader
         handler.eval_dataloader = only_loader(trainer.val_dataloaders)
 
@@ -546,16 +553,21 @@ class LightningBridge(Callback):
         if self._phase.awaits_pre_optimizer_step:
             self._fire("on_pre_optimizer_step")
         if self._phase.awaits_optimizer_step:
-            self._after_optimizer_step(self.callback_handler.optimizer or trainer.optimizers[0])
+            optimizer = self.callback_handler.optimizer
+            if optimizer is None:
+                optimizer = trainer.optimizers[0]
+            self._after_optimizer_step(optimizer)
 
     def _count_step(self, trainer: Trainer, batch_idx: int) -> None:
         """Update step and epoch of the state."""
         state = self.state
         # Lightning counts the steps of each optimizer. The planned number has one step a batch,
         # unless it is `max_steps` of the user.
-        is_first_step = state.global_step == self._phase.first_step
-        counted_steps = trainer.global_step - self._phase.global_step_before_batch
-        if is_first_step and counted_steps > 1 and trainer.max_steps == -1:
+        phase = self._phase
+        is_first_step = state.global_step == phase.first_step
+        counted_steps = trainer.global_step - phase.global_step_before_batch
+        has_no_limit = trainer.max_steps == -1
+        if is_first_step and has_no_limit and counted_steps > 1:
             state.max_steps *= counted_steps
 
         state.global_step = trainer.global_step
@@ -572,7 +584,8 @@ class LightningBridge(Callback):
         self._logs.last_logged_step = self.state.global_step
 
     def _is_log_due(self) -> bool:
-        return self.control.should_log and self.state.global_step > self._logs.last_logged_step
+        is_logged = self.state.global_step <= self._logs.last_logged_step
+        return self.control.should_log and not is_logged
 
     def _mark_metrics_of_last_batch(self, trainer: Trainer) -> None:
         """Record the metrics after the last batch of an epoch.
@@ -635,17 +648,18 @@ class LightningBridge(Callback):
         self._phase.evaluation_start_time = time.perf_counter()
 
     def _update_best_metric(self, metrics: dict[str, float]) -> None:
+        """Store the metric in the state if it is the best so far; NaN never is."""
         value = metrics.get(self.args.metric_for_best_model or "")
-        is_nan = value != value
-        if value is None or is_nan:
+        if value is None or math.isnan(value):
             return
+
         best = self.state.best_metric
-        if best is None:
-            is_better = True
-        elif self.args.greater_is_better:
+        is_better = best is None
+        if best is not None and self.args.greater_is_better:
             is_better = value > best
-        else:
+        elif best is not None:
             is_better = value < best
+
         if is_better:
             self.state.best_metric = value
             self.state.best_global_step = self.state.global_step
@@ -677,9 +691,9 @@ class LightningBridge(Callback):
         Metrics may differ between ranks, unless the module reduces them.
         """
         if trainer.world_size > 1:
-            self.control.should_training_stop = trainer.strategy.reduce_boolean_decision(
-                self.control.should_training_stop, all=False
-            )
+            must_stop = self.control.should_training_stop
+            any_stops = trainer.strategy.reduce_boolean_decision(must_stop, all=False)
+            self.control.should_training_stop = any_stops
 
     def _end_training(self, trainer: Trainer) -> None:
         """Restore module and optimizers, and the settings of the Lightning Trainer."""
@@ -690,7 +704,9 @@ class LightningBridge(Callback):
 
 
 def _first_optimizer(trainer: Trainer) -> Optimizer | None:
-    return trainer.optimizers[0] if trainer.optimizers else None
+    if not trainer.optimizers:
+        return None
+    return trainer.optimizers[0]
 
 
 def _model_of(module: LightningModule) -> nn.Module:
@@ -700,6 +716,8 @@ def _model_of(module: LightningModule) -> nn.Module:
     model = getattr(module, "model", None)
     if not isinstance(model, nn.Module):
         return module
-    ids = {id(parameter) for parameter in model.parameters()}
-    has_all_parameters = all(id(parameter) in ids for parameter in module.parameters())
-    return model if has_all_parameters else module
+
+    parameters_of_model = set(model.parameters())
+    if parameters_of_model.issuperset(module.parameters()):
+        return model
+    return module

@@ -45,8 +45,9 @@ def apply(args: object, values: object) -> list[str]:
     cast_values: dict[str, Any] = {}
     for name, value in cast("Mapping[str, Any]", values).items():
         if _is_argument(args, name):
+            declared_type = declared.get(name)
             present_value = getattr(args, name, None)
-            cast_values[name] = cast_to_field(name, value, declared.get(name), present_value)
+            cast_values[name] = cast_to_field(name, value, declared_type, present_value)
     for name, value in cast_values.items():
         setattr(args, name, value)
 
@@ -73,17 +74,22 @@ def cast_to_field(name: str, value: Any, declared: Any, present_value: object) -
         ValueError: It cannot be cast.
     """
     # NumPy and torch scalars become plain numbers.
-    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
-        value = value.item()
+    if hasattr(value, "item"):
+        dimensions = getattr(value, "ndim", 0)
+        if dimensions == 0:
+            value = value.item()
     if value is None:
         return None
 
     try:
         if isinstance(present_value, Enum) and name not in ARGUMENTS:
             return type(present_value)(value)
+
         types = _types_of(declared, present_value)
-        if name in ARGUMENTS and any(issubclass(kind, Enum) for kind in types):
-            return ARGUMENTS[name].read(name, value)
+        is_enum = any(issubclass(cls, Enum) for cls in types)
+        if is_enum and name in ARGUMENTS:
+            argument = ARGUMENTS[name]
+            return argument.read(name, value)
         return _cast_to_type(value, types)
     except (ValueError, TypeError) as error:
         raise ValueError(
@@ -145,11 +151,17 @@ def _number(value: str | float, *, allows_fractions: bool) -> int | float:
         return float(value)
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, str) and value.strip().lstrip("+-").isdecimal():
-        return int(value)
+
+    # Integers in text.
+    is_text = isinstance(value, str)
+    if isinstance(value, str):
+        digits = value.strip().lstrip("+-")
+        if digits.isdecimal():
+            return int(value)
 
     number = float(value)
-    if not math.isfinite(number) or (isinstance(value, str) and not number.is_integer()):
+    has_fraction = not number.is_integer()
+    if has_fraction and (is_text or not math.isfinite(number)):
         raise ValueError("it must be a whole number.")
     return int(number)
 

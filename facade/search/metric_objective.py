@@ -76,8 +76,10 @@ def objective_names(metrics: Sequence[str], count: int) -> list[str]:
 def describe_goal(directions: Sequence[str], metrics: Sequence[str]) -> str:
     """Describe objectives, such as `maximize accuracy`; see `objective_names`."""
     names = objective_names(metrics, len(directions))
-    pairs = zip(directions, names, strict=True)
-    return ", ".join(f"{direction} {name}" for direction, name in pairs)
+    goals: list[str] = []
+    for direction, name in zip(directions, names, strict=True):
+        goals.append(f"{direction} {name}")
+    return ", ".join(goals)
 
 
 def directions_of(study: Study) -> list[str]:
@@ -147,9 +149,9 @@ def objective_value(
         raise _missing_metric(name, metrics) from error
 
     # A list of one number is as good as the number.
-    is_list = isinstance(result, (list, tuple))
-    values = result if is_list else [result]
-    numbers = [_as_number(value, metrics) for value in values]
+    if not isinstance(result, (list, tuple)):
+        result = [result]
+    numbers = [_as_number(value, metrics) for value in result]
     if len(numbers) != objectives:
         raise ValueError(
             f"compute_objective gives {len(numbers)} values, but direction has {objectives}. "
@@ -191,12 +193,17 @@ def why_unusable(
         directions: `minimize` or `maximize`.
         names: of the objectives, for the reason.
     """
-    numbers = value if isinstance(value, Sequence) else [value]
+    if not isinstance(value, Sequence):
+        value = [value]
+    if names is None:
+        names = ["the objective"] * len(value)
+
     # The first objective that is unusable is the reason.
-    for index, (number, direction) in enumerate(zip(numbers, directions, strict=True)):
-        best_infinity = math.inf if direction == "maximize" else -math.inf
+    for number, direction, name in zip(value, directions, names, strict=True):
+        best_infinity = -math.inf
+        if direction == "maximize":
+            best_infinity = math.inf
         if math.isnan(number) or number == best_infinity:
-            name = names[index] if names else "the objective"
             return f"{name} is {number}"
     return None
 
@@ -205,7 +212,10 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
     """Format metrics for a message."""
     entries = []
     for name, value in metrics.items():
-        entries.append(f"{name}={value:.6g}" if isinstance(value, float) else name)
+        entry = name
+        if isinstance(value, float):
+            entry = f"{name}={value:.6g}"
+        entries.append(entry)
     return ", ".join(entries)
 
 

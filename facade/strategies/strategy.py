@@ -457,8 +457,9 @@ class Strategy:
         if sharded_model is not None and checkpoint and self.saves_by_name:
             states_by_name = checkpoints.gather_states_by_name(sharded_model, optimizer)
             for file_name, state in states_by_name.items():
+                path = os.path.join(folder, file_name)
                 if write is not None:
-                    write(state, os.path.join(folder, file_name))
+                    write(state, path)
             return
 
         # All of it, in the form of torch.
@@ -468,8 +469,9 @@ class Strategy:
             state = sharding.whole_optimizer_state(sharded_model, optimizer, keep=keep)
         elif write is not None:
             state = optimizer.state_dict()
+        path = os.path.join(folder, OPTIMIZER_NAME)
         if write is not None:
-            write(state, os.path.join(folder, OPTIMIZER_NAME))
+            write(state, path)
 
     def require_fitting(self, checkpoint: str) -> None:
         """Check that this training can resume from a checkpoint, before anything is changed.
@@ -493,9 +495,11 @@ class Strategy:
         if os.path.isfile(file_by_names) and not os.path.isfile(file):
             file = file_by_names
 
+        schedule_file = os.path.join(checkpoint, SCHEDULER_NAME)
+        has_schedule = os.path.isfile(schedule_file)
         has_parts = checkpoints.has_optimizer_parts(checkpoint)
         has_optimizer = has_parts or os.path.isfile(file)
-        if not has_optimizer or not os.path.isfile(os.path.join(checkpoint, SCHEDULER_NAME)):
+        if not (has_optimizer and has_schedule):
             logger.warning(
                 "%s has no optimizer or schedule; training continues with new ones.", checkpoint
             )
@@ -547,19 +551,25 @@ class Strategy:
         tensors_by_name = dict([*model.named_parameters(), *model.named_buffers()])
         weights = list(tensors_by_name.values())
         is_sharded = self.sharded_model is not None
-        if not is_sharded or not self.saves_parts(checkpoint=True):
+        saves_parts = is_sharded and self.saves_parts(checkpoint=True)
+        if not saves_parts:
             weights = checkpoints.saved_weights(model, tensors_by_name)
         if not is_sharded:
-            return checkpoints.tensor_bytes([weights, optimizer_states, *other_states])
+            states = [weights, optimizer_states, *other_states]
+            return checkpoints.tensor_bytes(states)
 
         # States by name are accompanied by a second copy of the trained weights.
         trained_weights: list[torch.Tensor] = []
         if self.saves_by_name:
-            trained_weights = [w for w in tensors_by_name.values() if w.requires_grad]
+            for tensor in tensors_by_name.values():
+                if tensor.requires_grad:
+                    trained_weights.append(tensor)
 
         # The parts of the ranks are about the same size; asking all of them would take an exchange.
-        own_parts = map_nested(sharding.local_part, [*weights, *trained_weights, *optimizer_states])
-        return checkpoints.tensor_bytes(own_parts) * processes
+        tensors = [*weights, *trained_weights, *optimizer_states]
+        own_parts = map_nested(sharding.local_part, tensors)
+        bytes_of_rank = checkpoints.tensor_bytes(own_parts)
+        return bytes_of_rank * processes
 
 
 def shown(value: object) -> str:

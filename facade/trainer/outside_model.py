@@ -1,16 +1,17 @@
-"""What is trained with a model, but is not part of it, such as a loss with weights."""
+"""Train, save and restore what is not part of the model, such as a loss with weights."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ...lightning_modules import checkpoints
+from ...lightning_modules.common.collectives import broadcast_tensors
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.training.out_of_memory import average_gradients
 
@@ -26,14 +27,14 @@ OUTSIDE_MODEL_NAME = "outside_model.pt"
 class OutsideModel:
     """Trained parameters outside the model, and the buffers of a `compute_loss_func`.
 
-    The model clears, and its wrapper averages, the gradients of its own parameters only, and its
-    weights are the only ones in a checkpoint. Here is the same for all others.
+    `model.zero_grad` clears the gradients of the model's parameters only, its wrapper averages only
+    those, and a saved model has no other weights. This class does all three for the others.
 
     Args:
         trainer: the Trainer.
 
     Attributes:
-        parameters: those that the optimizer holds and the model does not, in its order.
+        parameters: parameters of the optimizer that are not in the model, in the optimizer's order.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -43,11 +44,10 @@ class OutsideModel:
         self.parameters: list[nn.Parameter] = []
 
     def begin(self, parameters: list[nn.Parameter]) -> None:
-        """Train these parameters, with the values of the first process in all of them."""
+        """Train these parameters, from the values of process 0."""
         self.parameters = parameters
         if self.trainer.args.world_size > 1:
-            for parameter in parameters:
-                dist.broadcast(parameter.data, src=0)
+            broadcast_tensors(parameters)
 
     def average_gradients(self) -> None:
         """Average the gradients over the processes."""
@@ -61,10 +61,15 @@ class OutsideModel:
 
     def save(self, folder: str) -> None:
         """Write all values, if there are any; the saving process writes."""
+        trainer = self.trainer
+        if not trainer.args.should_save:
+            return
+
         state = self._state()
-        if self.trainer.args.should_save and any(state.values()):
-            files = self.trainer._checkpoints.files_of(folder)
-            files.write_tensors(state, os.path.join(folder, OUTSIDE_MODEL_NAME))
+        if any(state.values()):
+            path = os.path.join(folder, OUTSIDE_MODEL_NAME)
+            files = trainer._checkpoints.files_of(folder)
+            files.write_tensors(state, path)
 
     def load(self, checkpoint: str) -> None:
         """Restore the values of a checkpoint; warn of trained ones that it lacks.
@@ -85,25 +90,31 @@ class OutsideModel:
             return
 
         state = checkpoints.load_torch(path)
-        shapes = [tuple(tensor.shape) for tensor in state["parameters"]]
-        present_shapes = [tuple(parameter.shape) for parameter in self.parameters]
-        if shapes != present_shapes:
-            raise ValueError(
-                f"{path} holds trained parameters of shapes {shapes} that are not part of the "
-                f"model, but those of the optimizer have shapes {present_shapes}. Pass the "
-                "optimizer and the loss of the interrupted training, or delete the file."
-            )
+        saved_parameters: list[torch.Tensor] = state["parameters"]
+        saved_buffers: dict[str, torch.Tensor] = state["buffers"]
+
+        # Compare all shapes before anything is changed.
+        _require_shapes(path, "trained parameters", self.parameters, saved_parameters)
+        buffers: list[torch.Tensor] = []
+        values_of_buffers: list[torch.Tensor] = []
+        for name, buffer in self._buffers().items():
+            if name in saved_buffers:
+                buffers.append(buffer)
+                values_of_buffers.append(saved_buffers[name])
+        _require_shapes(path, "buffers of the loss", buffers, values_of_buffers)
+
         with torch.no_grad():
-            for parameter, saved in zip(self.parameters, state["parameters"], strict=True):
+            for parameter, saved in zip(self.parameters, saved_parameters, strict=True):
                 parameter.copy_(saved)
-            for name, buffer in self._buffers().items():
-                if name in state["buffers"]:
-                    buffer.copy_(state["buffers"][name])
+            for buffer, saved in zip(buffers, values_of_buffers, strict=True):
+                buffer.copy_(saved)
 
     def _state(self) -> dict[str, Any]:
         """Return parameters and buffers as a checkpoint holds them."""
-        parameters = [parameter.detach() for parameter in self.parameters]
-        return {"parameters": parameters, "buffers": self._buffers()}
+        return {
+            "parameters": [parameter.detach() for parameter in self.parameters],
+            "buffers": self._buffers(),
+        }
 
     def _buffers(self) -> dict[str, torch.Tensor]:
         """Return the buffers of a module `compute_loss_func` that a `state_dict` of it holds."""
@@ -112,10 +123,28 @@ class OutsideModel:
             return {}
 
         # A loss may hold the model, whose buffers are saved with it.
-        buffers_of_model = {id(buffer) for buffer in self.trainer.model.buffers()}
-        buffers: dict[str, torch.Tensor] = {}
+        model = self.trainer.model
+        buffers_of_model = set(model.buffers())
         saved_names = loss_function.state_dict()
+
+        buffers: dict[str, torch.Tensor] = {}
         for name, buffer in loss_function.named_buffers():
-            if name in saved_names and id(buffer) not in buffers_of_model:
+            is_saved = name in saved_names
+            if is_saved and buffer not in buffers_of_model:
                 buffers[name] = buffer
         return buffers
+
+
+def _require_shapes(
+    path: str, kind: str, tensors: Sequence[torch.Tensor], saved: Sequence[torch.Tensor]
+) -> None:
+    """Raise a ValueError if tensors differ in number or shape from those of a checkpoint."""
+    shapes = [tuple(tensor.shape) for tensor in tensors]
+    saved_shapes = [tuple(tensor.shape) for tensor in saved]
+    if shapes == saved_shapes:
+        return
+    raise ValueError(
+        f"{path} holds {kind} of shapes {saved_shapes} that are not part of the model, but those "
+        f"of this training have shapes {shapes}. Pass the optimizer and the loss of the "
+        "interrupted training, or delete the file."
+    )

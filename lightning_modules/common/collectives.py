@@ -40,7 +40,8 @@ def gather_objects(value: _T, group: dist.ProcessGroup | None = None) -> list[_T
         return [value]
 
     # Each element is replaced by the object of its rank.
-    values = [value] * dist.get_world_size()
+    ranks = dist.get_world_size()
+    values = [value] * ranks
     dist.all_gather_object(values, value, group)
     return values
 
@@ -61,9 +62,12 @@ def gloo_group() -> dist.ProcessGroup:
 
 def transport_device() -> torch.device:
     """Return the device for tensors of collectives: the GPU with NCCL, else the CPU."""
-    if str(dist.get_backend()) == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    backend = str(dist.get_backend())
+    if backend != "nccl":
+        return torch.device("cpu")
+
+    index = torch.cuda.current_device()
+    return torch.device("cuda", index)
 
 
 def has_other_processes() -> bool:
@@ -92,8 +96,10 @@ def broadcast_tensors(tensors: Iterable[torch.Tensor], device: torch.device | No
     """
     with torch.no_grad():
         for tensor in tensors:
-            sent = tensor.to(device).contiguous()
+            sent = tensor.to(device)
+            sent = sent.contiguous()
             dist.broadcast(sent, src=0)
+
             # On another device, or not contiguous: a copy was sent.
             if sent is not tensor:
                 tensor.copy_(sent)

@@ -26,7 +26,10 @@ def random_order(count: int, generator: torch.Generator | None) -> SampleOrder:
         generator: draws the order; None for torch's global one.
     """
     # torch draws the same order in both dtypes; 32 bits take half the memory.
-    dtype = torch.int32 if count < 2**31 else torch.int64
+    dtype = torch.int32
+    if count >= 2**31:
+        dtype = torch.int64
+
     order = torch.randperm(count, generator=generator, dtype=dtype, device="cpu")
     return order.numpy()
 
@@ -34,5 +37,7 @@ def random_order(count: int, generator: torch.Generator | None) -> SampleOrder:
 def in_sequence(order: SampleOrder) -> Iterator[int]:
     """Yield the indices of an order, as Python numbers."""
     for start in range(0, len(order), _CHUNK):
-        chunk: list[int] = order[start : start + _CHUNK].tolist()
-        yield from chunk
+        end = start + _CHUNK
+        chunk = order[start:end]
+        indices: list[int] = chunk.tolist()
+        yield from indices

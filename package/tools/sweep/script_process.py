@@ -46,13 +46,16 @@ class ScriptProcess(subprocess.Popen[bytes]):
         output: IO[bytes],
         gpus: str | None,
     ) -> None:
-        options = _assign_values(values, plan, trial)
-        arguments = [word.replace("{run}", trial.run_name) for word in plan.script_arguments]
+        # The words of the command line: those of the user, then the values.
+        words: list[str] = []
+        for word in plan.script_arguments:
+            words.append(word.replace("{run}", trial.run_name))
+        words += _assign_values(values, plan, trial)
 
         # Python starts the keeper quickly without site-packages.
         keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
         super().__init__(
-            [*keeper, *plan.command, *arguments, *options],
+            [*keeper, *plan.command, *words],
             env=_environment(plan, values, trial, gpus),
             stdin=subprocess.PIPE,
             stdout=output,
@@ -91,7 +94,10 @@ def set_objective(plan: SweepPlan) -> None:
     answer = _ask_script(plan)
     plan.metric = [answer["metric"]]
     if not plan.direction:
-        plan.direction = ["maximize" if answer["greater_is_better"] else "minimize"]
+        direction = "minimize"
+        if answer["greater_is_better"]:
+            direction = "maximize"
+        plan.direction = [direction]
     print(f"Objective: {plan.goal}. {answer['why']}", file=sys.stderr)
 
 
@@ -120,6 +126,7 @@ def _ask_script(plan: SweepPlan) -> dict[str, Any]:
             process.end()
         if result.exists():
             return json.loads(result.read_text())
+
     return {
         "metric": "eval_loss",
         "greater_is_better": False,
@@ -155,7 +162,12 @@ def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial)
             trial.words[name] = f"--{name}={value}"
         elif value:
             trial.words[name] = f"--{name}"
-    return [word for name, word in trial.words.items() if name in trial.options]
+
+    options: list[str] = []
+    for name, word in trial.words.items():
+        if name in trial.options:
+            options.append(word)
+    return options
 
 
 def _environment(
