@@ -233,13 +233,17 @@ class HyperparameterSearch:
                 return
 
         value = trainer.objective
-        if isinstance(trial, dict):
+        if search is not None and isinstance(trial, dict):
             from .ray_backend import report as report_to_ray
 
             report_to_ray(trainer, metrics, value)
             return
         position = report_position(trainer.state, step, unit)
         if not isinstance(value, (int, float)) or position is None:
+            return
+
+        # A script may hand its values as a dict, or as an object of its own.
+        if not hasattr(trial, "should_prune"):
             return
         if is_pruned(cast("Trial | SharedTrial", trial), value, position):
             import optuna

@@ -220,7 +220,7 @@ def is_pruned(trial: Trial | SharedTrial, value: float, position: int) -> bool:
     """
     with warnings.catch_warnings():
         # Optuna keeps the first value of a position, and warns of a second one.
-        warnings.simplefilter("ignore", UserWarning)
+        warnings.filterwarnings("ignore", "The reported value is ignored", UserWarning)
         trial.report(value, position)
     return trial.should_prune()
 

@@ -37,3 +37,20 @@ def test_train_applies_the_values_of_a_trial_and_reports_to_it(tmp_path, prunes)
     )
     assert list(trial.intermediate_values) == ([2] if prunes else [2, 4])
     assert [path.name for path in tmp_path.glob("**/run-*")] == ["run-0"]
+
+
+class OwnTrial:
+    number = 3
+
+    def __init__(self):
+        self.params = {"learning_rate": 0.125}
+
+
+@pytest.mark.parametrize("trial", [{"learning_rate": 0.125}, OwnTrial()], ids=["dict", "object"])
+def test_train_with_a_trial_that_takes_no_reports(tmp_path, trial):
+    made = trainer(tmp_path, eval_strategy="steps", eval_steps=2)
+    made.hp_search_backend = HPSearchBackend.OPTUNA
+    made.hp_space = lambda trial: {"learning_rate": 0.125}
+    made.train(trial=trial)
+    assert made.args.learning_rate == 0.125
+    assert math.isfinite(made.objective)
