@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import pickle
+import re
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from .storages import without_experimental_warnings
 
 if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.distributions import BaseDistribution
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler, CmaEsSampler
     from optuna.trial import FrozenTrial
@@ -38,6 +40,9 @@ _SAMPLERS = {
 }
 _REQUIRED_PACKAGES = {"cmaes": "cmaes", "gp": "scipy", "qmc": "scipy"}
 """Packages that optuna imports when the first trial is sampled, by the name of the sampler."""
+
+_PICKLED_STATE = re.compile(r"((?:sep)?cma(?:wm)?:(?:.*:)?optimizer):(0|[1-9][0-9]*)")
+"""Attributes of a trial that hold a pickled state of the CMA-ES sampler, split into pieces."""
 
 
 def make_pruner(spec: str) -> BasePruner:
@@ -135,15 +140,18 @@ def make_safe_cma_sampler(**settings: Any) -> CmaEsSampler:
     import optuna
 
     class SafeCmaEsSampler(optuna.samplers.CmaEsSampler):
-        def _restore_optimizer(self, completed_trials: list[FrozenTrial]) -> Any:
-            """Check the state that the base class unpickles, which is the newest one."""
-            for trial in reversed(completed_trials):
-                state = _joined_pieces(trial.system_attrs, self._attr_key_optimizer)
-                if state:
-                    require_cma_state(state, trial.number)
-                    break
-            return super()._restore_optimizer(completed_trials)
+        def sample_relative(
+            self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+        ) -> dict[str, Any]:
+            # The base class unpickles the state of an earlier trial.
+            for earlier_trial in study.get_trials(deepcopy=False):
+                for state in _pickled_states(earlier_trial.system_attrs):
+                    if state not in checked_states:
+                        require_cma_state(state, earlier_trial.number)
+                        checked_states.add(state)
+            return super().sample_relative(study, trial, search_space)
 
+    checked_states: set[str] = set()
     return SafeCmaEsSampler(**settings)
 
 
@@ -198,12 +206,16 @@ def _is_numpy_array_name(module: str, name: str) -> bool:
     return module in array_modules and name in ("_reconstruct", "scalar", "_frombuffer")
 
 
-def _joined_pieces(attributes: dict[str, Any], name: str) -> str:
-    """Join a text that optuna has split into the attributes `name:0`, `name:1` and so on."""
-    text = ""
-    for number in itertools.count():
-        piece = attributes.get(f"{name}:{number}")
-        if piece is None:
-            return text
-        text += str(piece)
-    raise AssertionError("a text has an end")
+def _pickled_states(attributes: dict[str, Any]) -> list[str]:
+    """Return the states among the attributes of a trial, each joined from its pieces."""
+    pieces_by_name: dict[str, dict[int, str]] = {}
+    for key, value in attributes.items():
+        match = _PICKLED_STATE.fullmatch(key)
+        if match is not None:
+            pieces = pieces_by_name.setdefault(match[1], {})
+            pieces[int(match[2])] = str(value)
+
+    states = []
+    for pieces in pieces_by_name.values():
+        states.append("".join(pieces[index] for index in sorted(pieces)))
+    return states
