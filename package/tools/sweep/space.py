@@ -74,9 +74,20 @@ class Parameter:
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
-        if self.is_constant:
-            return self.values()[0]
-        return trial._suggest(self.name, self.distribution)
+        distribution = self.distribution
+        if isinstance(distribution, CategoricalDistribution):
+            if self.is_constant:
+                return distribution.choices[0]
+            return trial.suggest_categorical(self.name, distribution.choices)
+
+        low = distribution.low
+        high = distribution.high
+        step = distribution.step
+        if isinstance(distribution, IntDistribution):
+            return trial.suggest_int(
+                self.name, int(low), int(high), step=distribution.step, log=distribution.log
+            )
+        return trial.suggest_float(self.name, low, high, step=step, log=distribution.log)
 
     def values(self) -> Sequence[Value]:
         """Return all values of the parameter.
