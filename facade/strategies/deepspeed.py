@@ -357,18 +357,18 @@ class DeepSpeed(Strategy):
 
     @property
     def engine_writes(self) -> bool:
-        """See `ModelStates.engine_writes`."""
+        """See `Strategy.engine_writes`."""
         return self.engine is not None
 
     @property
     def gathers_on_save(self) -> bool:
-        """See `ModelStates.gathers_on_save`; in stage 3 the configuration can turn it off."""
+        """See `Strategy.gathers_on_save`; in stage 3 the configuration can turn it off."""
         if self.stage != 3:
             return True
         return value_at(self.options["config"], GATHER, True) is not False
 
     def saves_parts(self, *, checkpoint: bool) -> bool:
-        """See `ModelStates.saves_parts`.
+        """See `Strategy.saves_parts`.
 
         Without gathered weights there are only the engine's files, in models too.
         """
@@ -377,7 +377,7 @@ class DeepSpeed(Strategy):
     def save_weights(
         self, folder: str, *, files: CheckpointFiles, step: int, states_follow: bool
     ) -> None:
-        """See `ModelStates.save_weights`."""
+        """See `Strategy.save_weights`."""
         # The engine's states contain the weights.
         if states_follow:
             return
@@ -395,13 +395,13 @@ class DeepSpeed(Strategy):
         self._save_states(folder, step)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
-        """See `ModelStates.weights_are_in_parts`."""
+        """See `Strategy.weights_are_in_parts`."""
         if not os.path.isdir(checkpoint):
             return False
         return saved_states(checkpoint) is not None and not has_weights(Path(checkpoint))
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
-        """See `ModelStates.load_weights`; parts are loaded by the engine, once there is one."""
+        """See `Strategy.load_weights`; parts are loaded by the engine, once there is one."""
         if not self.weights_are_in_parts(checkpoint):
             super().load_weights(model, checkpoint)
             return
@@ -412,14 +412,14 @@ class DeepSpeed(Strategy):
     def save_optimizer(
         self, folder: str, *, files: CheckpointFiles, checkpoint: bool, step: int
     ) -> None:
-        """See `ModelStates.save_optimizer`."""
+        """See `Strategy.save_optimizer`."""
         if self.engine is None:
             super().save_optimizer(folder, files=files, checkpoint=checkpoint, step=step)
         else:
             self._save_states(folder, step)
 
     def require_fitting(self, checkpoint: str) -> None:
-        """See `ModelStates.require_fitting`; stages 1 to 3 read each other's states, not 0's."""
+        """See `Strategy.require_fitting`; stages 1 to 3 read each other's states, not 0's."""
         saved = saved_states(checkpoint)
         if saved is None or self._is_sharded_as_now(saved):
             return
@@ -446,7 +446,7 @@ class DeepSpeed(Strategy):
         ZeroStates(checkpoint)
 
     def load_optimizer(self, checkpoint: str) -> bool:
-        """See `ModelStates.load_optimizer`."""
+        """See `Strategy.load_optimizer`."""
         # A run without a step left to take makes no engine.
         if self.engine is None:
             return False
@@ -460,7 +460,7 @@ class DeepSpeed(Strategy):
         return True
 
     def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
-        """See `ModelStates.read_schedule`.
+        """See `Strategy.read_schedule`.
 
         The reference leaves it to DeepSpeed where that makes the optimizer or the schedule.
         """
@@ -479,7 +479,7 @@ class DeepSpeed(Strategy):
     def bytes_to_save(
         self, optimizer_states: list[Any], other_states: list[Any], *, processes: int
     ) -> int:
-        """See `ModelStates.bytes_to_save`.
+        """See `Strategy.bytes_to_save`.
 
         The engine writes weights twice, and in float32 beside the optimizer's states.
         """

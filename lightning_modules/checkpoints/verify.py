@@ -42,7 +42,6 @@ _log = logging.getLogger(__name__)
 _DICT_STATES = (
     OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
-    PREFIX_CHECKPOINT_DIR,
     SCHEDULER_NAME,
     SCALER_NAME,
     "rng_state*.pth",

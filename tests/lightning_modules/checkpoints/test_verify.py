@@ -133,3 +133,11 @@ def test_adapters_alone_are_weights(tmp_path: Path, place: str):
     assert problems(tmp_path, training_state=False) == []
     _cut(tmp_path / place / "adapter_model.bin", "half")
     assert problems(tmp_path, training_state=False)
+
+
+def test_files_of_the_user_are_not_states(checkpoint: Path):
+    """TensorFlow writes a text file `checkpoint`, scripts write JSON and pickles of any kind."""
+    (checkpoint / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-12"\n')
+    (checkpoint / "notes.json").write_text("none of ours")
+    (checkpoint / "vocabulary.bin").write_bytes(b"none of ours")
+    assert problems(checkpoint) == []
