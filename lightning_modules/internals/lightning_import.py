@@ -129,6 +129,7 @@ with importable_again(), contextlib.ExitStack() as stack:
         stack.enter_context(deferring(DYNAMO, disable=disable_dynamo))
     import lightning.pytorch  # all of what follows comes with it
 
+from lightning.fabric.accelerators.xla import XLAAccelerator
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lsf import LSFEnvironment
 from lightning.fabric.plugins.environments.mpi import MPIEnvironment
@@ -165,6 +166,17 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.seed import isolate_rng
 from torchmetrics import classification
+
+if not is_installed("torch_xla"):
+    # Lightning takes a folder of that name for the library, and remembers its first answer.
+    modules: dict[str, Any] = sys.modules
+    folder = modules.get("torch_xla")
+    modules["torch_xla"] = None
+    XLAAccelerator.auto_device_count()
+    if folder is None:
+        del modules["torch_xla"]
+    else:
+        modules["torch_xla"] = folder
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:

@@ -7,6 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 
+from helpers.processes.starting import finished_ranks
 from helpers.trainer.tiny_trainings import split
 from lightrainer.lightning_modules.common import libraries
 
@@ -93,3 +94,19 @@ def test_libraries_installed_or_not(tmp_path, monkeypatch):
     assert not libraries.is_installed("a_folder")  # nor when it is loaded
     assert libraries.is_instance(library.Model(), "a_library", "Model")
     assert not libraries.is_instance(folder, "a_folder", "Model")
+
+
+def test_a_folder_that_is_there_before_lightning_is_none_either(tmp_path):
+    """Lightning asks by itself for torch_xla."""
+    (tmp_path / "torch_xla").mkdir()
+    (tmp_path / "script.py").write_text(
+        "import sys, torch_xla, torch\nfrom lightrainer import Trainer, TrainingArguments\ndata = "
+        "[{'input': torch.ones(2), 'labels': torch.ones(2)}] * 8\nclass Model(torch.nn.Linear):\n"
+        "    def forward(self, input, labels):\n        return {'loss': (super().forward(input) - "
+        "labels).square().mean()}\nTrainer(Model(2, 2), TrainingArguments(sys.argv[1], "
+        "report_to='none'), train_dataset=data).train()\n"
+    )
+    options = {"processes": 0, "library": "torch", "PYTHONPATH": str(tmp_path)}
+    finished_ranks(
+        tmp_path / "script.py", str(tmp_path / "out"), log=tmp_path / "log", seconds=300, **options
+    )
