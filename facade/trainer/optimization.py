@@ -24,8 +24,6 @@ from ...lightning_modules.optim.muon import matrices, split_groups
 from ...lightning_modules.optim.schedules import get_scheduler
 
 if TYPE_CHECKING:
-    import torch
-
     from .. import Trainer
     from ..arguments import TrainingArguments
 

@@ -96,7 +96,7 @@ def test_libraries_installed_or_not(tmp_path, monkeypatch):
     assert not libraries.is_instance(folder, "a_folder", "Model")
 
 
-def test_a_folder_that_is_there_before_lightning_is_none_either(tmp_path):
+def test_libraries_ignore_a_folder_of_the_same_name(tmp_path):
     """Lightning asks by itself for torch_xla."""
     (tmp_path / "torch_xla").mkdir()
     (tmp_path / "script.py").write_text(
