@@ -4,10 +4,13 @@ import os
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.utils.data import IterableDataset
+from transformers import BertConfig, BertForSequenceClassification
 
 from helpers.ddp.outside_model_script import LossWithHead, Regression, trainer, values
-from lightrainer import Trainer
+from lightrainer import Trainer, TrainingArguments
 from lightrainer.facade.trainer.outside_model import OUTSIDE_MODEL_NAME
 
 
@@ -119,3 +122,101 @@ def test_a_training_without_weights_outside_writes_no_such_file(tmp_path):
     model.loss = loss
     trainer(tmp_path, loss, model=model, max_steps=2).train()
     assert not (tmp_path / "checkpoint-2" / OUTSIDE_MODEL_NAME).exists()
+
+
+class WeightedLoss(nn.Module):
+    """A loss with trained class weights, of a classifier's logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = nn.Parameter(torch.tensor([1.0, 1.5, 0.5]))
+
+    def forward(self, outputs, labels, num_items_in_batch=None):
+        # Under an accumulated window the sum of all losses is divided by the items of the step.
+        losses = nn.functional.cross_entropy(outputs["logits"].float(), labels, reduction="none")
+        weighed = losses * self.weights[labels]
+        if num_items_in_batch is None:
+            return weighed.mean()
+        return weighed.sum() / num_items_in_batch
+
+
+def bert():
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=30,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertForSequenceClassification(config)
+
+
+def adapted():
+    return get_peft_model(
+        bert(), LoraConfig(target_modules=["query"], modules_to_save=["classifier"])
+    )
+
+
+class Stream(IterableDataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        return iter(self.samples)
+
+
+KINDS = {
+    "head of transformers": (bert, {}),
+    "PEFT": (adapted, {}),
+    "stream": (bert, {"max_steps": 4}),
+    "bfloat16": (bert, {"bf16": True}),
+    "float16": (bert, {"fp16": True}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_outside_the_model_are_trained_as_if_inside_of_every_kind(tmp_path, kind):
+    make_model, options = KINDS[kind]
+    generator = torch.Generator().manual_seed(0)
+    samples = []
+    for index in range(16):
+        ids = torch.randint(0, 30, (6,), generator=generator)
+        samples.append({"input_ids": ids, "labels": index % 3})
+    if kind == "stream":
+        samples = Stream(samples)
+
+    trained = []
+    for is_inside in (False, True):
+        loss = WeightedLoss()
+        model = make_model()
+        if is_inside:
+            model.loss = loss
+        parameters = [weight for weight in model.parameters() if weight.requires_grad]
+        if not is_inside:
+            parameters += loss.parameters()
+        args = TrainingArguments(
+            str(tmp_path / str(is_inside)),
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            max_grad_norm=0.0,
+            use_cpu=True,
+            save_strategy="no",
+            report_to=[],
+            **{"num_train_epochs": 2, **options},
+        )
+        optimizer = torch.optim.SGD(parameters, lr=0.5)
+        Trainer(
+            model,
+            args,
+            train_dataset=samples,
+            compute_loss_func=loss,
+            optimizers=(optimizer, None),
+        ).train()
+        trained.append(loss.weights.tolist())
+    outside, inside = trained
+    assert outside == inside
+    assert outside != WeightedLoss().weights.tolist()

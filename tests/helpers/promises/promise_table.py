@@ -43,6 +43,7 @@ LOADERS = "tests/lightning_modules/data/test_loaders.py::"
 FAILED = "tests/ddp/test_faults.py::"
 IGNORED = "tests/parity/test_ignored_by_the_reference.py::"
 OUTSIDE = "tests/facade/trainer/test_outside_model.py::"
+OUTSIDE_OF_KINDS = OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside_of_every_kind"
 OBJECTS = "tests/parity/test_user_objects.py::"
 
 ONE_BATCH = {
@@ -127,8 +128,12 @@ PROMISES: dict[str, Promise] = {
             "two processes": (
                 "tests/ddp/test_outside_model.py::test_weights_of_a_loss_are_those_of_one_process"
             ),
+            "head of transformers": OUTSIDE_OF_KINDS,
+            "adapter": OUTSIDE_OF_KINDS,
+            "stream": OUTSIDE_OF_KINDS,
+            "half precision": OUTSIDE_OF_KINDS,
         },
-        others="The parameters are those of the optimizer, whatever the model and its data.",
+        others="Other modules differ in what forward takes; plain Lightning optimizes modules only.",
     ),
     "batches that are left over when a stream ends inside": Promise(
         {"stream": USER_CODE, "two processes": BY_TWO, "Lightning module": LIGHTNING},
