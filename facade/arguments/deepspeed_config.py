@@ -188,6 +188,8 @@ def _values_of_arguments(args: TrainingArguments, processes: int) -> list[tuple[
     """Return (key, value, argument) in the order in which contradictions are reported."""
     batch = args.per_device_train_batch_size
     accumulation = args.gradient_accumulation_steps
+    # As in transformers, an optimizer or schedule in the configuration has to agree with the
+    # arguments: values in both places are compared.
     return [
         ("train_micro_batch_size_per_gpu", batch, "per_device_train_batch_size"),
         ("gradient_accumulation_steps", accumulation, "gradient_accumulation_steps"),

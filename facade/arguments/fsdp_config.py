@@ -123,6 +123,7 @@ def read_fsdp_config(name: str, value: object) -> dict[str, Any]:
     if not isinstance(config, Mapping):
         raise wrong_type(name, value, "a dict, or the path of a JSON file")
 
+    # As in transformers, a key may begin with "fsdp_".
     settings = FSDP_DEFAULTS.copy()
     for key, setting in cast("Mapping[str, Any]", config).items():
         settings[key.removeprefix("fsdp_")] = setting
@@ -180,6 +181,9 @@ def read_fsdp(
     """
     config = fsdp_config or {}
     words = fsdp_words(fsdp)
+
+    # As in transformers, `fsdp=True` is version 2, layer by layer. Words are version 1, except for
+    # scripts that import transformers 5.10.1 or later.
     is_version_2 = fsdp is True or followed().words_mean_fsdp_2
     if is_version_2:
         words.append("auto_wrap")
@@ -404,6 +408,7 @@ def _wrapping(
     words: list[str], values: dict[str, Any], faults: list[str]
 ) -> tuple[str | None, tuple[str, ...] | None]:
     """Return the wrapping policy, and the class names of the wrapped layers."""
+    # Without a policy, the other keys tell which one is meant.
     policy = values.get("auto_wrap_policy")
     layers = values.get("transformer_layer_cls_to_wrap")
     size = values.get("min_num_params", 0)

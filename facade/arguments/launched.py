@@ -122,7 +122,7 @@ def _deepspeed_config() -> dict[str, Any]:
 
 
 def _refuse_beside_file(file: str) -> None:
-    """Refuse options of the launcher beside a configuration file that holds them too."""
+    """Refuse options of the launcher that its configuration file sets as well."""
     options = {"mixed_precision"}
     for variable in VARIABLES.values():
         if variable.argument.startswith("deepspeed."):
@@ -177,7 +177,7 @@ def _set_fsdp(args: TrainingArguments) -> None:
         default_type = "FULL_STATE_DICT" if version == 1 else "SHARDED_STATE_DICT"
         settings.setdefault("state_dict_type", default_type)
 
-    # The script says which layers to wrap.
+    # If the script chooses the layers to wrap, the launcher does not.
     wraps_layers = fsdp is True or "auto_wrap" in fsdp_words(fsdp)
     if wraps_layers or not script_settings.keys().isdisjoint(_WRAPPING_KEYS):
         settings = {key: settings[key] for key in settings if key not in _WRAPPING_KEYS}
@@ -186,10 +186,10 @@ def _set_fsdp(args: TrainingArguments) -> None:
 
 
 def _refuse_invalid_fsdp_values() -> None:
-    """Refuse misspelt values of the launcher, in one process too, where they have no effect.
+    """Refuse misspelt values of the launcher, even in one process, where they have no effect.
 
     Raises:
-        ValueError: There are some; names option, variable and value, and the valid ones.
+        ValueError: A value is misspelt; names its option and variable, and the valid values.
     """
     faults: list[str] = []
     for name, variable in VARIABLES.items():

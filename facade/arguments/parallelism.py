@@ -290,7 +290,7 @@ def copies_of_batches(args: TrainingArguments) -> int:
 def ways_of_sharing(
     args: TrainingArguments, config: AcceleratorConfig, even_batches: bool
 ) -> dict[str, Any]:
-    """Return the options of `build_loader` that share batches between ranks."""
+    """Return the options of `build_loader` that divide batches among the ranks."""
     return {
         "split_batches": config.split_batches,
         "dispatch_batches": config.dispatch_batches,
@@ -334,9 +334,9 @@ def spreads_model(args: TrainingArguments) -> bool:
 
 
 def groups_of(args: TrainingArguments) -> ParallelismConfig | None:
-    """Return the groups of a model that was parallelized before, or else `parallelism_config`.
+    """Return the groups of a model that the script parallelized, or else `parallelism_config`.
 
-    None if the config, which may have been set later, is invalid; `parallelism_faults` reports it.
+    None if the config is invalid, which `parallelism_faults` reports; it may have been set later.
     """
     config = vars(args).get(_GROUPS_OF_MODEL) or args.parallelism_config
     if config is None or isinstance(config, ParallelismConfig):

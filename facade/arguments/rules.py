@@ -69,12 +69,13 @@ class ReadableArguments(Seq2SeqTrainingArguments):
     """One sentence for each error in `fsdp` and `fsdp_config`; only if `fsdp` is set."""
 
     def __init__(self, args: ArgumentFields, values: Mapping[str, Any]) -> None:
-        """Add the values that stand for several fields.
+        """Set the readable fields, and the values that combine several of them.
 
         Args:
             args: The arguments.
             values: Their fields without errors, by name.
         """
+        # Whatever is not set here makes a rule that reads it be skipped, see `__getattr__`.
         vars(self).update(values)
         if len(values) == len(fields(args)):
             self.complete = cast("TrainingArguments", args)

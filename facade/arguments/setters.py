@@ -271,7 +271,7 @@ class Setters(ArgumentFields):
             pin_memory: copy batches into pinned memory, for faster copies to a GPU.
             persistent_workers: keep the workers from one epoch to the next.
             prefetch_factor: batches that a worker loads ahead.
-            auto_find_batch_size: halve the batch size while the device runs out of memory.
+            auto_find_batch_size: reduce the batch size if the device runs out of memory.
             ignore_data_skip: begin a resumed training with the start of its data.
             sampler_seed: seed of the order of the data (`data_seed`).
             multiprocessing_context: how workers are started, such as "spawn".

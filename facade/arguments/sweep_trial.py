@@ -169,6 +169,9 @@ def apply_trial(args: Any) -> None:
 def _set_values(args: Any, trial: ChildTrial) -> None:
     """Set the values of the trial on training arguments."""
     values = dict(trial.values)
+
+    # A subclass of the training arguments may have fields for values that the sweep knows as
+    # options of the script.
     if trial.sets_fields:
         field_names = {item.name for item in dataclasses.fields(args)}
         for name, value in trial.options.items():

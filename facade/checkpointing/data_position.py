@@ -62,11 +62,12 @@ class DataPosition:
 
         Args:
             folder: the checkpoint.
-            files_of: returns what writes the files of a folder.
+            files_of: a folder -> the object that writes its files.
             run: the training.
             loaders: evaluation loaders with persistent workers, by name.
         """
-        # Random numbers of an evaluation in which it is saved are drawn again.
+        # A checkpoint from the middle of an evaluation gets the generators of its beginning,
+        # because the resumed training repeats the evaluation.
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
@@ -88,7 +89,7 @@ class DataPosition:
         try:
             plain = to_plain(state)
         except UnsafeValueError as error:
-            # The loader then skips batches by reading them.
+            # Without a state the loader reads the batches that it skips.
             logger.warning(
                 "The state of the data loader is not saved, as it holds what a checkpoint cannot: "
                 "%s.",
@@ -109,8 +110,8 @@ class DataPosition:
         """Return the loader of windows at the position to resume at, and the adjusted length.
 
         Args:
-            dataloader: all of the data.
-            length: of a training without a checkpoint.
+            dataloader: the loader of the training data.
+            length: the length of the training without a checkpoint.
             checkpoint: the folder to resume from.
             read: reads the micro-batches of a window.
             on_positioned: called once the loader has reached the position.
@@ -120,7 +121,7 @@ class DataPosition:
         elastic.steps_ahead = 0
         sized = has_length(dataloader)
 
-        # The position, and the length that the training has from there.
+        # The position, and the length that follows from it.
         stored = elastic.stored(checkpoint)
         epoch = 0
         done = 0
@@ -156,13 +157,13 @@ class DataPosition:
             and stored is not None
             and not stored["ended"]
         ):
-            # All steps are taken, only the end of the epoch is left.
+            # Every step was taken when this was saved; only the end of the epoch is missing.
             done = windows.windows_per_epoch
         windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
         return windows, length
 
     def apply_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
-        """Restore the meters of the next log, and an interrupted evaluation."""
+        """Restore the meters for the next log, and note an interrupted evaluation to repeat."""
         stored = self.elastic.stored(checkpoint)
         if stored is None:
             return
@@ -177,14 +178,14 @@ class DataPosition:
 
     def save_rng(self, folder: str, files: CheckpointFiles, run: TrainingRun | None) -> None:
         """Write the random generators; during an evaluation those from before it."""
-        # The resumed training repeats the evaluation.
+        # The resumed training repeats the evaluation in which this may be saved.
         generators: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if run is not None:
             generators = run.interrupted_evaluation.generators_before()
         with generators:
             state = capture_generators(self.trainer)
 
-        # The name has the rank of the process, if there are several.
+        # As in transformers, the name has a rank only if there are several processes.
         rank = None
         if self.trainer.args.world_size > 1:
             rank = self.trainer.args.process_index

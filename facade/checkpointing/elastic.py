@@ -1,4 +1,4 @@
-"""Resumption with another number of processes or another batch size than that of the checkpoint."""
+"""Elastic resumption: with another number of processes or another batch size than before."""
 
 from __future__ import annotations
 
@@ -83,7 +83,9 @@ def _load(path: str) -> dict[str, Any]:
 
 
 class ElasticResumption:
-    """Keep the samples per step and their order if possible; warn otherwise.
+    """Resume with another layout of batches over processes.
+
+    Keeps the samples per step and their order if possible; warns otherwise.
 
     A checkpoint holds the layout of batches over processes (`layout`) and the arguments at that
     time (`asked`). If the arguments are unchanged, but not the number of processes, the samples per
@@ -110,13 +112,14 @@ class ElasticResumption:
         self._asked: dict[str, int] | None = None
 
     def stored(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
-        """Return the position of a process; None without a checkpoint, or for one of another
-        library.
+        """Return the saved position of a rank; None if the checkpoint has none.
+
+        Checkpoints of other libraries have no positions.
 
         Args:
             checkpoint: the folder.
-            rank: data-parallel rank; by default that of this process or, as each machine may only
-                hold the files of this machine's processes, the first with a file.
+            rank: data-parallel rank; by default that of this process. If its file is missing, the
+                first file is taken: each machine may hold only the files of its own processes.
         """
         if checkpoint is None:
             return None
@@ -129,15 +132,17 @@ class ElasticResumption:
         first = _load(first_path)
         reader = data_rank(self.trainer.args) if rank is None else rank
 
-        # Several processes may have read this data, see `copies_of_batches`.
+        # Several processes may have read the same data, see `copies_of_batches`; the first of them
+        # wrote this file.
         path = os.path.join(checkpoint, data_state_name(reader * first["copies"]))
         if path != first_path and os.path.isfile(path):
             return _load(path)
         return first if rank is None or path == first_path else None
 
     def rng_path(self, checkpoint: str) -> str | None:
-        """Return the file of generators of this rank; rank 0 accepts that of a run with any
-        number of processes.
+        """Return the file with the random generators of this rank; None if it is missing.
+
+        Rank 0 accepts the file of rank 0 of a run with any number of processes.
         """
         args = self.trainer.args
         rank = data_rank(args)
@@ -186,8 +191,8 @@ class ElasticResumption:
     ) -> Iterator[TrainingArguments | None]:
         """Keep the samples per step if only the number of processes changed.
 
-        It yields a copy of the arguments with the batch size and the accumulation for that, or None
-        where they stay.
+        Yields a copy of the arguments with the batch size and the accumulation that keep them, or
+        None if the arguments already do.
 
         Args:
             checkpoint: the folder to resume from.
@@ -219,9 +224,9 @@ class ElasticResumption:
             checkpoint: the folder.
 
         Raises:
-            ValueError: the stream was shared out in another way when the checkpoint was made.
+            ValueError: the stream was sharded in another way when the checkpoint was made.
         """
-        # Only the rest of a stream that an EpochLoader reads depends on who read its beginning.
+        # The order matters only in a stream, and only an EpochLoader resumes in the middle of one.
         if not isinstance(dataloader, EpochLoader) or not isinstance(
             dataloader.dataset, IterableDataset
         ):
@@ -242,13 +247,13 @@ class ElasticResumption:
     def _problem_with_order(
         self, dataloader: EpochLoader, state: dict[str, Any], layout_before: dict[str, int]
     ) -> str | None:
-        """Return why the rest of a stream comes in another order; None if it does not."""
+        """Return why the rest of a stream would come in another order; None if it would not."""
         args = self.trainer.args
         config: Any = args.accelerator_config
         workers_before = workers_in(state)
         workers_now = args.dataloader_num_workers
 
-        # Other batches are made of the same samples if these were read one by one.
+        # Other batches get the same samples in the same order if a single reader read them.
         if layout_before != self.layout():
             changes = _changes(layout_before, self.layout())
             if workers_before > 1:
@@ -273,15 +278,20 @@ class ElasticResumption:
         return None
 
     def _of_rank_0(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any]:
-        """Return the position of rank 0, whose order is that of all; that of this process where
-        its file is missing.
+        """Return the position of rank 0, whose order all ranks follow.
+
+        If its file is missing, the position of this rank is returned.
         """
         return self.stored(checkpoint, rank=0) or stored
 
     def position(
         self, length: TrainingLength, stored: dict[str, Any], checkpoint: str
     ) -> tuple[int, int, dict[str, Any] | None]:
-        """Return epoch, window and loader state after the samples seen so far."""
+        """Convert a position in batches of another layout.
+
+        Returns:
+            Epoch, window and loader state after the samples seen so far.
+        """
         before = stored["layout"]
         now = self.layout()
         if before.get("tokens") != now.get("tokens"):
@@ -301,7 +311,7 @@ class ElasticResumption:
 
         state = self._of_rank_0(stored, checkpoint)["loader"]
         if _is_foreign(state):
-            # It counts the batches of this process, so these have to be the same.
+            # Such a loader counts the batches of this process, so they have to be the same.
             has_same_batches = {**before, "accumulation": now["accumulation"]} == now
             if has_same_batches and rest == 0:
                 return stored["epoch"], done, stored["loader"]
@@ -326,7 +336,7 @@ class ElasticResumption:
         steps.
 
         Args:
-            length: without a checkpoint.
+            length: the length of the training without a checkpoint.
             sized: whether an epoch has a length.
             epoch: epoch to resume in.
             done: completed steps of that epoch in the current layout.
@@ -343,7 +353,7 @@ class ElasticResumption:
             taken = self.trainer.state.global_step + self._steps_left_out(stored)
             self.steps_ahead = epoch * steps_of_epoch + done - taken
         elif has_other_layout:
-            # In the current pass over a stream, unless that is at its end.
+            # A stream has no steps per epoch: compare within the current pass, unless it has ended.
             self.steps_ahead = 0
             if stored["done"] < stored["windows"]:
                 self.steps_ahead = stored["ahead"] + done - stored["done"]
@@ -371,9 +381,9 @@ class ElasticResumption:
         return length._replace(max_steps=max_steps)
 
     def progress(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any] | None:
-        """Return the meters of the next log as the mean of those of another number of processes.
+        """Return the meters for the next log, averaged over the processes of the checkpoint.
 
-        None if files of some processes are missing, as each machine may only hold its own.
+        None if files of some processes are missing, because each machine may hold only its own.
         """
         processes = stored["layout"]["world_size"]
         of_processes: list[dict[str, Any]] = []
@@ -404,10 +414,11 @@ class ElasticResumption:
         }
 
     def _adjusted(self, stored: dict[str, Any]) -> tuple[int, int] | None:
-        """Return the batch size and accumulation that keep the samples per step; None if the
-        arguments do, or have changed.
+        """Return the batch size and accumulation that keep the samples per step.
+
+        None if the arguments already do, or if the user has changed them.
         """
-        # Without a record of the arguments, they are those of the layout.
+        # A position without a record of the arguments was made with those of its layout.
         before = stored["layout"]
         layout_asked = {"batch": self._batch_asked(before), "accumulation": before["accumulation"]}
         if (stored["asked"] or layout_asked) != self._asked:
@@ -427,8 +438,9 @@ class ElasticResumption:
         return batch, accumulation
 
     def _batch_asked(self, layout: dict[str, int]) -> int:
-        """Return the batch size in the arguments of a layout: that of all processes where
-        batches are split.
+        """Return the batch size in the arguments that led to a layout.
+
+        With `split_batches` the argument counts the samples of all processes.
         """
         if self._splits_batches:
             return layout["batch_size"] * layout["world_size"]
@@ -440,8 +452,9 @@ class ElasticResumption:
         return bool(config.split_batches)
 
     def _group_of(self, stored: dict[str, Any], adjusted: tuple[int, int] | None) -> int | None:
-        """Return the stored batch size for grouping by length if a step takes the same samples,
-        else None.
+        """Return the stored batch size for grouping by length, which determines the order.
+
+        None if a step takes another number of samples, so that the order cannot be kept.
         """
         now = self.layout()
         if adjusted is not None:
@@ -462,8 +475,9 @@ class ElasticResumption:
         return args
 
     def _steps_left_out(self, stored: dict[str, Any]) -> int:
-        """Return the steps skipped in epochs that a callback ended early, converted to the
-        current layout.
+        """Return the steps that were skipped because a callback ended epochs early.
+
+        They are counted in steps of the current layout.
         """
         position = stored["epoch"] * stored["windows"] + stored["done"]
         left_out = max(position - self.trainer.state.global_step - stored["ahead"], 0)
@@ -473,7 +487,7 @@ class ElasticResumption:
         self, loader: dict[str, Any] | None, handed_out: int, checkpoint: str
     ) -> dict[str, Any] | None:
         """Return a loader state that continues in the order drawn for the epoch."""
-        # Of other loaders the generator at the start is all there is, and enough.
+        # The state of other loaders is the generator at the start of the epoch, which suffices.
         if loader is None or "began" in loader:
             return loader
         if loader["start"] is None:
@@ -515,15 +529,14 @@ def _changes(before: dict[str, int], now: dict[str, int]) -> str:
 
 
 def _is_foreign(loader: dict[str, Any] | None) -> bool:
-    """Return whether the state is of a foreign loader with its own state_dict, such as
-    torchdata's.
-    """
+    """Return whether a state comes from a loader of another library, such as torchdata's."""
     return loader is not None and "handed_out" not in loader and "began" not in loader
 
 
 def _unit(layout: dict[str, int]) -> int:
-    """Return the samples of a batch; 1 for batches of a number of tokens, which are counted
-    themselves.
+    """Return the samples of a batch.
+
+    Batches of a token budget differ in their number of samples. They are counted instead: 1.
     """
     if "tokens" in layout:
         return 1
@@ -531,5 +544,5 @@ def _unit(layout: dict[str, int]) -> int:
 
 
 def _samples(layout: dict[str, int]) -> int:
-    """Return the samples, or batches of a number of tokens, of all processes in one step."""
+    """Return the samples of a step over all processes; with a token budget, its batches."""
     return layout["world_size"] * _unit(layout) * layout["accumulation"]

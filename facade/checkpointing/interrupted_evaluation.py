@@ -1,4 +1,4 @@
-"""Evaluations that are interrupted: the resumed training repeats them with the same results."""
+"""Checkpoints from the middle of an evaluation: the resumed training repeats the evaluation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Before(NamedTuple):
-    """State before an evaluation, as far as an evaluation changes it."""
+    """The state before an evaluation that the evaluation changes."""
 
     generators: dict[str, Any]
     data_states: list[dict[str, Any]]
-    """Of the collator and the data."""
+    """States of the collator and the data."""
     logs: int
 
 
@@ -53,7 +53,7 @@ class InterruptedEvaluation:
 
     @contextlib.contextmanager
     def generators_before(self) -> Iterator[None]:
-        """Give generators their states before the current evaluation, in the block."""
+        """Set generators to their states before the current evaluation, within the block."""
         if self.before is None:
             yield
             return
@@ -76,7 +76,8 @@ class InterruptedEvaluation:
         if self.before is None or self.run.epoch.is_over:
             return None
 
-        # Every process has its own running statistics.
+        # Ranks have their own running statistics, such as those of BatchNorm, of which the weights
+        # of the checkpoint hold one rank's only.
         buffers: dict[str, torch.Tensor] = {}
         if self._is_distributed and self.run.strategy.sharded_model is None:
             buffers = {name: buffer.cpu() for name, buffer in self._buffers()}
@@ -91,7 +92,7 @@ class InterruptedEvaluation:
         if owed is None:
             return
 
-        # Nothing of the evaluation is left in the logs and the statistics of the model.
+        # Undo what the interrupted evaluation left in the logs and the statistics of the model.
         del trainer.state.log_history[owed["logs"] :]
         with torch.no_grad():
             for name, buffer in self._buffers():

@@ -1,10 +1,10 @@
-"""Address such as `s3://bucket/run` as `output_dir`: uploads in the background, and checkpoints to
-resume from.
+"""An address such as `s3://bucket/run` as `output_dir`: background uploads, and downloads of
+checkpoints to resume from.
 
-The training writes into a folder of this machine; fsspec takes the files from there to the store. A
-checkpoint in the store holds the file `_incomplete` from before its first file until after its last
-one, and again while it is deleted: what a killed process leaves is never taken for a checkpoint.
-Those of other writers lack that file, and are taken.
+The training writes into a local folder, and fsspec uploads its files to the store. A checkpoint in
+the store holds the file `_incomplete` while it is uploaded and while it is deleted, so that one
+whose upload was killed is never resumed from. Checkpoints that other programs uploaded lack that
+file, and are accepted.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 0.0)
-"""Seconds after attempts to send, besides those of the storage's library; then the next
-checkpoint tries again.
+"""Seconds between attempts to upload, in addition to retries of the storage's library.
+
+After the last one, the upload of the next checkpoint tries again.
 """
 
 SECONDS_AT_END = 40.0
-"""How long attempts are repeated once the training has ended, and waits for them."""
+"""How long failed uploads are retried once the training has ended and waits for them."""
 
 INCOMPLETE = "_incomplete"
 """File of a checkpoint that is being uploaded or deleted."""
@@ -50,9 +51,9 @@ _NOT_SENT = re.compile(r"(^|/)(\.|checkpoint-[0-9]+(/|$))|\.tmp$")
 
 
 class StoreFolder:
-    """Files of a local folder at their address; names are relative to both.
+    """A local folder and its copy in the store; names are relative to both.
 
-    Methods raise what the library of the storage raises, and may be called again after that.
+    Methods raise the errors of the storage's library, and may be called again after one.
 
     Args:
         folder: the local folder, as `local_folder` returns it.
@@ -69,12 +70,13 @@ class StoreFolder:
         storage, root = fsspec.url_to_fs(self.address, **options)
         self._files: Any = fsspec.filesystem("dir", path=root, fs=storage)
         self._sent: dict[str, tuple[int, int]] = {}
-        """Files outside of checkpoints, with their time of change and size."""
+        """Uploaded files outside of checkpoints, with their modification time and size."""
 
     def send(self, name: str) -> None:
         """Upload a checkpoint, replacing an older one.
 
-        The time of change of its folder is 0 from then on, until it changes.
+        The modification time of its local folder is set to 0, which marks it as uploaded: any
+        change of the folder sets another time.
         """
         folder = self.folder / name
         begun = folder.stat()
@@ -84,12 +86,12 @@ class StoreFolder:
                 self._put(path)
         self._files.rm_file(f"{name}/{INCOMPLETE}")
 
-        # One that was written again meanwhile is sent again.
+        # Not marked as uploaded if it was written again in the meantime.
         if folder.stat().st_mtime_ns == begun.st_mtime_ns:
             os.utime(folder, (0, 0))
 
     def send_others(self) -> None:
-        """Upload the files outside of checkpoints that have changed; hidden ones stay here."""
+        """Upload changed files outside of checkpoints, except hidden ones."""
         for path in self.folder.rglob("*"):
             name = path.relative_to(self.folder).as_posix()
             if _NOT_SENT.search(name) or not path.is_file():
@@ -105,11 +107,11 @@ class StoreFolder:
         self._files.rm(name, recursive=True)
 
     def here(self) -> list[str]:
-        """Return the checkpoints on this machine, by step."""
+        """Return the local checkpoints, sorted by step."""
         return [folder.name for folder in checkpoints.list_checkpoints(self.folder)]
 
     def unsent(self) -> list[str]:
-        """Return the checkpoints on this machine by step that the store lacks as they are now."""
+        """Return the local checkpoints that were not uploaded since their last change, by step."""
         names: list[str] = []
         for folder in checkpoints.list_checkpoints(self.folder):
             if folder.stat().st_mtime:
@@ -117,7 +119,7 @@ class StoreFolder:
         return names
 
     def there(self, *, complete: bool = True) -> list[str]:
-        """Return the checkpoints in the store by step: the complete ones, or the others."""
+        """Return the complete checkpoints in the store, or the incomplete ones, sorted by step."""
         files = set(self._find(""))
         names: set[str] = set()
         for file in files:
@@ -132,7 +134,7 @@ class StoreFolder:
     def fetch(self, name: str) -> None:
         """Download a checkpoint, unless the local copy is the same and intact.
 
-        Nothing happens if the store does not have all of it.
+        Does nothing if the checkpoint is missing or incomplete in the store.
         """
         folder = self.folder / name
         files = self._find(name)
@@ -165,7 +167,7 @@ class StoreFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         empty.touch()
 
-        # That makes folders where the storage has some.
+        # Uploading a file also creates its folder, in storages that have folders.
         self._files.put_file(str(empty), mark)
         for file in self._find(name):
             if file != mark:
@@ -174,7 +176,7 @@ class StoreFolder:
 
 @cache
 def _opened(folder: str) -> StoreFolder | None:
-    """Return the store of a folder that has an address, else None."""
+    """Return the store of a folder; None if the folder has no address."""
     if not address_of(folder):
         return None
     return StoreFolder(folder)
@@ -199,12 +201,15 @@ class ObjectStore:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
         self._problem = ""
-        """What went wrong in the last upload."""
-        self._deadline = math.inf  # of attempts that are waited for
+        """The error of the last upload; empty after a successful one."""
+        self._deadline = math.inf  # for retries while `wait` waits for them
         self._is_waited_for = threading.Event()
 
     def rotate_by(self, rotate: Callable[[int], None]) -> None:
-        """Let a method remove sent checkpoints beyond a number; its object is not kept alive."""
+        """Register the method that removes uploaded checkpoints beyond a number of them.
+
+        Its object is not kept alive.
+        """
         self._rotation = weakref.WeakMethod(rotate)
 
     @property
@@ -215,9 +220,9 @@ class ObjectStore:
     # --- uploads
 
     def begin_training(self, run_dir: str) -> None:
-        """Check that the store can be written to, and finish what an earlier run has left.
+        """Check that the store can be written to, and finish uploads of an earlier run.
 
-        It is collective.
+        Collective.
 
         Args:
             run_dir: the folder of checkpoints, below `output_dir` in a trial of a search.
@@ -230,28 +235,30 @@ class ObjectStore:
             self._together(self._prepare, runs=self.trainer.args.process_index == 0)
 
     def submit(self) -> None:
-        """Send what is new, in a thread of the first process."""
+        """Upload new files, in a thread of the first process."""
         if self.trainer.args.process_index == 0 and self.is_open:
-            # One that has not begun would send the same.
+            # A job that has not started would upload the same files.
             if self._job is not None:
                 self._job.cancel()
             self._job = self._thread.submit(self._send_until_there)
 
     def finish(self) -> None:
-        """Send the rest, and wait for it; collective.
+        """Upload the remaining files, and wait for all uploads; collective.
 
         Raises:
-            ConnectionError: something could not be sent; in all processes.
+            ConnectionError: an upload failed; in all processes.
         """
         if self.is_open:
             self.submit()
             self._raise_in_all(self.wait())
 
     def written(self) -> None:
-        """Send what was written to `output_dir`; in a training its end does.
+        """Upload files that were written to `output_dir` outside of a training.
+
+        In a training, `finish` uploads them.
 
         Raises:
-            ConnectionError: it could not be sent.
+            ConnectionError: the upload failed.
         """
         if not self.trainer.is_in_train:
             self.submit()
@@ -279,7 +286,7 @@ class ObjectStore:
             logger.warning(problem)
 
     def _send_until_there(self) -> None:
-        """Send, and try again after failures: for a minute, or until the deadline of `wait`."""
+        """Upload with retries: for a minute, or until the deadline of `wait`."""
         is_warned = bool(self._problem)
         for pause in PAUSES:
             self._problem = self._attempt(
@@ -300,8 +307,9 @@ class ObjectStore:
             )
 
     def _send(self, limit: int) -> None:
-        """Send checkpoints, the newest first, and other files; keep `limit` checkpoints there,
-        or all if it is 0.
+        """Upload checkpoints, the newest first, and then other files.
+
+        At most `limit` checkpoints stay in the store, or all if it is 0.
         """
         output_dir = str(self.trainer.args.output_dir)
         store = _opened(self._run_dir or output_dir)
@@ -315,7 +323,7 @@ class ObjectStore:
                 break
             store.send(unsent[-1])
             self._rotate(limit)
-        # All are in the store now.
+        # All are in the store now, so only the newest has to stay on the local disk.
         self._rotate(limit or 1)
         others.send_others()
         if limit:
@@ -334,11 +342,11 @@ class ObjectStore:
         store = _opened(self._run_dir)
         assert store is not None
 
-        # What may not be written, listed or deleted raises now.
+        # Write, list and delete a file, so that missing permissions raise before the training.
         store.discard(".probe")
         self._send(0)
 
-        # Uploads of a machine that was terminated.
+        # Remove partial uploads of a machine that was terminated.
         for name in store.there(complete=False):
             store.discard(name)
         there = store.there()

@@ -40,8 +40,8 @@ class CheckpointRestorer:
     Args:
         trainer: the Trainer.
         hub: finds checkpoints in the repository.
-        store: fetches those of an `output_dir` that is an address.
-        saver: knows the newest checkpoint of the training.
+        store: downloads the checkpoints of an `output_dir` that is an address.
+        saver: names the newest checkpoint of the training.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -67,8 +67,8 @@ class CheckpointRestorer:
 
         Args:
             resume_from: the choice of the script.
-            strategy: has to be able to read it.
-            is_trial: the training is a trial of a search, which has its own resumption.
+            strategy: the strategy that has to be able to read the checkpoint.
+            is_trial: the training is a trial of a search, which resumes by itself.
             own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in
                 any form.
 
@@ -80,7 +80,7 @@ class CheckpointRestorer:
         if launcher is None or is_trial:
             return self._find(resume_from, strategy, own_weights)
 
-        # The newest checkpoint that this job has written before it was restarted.
+        # Find the newest checkpoint that this job wrote before it was restarted.
         launchers = [launcher]
         if self._on_several_machines:
             launchers = gather_objects(launcher)
@@ -129,7 +129,7 @@ class CheckpointRestorer:
                     "folder checkpoint-<step>, True for the newest one in output_dir, or None to "
                     "start from scratch."
                 )
-            # A folder, an address, or the name of one in the repository.
+            # A local folder, an address, or the name of a folder in the Hub repository.
             checkpoint = self.store.fetch(resume_from)
             if not os.path.isdir(checkpoint):
                 checkpoint = self.hub.find_checkpoint(checkpoint) or checkpoint
@@ -166,9 +166,9 @@ class CheckpointRestorer:
     def _newest(
         self, *, choose: Callable[[Path], bool] = os.path.isdir, weights: bool = True
     ) -> str | None:
-        """Return the newest intact checkpoint.
+        """Return the newest intact checkpoint; with several machines the newest that all have.
 
-        With several machines (collective) it is the newest that all of them have.
+        Collective if there are several machines.
 
         Args:
             choose: whether a checkpoint may be taken.
@@ -192,8 +192,8 @@ class CheckpointRestorer:
             if not self._on_several_machines:
                 return checkpoint
 
-            # The newest of one machine may be missing or damaged on another: then all look for an
-            # older one. A machine without a checkpoint has step -1.
+            # The newest checkpoint of one machine may be missing or damaged on another. Then all
+            # search again, up to the oldest of their steps. -1 means no checkpoint.
             step = -1
             if checkpoint is not None:
                 step = _step_of(checkpoint)
@@ -242,7 +242,7 @@ class CheckpointRestorer:
         trainer.control.should_go_back = False
         checkpoint = self.saver.newest() or run.checkpoint
 
-        # What makes it impossible.
+        # Refuse where no checkpoint has the weights to return to.
         if replaces_weights:
             logger.warning(
                 "Cannot roll back at step %s (a Lightning callback averages the weights); "
@@ -263,7 +263,7 @@ class CheckpointRestorer:
                 "Step %s rolls back to the weights and the optimizer of %s.", step, checkpoint
             )
 
-        # The learning rates stay, as the schedule does.
+        # Keep the learning rates, because the schedule is not rolled back either.
         rates = [group["lr"] for group in trainer.optimizer.param_groups]
         strategy.load_weights(trainer.model, checkpoint)
         strategy.load_optimizer(checkpoint)
@@ -283,17 +283,17 @@ class CheckpointRestorer:
         path = os.path.join(checkpoint, TRAINER_STATE_NAME)
         state = TrainerState.load_from_json(path)
 
-        # Intervals that a checkpoint of Lightning lacks are those of the arguments.
+        # Checkpoints of plain Lightning lack the intervals: use those of the arguments.
         entries = json.loads(Path(path).read_text(encoding="utf-8"))
         for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
             if name not in entries:
                 setattr(state, name, getattr(self.trainer.state, name))
 
-        # Set by the current search, if any.
+        # The current search sets these, not the one that wrote the checkpoint.
         state.trial_name = None
         state.trial_params = None
 
-        # The best checkpoint, which may have moved.
+        # Find the best checkpoint, which may have been moved.
         best = state.best_model_checkpoint
         if isinstance(best, str):
             self.store.fetch(os.path.join(os.path.dirname(checkpoint), os.path.basename(best)))
@@ -313,7 +313,7 @@ class CheckpointRestorer:
             os.path.dirname(os.path.realpath(checkpoint)),
         ]
 
-        # In one of the two folders, as it should be.
+        # Usually it is in one of the two folders.
         name = ""
         if isinstance(best, str):
             parents = Path(os.path.realpath(best)).parents
@@ -326,7 +326,7 @@ class CheckpointRestorer:
                 return None
             name = os.path.basename(os.path.normpath(best))
 
-        # A run that was moved has a checkpoint of that name.
+        # If the run was moved, its new folder has a checkpoint of that name.
         if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", name):
             for run in runs:
                 moved = os.path.join(run, name)

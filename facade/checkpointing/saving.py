@@ -1,4 +1,4 @@
-"""Saving of models and checkpoints; begin to read at `CheckpointSaver.save`."""
+"""Saving of models and checkpoints; the main function is `CheckpointSaver.save`."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BETWEEN_FLUSHES = 1.0
-"""Seconds after a flush in which checkpoints are not flushed while the training continues."""
+"""Minimum of seconds between two flushes to the disk while the training continues."""
 
 
 class Written(NamedTuple):
-    """The newest checkpoint that has its name."""
+    """The newest checkpoint that has its final name."""
 
     folder: Path
     run_dir: str
@@ -60,9 +60,8 @@ class CheckpointSaver:
         trainer: the Trainer.
         callbacks: states of its callbacks.
         lightning: states of its Lightning callbacks.
-        signals: may require a training state although `save_only_model` is set.
-        store: takes what is written, where `output_dir` is an address; then it also removes older
-            checkpoints.
+        signals: require the training state in spite of `save_only_model`, after a signal.
+        store: uploads files if `output_dir` is an address; then it also starts rotation.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -86,28 +85,29 @@ class CheckpointSaver:
         # The checkpoint being written.
         self._files = CheckpointFiles()
         self.staging: str | None = None
-        """Its folder."""
+        """The staging folder of the checkpoint being written; None between checkpoints."""
         self._newest: Path | None = None
-        """Its name, or that of the one before, which a thread may still write."""
+        """The final folder of the last checkpoint, which a thread may still be writing."""
 
-        # The checkpoints that are written.
+        # Complete checkpoints.
         self._written: Written | None = None
         self._deleting = threading.Lock()
         self._best_checkpoints: list[str] = []
-        """Of this run so far, the oldest first."""
+        """Best checkpoints of this run so far, the oldest first."""
         self._flushed: Path | str | None = None
-        """The newest one that outlives a power failure."""
+        """The newest checkpoint that was flushed to the disk, so that it survives a power failure.
+        """
         self._flushed_at = 0.0
         self._has_spared = False
-        """Whether `_flushed` is beyond `save_total_limit`, until a newer one is flushed."""
+        """Whether `_flushed` exceeds `save_total_limit`, and stays until a newer one is flushed."""
 
         # The training.
         self._owner: str | None = None
-        """The process that saves."""
+        """Token of the process that saves, part of the names of staging folders."""
         self._origin = ""
-        """The working folder at its beginning."""
+        """The working directory when the training began."""
 
-        # The first save of a model is compared with it.
+        # Weights that the first save of a model should hold, to warn of missing ones.
         self._compared: weakref.ref[nn.Module] | None = None
         self._expected: checkpoints.ExpectedWeights | None = None
 
@@ -124,15 +124,15 @@ class CheckpointSaver:
     ) -> None:
         """Write `checkpoint-{step}` to a staging folder, and rename it once it is complete.
 
-        Collective: all processes go through the same steps, as parts of the training state are
-        exchanged or written by each of them.
+        Collective: all processes go through the same steps, because each exchanges or writes parts
+        of the training state.
 
         Args:
             run_dir: the folder of checkpoints.
             parts: functions that each write a part of the training state into a folder.
             strategy: writes the parts of each process.
             run: the current training.
-            at_once: write in the foreground, as the files are read right after.
+            at_once: write in the foreground, because the files are read right after.
 
         Raises:
             DiskFullError: not enough space; nothing was written.
@@ -141,7 +141,7 @@ class CheckpointSaver:
         args = trainer.args
         saves = args.should_save
 
-        # A thread may write there after a change of the working folder.
+        # Absolute, because a thread may write there after the working directory has changed.
         parent = os.path.join(self._origin, run_dir)
         final = Path(parent) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         owner = self._owner or broadcast_from_rank_zero(
@@ -158,8 +158,8 @@ class CheckpointSaver:
             later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
         has_parts = later and strategy.saves_parts(checkpoint=True)
 
-        # Nothing else is written meanwhile if this checkpoint is not copied. Parts of two
-        # checkpoints would share process groups, and two checkpoints of one step a folder.
+        # Wait for earlier writes unless this checkpoint is copied: parts of two checkpoints would
+        # share process groups, and two checkpoints of one step would share a folder.
         if not later or has_parts or final == self._newest:
             self._wait_for_writes()
         self._newest = final
@@ -176,8 +176,8 @@ class CheckpointSaver:
             if saves:
                 self._wait_for_writes(size, trainer.background_checkpoints or 0)
 
-            # A process of another machine may not see the folder: the first process writes its
-            # states.
+            # A process on another machine may not see the folder, so it sends its states to the
+            # first process, which writes them.
             has_other_machines = args.world_size > args.local_world_size
             sends_states = has_other_machines and not args.save_on_each_node
             copies = None
@@ -187,11 +187,11 @@ class CheckpointSaver:
                 copies, parts_later=has_parts, sends_contents=sends_states and not saves
             )
 
-            # A full disk of one process is raised in all of them after each part, which may be
-            # collective.
+            # After each part, a full disk of one process is raised in all of them: the next part
+            # may be collective, and would wait for the failed process.
             one_step = partial(checkpoints.full_disk_on_all_ranks, final, args.world_size)
 
-            # The empty folder.
+            # Create the empty folder.
             with one_step():
                 if is_tight:
                     self._make_space(parent, size)
@@ -200,7 +200,7 @@ class CheckpointSaver:
             if has_other_machines:
                 self._require_one_disk(strategy, folder, final)
 
-            # The files. Overrides of the methods of the Trainer are called like our own.
+            # The files, written by methods of the Trainer, so that overrides are called.
             self.staging = str(folder)
             self._expect_weights(is_sharded=strategy.sharded_model is not None)
             with one_step():
@@ -212,8 +212,8 @@ class CheckpointSaver:
             with one_step():
                 self._write_states(str(folder), Path(run_dir, final.name))
 
-            # The list of all files, and the name: now, or in the thread. Where another process
-            # gives the name, this one writes its parts.
+            # List all files in the manifest and rename the folder: now, or in the thread. Only the
+            # saving process does so; the thread of another one writes its parts.
             sent_contents: list[dict[str, bytes]] = []
             if sends_states:
                 sent_contents = gather_objects(self._files.contents_to_send)
@@ -240,7 +240,7 @@ class CheckpointSaver:
             self.staging = None
             self.lightning.checkpoint = None
 
-        # To the disk, in the thread.
+        # Flush to the disk, in the thread.
         if saves and time.monotonic() - self._flushed_at > _BETWEEN_FLUSHES:
             self._begin_to_flush()
 
@@ -249,9 +249,9 @@ class CheckpointSaver:
 
         Args:
             folder: the staging folder.
-            name: of the checkpoint, as the Trainer state has it.
+            name: the path of the checkpoint, as the Trainer's state names it.
         """
-        # The best checkpoint may be this one.
+        # The best checkpoint may be the one being written.
         state = self.trainer.state
         if state.best_global_step:
             best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
@@ -272,11 +272,11 @@ class CheckpointSaver:
             self._files.write_tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
 
     def _commit(self, folder: Path, written: Written) -> None:
-        """List all files, and give the checkpoint its name; then older ones may go."""
+        """Write the manifest, rename the checkpoint to its final name, and rotate older ones."""
         self._compare_weights(folder)
         checkpoints.write_manifest(folder)
 
-        # A rotation now would take the new name for one of an earlier run.
+        # A rotation between the two would take the new folder for one of an earlier run.
         with self._deleting:
             checkpoints.commit(folder, written.folder, flush=False)
             self._written = written
@@ -295,7 +295,7 @@ class CheckpointSaver:
             if written is None:
                 return
 
-            # A best checkpoint that could not be written: the one before is still needed.
+            # If the best checkpoint could not be written, the one before is still needed.
             best = None
             if written.best is not None:
                 best = os.path.join(self._origin, written.best)
@@ -311,9 +311,9 @@ class CheckpointSaver:
             )
 
     def accept_changes(self) -> None:
-        """Enter changes by overrides and callbacks of the newest checkpoint into its manifest.
+        """Update the manifest of the newest checkpoint after overrides and callbacks changed files.
 
-        In `on_save` they are on purpose; later they could not be distinguished from damage.
+        Changes during `on_save` are intended. Later ones cannot be told from damage.
         """
         if not self.trainer.args.should_save:
             return
@@ -330,10 +330,10 @@ class CheckpointSaver:
         return not self.trainer.args.save_only_model or self.signals.is_interrupted
 
     def files_of(self, folder: str) -> CheckpointFiles:
-        """Return what writes the files of a folder.
+        """Return the writer of the files of a folder.
 
-        Those of the checkpoint being written are written with it, others at once: a signal handler
-        or a thread may save a model in the meantime.
+        Files of the current checkpoint are written with it, perhaps in the thread; others are
+        written at once: a signal handler or a thread may save a model in the meantime.
         """
         if folder == self.staging:
             return self._files
@@ -368,8 +368,8 @@ class CheckpointSaver:
 
         Args:
             size: of the next checkpoint, in bytes.
-            limit: bytes of copies that may be held, with those of the next checkpoint; by default
-                all are written.
+            limit: bytes of copies that may wait in memory, including the next checkpoint; by
+                default wait until all are written.
         """
         try:
             self.background.make_room(size, limit)
@@ -463,7 +463,8 @@ class CheckpointSaver:
 
         Args:
             folder: the target.
-            state_dict: weights in place of those of the model; empty if they are written elsewhere.
+            state_dict: weights to write instead of the model's; empty if they are written
+                elsewhere.
         """
         os.makedirs(folder, exist_ok=True)
         final_folder: str | Path | None = folder
@@ -489,7 +490,7 @@ class CheckpointSaver:
         if processing_class is not None and hasattr(processing_class, "save_pretrained"):
             processing_class.save_pretrained(folder)
 
-        # Arguments, without tokens, as saved files are shared.
+        # Arguments without access tokens, because saved models are shared.
         args = object.__new__(type(trainer.args))
         for name, value in vars(trainer.args).items():
             if name.endswith("_token"):
@@ -499,10 +500,10 @@ class CheckpointSaver:
         files.write_bytes(content, os.path.join(folder, TRAINING_ARGS_NAME))
 
     def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_sharded: bool) -> None:
-        """Note the weights that the first save of a model should hold.
+        """Record which weights the first save of a model should hold, for `_compare_weights`.
 
         Args:
-            gathered: the whole weights of a sharded model; without them nothing is noted.
+            gathered: the whole weights of a sharded model; without them nothing is recorded.
             is_sharded: the model is sharded.
         """
         model = inspection.unwrap_model(self.trainer.model)
@@ -514,7 +515,7 @@ class CheckpointSaver:
         self._expected = checkpoints.expected_weights(model, gathered)
 
     def _compare_weights(self, folder: str | Path) -> None:
-        """Warn of weights that the files of a first save lack."""
+        """Warn of weights that are missing in the files of the first save of a model."""
         expected = self._expected
         self._expected = None
         if expected is not None:
@@ -534,14 +535,15 @@ class CheckpointSaver:
         """Wait on all processes until the checkpoints are written; a full disk only warns.
 
         Args:
-            flushed: wait until they outlive a power failure, too.
+            flushed: also wait until they are flushed, so that they survive a power failure.
         """
         self._wait_for_writes()
         if flushed:
             self.wait_until_flushed()
         self.trainer.accelerator.wait_for_everyone()
 
-        # The best one that could be written, unless the best one is of another run.
+        # A write may have failed: name the best checkpoint that exists, unless the best one
+        # belongs to another run.
         state = self.trainer.state
         if state.best_model_checkpoint in self._best_checkpoints:
             for best in reversed(self._best_checkpoints):
@@ -550,10 +552,10 @@ class CheckpointSaver:
                     break
 
     def finish_training(self) -> None:
-        """As `finish_writing`, and wait for the disk if it matters.
+        """Wait until the checkpoints are written, and flushed if that matters.
 
-        It does if another checkpoint is deleted then, if this one is sent to a store, or if the
-        machine may stop.
+        It does if an older checkpoint is deleted after the flush, if the last one is uploaded to a
+        store, or if the machine may stop.
         """
         self.finish_writing()
         if self._has_spared or self.store.is_open or self.signals.is_interrupted:
@@ -569,7 +571,7 @@ class CheckpointSaver:
         return self.background.submit(self._flush)
 
     def _flush(self) -> None:
-        """Flush the newest checkpoint that has its name; then the one before may go."""
+        """Flush the newest complete checkpoint to the disk, then rotate the ones before it."""
         written = self._written
         if written is None or written.folder == self._flushed:
             return
@@ -581,9 +583,9 @@ class CheckpointSaver:
     # --- a training
 
     def anchored(self, folder: str) -> str:
-        """Return a folder as it was named when the training began.
+        """Return a folder relative to the working directory in which the training began.
 
-        It differs from `folder` after a change of the working folder.
+        The result is absolute if the script has changed its working directory since.
         """
         if os.path.isabs(folder) or not self.trainer.is_in_train:
             return folder
@@ -608,11 +610,11 @@ class CheckpointSaver:
         self._flushed_at = time.monotonic()
         self._owner = broadcast_from_rank_zero(checkpoints.process_token(), args.world_size)
 
-        # The working folder may have been deleted.
+        # The working directory may have been deleted.
         with contextlib.suppress(FileNotFoundError):
             self._origin = os.getcwd()
 
-        # The folder, or the one in which it is to be made.
+        # Check the folder, or the closest existing parent, in which it will be created.
         if not args.should_save or args.save_strategy == "no":
             return
         folder = Path(str(args.output_dir)).absolute()
@@ -633,8 +635,8 @@ class CheckpointSaver:
     def writing_to(self, run_dir: str) -> Iterator[None]:
         """Reserve the folder for this run in the block, and wait for the last write at its end.
 
-        What a killed run has left there is removed. An error of the last write is logged, so that
-        it does not replace an exception of the block.
+        Leftovers of a killed run are removed. An error of the last write is logged, so that it does
+        not replace an exception of the block.
 
         Raises:
             FolderInUseError: another process trains with the folder.
@@ -676,4 +678,4 @@ class CheckpointSaver:
 
 
 def _do_nothing() -> None:
-    """Stand in for what another process does."""
+    """Stand in for the commit, which another process does."""

@@ -1,4 +1,4 @@
-"""Early ends of a training: signals and time limits."""
+"""Signals and time limits that end a training early, with a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SignalListening:
         self.newest_checkpoint: str | None = None
         """The last checkpoint of this training."""
         self._listener: JITCheckpointCallback | None = None
-        """The default listener; not among the callbacks, which scripts compare with theirs."""
+        """The default listener; not in the list of callbacks, which scripts compare with theirs."""
 
     @property
     def handled(self) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class SignalListening:
         return listeners
 
     def own(self) -> list[JITCheckpointCallback]:
-        """Return the listeners that were made here."""
+        """Return the listeners that this object made, not those of the user."""
         return [listener for listener in self.listeners() if self._has_made(listener)]
 
     def _has_made(self, listener: JITCheckpointCallback) -> bool:
@@ -100,7 +100,7 @@ class SignalListening:
             for listener in listeners:
                 listener.stop_listening()
 
-            # Where the training has got to, if the user was told that it stops.
+            # If the user was told that the training stops, say how to resume it.
             has_announced_stop = any(listener.has_announced_stop for listener in listeners)
             if has_announced_stop and self.newest_checkpoint is not None:
                 logger.warning(
@@ -109,7 +109,7 @@ class SignalListening:
                     self.newest_checkpoint,
                 )
 
-        # Not after an error of the training, which takes precedence.
+        # Not in the `finally` block: an error of the training takes precedence.
         for listener in listeners:
             listener.raise_received_signal()
 
@@ -122,13 +122,13 @@ class SignalListening:
         trainer = self.trainer
         handler = trainer.callback_handler
 
-        # Signals that no listener of the user takes.
+        # Leave out signals that a listener of the user handles.
         signals = list(self.handled)
         for listener in self.listeners():
             if not self._has_made(listener):
                 signals = [number for number in signals if number not in listener.signals]
 
-        # One listed listener for `enable_jit_checkpoint`, else none.
+        # With `enable_jit_checkpoint` exactly one listener is in the list of callbacks.
         listed = self.own()
         if trainer.args.enable_jit_checkpoint:
             for listener in listed[1:]:
@@ -140,7 +140,7 @@ class SignalListening:
         for listener in listed:
             trainer.remove_callback(listener)
 
-        # By default an unlisted one.
+        # Otherwise an unlisted one gets the events.
         self._listener = None
         handler.final_listeners = {}
         if signals:
@@ -150,7 +150,7 @@ class SignalListening:
             handler.final_listeners = _events(self._listener)
 
     def add_listener(self) -> JITCheckpointCallback:
-        """Add the callback of `enable_jit_checkpoint`, whose manager scripts may set up."""
+        """Add the callback of `enable_jit_checkpoint` to the list, where scripts can find it."""
         listener = JITCheckpointCallback(on_change=self._tell_workers)
         listener.set_trainer(self.trainer)
         self.trainer.add_callback(listener)
@@ -161,10 +161,10 @@ class SignalListening:
 
 
 def _events(listener: JITCheckpointCallback) -> dict[str, Callable[..., object]]:
-    """Return the methods of an unlisted listener by event."""
+    """Return the methods of an unlisted listener, by event."""
     methods: dict[str, Callable[..., object]] = {}
     for event in EVENTS:
-        # These two only serve resource managers.
+        # These two only ask `jit_manager`, which scripts assign to a listed callback.
         if event in ("on_step_begin", "on_pre_optimizer_step"):
             continue
         if getattr(type(listener), event) is not getattr(TrainerCallback, event):

@@ -27,7 +27,7 @@ LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 """File of a checkpoint with the states of Lightning callbacks; not in the reference."""
 
 _OF_LIGHTNING = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
-"""Entries of a checkpoint of Lightning that callbacks have not added."""
+"""Entries of Lightning's own in a checkpoint dict; callbacks added all others."""
 
 _NOT_INCLUDED = (
     "%s has states of callbacks that are not included in this Trainer; ignoring them: %s"
@@ -35,11 +35,11 @@ _NOT_INCLUDED = (
 
 
 def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: str) -> None:
-    """Load both; warn if they are missing.
+    """Load optimizer and schedule from a checkpoint; warn if they are missing.
 
     Args:
         strategy: loads the state of its optimizer.
-        schedule: of learning rates.
+        schedule: the schedule of the learning rate.
         checkpoint: the folder.
     """
     if not strategy.load_optimizer(checkpoint):
@@ -67,7 +67,7 @@ def load_scaler(scaler: Any, checkpoint: str) -> None:
 class CallbackStates:
     """Save and restore TrainerCallbacks.
 
-    Small states are in `trainer_state.json`, tensors in a file of callbacks.
+    Small states are in `trainer_state.json`, states with tensors in a separate file.
 
     Args:
         trainer: the Trainer.
@@ -119,7 +119,7 @@ class CallbackStates:
 
     def _replace(self, callback: Any, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
-            # It asked for the very checkpoint that it comes from.
+            # The saved control asks for the checkpoint that it was saved in.
             restored.should_save = False
             self.trainer.control = restored
         else:
@@ -159,7 +159,7 @@ class LightningCallbackStates:
         states = self.checkpoint.pop("callbacks")
         states = {name: _without_function(state) for name, state in states.items()}
 
-        # What callbacks have added to the checkpoint beside their states.
+        # Entries that callbacks added to the checkpoint besides their states.
         entries: dict[str, Any] = {}
         for name, value in self.checkpoint.items():
             if name not in _OF_LIGHTNING:
@@ -180,7 +180,7 @@ class LightningCallbackStates:
             states, self.callbacks, checkpoint, str(self.trainer.args.output_dir)
         )
 
-        # As Lightning does: first the whole checkpoint, then the state of each callback.
+        # Same order as in Lightning: every callback gets the whole checkpoint, then its own state.
         lightning_checkpoint: dict[str, Any] = {
             name: from_plain(value) for name, value in content["further"].items()
         }
@@ -193,7 +193,7 @@ class LightningCallbackStates:
         for callback in self.callbacks:
             if callback.state_key not in states:
                 continue
-            # Where Lightning's SpikeDetection looks for it.
+            # `SpikeDetection.load_state_dict` of Lightning expects this attribute.
             if hasattr(callback, "running_mean"):
                 callback.running = callback.running_mean
             callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
@@ -201,9 +201,9 @@ class LightningCallbackStates:
             logger.warning(_NOT_INCLUDED, path, ", ".join(states))
 
     def collected(self, run: TrainingRun | None) -> dict[str, Any] | None:
-        """Return a Lightning checkpoint filled in by the callbacks; None outside of a training.
+        """Return a checkpoint dict as callbacks of Lightning fill it in; None outside of a fit.
 
-        It calls their `on_save_checkpoint`, once for all parts of a checkpoint.
+        Calls their `on_save_checkpoint`, so it is called once for all parts of a checkpoint.
         """
         if run is None or not self.callbacks:
             return None
@@ -215,7 +215,7 @@ class LightningCallbackStates:
             if state:
                 states[callback.state_key] = state
 
-        # What they add to a checkpoint, or change in it.
+        # Let callbacks add entries, or replace the weights.
         weights = _weights_of(run)
         checkpoint: dict[str, Any] = {
             **_entries_of_lightning(run),
@@ -239,7 +239,7 @@ def _entries_of_lightning(run: TrainingRun) -> dict[str, Any]:
 
 
 def _weights_of(run: TrainingRun) -> dict[str, Any]:
-    """Return the weights of the module; empty if sharded, where weight averaging is refused."""
+    """Return the weights of the module; none if it is sharded, as weight averaging is refused."""
     if run.strategy.sharded_model is not None:
         return {}
     return run.module.state_dict()
@@ -248,7 +248,7 @@ def _weights_of(run: TrainingRun) -> dict[str, Any]:
 def _without_function(state: object) -> Any:
     """Drop the annealing function that states of `SWALR` hold before torch 2.10.
 
-    It is made again when the state is loaded.
+    A file cannot hold it safely, and the schedule makes it again when the state is loaded.
     """
     if not isinstance(state, dict):
         return state

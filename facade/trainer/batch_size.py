@@ -90,7 +90,8 @@ class BatchSizeFinder:
                         ) from error
                     reason = str(error).partition("\n")[0]
 
-                # Outside of the except block, which keeps the tensors in the frames of the error.
+                # Outside of the except block: as long as the error is alive, the frames of its
+                # traceback hold the tensors of the failed attempt.
                 start.restore(trainer)
                 self._apply_smaller_size(args, reason, checkpoint)
         finally:
@@ -148,7 +149,7 @@ class BatchSizeFinder:
         if not is_out_of_memory(error):
             return False
         if getattr(error, "in_evaluation", False):
-            # Part of the message itself, in which scripts look for it.
+            # Added to the message instead of a note, because scripts search the message.
             message = (
                 f"{error} In an evaluation; auto_find_batch_size changes the batches of the "
                 "training only: lower per_device_eval_batch_size."
@@ -248,7 +249,8 @@ class _InitialState:
                     copied = _copied(buffer)
                 self._buffers.append((module, name, buffer, copied))
 
-        # Optimizer, schedule and loss scale; each run has another scaler.
+        # Optimizer, schedule and loss scale. The scaler is made again in each attempt, so only its
+        # state is kept.
         self._states = []
         for part in (trainer.optimizer, trainer.lr_scheduler):
             if part is not None:

@@ -90,11 +90,11 @@ def missing_attribute(trainer: Trainer, name: str) -> Any:
     Raises:
         AttributeError: unknown name.
     """
-    # Not wrapped yet.
+    # Before the first run the model is not wrapped.
     if name == "model_wrapped" and "model" in vars(trainer):
         return trainer.model
 
-    # Raises AttributeError.
+    # For any other name this raises AttributeError.
     if name != "tokenizer" or not old_names.accepted():
         return object.__getattribute__(trainer, name)
 
@@ -256,7 +256,7 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
         return f"{name} must be {kind}, but is {describe(dataset)}."
-    # Only plain ones are looked into: a subclass may read a sample from elsewhere.
+    # Look into plain lists and tuples only: reading a sample of a subclass may be expensive.
     if type(dataset) in (list, tuple) and any(map(_is_dataset, dataset[:1])):
         meant = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
         if name == "train_dataset":
@@ -428,6 +428,7 @@ def _check_optimizers(args: TrainingArguments, parameters: Mapping[str, Any]) ->
 
 def require_training_data(trainer: Trainer) -> None:
     """Refuse a training without data, or with DataLoaders instead of datasets."""
+    # Evaluation data is checked too, or the error would come in the middle of the training.
     evaluates = trainer.args.eval_strategy != "no"
     if evaluates and is_own(trainer, "get_eval_dataloader"):
         for key, dataset in _datasets(trainer.eval_dataset).items():
@@ -467,6 +468,8 @@ def check_labels(trainer: Trainer, batch: object) -> None:
     """
     if trainer.compute_loss_func is not None or not is_own(trainer, "compute_loss"):
         return
+
+    # Only integers can be numbers of classes; floats are targets of a regression.
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
     classes = number_of_classes(trainer.model)
     if classes is None or not isinstance(labels, torch.Tensor):
@@ -488,7 +491,7 @@ def check_labels(trainer: Trainer, batch: object) -> None:
 
 
 def require_new_models(trainer: Trainer) -> None:
-    """Refuse a search that cannot create a new model for each trial."""
+    """Refuse a search that cannot create a new model, and its optimizer, for each trial."""
     if trainer.model_init is None:
         raise RuntimeError(
             "hyperparameter_search needs a new model for each trial: pass model_init=... to "

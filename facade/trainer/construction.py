@@ -75,7 +75,7 @@ class AppliedArguments:
         self.trainer = trainer
         self._seen: dict[str, Any] = {}
         self._checked: dict[str, Any] | None = None
-        """All arguments of the last check that found nothing; None before."""
+        """The arguments that the last successful check has seen; None before."""
 
     def remember(self) -> None:
         """Record the current arguments."""
@@ -148,7 +148,7 @@ def set_verbosity(args: TrainingArguments) -> None:
     if log_level == "passive":
         return
 
-    # The logger next to the root.
+    # The top-level logger: that of this package, or `transformers` where its names are intercepted.
     package_logger = logging.getLogger(_ROOT)
     while package_logger.parent is not None and package_logger.parent is not logging.root:
         package_logger = package_logger.parent
@@ -237,7 +237,7 @@ def display_callback(args: TrainingArguments, callbacks: list[Any]) -> Any:
 
 
 def lend_save_model(trainer: Trainer, callback: Any) -> None:
-    """Give a tracker `save_model` of the Trainer, by a weak reference."""
+    """Let a tracker call the Trainer's `save_model`; a weak reference avoids a cycle."""
     if isinstance(callback, LoggerCallback):
         trainer_reference: Any = weakref.ref(trainer)
         callback.save_model = lambda folder: trainer_reference().save_model(
@@ -248,7 +248,7 @@ def lend_save_model(trainer: Trainer, callback: Any) -> None:
 def set_backend_flags(trainer: Trainer) -> None:
     """Set the backend attributes that libraries read."""
     args = trainer.args
-    # The arguments have read a file by now.
+    # A path to a file has been replaced by its contents by now.
     options = cast(dict[str, Any], args.fsdp_config or {})
     trainer.is_deepspeed_enabled = bool(args.deepspeed)
     trainer.is_fsdp_xla_enabled = bool(args.fsdp and options.get("xla"))
@@ -292,7 +292,7 @@ def set_up_model(trainer: Trainer, model: nn.Module) -> None:
 
 def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
     """Set callbacks of the user and of the arguments, and the state."""
-    # Those of Lightning are kept apart.
+    # Callbacks of Lightning are passed to its Trainer, not to the handler.
     trainer_callbacks: list[Any] = []
     for callback in callbacks:
         if is_lightning_callback(callback):
@@ -316,7 +316,7 @@ def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
     for callback in trainer.callback_handler.callbacks:
         lend_save_model(trainer, callback)
 
-    # What shows progress, and what listens to signals.
+    # Progress display and signal listener.
     display = display_callback(trainer.args, trainer.callback_handler.callbacks)
     if display is not None:
         trainer.add_callback(display)
@@ -350,7 +350,7 @@ def plan_of(trainer: Trainer) -> RunPlan:
         steps = trainer._fitting.length.max_steps
     plan = translate(trainer.args, find_unused_parameters=finds_unused, model=model, steps=steps)
 
-    # The Trainer keeps the plan, so that a reference to it would be a cycle.
+    # Weak, because the Trainer keeps the plan, and the two would be a reference cycle.
     reference = weakref.ref(trainer)
 
     def rows_of_training() -> list[Row]:
@@ -367,6 +367,8 @@ def renew_model(trainer: Trainer, trial: Any) -> None:
     """Create the model of a training by `model_init`, if any."""
     if trainer.model_init is None:
         return
+
+    # The model of the previous trial is freed first, so that both are never in memory together.
     if trainer._search.current is not None:
         trainer._search.current.free_model()
     seed_everything(trainer.args)

@@ -32,8 +32,8 @@ class ContextParallel:
         trainer: the Trainer.
 
     Attributes:
-        targets: by label name, the number of labels that count in the whole of the current split
-            batch, else None.
+        targets: while a batch is split, the number of labels that count in the whole batch, by
+            label name; otherwise None.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -72,7 +72,7 @@ class ContextParallel:
                 "shift_labels."
             )
 
-        # Models of transformers make a mask of the whole sequence.
+        # Models of transformers build their own attention mask, over the whole sequence.
         whole_mask = inspection.is_pretrained(inspection.base_of_adapter(model))
         inputs = ready_to_split(inputs, size=size, whole_mask=whole_mask)
         inputs = trainer._prepare_input(inputs)
@@ -119,15 +119,15 @@ class ContextParallel:
     def loss_of_override(
         self, loss: torch.Tensor, model: nn.Module, items: torch.Tensor | int | None
     ) -> torch.Tensor:
-        """Scale the loss of an overridden `compute_loss` if it is that of the model.
+        """Scale the loss that an override of `compute_loss` returned, if it is the model's loss.
 
-        The loss of the Trainer is returned as it is, and so is any other; a warning says, once,
-        what that has to be.
+        The loss of the Trainer's `compute_loss` has been scaled already. Any other is returned
+        unchanged; a warning, shown once, explains how it has to be normalised.
 
         Args:
             loss: returned by `compute_loss`.
             model: the trained model.
-            items: of the whole step, as `compute_loss` got them; `NotedItems` tell whether it
+            items: `num_items_in_batch` as `compute_loss` got it; `NotedItems` record whether it
                 divided by them.
         """
         if self._is_scaled:
@@ -165,11 +165,11 @@ class ContextParallel:
         """Scale the loss of a part so that the mean over the processes is the loss of the whole.
 
         Args:
-            loss: of the part: a sum divided by the items of all, or the mean over labels that
-                count.
+            loss: of this rank's part: a sum divided by the items of all ranks, or a mean over the
+                labels of the part that count.
             model: the trained model.
-            inputs: of the part.
-            smoothed_labels: of the part, if label smoothing computed the loss.
+            inputs: the part of the batch.
+            smoothed_labels: its labels, if label smoothing computed the loss.
             is_mean: the loss is a mean over the labels of the part.
         """
         self._is_scaled = True
@@ -188,7 +188,7 @@ class ContextParallel:
             labels = smoothed_labels
             whole_count = self.targets["labels"]
 
-        # The mean over no labels is NaN; it gets weight zero.
+        # The mean over no labels is NaN, which 0 times NaN would keep.
         count = labels.ne(IGNORED).sum()
         share = size * count / whole_count.clamp(min=1)
         return torch.where(count > 0, loss * share, torch.zeros_like(loss))

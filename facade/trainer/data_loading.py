@@ -72,7 +72,7 @@ class DataLoading:
         if not is_training and trainer.eval_data_collator is not None:
             collator = trainer.eval_data_collator
 
-        # Unused columns are removed from a table at once, from other data by the collator.
+        # A table drops its unused columns here; from other data the collator removes them.
         whole_dataset = dataset
         if is_table(dataset):
             dataset = trainer._remove_unused_columns(dataset, description=description)
@@ -98,12 +98,12 @@ class DataLoading:
             **self._worker_options(is_training and not is_stream),
         )
 
-        # Batches are on the device when they come, for overrides and scripts.
+        # Overrides and scripts that iterate over the loader expect batches on the device.
         if args.device.type != "cpu":
             config: Any = args.accelerator_config
             loader.watcher = DevicePlacement(args.device, config.non_blocking)
 
-        # Persistent workers live as long as their loader, which is kept.
+        # Keep the loader, because its persistent workers end with it.
         if key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[key] = loader
             loader.tracked = True
@@ -147,7 +147,7 @@ class DataLoading:
         """Call `sampler_fn`; lengths are read from the `whole_dataset`, with all columns."""
         self._reduced = (dataset, whole_dataset)
         try:
-            # Overrides of older scripts take the dataset from the Trainer.
+            # Overrides in older scripts have no parameter, and read `self.train_dataset`.
             if not inspect.signature(sampler_fn).parameters:
                 return sampler_fn()
             return sampler_fn(dataset)
@@ -179,7 +179,7 @@ class DataLoading:
         self._require_own_batches()
         assert args.max_tokens_per_batch is not None, "a rule of the arguments"
 
-        # Samples are limited too, where the argument was set.
+        # The number of samples is limited too if per_device_train_batch_size was set.
         max_samples = None
         default = type(args).__dataclass_fields__["per_device_train_batch_size"].default
         if args.train_batch_size != default:
@@ -238,18 +238,19 @@ class DataLoading:
             "in_order": args.dataloader_in_order,
         }
 
-        # What a worker does when it starts, the last one first.
+        # Functions that a worker calls when it starts. Each wraps the one before, so that the last
+        # one is called first.
         start: Any = None
         if seeded:
             start = functools.partial(seed_worker, num_workers=workers, rank=data_rank(args))
 
-        # Signals reach all processes of a group.
+        # Ctrl-C and schedulers signal the whole process group; the training decides when to end.
         if workers > 0 and signals.handled:
             start = functools.partial(
                 ignore_signals, signals=signals.handled, listens=signals.shared_flag, then=start
             )
 
-        # Workers inherit the connections to other ranks.
+        # A worker that outlives its rank would keep the inherited connections to other ranks open.
         if workers > 0 and args.world_size > 1:
             start = functools.partial(attached_worker, then=start)
 
@@ -308,7 +309,7 @@ def chosen_dataset(eval_dataset: Any, datasets_of_trainer: Any) -> Any:
     """Return the dataset to evaluate.
 
     Args:
-        eval_dataset: it itself, its name, or None for that of the Trainer.
+        eval_dataset: the dataset, its name, or None for the Trainer's own.
         datasets_of_trainer: the `eval_dataset` of the Trainer.
 
     Raises:
@@ -378,7 +379,7 @@ def training_length(
     if is_sized:
         whole_epochs = math.ceil(epochs)
 
-    # Samples; batches by tokens have different numbers, of which the mean counts.
+    # Samples. Batches of a token budget differ in their number of samples, so the mean is used.
     examples = max_steps * samples_per_step
     if is_sized:
         examples = num_examples(dataloader)

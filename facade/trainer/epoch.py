@@ -1,4 +1,4 @@
-"""What the steps of an epoch share."""
+"""Values that the steps of an epoch share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 @dataclass
 class Epoch:
-    """Cache of what the steps of an epoch use, and what the last one of them has left for the
-    next log.
+    """Settings that are looked up once for all steps of an epoch, and values of the last step for
+    the next log.
     """
 
     model: Any = None

@@ -45,7 +45,8 @@ def evaluate_loader(
     logger.info("  Num examples = %s", num_examples)
     logger.info("  Batch size = %s", trainer.args.eval_batch_size)
 
-    # Model and optimizer: until the next training step, also where the evaluation fails.
+    # Model and optimizer stay in evaluation mode until the next training step, even if the
+    # evaluation fails: overrides of `log` read `model.training` to tell an evaluation from a step.
     trainer.callback_handler.eval_dataloader = dataloader
     if not trainer.is_in_train:
         cast_for_evaluation(trainer.model, trainer.args)
@@ -54,7 +55,8 @@ def evaluate_loader(
         trainer.optimizer.eval()
 
     with (
-        # Ranks get the same number of batches; the results drop what fills up the last round.
+        # Ranks get the same number of batches; results of the batches that fill up the last round
+        # are dropped.
         rounds_filled([getattr(dataloader, "batch_sampler", None)]),
         name_first_error(),
         evaluating(trainer.args),
@@ -68,7 +70,7 @@ def evaluate_loader(
             gather_losses=trainer._gather_losses,
             **settings,
         )
-        # A training compares the ranks at its start.
+        # A training has compared the ranks at its start already.
         if trainer._fitting is None:
             require_same_evaluation(trainer, dataloader)
         with recording_into(evaluation.recorded):
@@ -76,7 +78,7 @@ def evaluate_loader(
         trainer.gather_function = trainer.accelerator.gather_for_metrics
         output = evaluation.result
 
-    # Neither a loss nor metrics: the labels are missing.
+    # With neither a loss nor metrics, the labels must be missing.
     trainer._best_metric.columns = evaluation.columns
     has_results = evaluation.found_labels or evaluation.metrics or not evaluation.steps
     if description == "Evaluation" and not has_results:
@@ -88,7 +90,7 @@ def evaluate_loader(
 def _run_lightning(
     trainer: Trainer, evaluation: Evaluation, started: Moment, *, test: bool
 ) -> None:
-    """Run Lightning's loop, its `test` or `validate` outside of a training.
+    """Run Lightning's evaluation loop: inside `fit`, or by a separate `validate` or `test`.
 
     Args:
         trainer: the Trainer.
@@ -104,8 +106,8 @@ def _run_lightning(
     if fitting is not None:
         trainer._setup_seconds = 0.0
 
-    # Lightning would warn of a loader without batches. It is iterated all the same: each iteration
-    # draws the seed of workers from the generator that the next training step uses.
+    # Lightning would warn of a loader without batches. Iterate over it nevertheless, because each
+    # iteration draws a seed for workers from the generator that the next training step uses.
     if has_length(evaluation.feed) and len(evaluation.feed) == 0:
         collections.deque(evaluation.feed, maxlen=0)
         return
@@ -119,7 +121,7 @@ def _run_lightning(
         distribute(trainer, module)
         lightning_trainer = build_lightning_trainer(trainer)
 
-        # The preparation does not count in the speed.
+        # The reported speed excludes the preparation.
         trainer._setup_seconds = started.seconds_ago
         if not trainer._prepared:
             trainer._prepared = True
@@ -139,7 +141,7 @@ def _run_lightning(
 def evaluate_each(
     trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: Any, prefix: str, **gen_kwargs: Any
 ) -> dict[str, float]:
-    """Evaluate several datasets, or the names of them, each under `{prefix}_{name}`.
+    """Evaluate several datasets, each under `{prefix}_{name}`.
 
     The aggregate over them, if `eval_aggregate` asks for it, is logged as the metrics of one more
     dataset.
@@ -149,6 +151,7 @@ def evaluate_each(
     """
     metrics_by_name: dict[str, dict[str, float]] = {}
     metrics: dict[str, float] = {}
+    # A dict of datasets may hold names of the Trainer's datasets instead.
     for name, dataset in datasets.items():
         with metrics_of(trainer, name):
             metrics_of_dataset = trainer.evaluate(

@@ -85,13 +85,14 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
 
 
 class ReplacedSchedule:
-    """Step a schedule with which a Lightning callback replaces that of the Trainer.
+    """Step the schedule of a Lightning callback that replaces the Trainer's.
 
-    StochasticWeightAveraging replaces it from some epoch on; Lightning itself steps no schedule
-    here.
+    StochasticWeightAveraging replaces it from some epoch on. Optimization is manual here, so that
+    Lightning itself steps no schedule.
 
     Attributes:
-        given: the schedule that Lightning was given. The Trainer may have another one since then.
+        given: the schedule that Lightning got from `configure_optimizers`. The Trainer's may have
+            been replaced since then.
         config: Lightning's config of the callback's schedule; None while the Trainer's is used.
     """
 

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer:
     """Return the Lightning Trainer for the plan of a Trainer, with all defaults turned off.
 
-    Every parameter of `lightning.Trainer` is passed: what is left out it takes from variables such
-    as `PL_TRAINER_LIMIT_TRAIN_BATCHES`, and a training is described by its arguments alone.
+    Every parameter of `lightning.Trainer` is passed, because it reads those that are omitted from
+    environment variables such as `PL_TRAINER_LIMIT_TRAIN_BATCHES`, while a training is described by
+    its arguments alone.
 
     Args:
         trainer: the Trainer, with its plan and the Lightning callbacks of the user.
@@ -40,7 +41,7 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
     if not trainer.plan.strategy.manages_processes:
         plugins.append(_environment(trainer.args.distributed_state))
 
-    # Without callbacks nothing logs.
+    # Only callbacks log through Lightning.
     logger: ForwardingLogger | bool = False
     if callbacks:
         logger = ForwardingLogger(partial(_log, trainer), trainer.plan.default_root_dir)
@@ -70,7 +71,7 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
 
 
 def _environment(process: ProcessEnvironment) -> FixedRankEnvironment:
-    """Tell Lightning the place of this process, so that it neither detects a cluster nor starts
+    """Tell Lightning the ranks of this process, so that it neither detects a cluster nor launches
     processes.
     """
     return FixedRankEnvironment(
@@ -146,13 +147,16 @@ def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
 
 @contextmanager
 def planned(trainer: Trainer) -> Iterator[Strategy]:
-    """Plan a run, and silence Lightning during it; the strategy stays until the next run."""
+    """Plan a run, and silence Lightning's announcements during it.
+
+    The plan and its strategy are kept until the next run.
+    """
     plan = trainer.plan
     strategy = plan.strategy.bind(trainer)
     run = PlannedRun(plan, trainer.args.device)
     trainer._planned_run = run
     try:
-        # Announcements of Lightning are shown at the level DEBUG only.
+        # Lightning's announcements are shown at the level DEBUG only.
         with lightning_internals.quiet(
             not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
         ):
@@ -162,12 +166,12 @@ def planned(trainer: Trainer) -> Iterator[Strategy]:
 
 
 def distribute(trainer: Trainer, module: EvaluationModule) -> None:
-    """Register the distribution of the model with the module, if the strategy distributes."""
+    """Let the module distribute the model when Lightning configures it, if the strategy does."""
     strategy = trainer._strategy
 
     def spread(module: EvaluationModule) -> nn.Module:
         if strategy.sharded_model is None and hasattr(trainer.model, "num_parameters"):
-            trainer._parameter_counter.count()  # before it is sharded
+            trainer._parameter_counter.count()  # of the whole model, before it is sharded
         return strategy.distribute_model(module)
 
     if strategy.configures_model:
@@ -202,8 +206,9 @@ def running(
 def _backward(
     lightning_trainer: LightningTrainer, module: EvaluationModule
 ) -> Callable[..., None] | None:
-    """Return the backward pass of Lightning; None for torch's, where strategy, precision and
-    callbacks add nothing.
+    """Return Lightning's backward pass; None if torch's suffices.
+
+    It does if strategy, precision and callbacks add nothing to it.
     """
     if callbacks_of(lightning_trainer) or not fast_path.has_plain_steps(lightning_trainer):
         return module.manual_backward

@@ -63,6 +63,8 @@ class MemoryTracker:
             return
         self.drop()
         self._stage = stage
+
+        # Memory that is garbage already must not count as freed by the stage.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -105,7 +107,7 @@ class MemoryTracker:
             self._report = {}
 
     def drop(self) -> None:
-        """Give up the stage that is being measured: it failed."""
+        """Discard the stage that is being measured, because it failed."""
         if self._watch is not None and self._stage is not None:
             self._watch.stop()
             self._stage = None

@@ -26,7 +26,7 @@ class RunningLoss:
     """Sum the losses of all micro-batches, between two logs and over the training.
 
     Args:
-        trainer: the Trainer; its `state.global_step` dates the losses.
+        trainer: the Trainer, whose `state.global_step` numbers the steps.
 
     Attributes:
         meter: collects losses and steps since `last_logged` without synchronisation.
@@ -50,7 +50,7 @@ class RunningLoss:
         self._others_recorded = False
         self._has_warned = False
 
-        # Since the last `take`, in this process.
+        # Steps since the last `take` whose loss was not finite on this rank.
         self._not_finite_steps: set[int] = set()
 
         # Made by `since_log`.
@@ -104,7 +104,7 @@ class RunningLoss:
         return self.total / max(steps, 0.001)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state with which the next log is that of an uninterrupted training."""
+        """Return the state from which a resumed training logs what an uninterrupted one would."""
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
         return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
@@ -152,7 +152,7 @@ class RunningLoss:
         return losses.mean().item(), steps
 
     def _warn_once(self, steps: set[int]) -> None:
-        """Warn of the first steps whose loss is not finite; the end of the training counts all."""
+        """Warn at the first log with such steps; `mean` reports the number of all of them."""
         if not steps or self._has_warned:
             return
         self._has_warned = True
@@ -172,7 +172,7 @@ class RunningLoss:
 
 
 def _share(micro_batch: MicroBatchLoss) -> Any:
-    """Return the part of its step that a micro-batch makes up."""
+    """Return the share of its step that a micro-batch has."""
     return 1 / micro_batch.divisor
 
 
@@ -198,8 +198,9 @@ class RunningLossAttribute:
 class TokenCounter:
     """Count tokens for `include_num_input_tokens_seen`.
 
-    `state.num_input_tokens_seen` is the sum of all processes at logs and checkpoints. Between them,
-    where there is one process, it is right as long as the device need not be waited for.
+    `state.num_input_tokens_seen` is the sum over all ranks at logs and checkpoints. In between it
+    is up to date only in a single process with batches on the CPU: a count on another device stays
+    pending, because reading it would wait for the device.
 
     Args:
         trainer: the Trainer.
@@ -250,7 +251,8 @@ class TokenCounter:
             )
             return 0
 
-        # A mask of more dimensions is that of packed documents.
+        # A mask with more dimensions belongs to packed documents, and its sum is not a number of
+        # tokens.
         if trainer.args.include_num_input_tokens_seen == "non_padding":
             if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:
                 return _number(inputs["attention_mask"].sum())

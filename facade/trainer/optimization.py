@@ -171,6 +171,7 @@ def complete_optimizer(optimizer: Any) -> None:
 
 def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None) -> Any:
     """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
+    # Schedules of torch wrap `step` of their optimizer, which LOMO does not have.
     let_backward_step(trainer.optimizer)
     if trainer.lr_scheduler is not None:
         return trainer.lr_scheduler
@@ -194,9 +195,9 @@ def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optim
 def is_attached(schedule: Any, optimizer: torch.optim.Optimizer) -> bool:
     """Return whether Lightning can show a schedule to its callbacks.
 
-    That is one that is attached to the optimizer, and can be saved. Others, such as a class without
-    an attribute `optimizer`, are stepped all the same. Warn about one that changes only the groups
-    of another optimizer, so that it has no effect.
+    It can if the schedule holds this optimizer, and has a state that can be saved. Other schedules,
+    such as a class without an attribute `optimizer`, are stepped nevertheless. Warns about one that
+    changes only the groups of another optimizer, so that it has no effect.
     """
     scheduled_optimizer = getattr(schedule, "optimizer", None)
     if scheduled_optimizer is optimizer:
@@ -284,7 +285,7 @@ def check_trains(
     if not held or not left_out:
         return [], outside
 
-    # Some are in no group, or all of them.
+    # Raise if all of them are in no group; warn if some are.
     optimizer_name = type(optimizer).__name__
     listed = ", ".join(names[parameter] for parameter in left_out[:_SHOWN])
     if len(left_out) > _SHOWN:

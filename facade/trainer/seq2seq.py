@@ -65,7 +65,9 @@ class Seq2SeqTrainer(Trainer):
 
     args: Seq2SeqTrainingArguments
     _gen_kwargs: dict[str, Any]
-    """Keyword arguments of `generate` in the running evaluation; an own `evaluate` may set it."""
+    """Keyword arguments of `generate` in the running evaluation; overrides of `evaluate` may set
+    it.
+    """
     _generated = (0, 1)
     """Rows of the last batch generated in this process, and rows per sample."""
 
@@ -145,8 +147,8 @@ class Seq2SeqTrainer(Trainer):
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict
                 `{prefix}_{name}_loss`.
             gen_kwargs: keyword arguments of `generate`, such as `max_length` and `max_new_tokens`
-                (tokens) or `num_beams`, for each dataset of a dict. They go before the arguments of
-                the training, and these before the model's own settings.
+                (tokens) or `num_beams`, for each dataset of a dict. They take precedence over the
+                training arguments, and these over the model's own settings.
 
         Returns:
             The metrics by name, see `Trainer.evaluate`.
@@ -154,7 +156,7 @@ class Seq2SeqTrainer(Trainer):
         Raises:
             ValueError: the dataset is missing, or has another name.
         """
-        # Of several datasets each is evaluated by a separate call; those of the Trainer by name.
+        # Several datasets are evaluated by one call each; the Trainer's own are passed by name.
         datasets = eval_dataset
         if eval_dataset is None and isinstance(self.eval_dataset, dict):
             datasets = {name: name for name in self.eval_dataset}
@@ -186,10 +188,9 @@ class Seq2SeqTrainer(Trainer):
 
         Returns:
             `(predictions, label_ids, metrics)`: token ids and labels as int64 arrays of shape
-            (samples, length); with `num_return_sequences` all token ids of a sample stand one after
-            the other. Both are padded to the `max_length` of the model's generation config with the
-            padding token; where a batch is longer than that, rows of the others are filled up with
-            -100.
+            (samples, length); with `num_return_sequences` each sample has that many rows, one after
+            the other. Both are padded with the padding token to the `max_length` of the model's
+            generation config; if a batch is longer, rows of the others are padded with -100.
         """
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():
@@ -247,13 +248,14 @@ class Seq2SeqTrainer(Trainer):
 
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
         """Generate token ids for a batch, without padding."""
-        # None stands for the setting of the model.
+        # None means the setting of the model.
         options = dict(gen_kwargs)
         for name in ("max_length", "num_beams"):
             if options.get(name, "") is None:
                 del options[name]
 
-        # Ranks that share the weights have to run each forward pass together.
+        # Ranks that share sharded weights have to run every forward pass together, so those whose
+        # sequences have ended continue until all have.
         synced = self.plan.strategy.shards_weights
         tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
         fill_defaults(getattr(self.model, "generation_config", None))
@@ -289,8 +291,8 @@ class Seq2SeqTrainer(Trainer):
     def _gathering_sequences(self) -> Iterator[None]:
         """Gather all sequences of a sample in an evaluation.
 
-        Batches count the same in the loss, also a shorter last one. That is as in the reference,
-        except that there the padding of the last batches stays in the predictions.
+        All batches count the same in the loss, even a shorter last one, as in the reference. Unlike
+        there, samples that pad the last batches are removed from the predictions.
         """
         self._gather_losses = self.accelerator.gather
         if self.gather_function == self.accelerator.gather_for_metrics:
@@ -306,7 +308,7 @@ class Seq2SeqTrainer(Trainer):
         if accelerator.num_processes == 1:
             return input_data
 
-        # The remainder of the last batch counts samples, and here a sample has several rows.
+        # `remainder` counts samples of the last batch, but a sample has several rows here.
         remainder = accelerator.remainder
         rows, rows_per_sample = self._generated
         is_generated = isinstance(input_data, torch.Tensor) and len(input_data) == rows

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 
 class LossWeights:
-    """Makes the `MicroBatchLoss` of each micro-batch; what stays the same in a training is found
-    out once.
+    """Create the `MicroBatchLoss` of each micro-batch.
+
+    Properties of the model and of the script that do not change in a training are looked up once.
 
     Args:
         trainer: the Trainer that trains.
@@ -42,13 +43,13 @@ class LossWeights:
         self._shifted = _leaves_out_first_labels(trainer)
 
     def of_step(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
-        """Return what weighs the loss of each micro-batch of a step.
+        """Return the weights of the losses of a step's micro-batches.
 
         Args:
             batches: the micro-batches of the step in this process.
             items: `num_items_in_batch`, None where it is not counted.
         """
-        # Whether the user's code divides by the items is noted where it does not say so.
+        # Record whether the user's code divides by the items, unless it declares that.
         noted_items = items
         if items is not None and self._is_scaled is None:
             noted_items = NotedItems.of(items)
@@ -66,8 +67,8 @@ class LossWeights:
         return micro_batches
 
     def _divisors(self, batches: list[Any], items: Any) -> Sequence[Divisor]:
-        """Return what the mean over each micro-batch is divided by: the items of the step for each
-        a separate one.
+        """Return the divisor of the mean loss of each micro-batch: the items of the whole step
+        divided by its own.
 
         Items are the labels that count, or the rows where there are no class numbers among the
         labels. With `average_tokens_across_devices` those of all processes count, otherwise those
@@ -90,13 +91,13 @@ class LossWeights:
             return [all_rows / own_rows for own_rows in rows]
 
         own_labels = to_device_without_waiting(torch.stack(labels), self._trainer.args.device)
-        # Not 0 / 0 where no label of the whole step counts.
+        # At least 1, to avoid 0 / 0 if no label of the whole step counts.
         all_labels = self._count_whole(own_labels.sum(), items).clamp(min=1)
         return (all_labels / own_labels).unbind()
 
     def _count_labels(self, batch: Any) -> Tensor | None:
-        """Count the labels of a micro-batch over which a mean is taken; None if they are no
-        class numbers.
+        """Count the labels of a micro-batch over which a mean is taken; None if they are not class
+        indices.
         """
         if not isinstance(batch, Mapping):
             return None
@@ -105,8 +106,9 @@ class LossWeights:
         return count_labels(batch.get("labels"), shifted=self._shifted)
 
     def _count_whole(self, own: Tensor, items: Any) -> Tensor:
-        """Return the labels of the whole step for each process, as gradients are averaged over the
-        processes.
+        """Return the labels of the whole step divided by the ranks.
+
+        Averaging the gradients over the ranks divides by their number as well.
 
         Args:
             own: labels of this process.
@@ -125,18 +127,17 @@ class LossWeights:
 
 
 def _leaves_out_first_labels(trainer: Trainer) -> bool:
-    """Return whether the first label of each row is not among those over which a mean is taken."""
+    """Return whether the loss ignores the first label of each row, because it shifts labels."""
     if trainer.label_smoother is not None and trainer.compute_loss_func is None:
         return shifts_smoothed_labels(trainer.model)
     return shifts_labels(trainer.model)
 
 
 def declares_scaled_loss(trainer: Trainer) -> bool | None:
-    """Return whether the user's code says that its loss is divided by the items of the step; None
-    if it does not say.
+    """Return whether the user's code declares that it divides its loss by the items of the step.
 
-    It says so by `loss_is_scaled_for_ga`, or as libraries do, by a `compute_loss_func` that is no
-    function.
+    It does so by `loss_is_scaled_for_ga`, or, as libraries do, by a `compute_loss_func` that is not
+    callable. None if it declares nothing.
     """
     if trainer.loss_is_scaled_for_ga is not None:
         return trainer.loss_is_scaled_for_ga
@@ -146,7 +147,7 @@ def declares_scaled_loss(trainer: Trainer) -> bool | None:
 
 
 def equal_part(trainer: Trainer, items: Any) -> MicroBatchLoss:
-    """Return what weighs the loss of one of several micro-batches that count the same.
+    """Return the weight of the loss of a micro-batch in a step in which all count the same.
 
     Args:
         trainer: the Trainer.

@@ -85,7 +85,7 @@ def to_half(data: object, dtype: torch.dtype) -> Any:
 
 
 def prepare_values(prepare: Callable[[Any], Any], data: object) -> Any:
-    """Return a batch whose values have gone through a function; what has no values is unchanged."""
+    """Apply a function to each value of a batch; return anything that has no values unchanged."""
     if isinstance(data, Mapping):
         return mapping_like(data, {name: prepare(value) for name, value in data.items()})
     if isinstance(data, (tuple, list)):
@@ -194,8 +194,8 @@ def smoothed_loss(
         items: labels that count in the whole window, over all processes.
         split: processes share sequences, so that labels are shifted already.
     """
-    # With several batches or processes the mean over this batch would be wrong; 5.3.0 uses it,
-    # later versions do not.
+    # With several batches or ranks the mean over this batch would be wrong. transformers 5.3.0
+    # uses it nevertheless in a single process without accumulation; later versions do not.
     accumulates = model.training and trainer.current_gradient_accumulation_steps > 1
     is_one_of_several = trainer.args.world_size > 1 or accumulates
     counted_items = None

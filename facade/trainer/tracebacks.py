@@ -105,6 +105,6 @@ def _is_shown(link: TracebackType) -> bool:
     if module == "torch.nn.modules.module":
         return name not in _OF_MODULES
     if module.startswith(f"{_OWN}.facade.trainer."):
-        # hooks of Lightning are called alike
+        # Modules have Lightning's hooks, some of which have the names of these steps.
         return name in _STEPS and not module.endswith("_module")
     return _package(link) not in _INNER

@@ -125,7 +125,7 @@ class Trainer:
     Args:
         model: the model to train: any `torch.nn.Module` that returns a loss, in a mapping, as the
             first of a tuple, or as an attribute `loss`.
-        args: the training arguments, by default those of the folder `tmp_trainer`.
+        args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
         data_collator: a list of samples -> a batch; by default padding with the processing class,
             if it can pad, and otherwise `default_data_collator`.
         train_dataset: map-style or iterable. Columns that the model does not take are left out.
@@ -142,8 +142,9 @@ class Trainer:
             describe.
         optimizer_cls_and_kwargs: optimizer class and arguments, for parameters that are grouped as
             usual.
-        preprocess_logits_for_metrics: `(logits, labels)` -> what is kept of the logits of a batch.
-        eval_data_collator: takes the place of data_collator in evaluations and predictions.
+        preprocess_logits_for_metrics: `(logits, labels)` -> the values to keep instead of the
+            logits of a batch, such as their argmax.
+        eval_data_collator: used instead of data_collator in evaluations and predictions.
 
     Raises:
         RuntimeError: neither a model nor a model_init was passed (also a ValueError).
@@ -227,11 +228,11 @@ class Trainer:
     _setup_seconds = 0.0
     _initial_num_input_tokens_seen = 0
     _gather_losses: Callable[..., Any] | None = None
-    """Gathers losses in place of `gather_function`."""
+    """Gathers losses instead of `gather_function`."""
     _run: TrainingRun | None = None
-    """The call of `train` that runs, with its state."""
+    """The running call of `train`, with its state; None outside of one."""
     _planned_run: PlannedRun | None = None
-    """The plan of this or the last run of Lightning."""
+    """The plan of the current run of Lightning, or of the last one."""
 
     # Components, each with its own state, made when first needed.
     _hub = cached_property(HubSession)
@@ -292,7 +293,7 @@ class Trainer:
             return self.args.gradient_accumulation_steps
 
         def __getattr__(self, name: str) -> Any:
-            """Answer for attributes of other versions."""
+            """Resolve attributes that other versions of transformers have."""
             return checks.missing_attribute(self, name)
 
     __signature__ = SignatureOfInit()
@@ -395,7 +396,7 @@ class Trainer:
         self._applied_arguments.apply()
 
     def _validate_args(self) -> None:
-        """Check what needs model and data; an override point of some libraries."""
+        """Do nothing: libraries override it to check arguments that depend on model and data."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the components: a copy of the Trainer makes its own."""
@@ -407,7 +408,7 @@ class Trainer:
                 if isinstance(value, cached_property):
                     components.add(name)
 
-        # The user's own.
+        # The user's callbacks cannot be made again.
         components.discard("_lightning_callbacks")
         return {name: value for name, value in vars(self).items() if name not in components}
 
@@ -440,7 +441,9 @@ class Trainer:
 
     @property
     def _strategy(self) -> Strategy:
-        """The strategy of this or the last run; before any, of the arguments as they are now."""
+        """The strategy of the current or the last run; before the first one, the strategy that the
+        arguments choose now.
+        """
         if self._planned_run is not None:
             return self._planned_run.plan.strategy
         return self.plan.strategy.bind(self)
@@ -752,7 +755,7 @@ class Trainer:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train the model, and return what became of it.
+        """Train the model, and return its steps, mean loss and metrics.
 
         Lightning's loops do the work. When it returns, `self.model` has the weights of the last
         step, or with `load_best_model_at_end` those of the best checkpoint, and `self.state` the
@@ -860,7 +863,7 @@ class Trainer:
             if splits_sequences and num_items_in_batch is not None:
                 num_items_in_batch = NotedItems.of(num_items_in_batch)
 
-            # Forward: overrides may lack the parameter.
+            # Forward. An override of `compute_loss` may lack `num_items_in_batch`.
             loss_kwargs: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
             if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
                 loss_kwargs = inspection.accepted_arguments(self.compute_loss, **loss_kwargs)
@@ -874,7 +877,7 @@ class Trainer:
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
 
-            # Backward: a mean counts by its part of the step.
+            # Backward. A loss that is a mean counts by this micro-batch's share of the step.
             if micro_batch is not None:
                 loss = micro_batch.weigh_in_step(loss)
             backward_kwargs = {}
@@ -921,7 +924,7 @@ class Trainer:
         if items is not None and self.args.world_size > 1:
             items = NotedItems.of(items)
 
-        # Forward: labels stay here if the model is not to compute the loss.
+        # Forward. The model gets no labels if the loss is computed below.
         takes_labels = self.label_smoother is not None or self.compute_loss_func is not None
         if takes_labels and "labels" in inputs:
             if split:
@@ -949,7 +952,8 @@ class Trainer:
                 why = partial(steps.why_no_loss, self, model, inputs)
                 loss = read_loss(outputs, inputs, why, first_of_vector=True)
 
-        # Divided by the items of all processes, where gradients are averaged over the processes.
+        # The loss was divided by the items of all ranks. Averaging the gradients over the ranks
+        # divides once more, which this undoes.
         divided_by_items = isinstance(items, NotedItems) and items.use.noted
         if (
             divided_by_items
@@ -1078,7 +1082,8 @@ class Trainer:
         else:
             device = self.args.device
 
-        # A flat batch on the CPU stays there; it is copied, as the loss may take its labels out.
+        # A flat batch that is on the CPU already does not move. The dict is copied, because the
+        # loss may remove the labels from it.
         is_flat = type(data) is dict and {*map(type, data.values())} == {torch.Tensor}
         if is_flat and {tensor.device for tensor in data.values()} == {device} == {_CPU}:
             data = dict(data)
@@ -1111,7 +1116,7 @@ class Trainer:
         Called once when a training begins. An override returns a tuple of the same seven values.
 
         Args:
-            args: the training arguments; `max_steps` goes before `num_train_epochs`.
+            args: the training arguments; `max_steps` takes precedence over `num_train_epochs`.
             dataloader: the loader of the training data.
 
         Returns:
@@ -1161,11 +1166,11 @@ class Trainer:
             self._token_counter.add(inputs)
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
-        """Clip the gradients of a model, without the loss scale; return their norm."""
+        """Unscale and clip the gradients of a model; return their norm before clipping."""
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
-        """Return the norm that clipping has found, or that of the gradients, without loss scale."""
+        """Return the norm that clipping returned; without it, compute that of the gradients."""
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()
@@ -1202,7 +1207,8 @@ class Trainer:
         if self._fitting is None:
             self._apply_arguments()
 
-        # Of a dict each dataset is evaluated; those of the Trainer by their names.
+        # Evaluate each dataset of a dict. The Trainer's own are passed by name, because their
+        # loaders are kept under it.
         if isinstance(eval_dataset, dict):
             return evaluate_each(self, eval_dataset, ignore_keys, metric_key_prefix)
         if eval_dataset is None and isinstance(self.eval_dataset, dict):
@@ -1369,7 +1375,8 @@ class Trainer:
             label_tensors = [inputs.get(name) for name in self.label_names]
             labels = nested_detach(steps.only(tuple(label_tensors)))
 
-        # Logits are most of the memory; as in 5.23 the Liger kernel does without them.
+        # Logits take most of the memory. As in transformers 5.23, the Liger kernel computes the
+        # loss without them.
         skips_logits = prediction_loss_only and self.args.use_liger_kernel
         if skips_logits and steps.only_model_needs_logits(self, inputs):
             inputs = {**inputs, "skip_logits": True}
@@ -1453,12 +1460,12 @@ class Trainer:
             self._push_from_checkpoint(checkpoint)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Write the random generators of this process."""
+        """Write the states of the random generators of this rank."""
         files = self._checkpoints.files_of(output_dir)
         self._data_position.save_rng(output_dir, files, self._fitting)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Write both; all processes have to call it."""
+        """Write optimizer and schedule; every rank has to call it."""
         files = self._checkpoints.files_of(output_dir)
         in_checkpoint = output_dir == self._checkpoints.staging
         self._strategy.save_optimizer(
@@ -1502,7 +1509,7 @@ class Trainer:
             load_scaler(self.accelerator.scaler, checkpoint)
 
     def _load_callback_state(self) -> None:
-        """Restore callbacks from the state of a checkpoint, if the arguments ask for it."""
+        """Restore the states of callbacks from `self.state`, if the arguments ask for it."""
         if self.args.restore_callback_states_from_checkpoint:
             self._callback_states.restore_exported()
 
@@ -1582,8 +1589,8 @@ class Trainer:
         and is averaged as the loss is: by items where the loss is divided by them, over the
         micro-batches and steps since the last log and over all processes; in an evaluation by
         samples. Elsewhere, as in a callback, each call counts the same. Nothing waits for the
-        device before the log is due. Callbacks have the method too. Metrics of `compute_metrics` go
-        before recorded values of their name.
+        device before the log is due. Callbacks have the method too. Metrics of `compute_metrics`
+        take precedence over recorded values of the same name.
 
         Args:
             values: numbers, or tensors with one element.
@@ -1866,7 +1873,7 @@ class Trainer:
         return construction.make_model(self.model_init, trial)
 
     def _renew_model(self, trial: Any) -> None:
-        """Make a new model, and another one if the trial changes the seed that it begins with."""
+        """Make a new model; make it again if the trial changes the seed of its initial weights."""
         construction.renew_model(self, trial)
         seed = (self.args.seed, self.args.full_determinism)
         self._hp_search_setup(trial)
@@ -1874,14 +1881,17 @@ class Trainer:
             construction.renew_model(self, trial)
 
     def _hp_search_setup(self, trial: Any) -> None:
-        """Apply the values of a trial, or of None; an override point, called in each training."""
+        """Apply the values of a trial, None outside of a search; libraries override it.
+
+        Called once in each training.
+        """
         self._trial = trial
         if self._search.apply(trial):
             self._train_batch_size = self.args.train_batch_size
             self._apply_arguments()
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Report an evaluation during the training to a search; an override point."""
+        """Report an evaluation during the training to the search; libraries override it."""
         self._search.report(trial, step, metrics)
 
     # Callbacks and processes.

@@ -47,8 +47,8 @@ class TrainerModule(EvaluationModule):
     `LossModule` is for Lightning users.
 
     Args:
-        run: the call of `train`, with its state. Its `trainer` is the one whose steps and callbacks
-            are called; that of the module is Lightning's, as in every LightningModule.
+        run: the call of `train`, with its state. `run.trainer` is the Trainer whose steps and
+            callbacks are called; `self.trainer` is Lightning's, as in every LightningModule.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -83,12 +83,14 @@ class TrainerModule(EvaluationModule):
     # The hooks of Lightning, in the order in which they are called.
 
     def setup(self, stage: str) -> None:
-        """Restore the Lightning callbacks of a resumed training, which Lightning has set up by now.
+        """Restore the states of Lightning callbacks when a training is resumed.
 
-        Lightning runs no evaluation itself; callbacks such as ThroughputMonitor have prepared for
-        the Trainer's.
+        Lightning has called their `setup` by now.
         """
         run = self.run
+
+        # The Trainer evaluates, not Lightning. Set only now, because callbacks such as
+        # ThroughputMonitor prepare for evaluations only if this is not 0.
         run.lightning_trainer.limit_val_batches = 0
         if stage == "fit" and run.checkpoint is not None:
             run.trainer._lightning_callback_states.load(run.checkpoint, run)
@@ -97,7 +99,7 @@ class TrainerModule(EvaluationModule):
         """Make optimizer and schedule, for Lightning callbacks such as LearningRateMonitor."""
         optimizer, schedule = self._make_optimizers()
 
-        # An override may have made it.
+        # An override of `create_optimizer_and_scheduler` may have made the optimizer.
         optimization.complete_optimizer(optimizer)
         self.stepped_optimizer = self.run.trainer.optimizer
 
@@ -111,13 +113,15 @@ class TrainerModule(EvaluationModule):
         }
 
     def on_train_start(self) -> None:
-        """Load optimizer and schedule of a checkpoint; `on_train_begin`.
+        """Load optimizer and schedule of a checkpoint; call `on_train_begin`.
 
         No data has been read yet.
         """
         run = self.run
         trainer = run.trainer
         self.has_begun = True
+
+        # The optimizer was made a moment ago, when the model was on its device and wrapped.
         trainer._load_optimizer_and_scheduler(run.checkpoint)
         trainer._load_scaler(run.checkpoint)
         if run.checkpoint is not None:
@@ -136,13 +140,13 @@ class TrainerModule(EvaluationModule):
             trainer._evaluate(run.trial, run.ignore_keys, skip_scheduler=True)
 
     def on_train_epoch_start(self) -> None:
-        """Cache what the steps of this epoch use; `on_epoch_begin`."""
+        """Look up once what every step of this epoch uses; call `on_epoch_begin`."""
         run = self.run
         trainer = run.trainer
         lightning_trainer = run.lightning_trainer
         strategy = run.strategy
 
-        # What the steps use.
+        # Signatures and overrides are looked up here, because that would slow each step down.
         has_scaler = trainer.accelerator.scaler is not None
         overrides_step = not is_own(trainer, "training_step")
         run.epoch = Epoch(
@@ -162,7 +166,7 @@ class TrainerModule(EvaluationModule):
         if run.windows.is_at_end:
             run.epoch.grad_norm, run.epoch.learning_rate = run.of_last_step
 
-        # What Lightning callbacks use.
+        # Lightning callbacks read its logging interval, and the learning rate from its schedule.
         log_every_n_steps = 0
         if trainer.args.logging_strategy == "steps":
             log_every_n_steps = int(trainer.state.logging_steps)
@@ -178,7 +182,7 @@ class TrainerModule(EvaluationModule):
             trainer.args, trainer.state, trainer.control
         )
 
-        # A callback may have changed it.
+        # A callback may have changed the accumulation.
         run.windows.accumulate(trainer.args.gradient_accumulation_steps)
 
     def on_train_batch_start(self, batch: Window, batch_idx: int) -> int | None:
@@ -186,7 +190,7 @@ class TrainerModule(EvaluationModule):
         run = self.run
         trainer = run.trainer
 
-        # The window had been read when a callback asked to stop.
+        # A callback asked to stop after the window had been read: it does not count as trained.
         if run.stopped_before_step:
             run.windows.windows_done -= 1
             return -1
@@ -211,8 +215,8 @@ class TrainerModule(EvaluationModule):
         state = trainer.state
         handler = trainer.callback_handler
 
-        # Window: the gradients of its micro-batches add up, and are exchanged with those of the
-        # last.
+        # Window: gradients add up over its micro-batches, and ranks exchange them with the last
+        # one.
         trainer.current_gradient_accumulation_steps = len(batch)
         epoch.stepped = False
         is_last = False
@@ -228,7 +232,8 @@ class TrainerModule(EvaluationModule):
             is_last = index == len(batch)
             trainer.accelerator.gradient_state.sync_gradients = is_last
             exchanging: AbstractContextManager[Any] = nullcontext()
-            # where memory is shared, `settle` exchanges, once no process has failed
+            # With auto_find_batch_size `settle` exchanges gradients, once all ranks have confirmed
+            # that none ran out of memory.
             if strategy.synchronizes_gradients:
                 exchange = (is_last or trainer.accelerator.sync_each_batch) and not memory.is_shared
                 exchanging = strategy.micro_batch(synchronize=exchange, is_last=is_last)
@@ -246,7 +251,7 @@ class TrainerModule(EvaluationModule):
         if not is_last:
             return loss
 
-        # Parameters outside the model are not in its wrapper.
+        # DDP's wrapper averages the gradients of the model only.
         outside_model = trainer._outside_model
         if outside_model.parameters:
             outside_model.average_gradients()
@@ -275,7 +280,7 @@ class TrainerModule(EvaluationModule):
             )
         trainer.control = handler.on_optimizer_step(args, state, trainer.control)
 
-        # Schedule: it stays where a step was skipped.
+        # Schedule: it does not advance if the optimizer skipped the step.
         schedule = trainer.lr_scheduler
         if self.schedule.config is not None:
             epoch.learning_rate = self.schedule.step()
@@ -305,7 +310,7 @@ class TrainerModule(EvaluationModule):
         run = self.run
         trainer = run.trainer
         if run.epoch.stepped:
-            # a callback may return a control of another library
+            # A callback may return the control of another library, which lacks this switch.
             if getattr(trainer.control, "should_go_back", False):
                 self._go_back()
             trainer.control = trainer.callback_handler.on_step_end(
@@ -350,8 +355,9 @@ class TrainerModule(EvaluationModule):
     def backward(
         self, loss: torch.Tensor, *args: Any, learning_rate: float | None = None, **kwargs: Any
     ) -> None:
-        """Run torch's backward pass, or with a learning rate that of an optimizer that steps in
-        it.
+        """Run the backward pass.
+
+        With a learning rate it is that of an optimizer such as LOMO, which steps during the pass.
         """
         if learning_rate is None:
             loss.backward(*args, **kwargs)
@@ -371,7 +377,7 @@ class TrainerModule(EvaluationModule):
             self.evaluation = outer_evaluation
 
     def _make_optimizers(self) -> tuple[Any, Any]:
-        """Make optimizer and schedule when the model is wrapped and on its device."""
+        """Make optimizer and schedule; the model is wrapped and on its device by now."""
         run = self.run
         trainer = run.trainer
 
@@ -419,13 +425,13 @@ class TrainerModule(EvaluationModule):
         epoch = run.epoch
         losses = run.losses
 
-        # The part of the step that it is, for what `training_step` calls.
+        # `accelerator.backward` and `record` weigh by this micro-batch's share of the step.
         if micro_batch is not None:
             items = micro_batch.items
             trainer.accelerator.micro_batch = micro_batch
             losses.recorded.batch = micro_batch
 
-        # As the override takes the items.
+        # Pass the items as this `training_step` accepts them: by position, by name, or not at all.
         positional: tuple[Any, ...] = ()
         keywords: dict[str, Any] = {}
         if epoch.items_by_position:
@@ -490,7 +496,8 @@ class TrainerModule(EvaluationModule):
     def _log_save_evaluate(self) -> None:
         run = self.run
 
-        # Overrides get the tensor of the reference, which waits for the device.
+        # An override gets the loss as a tensor, as in the reference; reading it waits for the
+        # device.
         losses: Any = run.losses
         if self.lends_losses:
             losses = losses.since_log

@@ -55,7 +55,7 @@ class TrainingRun:
     Args:
         trainer: the Trainer.
         trial: the trial of a hyperparameter search.
-        ignore_keys: outputs of the model that are no predictions, for evaluations during the
+        ignore_keys: outputs of the model that are not predictions, for evaluations during the
             training.
     """
 
@@ -78,11 +78,13 @@ class TrainingRun:
     """Compares the switches of the control between processes; None in a single process."""
     stopped_before_step: bool
     first_step: int
-    """Steps that were taken before."""
+    """Optimizer steps that were taken before: 0, or the step of the checkpoint."""
     start_time: float
 
     module = WeakAttribute["TrainerModule"]()
-    """Of the current fit; it refers to this run, and both have to be freed with the Trainer."""
+    """The module of the current fit; weak, because it refers to this run, and both have to be freed
+    with the Trainer.
+    """
 
     # The state of a run of Lightning.
     lightning_trainer: LightningTrainer
@@ -117,7 +119,7 @@ class TrainingRun:
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True
         try:
-            # The model. The values of a trial may name its folder.
+            # The model. This applies the values of a trial, from which its folder may get its name.
             trainer._renew_model(trial)
             if trial is not None:
                 trainer._object_store.begin_training(trainer._get_output_dir(trial))
@@ -144,7 +146,7 @@ class TrainingRun:
             trainer._object_store.finish()
             return output
         except BaseException:
-            # The error is printed below the bars.
+            # Close the progress bars, so that the traceback is printed below them.
             for callback in trainer.callback_handler.callbacks:
                 if isinstance(callback, ProgressCallback):
                     callback.close()
@@ -156,7 +158,7 @@ class TrainingRun:
 
     @contextmanager
     def _adjusted(self, args: TrainingArguments | None) -> Iterator[None]:
-        """Train with other arguments, if any, and their batch size."""
+        """Train with other arguments and their batch size; None changes nothing."""
         if args is None:
             yield
             return
@@ -202,7 +204,7 @@ class TrainingRun:
         device = args.device
 
         def read_window(batches: Iterator[Any], count: int) -> tuple[list[Any], Items]:
-            # By position: an override may call its parameters as it likes.
+            # By position, because an override may have other names for its parameters.
             return trainer.get_batch_samples(batches, count, device)
 
         self.windows, self.length = trainer._data_position.windows(
@@ -248,7 +250,7 @@ class TrainingRun:
         finally:
             self.is_fitting = False
 
-            # It refers to this run.
+            # Break the cycle of references between the windows and this run.
             self.windows.on_positioned = None
             if is_own(trainer, "get_train_dataloader"):
                 loader.shut_down_workers()
@@ -277,7 +279,7 @@ class TrainingRun:
                 max_epochs=max_epochs,
                 **_NO_EVALUATIONS_OF_LIGHTNING,
             )
-            # It may have been replaced while it was prepared.
+            # Preparing the model for the strategy may have replaced it.
             module.model = trainer.model
             lightning_internals.start_at(
                 self.lightning_trainer,
@@ -359,7 +361,7 @@ class TrainingRun:
         return windows.epoch, windows.windows_done
 
     def progress(self) -> dict[str, Any]:
-        """Return the values of the next logs, for `apply_progress`."""
+        """Return losses and recorded values since the last log, for a checkpoint."""
         grad_norm = self.epoch.grad_norm
         if isinstance(grad_norm, torch.Tensor):
             grad_norm = grad_norm.item()
@@ -371,7 +373,7 @@ class TrainingRun:
         }
 
     def apply_progress(self, progress: dict[str, Any]) -> None:
-        """Restore the values of the next logs from an interrupted training."""
+        """Restore what `progress` saved, so that the next log covers the steps before it too."""
         self.losses.load_state_dict(progress["losses"])
         self.losses.recorded.load_state_dict(progress.get("recorded", {}))
         self.of_last_step = progress["grad_norm"], progress["learning_rate"]
@@ -386,7 +388,10 @@ class TrainingRun:
             self.lightning_trainer.should_stop = True
 
     def require_in_all(self, *switches: str) -> None:
-        """Check that all processes act on the switches that are set here, see `SharedDecisions`."""
+        """Check that all ranks have set the switches of the control that are set on this one.
+
+        Otherwise some would wait for others in an evaluation or a save: see `SharedDecisions`.
+        """
         if self.decisions is None:
             return
         for switch in switches:
@@ -428,7 +433,10 @@ class TrainingRun:
         trainer._checkpoints.finish_writing(flushed=True)
 
     def _positioned(self) -> None:
-        """Restore the generators, and repeat an evaluation that was interrupted."""
+        """Continue once the data is at the position of the checkpoint.
+
+        Restores the random generators, and repeats an evaluation that was interrupted.
+        """
         self.trainer._load_rng_state(self.checkpoint)
         if self.is_fitting:
             self.interrupted_evaluation.repeat(self._evaluate)
@@ -439,14 +447,14 @@ class TrainingRun:
         trainer._determine_best_metric(metrics=metrics, trial=self.trial)
 
     def _start_state(self, length: TrainingLength) -> None:
-        """Make the state of the Trainer, or read that of the checkpoint."""
+        """Create the Trainer's state, or read it from the checkpoint."""
         trainer = self.trainer
         trainer.state = TrainerState(stateful_callbacks=trainer._callback_states.exported())
         trainer.state.is_hyper_param_search = self.trial is not None
         trainer.state.train_batch_size = trainer._train_batch_size
         trainer.state.compute_steps(trainer.args, length.max_steps)
 
-        # That of the checkpoint, with the states of callbacks.
+        # Resume with the state of the checkpoint, and restore the callbacks.
         if self.checkpoint is not None:
             finds_batch_size = trainer.args.auto_find_batch_size
             saved_state = trainer._restorer.read_state(self.checkpoint)
@@ -520,8 +528,8 @@ def warn_of_differences(
     """Warn of intervals, or a batch size, that differ from those of the checkpoint.
 
     Args:
-        saved_state: of the checkpoint; it stays in force.
-        new_state: that which the arguments describe.
+        saved_state: the state of the checkpoint, whose values stay in effect.
+        new_state: the state that the present arguments describe.
         batch_size: compare the batch size too.
     """
     arguments_by_name = {
@@ -539,7 +547,7 @@ def warn_of_differences(
         if saved is not None and saved != new:
             lines += f"\n\t{argument}: {new} (from args) != {saved} (from {TRAINER_STATE_NAME})"
     if lines:
-        # The logger is the one that scripts know this by.
+        # Scripts know this warning by the name of that logger.
         logging.getLogger(checkpoints.__name__).warning(
             "Arguments that do not match those of the checkpoint, which stay in force:%s", lines
         )

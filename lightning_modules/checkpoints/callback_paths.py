@@ -1,4 +1,4 @@
-"""Remove paths outside of a run from the states of Lightning callbacks before these are restored.
+"""Remove paths outside of the run from the states of Lightning callbacks, before restoring them.
 
 `ModelCheckpoint` deletes files that its state lists as written, and returns its best path to be
 read. Its own check handles neither `..` nor links, and the state can set its folder.
@@ -30,11 +30,11 @@ def remove_foreign_paths(
     checkpoint: StrPath,
     run_dir: StrPath | None = None,
 ) -> dict[str, Any]:
-    """Return the states of callbacks with only the paths of the run; a warning names the others.
+    """Return the states of callbacks without foreign paths, which are named in a warning.
 
-    Files that may be deleted have to lie below the folder of their callback. The best path may also
-    lie below `run_dir`, or beside the checkpoint: a training resumed into another folder has its
-    best model in the previous one.
+    Files that a callback may delete have to be in its folder. The best path may also be in
+    `run_dir` or next to the checkpoint: if a training resumes into another folder, its best model
+    is in the previous one.
 
     Args:
         states: by `state_key`, as checkpoints of Lightning hold them; not changed.
@@ -90,8 +90,8 @@ def _checked(
         path: object = state.get(name)
         if not path or _lies_below(path, own_folders):
             continue
-        # The best one may be in the folder of an earlier run, but not behind a link in the folder
-        # of this one.
+        # The best path may be in the folder of an earlier run, but must not leave the folder of
+        # this run through a link.
         is_behind_link = _seems_below(path, own_folders)
         if name == _BEST and not is_behind_link and _lies_below(path, best_folders):
             continue

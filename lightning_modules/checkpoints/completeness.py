@@ -26,18 +26,18 @@ class ExpectedWeights:
     """Names of the weights that a saved model should have."""
 
     names: dict[str, set[str]]
-    """For each weight the names that stand for it.
+    """For each weight, the names under which a file may hold it.
 
     These are its own, those of tied weights, and those in a `state_dict` that the model overrides.
     """
 
     frozen: set[str]
-    """Those of weights that are not trained."""
+    """The names of weights that are not trained."""
 
     may_be_renamed: bool
     """Whether the class of the model may rename weights when it saves them.
 
-    That is so with mixtures of experts, and with quantized weights.
+    Classes with mixtures of experts or quantized weights do.
     """
 
 
@@ -46,15 +46,14 @@ def expected_weights(
 ) -> ExpectedWeights:
     """Return the names of the weights that should be saved.
 
-    Of a model with adapters the frozen base does not count.
+    The frozen base of a model with adapters is not expected.
 
     Args:
         model: the user's model.
-        gathered: the weights of a model that is spread over processes, of which no process alone
-            knows all names.
+        gathered: the weights of a sharded model, because a single process may not know all names.
     """
-    # Parameters and saved buffers, also those that an override of `state_dict` leaves out. An extra
-    # state may be anything.
+    # Parameters and saved buffers, including those that an override of `state_dict` leaves out.
+    # Extra states are not tensors, and are ignored.
     weights: dict[str, Any] = {}
     saved: Mapping[str, Any] = {}
     if gathered is not None:
@@ -73,7 +72,7 @@ def expected_weights(
         for name, value in state.items():
             if isinstance(value, Tensor):
                 names_of.setdefault(tensor_key(value), set()).add(name)
-    # Tensors without memory have nothing in common.
+    # Tensors without memory have no key, which does not make them tied.
     names_of.pop(None, None)
 
     trained: set[str] = set()
@@ -86,7 +85,7 @@ def expected_weights(
     left_out = own_attribute(model, "_keys_to_ignore_on_save") or ()
     expected: dict[str, set[str]] = {}
     for name, value in weights.items():
-        # PEFT names the weights of adapters otherwise, and leaves out the frozen base.
+        # PEFT writes the weights of adapters under other names, and leaves out the frozen base.
         of_peft = has_adapters and (name in frozen or not is_of_base(model, name))
         if name not in left_out and not of_peft:
             expected[name] = names_of.get(tensor_key(value), {name})
@@ -96,7 +95,7 @@ def expected_weights(
 
 
 def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
-    """Warn of the weights of which no file of a folder has values.
+    """Warn of weights that are missing in the files of a folder.
 
     Args:
         expected: names of the weights.
@@ -151,9 +150,9 @@ def _names_in(folder: Path) -> Iterator[str]:
 
 
 def _is_end_among(name: str, written: set[str]) -> bool:
-    """Return whether the end of a name is among others.
+    """Return whether a name was written without its first parts.
 
-    Overrides may save an inner module, in which names lack the start.
+    Overrides may save an inner module, whose names lack the prefix.
     """
     while "." in name:
         _, _, name = name.partition(".")

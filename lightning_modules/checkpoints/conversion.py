@@ -63,7 +63,7 @@ _WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.js
 """Pattern of the files of whole weights."""
 
 _OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME, SCALER_NAME)
-"""Files that folders without DeepSpeed do not have, or that are made of its states."""
+"""Files that only DeepSpeed writes, or that are made from its states; they are not copied."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -103,7 +103,7 @@ def convert(
         force: replace an existing file or folder.
         accumulation: batches of a step, for folders of the reference, which do not hold it.
         batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.
-        batch_size: samples of a batch in one process, likewise.
+        batch_size: samples of a batch in one process, for a file that does not hold it.
         dtype: float32, bfloat16 or float16, for all floating-point weights from states of
             DeepSpeed; by default the precision of the optimizer's copies, and float32 for others
             that were kept in half precision.
@@ -182,7 +182,7 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
     checkpoint = read_states(folder, accumulation=accumulation)
     checkpoint["state_dict"] = {**weights, **checkpoint["state_dict"]}
 
-    # Under a temporary name, then renamed.
+    # Write under a temporary name, so that a kill leaves no incomplete file.
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.with_name(f".{final.name}.partial-{process_token()}")
     try:

@@ -1,7 +1,7 @@
 """Disk operations of checkpoints: flush, delete, free space, and a full disk.
 
-Free space is checked before a checkpoint is begun, so that none fails half-way. A full disk of one
-process is raised in all of them, since one that continued alone would hang in a collective.
+Free space is checked before a checkpoint is begun, so that writing does not fail half-way. A full
+disk of one process is raised on all ranks: the others would hang in the next collective.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
 
 @contextlib.contextmanager
 def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
-    """Raise a full disk of one process, which the block has met, on all; collective.
+    """Raise on all ranks if the block finds the disk of one rank full; collective.
 
     Args:
         folder: the checkpoint, for the error.
@@ -207,7 +207,7 @@ def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
             raise
         own_error = error
 
-    # The lowest rank whose disk is full; the number of processes where none is.
+    # The lowest rank whose disk is full; the number of processes if no disk is.
     own_rank = processes if own_error is None else dist.get_rank()
     first_rank = smallest_of_all(own_rank)
     if own_error is not None:

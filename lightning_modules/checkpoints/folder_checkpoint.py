@@ -90,7 +90,7 @@ class FolderCheckpoint(ModelCheckpoint):
                 "checkpoints"
             )
 
-        # ModelCheckpoint keeps all; `_rotate` deletes the oldest.
+        # `ModelCheckpoint` keeps all checkpoints; `_rotate` deletes the oldest.
         super().__init__(
             dirpath=os.fspath(dirpath),
             filename=f"{PREFIX_CHECKPOINT_DIR}-{{step}}",
@@ -118,7 +118,7 @@ class FolderCheckpoint(ModelCheckpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Set the folder format on the Lightning Trainer."""
-        # The folder is meant to hold older checkpoints.
+        # Lightning warns of a folder that is not empty, but this one may hold older checkpoints.
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="Checkpoint directory .* exists and is not empty"

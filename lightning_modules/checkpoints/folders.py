@@ -65,9 +65,9 @@ def last_intact_checkpoint(
     weights: bool = True,
     is_candidate: Callable[[Path], bool] | None = None,
 ) -> str | None:
-    """As `get_last_checkpoint`, but skips damaged ones, each with a warning that names the damage.
+    """Find the newest intact checkpoint; each damaged one is skipped with a warning.
 
-    Folders whose process was killed while it replaced them get their names back first.
+    Folders whose process was killed while it replaced them are restored first.
 
     Args:
         folder: the folder that holds the checkpoints.
@@ -127,7 +127,7 @@ def sort_checkpoints(
     if newest is not None:
         checkpoints = _later_steps_first(checkpoints, Path(newest).name, checkpoint_prefix)
 
-    # The best one next to last, unless it is the most recent.
+    # Move the best one to the last place but one, unless it is the most recent.
     ordered = [str(path) for path in checkpoints]
     best = _find_same_folder(ordered, best_model_checkpoint)
     if best is not None and best != ordered[-1]:
@@ -166,9 +166,9 @@ def rotate_checkpoints(
 
     As `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
 
-    A kill leaves no half of a checkpoint behind. The oldest are deleted first, until
-    `save_total_limit` are left. The most recent and the best are never deleted, so that with a
-    limit of 1 two may be left.
+    A kill never leaves half a checkpoint. The oldest are deleted first, until `save_total_limit`
+    are left. The most recent and the best are never deleted, so that with a limit of 1 two may be
+    left.
 
     Args:
         output_dir: the folder that holds the checkpoints.
@@ -189,7 +189,7 @@ def rotate_checkpoints(
     if not checkpoints:
         return False
 
-    # As in the reference, a best checkpoint in another folder counts as well, and one more is left.
+    # As in the reference, a best checkpoint in another folder counts too, so one more is left.
     protected = {checkpoints[-1]}
     if best_model_checkpoint is not None:
         best = _find_same_folder(checkpoints, best_model_checkpoint)

@@ -181,9 +181,9 @@ def _position(
 
 
 def _plain_only(values: Mapping[str, Any]) -> Any:
-    """Convert a checkpoint to plain values, without values that could not be read again.
+    """Convert a checkpoint to plain values; leave out values that could not be read again.
 
-    These are named in warnings, of callbacks and hyperparameters one by one.
+    Warnings name each of them, also within callbacks and hyperparameters.
     """
     entries: dict[str, Any] = {}
     for name, value in values.items():

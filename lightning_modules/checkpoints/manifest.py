@@ -57,7 +57,7 @@ def record_checksums(folder: Path, files: Iterable[Path]) -> None:
     checksums = {path.name: checksum(path) for path in files}
     if not checksums:
         return
-    # The name of a file makes the name unique among machines with the same process ids.
+    # The process id alone is not unique among several machines.
     unique = f"{os.getpid()}-{min(checksums)}"
     path = folder / _CHECKSUMS_NAME.replace("*", unique)
     path.write_text(json.dumps(checksums), encoding="utf-8")
@@ -107,8 +107,8 @@ def write_manifest(folder: StrPath) -> None:
 def refresh_manifest(folder: StrPath) -> bool:
     """Update the manifest for files that were changed or removed since it was written.
 
-    For changes that are known to be intended, since they cannot be told from damage later. Files
-    that the manifest does not name are not added.
+    Call it only after intended changes, because later they cannot be told from damage. Files that
+    the manifest does not name are not added.
 
     Args:
         folder: a complete checkpoint; one whose manifest is missing or was edited is left as it is.
@@ -125,7 +125,8 @@ def refresh_manifest(folder: StrPath) -> bool:
     if manifest is None:
         return False
 
-    # The time of the last change of the inode: a copy may keep an earlier time of modification.
+    # Compare the change time of the inode: a file that was copied over another one may keep an
+    # earlier modification time.
     written_at = path.stat().st_ctime_ns
     sizes: dict[str, int] = {}
     checksums: dict[str, str] = {}

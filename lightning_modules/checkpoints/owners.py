@@ -34,8 +34,8 @@ LOCK_NAME = ".training.lock"
 """Name of the locked file in a folder of checkpoints."""
 
 JOB = "LIGHTRAINER_JOB"
-"""Names the job of a process, where it is a trial of a sweep: its retries resume from its
-checkpoints.
+"""Environment variable with the name of the job, in a trial of a sweep. Retries of the trial have
+the same job, so that they resume from its checkpoints.
 """
 
 IDLE_SECONDS = 3600.0
@@ -44,9 +44,7 @@ machine.
 """
 
 PATIENCE = 5.0
-"""Seconds in which a lock may become free: that of a killed process does so once its memory is
-freed.
-"""
+"""Seconds to wait for a lock: a killed process keeps its lock until its memory is freed."""
 
 _LOCKED_BY_OTHER = (errno.EACCES, errno.EAGAIN)
 _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
@@ -55,15 +53,16 @@ _launchers: tuple[str, ...] = ()
 _training = 0
 
 _reserved: dict[str, int] = {}
-"""The process that has reserved a folder: a forked process does not have the lock."""
+"""The process that holds the lock of each folder: a forked process does not inherit the lock."""
 
 
 def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool:
-    """Return whether a folder will not be finished.
+    """Return whether a folder will never be completed.
 
-    Its owner has ended, or is on another machine and has changed nothing for long. A process of
-    this host before a restart of machine or container cannot be told from one of another container
-    of the same name: it has ended where this process has reserved the folder.
+    That is the case if its owner has ended, or if it is on another machine and has changed nothing
+    for long. A process from before a restart of this machine or container cannot be distinguished
+    from one in another container of the same name. It counts as ended if this process has reserved
+    the folder.
 
     Args:
         folder: an unfinished folder.
@@ -98,7 +97,7 @@ def current_job() -> str | None:
     if trial:
         return trial
 
-    # The path up to the attempt is the log folder of the launcher.
+    # The path before the attempt is the log folder of the launcher.
     file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     attempt = _ATTEMPT.search(file)
     if attempt is None:
@@ -115,10 +114,10 @@ def restarts() -> int:
 
 
 def begin_training(launchers: Iterable[str]) -> None:
-    """Begin a training, by which checkpoints are marked from now on.
+    """Begin a training, with which checkpoints are marked from now on.
 
     Args:
-        launchers: one for each machine. A job lives as long as one of them does.
+        launchers: names of the launchers, one for each machine. A job lives as long as one of them.
     """
     global _launchers, _training
     _launchers = tuple(sorted(set(launchers)))
@@ -126,9 +125,8 @@ def begin_training(launchers: Iterable[str]) -> None:
 
 
 def job_mark() -> dict[str, Any] | None:
-    """Return the mark of checkpoints; None without `torchrun`.
-
-    It has the job, and the number of the training in its script.
+    """Return the entry of manifests that names the job, and the number of the training in its
+    script; None without `torchrun`.
     """
     if not _launchers:
         return None
@@ -196,7 +194,7 @@ def _lock(path: Path, locked: ExitStack) -> bool:
     try:
         file = locked.enter_context(path.open("a+", encoding="utf-8"))
     except OSError:
-        # A killed process of another user left it.
+        # A killed process of another user left the file.
         return False
 
     # A process that was killed keeps its lock until its memory is freed.
@@ -206,7 +204,7 @@ def _lock(path: Path, locked: ExitStack) -> bool:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_nlink:
                 break
-            # The other process deleted it as it ended: lock the new file of that name.
+            # The other process deleted the file when it ended: lock the new file of that name.
             file = locked.enter_context(path.open("a+", encoding="utf-8"))
             continue
         except OSError as error:

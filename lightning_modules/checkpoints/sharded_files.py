@@ -56,16 +56,16 @@ _MODEL = "model."
 """Prefix of the names of weights in the table."""
 
 _SECOND_NAMES = "second_names"
-"""Entry with the names under which weights are stored a second time."""
+"""Entry with the additional names under which weights are stored a second time."""
 
 _EXTRA_STATE = "_extra_state"
 """Suffix of the names of the extra states of modules."""
 
 
 _groups: weakref.WeakKeyDictionary[Any, dict[str, dist.ProcessGroup]] = weakref.WeakKeyDictionary()
-"""Groups of all processes for the threads that write.
+"""Process groups for the threads that write, by the default group and the name of the folder.
 
-By the default group, and by the name of the folder that is written.
+Collectives of two threads on one group may be mismatched, so each folder has its own.
 """
 
 
@@ -88,7 +88,7 @@ def save_model_parts(model: nn.Module, folder: StrPath, later: PartWriters | Non
     weights = get_model_state_dict(model)
     state: dict[str, Any] = {"model": weights}
 
-    # For the reference, the weights of a model of PEFT are stored under the names of PEFT too.
+    # The reference reads weights of a PEFT model under PEFT's names, so they are stored twice.
     names = peft_names(model, weights)
     if names:
         renamed = {name: weights[own_name] for name, own_name in names.items()}
@@ -116,7 +116,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
         if name.startswith(_MODEL):
             written.add(name.removeprefix(_MODEL))
 
-    # The name in the folder of each weight: its own, or that of PEFT.
+    # Each weight is stored under its own name, or under PEFT's.
     peft_name_of = {own_name: name for name, own_name in peft_names(model, weights).items()}
     stored_names: dict[str, str] = {}
     for name in weights:
@@ -124,7 +124,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
         if stored_name in written:
             stored_names[name] = stored_name
 
-    # Read into the weights themselves, and set those that are copies.
+    # Read into the weights in place, and set those for which the state dict has copies.
     before = {stored_name: weights[name] for name, stored_name in stored_names.items()}
     state: dict[str, dict[str, Any]] = {"model": dict(before)}
     _read(state, path, all_ranks)
@@ -142,9 +142,9 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
 
 
 def _missing_of_active_adapter(model: nn.Module, missing: list[str], path: Path) -> list[str]:
-    """Return the trained weights that are missing in a folder with the active adapter alone.
+    """Return the missing trained weights of a folder that holds only the active adapter.
 
-    A warning names frozen ones, except those of the base model.
+    Missing frozen weights are named in a warning, except those of the base model.
     """
     missing = [name for name in missing if not is_of_base(model, name)]
     if not missing:
@@ -196,7 +196,7 @@ def load_optimizer_parts(
 ) -> None:
     """Load the states that `save_optimizer_parts` wrote into an optimizer before its first step."""
     path = Path(folder, OPTIMIZER_PARTS_NAME)
-    # torch creates the states of an optimizer by a step.
+    # torch creates missing states of an optimizer by taking a step.
     with step_context(model)():
         before = get_optimizer_state_dict(model, optimizer)
         # The same tensors in new dicts, so that replaced values can be compared with the old ones.
@@ -223,7 +223,7 @@ def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
     other_names: list[str] = []
     for key, entry in table.items():
         name = key.removeprefix(_MODEL)
-        # Entries beside the model, and weights that are stored under another name too.
+        # Skip entries that are not weights, and second names of weights.
         if name == key or name in second_names:
             continue
         if isinstance(entry, TensorStorageMetadata):
@@ -264,7 +264,10 @@ def read_parts(state: dict[str, Any], path: Path) -> None:
 
 
 class _ChecksumWriter(FolderWriter):
-    """As torch's, but a process records the checksums of its files before it reports completion."""
+    """Writer of torch whose process records the checksums of its files before it reports success.
+
+    So the checksums are complete when the saving process writes the manifest.
+    """
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         """Write the files of this process."""
@@ -293,7 +296,7 @@ def _start_writing(state: dict[str, Any], path: Path) -> Callable[[], None]:
     """Let a thread of torch write copies.
 
     Returns:
-        a function that waits until all processes have written theirs.
+        A function that waits until all processes have written theirs.
     """
     groups = _groups.setdefault(dist.group.WORLD, {})
     if path.name not in groups:

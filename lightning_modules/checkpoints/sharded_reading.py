@@ -1,4 +1,4 @@
-"""As `torch.distributed.checkpoint.load` from a folder, but without executing pickled code.
+"""Read folders of `torch.distributed.checkpoint` without executing pickled code.
 
 torch unpickles the table (`.metadata`) of such a folder, and each value that is not a tensor,
 without restrictions. Here the table is parsed into names and numbers, from which torch's objects
@@ -57,7 +57,7 @@ _RECORDS = {
 
 
 class PlainReader(FolderReader):
-    """As torch's `FileSystemReader`, but a table cannot run code or name files elsewhere."""
+    """`FileSystemReader` of torch, but a table cannot run code or name files in other folders."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the table of the whole folder; tables of single processes are ignored.
@@ -71,7 +71,7 @@ class PlainReader(FolderReader):
 
 
 class PlainPlanner(DefaultLoadPlanner):
-    """As torch's `DefaultLoadPlanner`, but reads values that are not tensors by `load_torch`."""
+    """`DefaultLoadPlanner` of torch, but `load_torch` reads values that are not tensors."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         """Load one value.
@@ -115,7 +115,7 @@ def read_table(folder: Path) -> Metadata:
 def require_same_kinds(before: Any, read: Any, path: Path, name: str = "") -> None:
     """Check that a state that was read has the tensors of the state that it replaces.
 
-    A file can hold a tensor of any shape in place of a number, and some optimizers do not check it.
+    A file may hold a tensor of any shape instead of a number, and some optimizers do not check it.
 
     Args:
         before: the state to be replaced, nested in dicts and lists.

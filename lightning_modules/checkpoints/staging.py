@@ -72,7 +72,7 @@ def final_path(folder: StrPath) -> Path:
 def begin(final: StrPath, owner: str | None = None) -> Path:
     """Make the empty folder in which the processes write `final`.
 
-    That of an earlier attempt of this process is removed.
+    A folder that an earlier attempt of this process left is removed.
 
     Args:
         final: the folder's name when it is complete.
@@ -98,10 +98,11 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
 def require_visible(staging: StrPath, final: StrPath) -> None:
     """Check on another machine that it sees the folder made by `begin`.
 
-    Network disks cache that an entry is missing, so the folder is made instead of looked for.
+    Network file systems may cache that a folder is missing. So try to create it, which fails if it
+    exists.
 
     Raises:
-        ValueError: it is on a disk of the first machine.
+        ValueError: the folder is on a local disk of the first machine.
     """
     staging = Path(staging)
     staging.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +149,8 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
             disk.sync_path(final.parent)
         return
 
-    # A kill between the two renames is repaired by `restore_replaced`, an error here.
+    # After a kill between the two renames, `restore_replaced` restores the old version; after an
+    # error, this does.
     replaced = staging_path(final, kind="replaced")
     disk.delete(replaced)
     try:
@@ -167,7 +169,8 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
 def abort(staging: StrPath) -> None:
     """Remove an unfinished folder; an older version under the final name stays.
 
-    If it cannot be removed, that is a warning, so that it does not hide the error that led here.
+    A folder that cannot be removed causes only a warning, which does not hide the error that led
+    here.
     """
     with _warning_of(Path(staging)):
         disk.delete(Path(staging))
@@ -207,9 +210,9 @@ def discard(folder: StrPath) -> None:
 
 
 def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
-    """Give their names back to folders whose process was killed while it replaced them.
+    """Restore folders whose process was killed while it replaced them.
 
-    To be called before checkpoints are looked for; several processes may do so at the same time.
+    Call it before searching for checkpoints; several processes may do so at the same time.
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
@@ -219,7 +222,7 @@ def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
         final = final_path(path)
         if kind != "replaced" or os.path.lexists(final):
             continue
-        # An error means that another process was faster.
+        # An error means that another process has restored it.
         with suppress(OSError):
             os.rename(path, final)
             _log.warning(

@@ -35,7 +35,7 @@ def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
     groups = optimizer.param_groups
     state = optimizer.state
 
-    # Only options that its groups have: a class may keep other defaults for itself.
+    # Require only options that its groups have: a class may have further defaults.
     required = set[str]().union(*groups).intersection(getattr(optimizer, "defaults", ()))
     try:
         with _plain_errors(path, optimizer):

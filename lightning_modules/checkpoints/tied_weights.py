@@ -37,14 +37,14 @@ def require_tensors(state_dict: Mapping[str, Any]) -> None:
 def separate_tied_weights(
     state_dict: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """As `safetensors.torch.save_model` prepares a state dict, but no kind of sharing is refused.
+    """Prepare a state dict for safetensors, which refuses tensors that share memory.
 
-    Of several names for the very same tensor the first in the state dict stays. Different views of
-    the same memory (overlapping slices, a transpose) are all kept, as copies.
+    If several names refer to the same tensor, only the first one is kept. Different views of the
+    same memory (overlapping slices, a transpose) are all kept, as copies.
 
     Returns:
-        contiguous tensors no two of which share memory, and for each name left out the name that
-        stands for it.
+        Contiguous tensors that do not share memory, and for each name left out the name under which
+        its tensor is kept.
 
     Raises:
         TypeError: the state dict holds something that is not a tensor.
@@ -64,8 +64,7 @@ def separate_tied_weights(
             tensors[name] = tensor.contiguous()
             continue
 
-        # The tensor itself if it is contiguous and fills a memory that no other one shares;
-        # otherwise a copy.
+        # Keep the tensor itself if it is contiguous and fills its memory alone; otherwise copy it.
         names[key] = name
         storage = tensor.untyped_storage()
         storage_key = (tensor.device, storage.data_ptr())
@@ -81,7 +80,7 @@ def separate_tied_weights(
 def required_missing(model: StateDictOwner, missing: Iterable[str]) -> tuple[str, ...]:
     """Return the missing names that were not loaded through a tied name and belong in a file."""
     missing = dict.fromkeys(missing)
-    # Asked first, because the state dict of a sharded model may have to be gathered.
+    # Checked first, because the state dict of a sharded model may have to be gathered.
     if not missing:
         return ()
     tensors: dict[str, Tensor] = {}
@@ -89,7 +88,7 @@ def required_missing(model: StateDictOwner, missing: Iterable[str]) -> tuple[str
         if isinstance(value, Tensor):
             tensors[name] = value
 
-    # Tensors of which another name was loaded.
+    # Skip tensors that were loaded under another name.
     loaded: set[Hashable] = set()
     for name, tensor in tensors.items():
         if name not in missing:
@@ -122,7 +121,7 @@ def tensor_key(tensor: Tensor) -> Hashable:
         # A subclass of tensors that has no memory itself.
         return None
     if tensor.is_meta:
-        # It has no memory either, but state dicts that keep the objects still show ties.
+        # A meta tensor has no memory either, but tied ones are the same object.
         return id(tensor)
     if pointer == 0 or tensor.numel() == 0:
         return None

@@ -77,11 +77,11 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
     """Return the problems of a checkpoint, one sentence each, naming the file; empty if it is
     intact.
 
-    Found: a missing folder, no weights, a missing shard, any file of the format that is truncated
-    or holds something else, and with a manifest every file that is missing, truncated, or changed
-    in any byte: all are read. Without one, as in checkpoints of the reference, changed bytes are
-    found in files of torch up to 64 MiB, not in weights. Added files and weights in another format
-    are accepted.
+    It finds a missing folder, missing weights or shards, and every file of the format that is
+    truncated or holds something else. With a manifest it reads all files, and finds each that is
+    missing, truncated, or changed in any byte. Without one, as in checkpoints of the reference,
+    changed bytes are found in files of torch up to 64 MiB, but not in weights. Added files and
+    weights in another format are accepted.
 
     Args:
         folder: the checkpoint.
@@ -97,10 +97,9 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
 
 
 def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:
-    """As the check at the start of `Trainer._load_from_checkpoint`, but damaged files are found
-    too.
+    """Raise if a checkpoint is missing or damaged.
 
-    Files that only the manifest lists are named in a warning: they may have been removed on
+    Files that only the manifest lists are named in a warning, because they may have been removed on
     purpose.
 
     Args:
@@ -121,7 +120,7 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
         )
     damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
     if damage:
-        # The folder above the checkpoints is easily taken for one.
+        # A common mistake is to pass the folder that contains the checkpoints.
         inner = [path.name for path in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*")]
         remedy = "Use an earlier checkpoint."
         if inner:
@@ -151,7 +150,7 @@ def _damaged_and_missing(
     except ValueError as error:
         damaged.append(str(error))
 
-    # By size and checksum. A file of another size was truncated, or replaced on purpose.
+    # Compare sizes and checksums. A file of another size was truncated, or replaced on purpose.
     compared: set[str] = set()
     for name, expected_size in manifest.sizes.items():
         if not training_state and not _is_model(name):
@@ -174,8 +173,8 @@ def _damaged_and_missing(
         elif size < expected_size and path.suffix not in _SELF_CHECKED_SUFFIXES:
             damaged.append(f"{name} is truncated: it has {size} of {expected_size} bytes")
 
-    # By contents, where no checksum was compared: files, with the tensors that they have to hold.
-    # The .bin and .json of a user may be of any kind.
+    # Check the contents of files whose checksum was not compared, with the tensors that each has to
+    # hold. Other files may be the user's, and may hold anything.
     tensors_of: dict[Path, list[str]] = {}
     for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
         tensors_of[folder / name] = []

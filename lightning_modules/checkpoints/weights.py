@@ -1,10 +1,9 @@
 """Save and load the weights of a model.
 
 As `Trainer._save` and `Trainer._load_from_checkpoint`, but tied weights of any module can be saved.
-As in the reference, models of `transformers` and PEFT save themselves by their `save_pretrained`,
-as do those of `huggingface_hub`, and adapters are loaded by PEFT. Any other `nn.Module` goes
-through its state dict, whatever methods it has. Classes that rename weights on saving read their
-files themselves.
+As in the reference, models of `transformers`, PEFT and `huggingface_hub` save themselves by their
+`save_pretrained`, and PEFT loads adapters. Any other `nn.Module` is saved by its state dict,
+whatever methods it has. Classes that rename weights on saving load their files themselves.
 """
 
 from __future__ import annotations
@@ -72,7 +71,9 @@ def save_weights(
     state_dict: Mapping[str, Any] | None = None,
     max_shard_size: int | str = _LARGEST_FILE,
 ) -> None:
-    """As `Trainer._save` without the processor, but tied weights are stored once, not refused.
+    """Save the weights of a model to a folder; tied weights are stored once.
+
+    As `Trainer._save` of transformers, without the processor.
 
     Args:
         model: one of `transformers` or PEFT (it also writes its `config.json`), or any other
@@ -112,7 +113,7 @@ def save_weights(
 
 @contextmanager
 def weights_written_to(folder: Path) -> Generator[None]:
-    """Raise errors of the writer of safetensors, such as that of a full disk, as an `OSError`."""
+    """Convert errors of the safetensors writer, such as a full disk, to an `OSError`."""
     try:
         yield
     except SafetensorError as error:
@@ -178,10 +179,10 @@ def _without_distributed_config(model: nn.Module) -> Generator[None]:
 def load_weights(
     model: nn.Module | WholeModel, folder: StrPath, *, strict: bool = True
 ) -> LoadReport:
-    """As `Trainer._load_from_checkpoint`, but trained weights that the folder lacks are an error.
+    """Load the weights of a folder into a model; missing trained weights are an error.
 
-    Frozen ones, such as a backbone that an override of `_save` leaves out, keep the values that the
-    model has, with a warning, as long as the folder has any weight of the model.
+    Missing frozen weights, such as a backbone that an override of `_save` leaves out, keep the
+    values of the model, with a warning, as long as the folder has any weight of the model.
 
     Searched in this order: `model.safetensors`, `pytorch_model.bin`, adapters, parts of processes,
     shards of either kind. Unlike in the reference, a model of a class with `from_pretrained` whose
@@ -254,10 +255,7 @@ def _load_files(
     files: WeightFiles,
     require: Callable[[LoadReport], None],
 ) -> LoadReport:
-    """Load the files.
-
-    Missing weights are found before anything is loaded, where the names alone suffice.
-    """
+    """Load the files; find missing weights before anything is loaded, if the names suffice."""
     expected = _expected_report(model, files)
     if expected is not None and not (expected.unexpected and may_rename(model)):
         require(expected)
@@ -436,7 +434,7 @@ def _load_file_by_file(
         except RuntimeError as error:
             raise ValueError(f"the weights in {folder} do not fit the model: {error}") from error
 
-        # Names that no file has are missing.
+        # A name is missing if no file has it.
         unexpected += result.unexpected_keys
         if missing is None:
             missing = result.missing_keys
@@ -517,8 +515,8 @@ def _load_through_class(
     report = LoadReport(missing, tuple(sorted(loading_info["unexpected_keys"])))
     require(report)
 
-    # Missing weights were drawn at random in the second model, and must not replace the model's
-    # values.
+    # Weights that are missing in the folder have random values in the second model, which must not
+    # replace the values of the first.
     weights: dict[str, Any] = dict(second_model.state_dict())
     for name in missing_keys:
         weights.pop(name, None)

@@ -34,9 +34,9 @@ class CheckpointFiles:
 
     Args:
         copies: receives copies of tensors, for `write_copies`; None writes every file at once.
-        parts_later: let a thread write copies of the parts of each process, too.
-        sends_contents: this process may not see the folder, and leaves its states to another one,
-            in `contents_to_send`.
+        parts_later: also let a thread write copies of each process's shards.
+        sends_contents: this process may not see the folder; it collects its states in
+            `contents_to_send` for another process, which writes them.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class CheckpointFiles:
         self.contents_to_send: dict[str, bytes] = {}
         """Contents of the files that another process writes, by name."""
         self.part_writers: list[Callable[[], Job]] | None = [] if parts_later else None
-        """Each starts to write copies of parts in a thread, and returns a function that waits until
-        all processes have written theirs. None writes parts at once.
+        """Functions that each start to write copies of shards in a thread, and return a function
+        that waits until all processes have written theirs. None writes shards at once.
         """
         self._jobs: list[Job] = []
         self._waits: list[Job] = []
@@ -60,8 +60,9 @@ class CheckpointFiles:
     def write_weights(
         self, model: nn.Module, folder: StrPath, state_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """As `save_weights`; at once for a model whose `save_pretrained` accepts no copy of its
-        weights.
+        """Write the weights of a model, see `save_weights`.
+
+        They are written at once if the `save_pretrained` of the model does not accept copies.
 
         Raises:
             TypeError: the state dict holds something that is not a tensor; names it.
@@ -76,7 +77,7 @@ class CheckpointFiles:
         self._jobs.append(partial(save_weights, model, folder, state_dict=copied))
 
     def write_tensors(self, values: object, path: StrPath) -> None:
-        """As `save_torch`."""
+        """Write a file of torch, see `save_torch`."""
         if self.copies is None:
             save_torch(values, path)
             return
@@ -95,16 +96,16 @@ class CheckpointFiles:
             self._jobs.append(partial(_write_bytes, content, path))
 
     def start_part_writers(self) -> None:
-        """Start to write the parts; collective."""
+        """Start to write the shards of this process; collective."""
         self._waits = []
         for start in self.part_writers or ():
             wait = start()
             self._waits.append(wait)
 
     def write_copies(self) -> None:
-        """Write the copies, and wait for the parts of all processes."""
+        """Write the copies, and wait for the shards of all processes."""
         with ExitStack() as stack:
-            # Registered first, so that the parts are waited for even if a copy cannot be written.
+            # Registered first, so that the shards are waited for even if a copy cannot be written.
             for wait in self._waits:
                 stack.callback(wait)
 
@@ -126,9 +127,9 @@ class BackgroundWriter:
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._writing: list[tuple[Future[None], int]] = []
-        """Checkpoints that are being written, or wait for it, and the bytes of each."""
+        """Checkpoints that are being written or waiting, and the bytes of each."""
         self._free: list[Snapshot] = []
-        """Memory of the copies of checkpoints that have been written."""
+        """Memory of written checkpoints, which the next copies reuse."""
 
     @property
     def bytes_waiting(self) -> int:
@@ -140,8 +141,8 @@ class BackgroundWriter:
 
         Args:
             size: of the checkpoint, in bytes.
-            limit: bytes of copies that may be held at a time; one checkpoint is copied whatever its
-                size. A negative number waits until all checkpoints are written.
+            limit: bytes of copies that may be held at a time; a single checkpoint may exceed it. A
+                negative number waits until all checkpoints are written.
 
         Raises:
             BaseException: the error of an earlier checkpoint; once.
@@ -156,7 +157,7 @@ class BackgroundWriter:
             oldest.result()
 
     def copies(self) -> Snapshot:
-        """Return memory for the copies of a checkpoint, that of an earlier one if possible."""
+        """Return memory for the copies of a checkpoint, reused from an earlier one if possible."""
         if not self._free:
             return Snapshot()
         copies = self._free.pop()
@@ -169,8 +170,8 @@ class BackgroundWriter:
         Args:
             files: holds the copies.
             size: of the copies, in bytes.
-            commit: gives the checkpoint its name.
-            undo: called when one of the files, or `commit`, fails.
+            commit: renames the checkpoint to its final name.
+            undo: called if a file cannot be written, or `commit` fails.
         """
         files.start_part_writers()
         future = self.submit(partial(self._write, files, commit, undo))
@@ -200,7 +201,7 @@ class BackgroundWriter:
             undo()
             raise
         finally:
-            # The memory serves the next checkpoint.
+            # Keep the memory for the next checkpoint.
             if files.copies is not None:
                 self._free.append(files.copies)
 
@@ -215,7 +216,7 @@ def try_to_flush(folder: Path) -> bool:
         sync_tree(folder)
         sync_path(folder.parent)
     except FileNotFoundError:
-        # Deleted by the rotation meanwhile.
+        # The rotation has deleted it in the meantime.
         return False
     except OSError as error:
         _log.error(
@@ -235,10 +236,10 @@ _IMMUTABLE_TYPES = (bool, int, float, str, bytes, type(None))
 class Snapshot:
     """Copies of tensors in main memory, in the same structure; shared memory stays shared.
 
-    Those of a GPU are complete only after `wait`: the device copies them to page-locked memory, on
-    the stream of the training, so that kernels queued later change no weight before it is copied,
-    and the host does not wait. Later snapshots reuse the memory, since allocating takes longer than
-    copying; so the copies are valid only until the next `begin`.
+    Copies of GPU tensors are complete only after `wait`. The device copies them to page-locked
+    memory on the stream of the training, so that the host does not wait, and kernels queued later
+    cannot change a weight before it is copied. Later snapshots reuse the memory, because allocating
+    takes longer than copying; so the copies are valid only until the next `begin`.
     """
 
     def __init__(self) -> None:
@@ -263,7 +264,7 @@ class Snapshot:
         return map_nested(self._copy_leaf, values)
 
     def wait(self) -> None:
-        """Wait for the copies of GPUs."""
+        """Wait until the copies from GPUs are complete."""
         for device in self._devices:
             torch.get_device_module(device).synchronize(device)
 
@@ -287,7 +288,7 @@ class Snapshot:
         index = self._used
         self._used += 1
 
-        # The memory of an earlier snapshot, if it has the same layout.
+        # Reuse the memory of an earlier snapshot, if it has the same layout.
         if index < len(self._memory):
             memory = self._memory[index]
             is_same_kind = memory.dtype == tensor.dtype and memory.shape == tensor.shape
@@ -295,7 +296,7 @@ class Snapshot:
                 return memory.copy_(tensor, non_blocking=non_blocking)
             del self._memory[index:]
 
-        # Page-locked if the host does not wait.
+        # With `non_blocking` torch allocates page-locked memory.
         memory = tensor.to("cpu", non_blocking=non_blocking, copy=True)
         self._memory.append(memory)
         return memory
@@ -319,6 +320,6 @@ def _takes_copies(model: nn.Module) -> bool:
     if library != "transformers":
         return False
 
-    # The method of transformers does so for quantized weights and for adapters.
+    # For quantized weights and adapters the method of transformers saves the live model, too.
     is_quantized = getattr(model, "hf_quantizer", None) is not None
     return not is_quantized and not adapters_of(model)

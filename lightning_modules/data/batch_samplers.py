@@ -33,7 +33,7 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generat
     """Set `even_batches` of batch samplers in the block: whether their last round is filled up.
 
     Args:
-        samplers: those without such an attribute are left alone.
+        samplers: batch samplers; those without such an attribute are not changed.
         even_batches: the value.
     """
     with contextlib.ExitStack() as restoring:
@@ -45,7 +45,7 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generat
 
 
 class ShardedBatchSampler(BatchSampler):
-    """Sample the batches of this process, of those of all processes.
+    """Sample this process's share of the batches of a batch sampler.
 
     As `accelerate.data_loader.BatchSamplerShard`.
 
@@ -61,8 +61,8 @@ class ShardedBatchSampler(BatchSampler):
             None where `sampler` yields batches.
         drop_last: leave out what does not fill a whole round. Where `sampler` yields batches, its
             attribute of that name decides.
-        rank: index of this process. None for the batches of all processes in turn, as one process
-            reads them for all: the samples of the last round are then divided evenly, and filled up
+        rank: index of this process. None yields the batches of all processes in turn, for a process
+            that reads for all: the samples of the last round are then divided evenly, and filled up
             to equal parts.
         world_size: number of processes.
         even_batches: fill up the last round instead of giving some processes less.
@@ -148,7 +148,7 @@ class ShardedBatchSampler(BatchSampler):
         if self.rank is None or self.even_batches or self.sampler is None:
             return batches * self._batches_in_round
 
-        # Of the last, shorter batch some processes may get nothing.
+        # Some processes may get no sample of the last, shorter batch.
         samples_in_last_batch = len(self.sampler) - (batches - 1) * self.batch_size
         start_of_part = self.rank * (self.samples_per_rank or 1)
         if samples_in_last_batch <= start_of_part:
@@ -201,13 +201,13 @@ class ShardedBatchSampler(BatchSampler):
         return self.batch_size is None or len(batches[-1]) == self.batch_size
 
     def _last_round(self, batches: list[list[int]], first: list[list[int]]) -> list[list[int]]:
-        """Return the last round, which is a short one; `first` is the first one."""
+        """Return the last, incomplete round, filled up from the first round if needed."""
         if not self.even_batches and self.rank is not None:
             if self.split_batches:
                 return self._split(batches[0])
             return batches
 
-        # Without a known size, whole batches fill it up.
+        # Without a known batch size, fill it up with whole batches.
         if self.samples_per_rank is None:
             missing = self.world_size - len(batches)
             return [*batches, *itertools.islice(itertools.cycle(first), missing)]
@@ -226,7 +226,7 @@ class ShardedBatchSampler(BatchSampler):
 
 
 class BatchesAfter(BatchSampler):
-    """Batch sampler without the first batches of another one, none of whose samples is loaded.
+    """Batch sampler without the first batches of another one, whose samples are not loaded.
 
     Args:
         batches: the sampler. If it has a method `batches_from(n)`, that yields the batches from
@@ -285,8 +285,8 @@ def has_batches(loader: TorchLoader) -> bool:
 
 
 def can_be_rebuilt(loader: object) -> bool:
-    """Return whether a loader can be built again without loss.
+    """Return whether a loader can be built again without losing behaviour.
 
-    It then overrides no iteration and has no state.
+    That is the case if it does not override the iteration, and has no state.
     """
     return iterates_as_torch(loader) and not hasattr(loader, "state_dict")

@@ -22,12 +22,12 @@ _NO_ROUND: Round = ([], 0)
 
 
 class DispatchLoader(EpochLoader):
-    """As `accelerate.data_loader.DataLoaderDispatcher`, but each process receives its batch only.
+    """Read all data on rank 0, and send each process its batches.
 
-    Only process 0 touches the data. It reads one batch for each process, and sends it to that one:
-    batches may differ in all of their shapes. Only where a stream ends in the middle of a round its
-    last batches are joined and split evenly, filled up with the first samples of the stream. Their
-    shapes have to match for that.
+    As `accelerate.data_loader.DataLoaderDispatcher`, but each process receives its own batch only,
+    so batches of a round may have different shapes. If a stream ends in the middle of a round, its
+    last batches are joined, filled up with the first samples of the stream, and split evenly; for
+    that their shapes have to match.
 
     Args:
         dataset: see `EpochLoader`; on other processes than 0 it is not read.
@@ -108,9 +108,10 @@ class DispatchLoader(EpochLoader):
                 yield _split_evenly(round_, first_round, self.world_size), sum(sizes)
 
     def _draw_worker_seed(self) -> None:
-        """Draw from the generator as an iteration over a DataLoader does at its start.
+        """Draw from the generator as a DataLoader does when an iteration starts.
 
-        With persistent workers only the first one draws.
+        So the generators of all ranks stay equal. With persistent workers only the first iteration
+        draws.
         """
         if not (self._has_persistent_workers and self._has_drawn):
             torch.empty((), dtype=torch.int64, device="cpu").random_(generator=self.generator)
@@ -118,7 +119,7 @@ class DispatchLoader(EpochLoader):
 
 
 def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> list[Any]:
-    """Return the last batches of a stream, split into equal parts and filled up from its start."""
+    """Join the last batches of a stream, fill them up from its start, and split them evenly."""
     batch = _concatenate(batches)
     size = -(-_size(batch) // parts)
     while True:
@@ -135,9 +136,9 @@ def _size(batch: object) -> int:
 
 
 def _concatenate(batches: list[Any]) -> Any:
-    """Return one batch of several, joined along the first dimension.
+    """Join batches along the first dimension.
 
-    Lists of other things than tensors are joined too; other values are those of the first batch.
+    Lists with an entry for each sample are joined too; other values are taken from the first batch.
     """
     first = batches[0]
     if isinstance(first, Mapping):
@@ -196,7 +197,7 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
     Raises:
         RuntimeError: process 0 could not read the data. There the error itself is raised.
     """
-    # An error while reading or pickling is sent, too, so that the others do not wait for a batch.
+    # Send an error while reading or pickling as well: the other ranks are waiting for a batch.
     messages: list[bytes | str | None] = [None] * dist.get_world_size()
     failure: Exception | None = None
     if rank == 0:

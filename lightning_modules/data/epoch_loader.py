@@ -51,7 +51,7 @@ _NO_BATCH: Any = object()
 """Stands for a batch after the last one."""
 
 _NO_WORKER_STATES = WorkerStates()
-"""No worker has sent a batch yet, or no state is known of any."""
+"""No worker has sent a batch yet, or the states of all are unknown."""
 
 
 class BatchWatcher(Protocol):
@@ -67,7 +67,7 @@ class BatchWatcher(Protocol):
 
 
 class StateBeforeBatch(NamedTuple):
-    """The state of a loader before it read a batch, from which it reads that batch again.
+    """The state of a loader before it read a batch, with which it can read the same batch again.
 
     Attributes:
         generators: the global generators, and the states of collator and dataset ("own").
@@ -94,18 +94,18 @@ class IterationPosition:
         files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
         unread: yields the batches that are not read yet.
         handed_out: batches yielded so far.
-        prefetched: the batches that were read after those, one as in the reference, or none at the
-            end; each with the state before it, which is None if the loader is not tracked.
-        before_yielded: the states before the batches yielded last: Lightning may hold two that no
-            step was taken on.
+        prefetched: the batches that were read ahead, each with the state before it: one batch as in
+            the reference, none at the end. The state is None if the loader is not tracked.
+        before_yielded: the states before the last two batches that were yielded, because Lightning
+            may hold two batches on which no step was taken.
         resumable_stream: the dataset, if it is a resumable stream that is read in this process.
         start_states: the generators at the start of the iteration, from which its order and worker
             seeds can be redrawn; None if it was not tracked then.
-        order_states: the states of the loader's samplers at that time; None likewise.
+        order_states: the states of the loader's samplers at the start; None if it was not tracked.
         draws_worker_seed: this iteration draws the seed of the workers. Persistent workers are
             seeded once, by the iteration that starts them.
         worker_states: the states of the workers after the batches read so far.
-        worker_states_at_start: those at the start.
+        worker_states_at_start: the states of the workers at the start of the iteration.
     """
 
     epoch: int
@@ -142,7 +142,7 @@ class EpochLoader(DataLoader[Any]):
         kwargs: as for `torch.utils.data.DataLoader`.
 
     Attributes:
-        epoch: of the next iteration.
+        epoch: the epoch of the next iteration.
         end_of_loader: the batch yielded last is the last one.
         watcher: is passed each batch before it is yielded.
         tracked: the state before each batch is recorded for `state_dict`, from the next batch on.
@@ -188,9 +188,9 @@ class EpochLoader(DataLoader[Any]):
         self._has_started_workers = False
         """Persistent workers were started, here or before an interruption."""
         self._resumed_worker_states: dict[int, dict[str, Any]] = {}
-        """By index of the worker, the state in which it begins the iteration that is opened."""
+        """By index of the worker, the state from which it resumes in the iteration being opened."""
         self._dataset_in_epoch: DatasetInEpoch | None = None
-        """The dataset as persistent workers read it."""
+        """The wrapper around the dataset through which persistent workers read it."""
 
     @property
     def whole_dataset(self) -> Any:
@@ -251,7 +251,7 @@ class EpochLoader(DataLoader[Any]):
     def skip(self, batches: int) -> None:
         """Skip this many batches at the start of the next iteration.
 
-        Of a map-style dataset none of their samples is loaded.
+        Samples of a map-style dataset are not loaded for them.
         """
         self._batches_to_skip = batches
 
@@ -313,12 +313,12 @@ class EpochLoader(DataLoader[Any]):
         """Resume from a `state_dict` at the next iteration.
 
         The state of a loader at the end of an epoch resumes at the next epoch. `iter` starts the
-        resumed iteration at once, with the batches that had been read ahead. The global generators
-        are left as they are: what that draws was drawn before the interruption.
+        resumed iteration at once, and reads the batches again that had been read ahead. That does
+        not change the global generators, because these draws happened before the interruption.
 
         Args:
-            state: of a loader that read the same data, in batches of the same size. With "rng" the
-                global generators are restored to that.
+            state: the state of a loader of the same data, in batches of the same size. If it has an
+                entry "rng", the global generators are restored from it.
             inside_epoch: at the end of an epoch, let the next iteration be empty, for a loop that
                 is still in it.
         """
@@ -348,7 +348,7 @@ class EpochLoader(DataLoader[Any]):
     def restore_workers(self, states: dict[str, Any] | None) -> None:
         """Start the next iteration as if persistent workers had run before.
 
-        They start in the states of those, and no seed is drawn for them.
+        The new workers start from these states, and no seed is drawn for them.
 
         Args:
             states: `worker_states`. Workers start from scratch if it is None, or holds the states
@@ -364,7 +364,7 @@ class EpochLoader(DataLoader[Any]):
     def shut_down_workers(self) -> None:
         """Shut down persistent workers now.
 
-        Left to the garbage collector, each of them takes torch five seconds.
+        If the garbage collector does it, torch waits five seconds for each of them.
         """
         self._iterator = None
         self._has_started_workers = False
@@ -384,8 +384,8 @@ class EpochLoader(DataLoader[Any]):
         """Yield the batches of an iteration.
 
         Args:
-            position: of a resumed iteration; None for one that begins when its first batch is asked
-                for.
+            position: the position of a resumed iteration; None for a new one, which begins when its
+                first batch is requested.
         """
         if position is None:
             position = self._begin(self.epoch, self.num_workers)
@@ -443,7 +443,7 @@ class EpochLoader(DataLoader[Any]):
         return position
 
     def _prefetch(self, position: IterationPosition) -> None:
-        """Read the next batch into `prefetched`; leave that as it is after the last one."""
+        """Read the next batch into `prefetched`; do nothing after the last one."""
         state_before = None
         if self.tracked:
             stream_state = None
@@ -466,25 +466,26 @@ class EpochLoader(DataLoader[Any]):
         parts = ordering_parts(self)
         restore_parts(states, *parts)
 
-        # In the run that saved them, a single process, the sampler drew from the global generator.
+        # The states come from a run of one process, in which the sampler drew from the global
+        # generator; `build_loader` has given it its own one, as several processes need it.
         _, sampler, _ = parts
         if states is not None and has_no_generator(states, sampler):
             sampler.generator = None
 
     def _resume(self, state: dict[str, Any]) -> IterationPosition:
-        """Start the iteration of a `state_dict`, and read again what had been read ahead."""
+        """Start the iteration of a `state_dict`, and read the prefetched batches again."""
         generators_now = state.get("rng") or capture_host_rng()
         position = self._begin_as_interrupted(state)
         if not is_between_epochs(state):
             position.unread = self._open_after_handed_out(position, state)
 
-        # Each batch that had been read ahead, with the generators as they were before it.
+        # Read each prefetched batch again, with the generators as they were before it.
         for generators in state["before"]:
             restore_random_states(generators, *drawing_parts(self))
             self._prefetch(position)
 
-        # Without such generators the next batch is read as it comes. At the end of an epoch this
-        # reads that the data has ended.
+        # Without recorded generators the next batch is read with the present ones. At the end of an
+        # epoch this finds that the data has ended.
         if state["ended"] or not state["before"]:
             self._prefetch(position)
 
@@ -495,7 +496,7 @@ class EpochLoader(DataLoader[Any]):
     def _begin_as_interrupted(self, state: dict[str, Any]) -> IterationPosition:
         """Start the iteration of a `state_dict` as it started before the interruption.
 
-        It has the same generators, the same order, and for a stream the same number of workers.
+        It has the same generators and order, and a stream is read by the same number of workers.
         """
         self.shut_down_workers()
         num_workers = self.num_workers
@@ -529,8 +530,8 @@ class EpochLoader(DataLoader[Any]):
     ) -> Iterator[Any]:
         """Return the batches after those that were yielded before the interruption.
 
-        Samples of a map-style dataset are not loaded for that. A stream resumes from its state;
-        without one it is read again up to its position.
+        Samples of a map-style dataset are not loaded for skipped batches. A stream resumes from its
+        state; without a state it is read again up to its position.
         """
         batches_done = position.handed_out
         num_workers = position.num_workers
@@ -540,18 +541,19 @@ class EpochLoader(DataLoader[Any]):
             self.dataset.load_state_dict(state["stream"])
             return self._open(position)
 
-        # Workers whose states are known resume in these. The streams in them know their position.
+        # Workers whose states are known resume from them. A stream in a worker resumes at its
+        # position, so no batch has to be skipped.
         all_known = num_workers > 0 and len(worker_states.states) == num_workers
         if all_known and not is_stream:
             return self._open(position, batches_done, worker_states.state_dict(num_workers))
         if all_known and _all_streams_resumable(worker_states):
             return self._open(position, 0, worker_states.state_dict(num_workers))
 
-        # This process reads, or workers that start from scratch.
+        # Without states of workers, skipping batches suffices for a map-style dataset.
         if not is_stream and not worker_states.states:
             return self._open(position, batches_done)
 
-        # Otherwise the batches that are done are read again, from the start of the iteration.
+        # Otherwise read the iteration again from its start, and drop the batches that are done.
         states_at_start = None
         if num_workers > 0:
             states_at_start = position.worker_states_at_start.state_dict(num_workers)
@@ -572,9 +574,9 @@ class EpochLoader(DataLoader[Any]):
             skipped: batches to leave out.
             workers: the states in which the workers start.
             is_whole: it begins with the first batch of an epoch, so that persistent workers are
-                started to stay.
+                kept afterwards.
         """
-        # Persistent workers of an interrupted run are started in the states that they had.
+        # Persistent workers of an interrupted run start from the states that they had.
         replaced: dict[str, Any] = {}
         is_stream = isinstance(self.dataset, IterableDataset)
         if is_whole and self._has_started_workers and self._iterator is None:
@@ -584,7 +586,7 @@ class EpochLoader(DataLoader[Any]):
             replaced["worker_init_fn"] = ResumedWorkers(workers, self.worker_init_fn)
             self._resumed_worker_states = dict(workers["states"])
 
-        # Each of them is told the epoch of the dataset.
+        # Persistent workers have to be told the epoch of the dataset.
         in_epoch = self._dataset_of_workers(position, starts_workers=not is_whole)
         if in_epoch is not None:
             replaced["dataset"] = in_epoch
@@ -592,8 +594,8 @@ class EpochLoader(DataLoader[Any]):
                 in_epoch.reveal, then=replaced.get("worker_init_fn", self.worker_init_fn)
             )
 
-        # torch draws a seed for workers in any case. Where the uninterrupted run draws none, it
-        # comes from a separate generator.
+        # torch draws a seed for workers in any case. Where the uninterrupted run draws none, draw
+        # it from a separate generator.
         if not position.draws_worker_seed:
             replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
         if not is_whole:
@@ -602,7 +604,7 @@ class EpochLoader(DataLoader[Any]):
             replaced["num_workers"] = position.num_workers
             replaced["prefetch_factor"] = self.prefetch_factor or 2
 
-        # What is read: another order of the files, or the batches after the first ones.
+        # Read the files in another order, or leave out the first batches.
         if position.files_in_turn is not None:
             dataset = shared_in_turn(self.dataset, *position.files_in_turn)
             dataset.set_epoch(position.epoch)
@@ -623,11 +625,11 @@ class EpochLoader(DataLoader[Any]):
     def _dataset_of_workers(
         self, position: IterationPosition, *, starts_workers: bool
     ) -> DatasetInEpoch | None:
-        """Return the dataset as persistent workers read it; None if it is read as it is.
+        """Return the dataset wrapped for persistent workers; None if it needs no wrapper.
 
         Args:
             position: the iteration.
-            starts_workers: also if persistent ones are running.
+            starts_workers: new workers are started even if persistent ones are running.
         """
         is_read_by_workers = self.persistent_workers and position.files_in_turn is None
         if not (is_read_by_workers and hasattr(self.dataset, "set_epoch")):

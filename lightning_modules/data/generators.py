@@ -1,7 +1,7 @@
-"""The random generators that a training draws from: those of the process, and those in attributes.
+"""Capture and restore the random generators of the process, and those in attributes of objects.
 
 A generator in an attribute is one of torch, numpy or Python, such as `self.generator` of a sampler
-or of a module. Nothing inside of other attributes is looked at.
+or of a module. Objects nested in other attributes are not searched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..common.seeding import capture_rng_state, restore_rng_state
 _log = logging.getLogger(__name__)
 
 _IN_ATTRIBUTES = "own"
-"""Under this name a state holds the generators in attributes; transformers ignores it."""
+"""The key of a state that holds the generators in attributes; transformers ignores it."""
 
 _GLOBAL_GENERATORS = (
     torch.default_generator,
@@ -97,7 +97,7 @@ _GENERATOR_KINDS = {
         random.Random, random.Random.getstate, random.Random.setstate, _make_python_random
     ),
 }
-"""Under these names the states of generators are in checkpoints."""
+"""The names of the kinds of generators in checkpoints."""
 
 _KIND_OF_TYPE = {kind.type: name for name, kind in _GENERATOR_KINDS.items()}
 
@@ -126,10 +126,10 @@ def capture_generators(objects: Mapping[str, object], *, distributed: bool) -> d
 def restore_generators(
     state: Mapping[str, Any], objects: Mapping[str, object], *, distributed: bool
 ) -> None:
-    """Restore the result of `capture_generators`, or what transformers writes.
+    """Restore the result of `capture_generators`, or the state that transformers writes.
 
-    A generator in an attribute that is still None is made; one that has no counterpart is skipped
-    with a warning.
+    If an attribute is still None, its generator is made. A generator without a counterpart is
+    skipped with a warning.
 
     Args:
         state: the result.
@@ -150,7 +150,7 @@ def generators_of(owner: object) -> Iterator[tuple[str, dict[str, Any]]]:
     attributes: dict[str, Any] = getattr(owner, "__dict__", {})
     for name, value in attributes.items():
         kind = _KIND_OF_TYPE.get(cast("type[object]", type(value)))
-        # The generators of the process are saved for themselves.
+        # `common.seeding` saves the global generators.
         if kind is None or any(value is generator for generator in _GLOBAL_GENERATORS):
             continue
         yield name, {"kind": kind, "state": _GENERATOR_KINDS[kind].get_state(value)}
@@ -164,7 +164,7 @@ def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bo
         name: of the attribute.
         stored: its "kind" and "state", as `generators_of` yields them.
     """
-    # A generator that its owner has not made yet, as it draws for the first time later.
+    # An attribute may still be None because its owner makes the generator at its first draw.
     attributes: dict[str, Any] = getattr(owner, "__dict__", {})
     if name not in attributes:
         return False

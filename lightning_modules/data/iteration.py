@@ -35,10 +35,10 @@ _TORCH_METHODS: Mapping[str, Callable[..., Any]] = vars(DataLoader)
 
 
 class SurfacingCollate:
-    """Wrapper around a `collate_fn`, some of whose errors torch would lose.
+    """Wrapper around a `collate_fn` that raises errors which torch would lose.
 
-    These are a `StopIteration`, which torch takes for the end of a stream, and a batch that a
-    worker cannot send.
+    torch takes a `StopIteration` for the end of a stream, and loses the error if a worker cannot
+    send its batch.
 
     Args:
         collate: makes the batch.
@@ -56,10 +56,11 @@ class SurfacingCollate:
 
 
 def iterate(loader: Any) -> Iterator[Any]:
-    """As `iter(loader)`, but no error of dataset or collator is lost where torch iterates.
+    """Iterate over a loader without losing errors of its dataset or collator.
 
     Args:
-        loader: any iterable; one with its own `__iter__` is left to that.
+        loader: any iterable. `__iter__` of other classes than torch's `DataLoader` is called as it
+            is.
     """
     if iterates_as_torch(loader):
         return batches_of(loader)
@@ -73,7 +74,7 @@ def iterates_as_torch(loader: object) -> bool:
 
 
 def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
-    """As `DataLoader.__iter__`, but no error of dataset or collator is lost.
+    """Iterate as `DataLoader.__iter__`, but without losing errors of dataset or collator.
 
     Args:
         loader: a `DataLoader`; its own `__iter__` is not called.
@@ -84,7 +85,7 @@ def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> 
             the end.
         TypeError: a worker cannot send a batch.
     """
-    # A map-style dataset without workers is read here: that is quicker, and loses no error.
+    # Without workers a map-style dataset is read here, which is faster and loses no error.
     is_stream = isinstance(loader.dataset, (IterableDataset, MapDataPipe))
     if loader.num_workers == 0 and not is_stream:
         batches = _read_here(loader)
@@ -103,8 +104,7 @@ def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> 
 def replaced_attributes(loader: TorchLoader, **values: Any) -> Generator[None]:
     """Replace attributes of a loader while an iterator over it is made.
 
-    The iterators of torch, and the workers that they start, keep the attributes that the loader has
-    then.
+    The iterators of torch, and the workers that they start, copy the attributes at that time.
 
     Args:
         loader: a `DataLoader`.
@@ -154,14 +154,14 @@ class _SendabilityProbe(ForkingPickler):
 
 
 def _read_here(loader: TorchLoader) -> Iterator[Any]:
-    """As torch's iterator, but without its block for profilers, which costs 20 us a batch."""
+    """Iterate as torch does, but without its block for profilers, which costs 20 us a batch."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         sampler = loader.batch_sampler
     indices: Iterator[Any] = iter(sampler)
 
-    # torch's iterator draws a seed for workers here, also without any. Everything that is drawn
-    # later would differ without that draw.
+    # torch's iterator draws a seed for workers here, even if there are none. Without that draw all
+    # later random numbers would differ from torch's.
     seed = torch.empty((), dtype=torch.int64, device=torch.get_default_device())
     seed.random_(generator=loader.generator)
 
@@ -172,11 +172,11 @@ def _read_here(loader: TorchLoader) -> Iterator[Any]:
 
 
 def _collated(loader: TorchLoader, indices: Iterator[Any]) -> Iterator[Any]:
-    """Yield what the collator makes of the samples of these indices, or batches of indices."""
+    """Yield the collated samples of each index, or of each batch of indices."""
     dataset = loader.dataset
     collate = loader.collate_fn
     with stop_iteration_surfaces:
-        # Without batches each index is a sample, which the collator turns into what is yielded.
+        # Without automatic batching the collator gets single samples, as in torch.
         if loader.batch_sampler is None:
             for index in indices:
                 yield collate(dataset[index])
@@ -199,7 +199,7 @@ class _BatchStream(IterableDataset[Any]):
 
 
 def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
-    """Return the batches in pinned memory, where torch puts them."""
+    """Return the batches in pinned memory, copied by torch's own iterator."""
     loader: DataLoader[Any] = DataLoader(
         _BatchStream(batches),
         batch_size=None,

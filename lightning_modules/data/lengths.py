@@ -35,8 +35,8 @@ def sample_lengths(
     if lengths is not None:
         return lengths
 
-    # Without `__iter__` an IndexError anywhere in a dataset would end a loop over it, and many
-    # raise none at their end.
+    # Iterate by index if there is no `__iter__`: Python would take an IndexError anywhere in the
+    # dataset for its end, and many datasets raise none at their end.
     kind = type(cast(object, dataset))
     samples = (dataset[index] for index in range(count))
     if hasattr(kind, "__iter__"):
@@ -172,9 +172,9 @@ def has_length(dataset: Any) -> bool:
 
 
 def why_without_length(dataset: Any) -> str:
-    """Return the error that `__len__` raises, in parentheses, as it may be a mistake.
+    """Return the error that `__len__` raises, in parentheses, because it may be a mistake.
 
-    Empty for a dataset without that method.
+    Returns an empty text for a dataset without that method.
     """
     kind = type(cast(object, dataset))
     if not hasattr(kind, "__len__"):

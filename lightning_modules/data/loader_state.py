@@ -1,4 +1,4 @@
-"""What the `state_dict` of an `EpochLoader` holds, and the same for a loader without one."""
+"""Functions on the `state_dict` of an `EpochLoader`, and states for loaders of other classes."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .stateful_parts import (
 from .worker_state import WatchedLoader, is_torchdata_loader
 
 _OWN_STATE = "lightrainer"
-"""Under this name a `ForeignLoader` adds its own state to that of the loader."""
+"""The key under which a `ForeignLoader` adds its own state to the loader's."""
 
 
 def is_between_epochs(state: Mapping[str, Any]) -> bool:
-    """Return whether a `state_dict` is that of a loader whose epoch has ended, or has not begun."""
+    """Return whether a `state_dict` was taken between two epochs: nothing is left to read."""
     return state["ended"] and not state["before"]
 
 
 def workers_in(state: Mapping[str, Any]) -> int:
-    """Return how many workers read, by a `state_dict`."""
+    """Return the number of workers that read when a `state_dict` was taken."""
     workers = state.get("workers")
     if workers is None:
         return 0
@@ -39,10 +39,7 @@ def workers_in(state: Mapping[str, Any]) -> int:
 
 
 def before_epoch(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
-    """Return the state of a loader that has left the epoch of a `state_dict`.
-
-    It is about to start the given epoch.
-    """
+    """Return the state of a loader that is about to start an epoch, from one in another epoch."""
     state_after_epoch = as_written_now(state)
     state_after_epoch |= {"epoch": epoch, "handed_out": 0, "ended": True, "before": []}
     return state_after_epoch
@@ -68,7 +65,7 @@ def with_other_batches(
         handed_out: the batches, of the new size, that were yielded.
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
-    # The states of workers are those after batches of the old size.
+    # The states of workers were taken after batches of the old size, so they do not fit.
     adapted: dict[str, Any] = as_written_now(state)
     adapted["workers"] = None
     if is_between_epochs(state):
@@ -82,7 +79,7 @@ def with_other_batches(
 
 
 def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
-    """Return the state of a loader of which only the number of yielded batches is known."""
+    """Return the state of a loader if only the number of yielded batches is known."""
     return {
         "epoch": epoch,
         "handed_out": handed_out,
@@ -94,9 +91,9 @@ def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
 
 
 def as_written_now(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state as this version writes it.
+    """Convert a state of an earlier version to the present form.
 
-    Earlier versions wrote the seed of an order beside the states of the samplers, not among them.
+    Earlier versions wrote the seed of an order next to the states of the samplers, not among them.
     """
     current_state = dict(state)
     for seed_key, order_key in (("seed", "order"), ("next_seed", "order_now")):
@@ -136,15 +133,15 @@ def has_no_generator(states: list[dict[str, Any]], sampler: object) -> bool:
 
 def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
     """Return the same iterator with its next `count` items consumed."""
-    # An empty slice that starts behind the items consumes them without keeping any.
+    # An empty slice that starts after the items consumes them without keeping any.
     next(itertools.islice(batches, count, count), None)
     return batches
 
 
 class RereadLoader:
-    """A loader without a state: an interrupted epoch is read again from its start.
+    """Resume a loader that has no state: read an interrupted epoch again from its start.
 
-    The generators get their states at that start back.
+    The generators are restored to their states at that start.
 
     Args:
         loader: any iterable.
@@ -154,7 +151,7 @@ class RereadLoader:
         self.loader = loader
         self._watched_loader = WatchedLoader(loader)
         self._workers: dict[str, Any] | None = None
-        """The states in which persistent workers start again."""
+        """The states from which persistent workers of the next iteration start."""
         self._batches_to_skip = 0
         self._states_at_start: dict[str, Any] = {}
         """The generators at the start of the current iteration."""
@@ -211,8 +208,8 @@ class RereadLoader:
 
         Args:
             state: from `state_dict`.
-            inside_epoch: begin the next iteration as that of the state; by default it is the one
-                after that.
+            inside_epoch: the next iteration repeats the one of the state; by default it is the one
+                after it.
         """
         if inside_epoch:
             self._state_to_resume = state
@@ -238,7 +235,7 @@ class RereadLoader:
 
 
 class ForeignLoader:
-    """A loader of another library that has its own state.
+    """Resume a loader of another library that has its own `state_dict`.
 
     Args:
         loader: has `state_dict` and `load_state_dict`.
@@ -251,7 +248,7 @@ class ForeignLoader:
         """The current iteration has yielded all of its batches."""
         self._parts_to_restore: list[dict[str, Any]] | None = None
         self._workers_to_start: dict[str, Any] | None = None
-        """What the next iteration begins with, see `state_dict`."""
+        """States that the next iteration starts from, see `state_dict`."""
         self._workers_at_start: dict[str, Any] | None = None
         """The states in which persistent workers began the current iteration."""
 
@@ -262,16 +259,17 @@ class ForeignLoader:
             self._workers_at_start = self._watched_loader.state_dict()
         batches = self._watched_loader.iterate(workers)
 
-        # The loader may have read, and drawn, to get to its position.
+        # To reach its position the loader may have read data, which draws random numbers.
         restore_parts(self._parts_to_restore, *drawing_parts(self.loader))
         self._parts_to_restore = None
         self._has_ended = False
         return self._until_end(batches)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loader, and with it what a loader of torchdata leaves out.
+        """Return the state of the loader, with entries that a loader of torchdata leaves out.
 
-        That is whether its iteration has ended, and what dataset, collator and workers draw from.
+        They tell whether its iteration has ended, and hold the generators of dataset, collator and
+        workers.
         """
         own_state = {
             "ended": self._has_ended,
@@ -282,7 +280,7 @@ class ForeignLoader:
         return {**self.loader.state_dict(), _OWN_STATE: own_state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue after that state in the next iteration."""
+        """Let the next iteration continue after a `state_dict`."""
         state_of_loader = dict(state)
         own_state = state_of_loader.pop(_OWN_STATE, {})
         self._parts_to_restore = own_state.get("parts")
@@ -302,8 +300,9 @@ class ForeignLoader:
             self._workers_to_start = None
         batches = iter(self)
 
-        # A loader of torchdata that knows its end begins the next iteration at once. It has drawn
-        # the seed of its workers twice, unless these are persistent.
+        # A loader of torchdata that is at its end starts the next iteration at once, but has then
+        # drawn the seed of its workers twice, unless they are persistent: start it again with the
+        # generators as they were.
         if has_ended(state) and is_torchdata_loader(self.loader) and not keeps_workers:
             restore_host_rng(generators)
             self._parts_to_restore = parts
@@ -311,7 +310,7 @@ class ForeignLoader:
         for first in batches:
             return itertools.chain([first], batches)
 
-        # Other loaders yield nothing, and are iterated again.
+        # Other loaders yield nothing at their end: iterate over them once more.
         restore_host_rng(generators)
         self._parts_to_restore = parts
         return iter(self)
@@ -328,7 +327,7 @@ def has_ended(state: Mapping[str, Any]) -> bool:
 
 
 def _is_read_again(state: Mapping[str, Any]) -> bool:
-    """Return whether a loader of torchdata reads a stream without a state from its start again."""
+    """Return whether a loader of torchdata has to read a stream again because it has no state."""
     workers: Mapping[str, Any] = state.get("_snapshot", {}).get("_worker_snapshots", {})
     for worker in workers.values():
         # Only streams have a fetcher with a state.

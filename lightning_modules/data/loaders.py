@@ -58,7 +58,8 @@ def build_loader(
         seed: seed of the data order, by default the seed that torch was given last.
         seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global
             generator.
-        drop_last: leave out the last, incomplete round; of given batches as they say.
+        drop_last: leave out the last, incomplete round. If `sampler` gives the batches, its own
+            `drop_last` counts.
         rank: index of this process.
         world_size: number of processes.
         copies: number of consecutive processes that get the same batches.
@@ -151,7 +152,7 @@ def build_loader(
 
 
 def rebuild_loader(loader: TorchLoader, **sharding: Any) -> EpochLoader:
-    """As `Accelerator.prepare(loader)`: shard a loader of torch as `build_loader` does.
+    """Shard a loader of torch as `build_loader` does; as `Accelerator.prepare(loader)`.
 
     Args:
         loader: makes batches, of a batch size or by a batch sampler; it is not changed, except for
@@ -194,7 +195,7 @@ def _with_shared_order(sampler: Any, seed: int | None, seedable: bool, readers: 
     if readers == 1 or not isinstance(sampler, (RandomSampler, LengthGroupedSampler)):
         return sampler
 
-    # As in accelerate, a sampler without a generator gets one.
+    # As in accelerate, a sampler without a generator gets one, seeded from the global generator.
     if isinstance(sampler, RandomSampler) and getattr(sampler, "generator", None) is None:
         seed_tensor = torch.empty((), dtype=torch.int64, device="cpu").random_()
         sampler.generator = torch.Generator().manual_seed(int(seed_tensor.item()))
@@ -211,14 +212,14 @@ def _number_of_files(dataset: Any) -> int:
 
 
 def loader_after(loader: Any, batches: int) -> Any:
-    """As `accelerate.skip_first_batches`: skip the first batches of each iteration.
+    """Skip the first batches of each iteration; as `accelerate.skip_first_batches`.
 
     Unlike there, a prepared loader and the result share their count of epochs, so that the next
     pass over the loader has the order of the next epoch.
 
     Args:
-        loader: one of torch's, prepared or not. Samples of a map-style dataset are not loaded for
-            the skipped batches.
+        loader: a loader of torch, prepared or not. Samples of a map-style dataset are not loaded
+            for the skipped batches.
         batches: number of batches of this process to skip.
 
     Raises:

@@ -21,9 +21,9 @@ class BatchRebalanceSampler(BatchSampler):
     The samples of an optimizer step are the next `effective_batch_size` of a random order, which
     depends on `seed` and the epoch alone. Sorted by length they are cut into as many groups as
     there are micro-batches in all processes, and samples move from the most expensive group to the
-    cheapest one until that does not help any more. The groups that cost most are the first
-    micro-batch of each process, and so on. A group of n samples, the longest of which has length l,
-    costs `n l + QUADRATIC_COST_COEF n l^2`: padded tokens, and attention.
+    cheapest one until that does not help any more. The most expensive groups become the first
+    micro-batches of the processes, and so on. A group of n samples, the longest of which has length
+    l, costs `n l + QUADRATIC_COST_COEF n l^2`: padded tokens, and attention.
     """
 
     QUADRATIC_COST_COEF = 0.001
@@ -95,9 +95,9 @@ class BatchRebalanceSampler(BatchSampler):
         return self.batches_from(0)
 
     def batches_from(self, skipped: int) -> Iterator[list[int]]:
-        """Yield the micro-batches of this process after the first ones.
+        """Yield the micro-batches of this process after the first `skipped` ones.
 
-        The steps of those are not computed.
+        Skipped steps are not balanced.
         """
         first_step, skipped_in_step = divmod(skipped, self.grad_accum)
         size = self.effective_batch_size
@@ -105,7 +105,7 @@ class BatchRebalanceSampler(BatchSampler):
         for step in range(first_step, self._steps):
             samples = order[step * size : (step + 1) * size]
 
-            # A last step has a sample for each micro-batch.
+            # Fill up a short last step, so that each micro-batch has a sample.
             missing = self.dp_size * self.grad_accum - len(samples)
             if missing > 0:
                 samples = np.concatenate([samples, order[np.arange(missing) % len(order)]])
@@ -130,7 +130,7 @@ class BatchRebalanceSampler(BatchSampler):
         groups = _Groups(lengths, self.dp_size, self.grad_accum, self._cost)
         groups.balance()
 
-        # The groups that cost most are the first micro-batch of each process, and so on.
+        # Processes work on groups of similar cost at the same time, the most expensive ones first.
         by_cost = groups.by_cost(groups.costs())
         starts = groups.starts()
         for group in by_cost[self.rank :: self.dp_size]:

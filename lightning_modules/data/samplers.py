@@ -84,9 +84,9 @@ class IterableShard(IterableDataset[Any]):
     same on every process: either it has `set_epoch`, or an attribute `generator` (a
     `torch.Generator`), which is seeded with the epoch; transformers documents the same requirement.
 
-    The last, shorter round is split evenly, filled up with the first samples of the stream, as in
-    transformers where its first process reads for all. With `fill_round` it is filled up to a whole
-    one, as where each process reads for itself.
+    The last, shorter round is split evenly, and filled up with the first samples of the stream, as
+    in transformers if the first process reads for all. With `fill_round` it is filled up to a whole
+    round, as in transformers if each process reads for itself.
 
     Args:
         dataset: the stream.
@@ -98,8 +98,8 @@ class IterableShard(IterableDataset[Any]):
         fill_round: make the last round as long as all others.
 
     Attributes:
-        last_round: samples in the round before its filling, also where a worker process reads; -1
-            before the first, and with several workers, each of which has a separate last round.
+        last_round: samples in the current round before it is filled up, even if a worker reads; -1
+            before the first round, and with several workers, each of which has its own last round.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class IterableShard(IterableDataset[Any]):
         self.samples_per_rank = batch_size_of_rank(batch_size, world_size, split_batches)
         self.fill_round = fill_round
         self.epoch = 0
-        # In shared memory, as a worker writes it and its parent reads it.
+        # In shared memory, because a worker writes it and its parent reads it.
         self._last_round = torch.tensor(-1, device="cpu")
         self._last_round.share_memory_()
 
@@ -137,7 +137,7 @@ class IterableShard(IterableDataset[Any]):
             self.dataset.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Count the samples of this process in an epoch, with those that fill up a round."""
+        """Count the samples of this process in an epoch, including those that fill up a round."""
         rounds, rest = divmod(len(self.dataset), self.samples_per_rank * self.world_size)
         samples_of_full_rounds = rounds * self.samples_per_rank
         if self.drop_last or rest == 0:
@@ -178,9 +178,9 @@ class IterableShard(IterableDataset[Any]):
 
 
 class FilesInTurn(IterableDataset[Any]):
-    """A stream of several files, in the order in which several processes trained it.
+    """A stream of several files, in the order in which several processes read it.
 
-    Each of those processes read its share of the files.
+    It lets another number of processes resume a training in which each process read its own files.
 
     Args:
         dataset: a `datasets.IterableDataset`.
@@ -219,7 +219,7 @@ def shared_in_turn(dataset: Any, processes: int, batch_size: int) -> Any:
 
 
 class SharedOrderSampler(Sampler[int]):
-    """Sampler with the order that process 0 draws, on every process.
+    """Sampler that gives every process the order that process 0 draws.
 
     Each process advances its own generator as if it were the only one. All processes have to
     iterate together.
@@ -239,7 +239,7 @@ class SharedOrderSampler(Sampler[int]):
         state = torch.get_rng_state() if generator is None else generator.get_state()
         state_of_rank_zero = broadcast_from_rank_zero(state)
 
-        # This advances the generator of this process, also where another order is used.
+        # This also advances the generator of this process if its order is not used.
         order: list[int] = list(self.sampler)
         if not torch.equal(state, state_of_rank_zero):
             self.sampler.generator = torch.Generator()

@@ -1,8 +1,8 @@
 """States of the parts of a loader: dataset, samplers and collator.
 
-Checkpoints hold them. Of each part these are the states of the generators in its own attributes,
-such as `generator` of torch's samplers and transformers' collators, and its `state_dict` if it has
-`load_state_dict` too. Nothing inside of other attributes is looked at.
+Checkpoints hold them. The state of a part consists of the generators in its own attributes, such as
+`generator` of torch's samplers and transformers' collators, and of its `state_dict` if it has
+`load_state_dict` too. Objects nested in other attributes are not searched.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ AttributePath = tuple[str | int, ...]
 """Names of the attributes, and indices in lists, that lead from a part to an object."""
 
 _WRAPPING_ATTRIBUTES = ("data_collator", "dataset", "datasets")
-"""Attributes that hold what a part wraps, as `dataset` of `torch.utils.data.Subset`."""
+"""Attributes that hold a wrapped part, such as `dataset` of `torch.utils.data.Subset`."""
 
 _LONGEST_PATH = 8
-"""Longest path to a wrapped part; longer ones are those of objects that refer to each other."""
+"""Longest path to a wrapped part. Objects that refer to each other would have endless paths."""
 
 _SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
 """Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
@@ -45,7 +45,7 @@ def drawing_parts(loader: Any) -> tuple[Any, Any]:
 def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
     """Return the parts that draw the order of an epoch: loader, sampler and batch sampler.
 
-    These are the samplers of the user's script, which ones of this library may wrap.
+    These are the samplers of the user's script; wrappers of this library are removed.
     """
     batch_sampler = getattr(loader, "batch_sampler", None)
     if isinstance(batch_sampler, ShardedBatchSampler):
@@ -120,9 +120,9 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
 
 
 def random_states(*parts: Any) -> dict[str, Any]:
-    """Return the states of all that draws while batches are made.
+    """Return the states of everything that draws random numbers while batches are made.
 
-    These are the global CPU generators, and those of parts as "own", see `part_states`.
+    These are the global CPU generators, and under "own" the result of `part_states`.
     """
     return {**capture_host_rng(), "own": part_states(*parts)}
 
@@ -134,9 +134,9 @@ def restore_random_states(state: Mapping[str, Any], *parts: Any) -> None:
 
 
 def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[AttributePath, Any]]:
-    """Yield a part and those that it wraps, each after the attributes that lead to it."""
+    """Yield a part and the parts that it wraps, each with the path that leads to it."""
     yield path, part
-    # The parts of a loader are saved for themselves.
+    # The parts of a loader are saved separately.
     if isinstance(part, DataLoader) or len(path) >= _LONGEST_PATH:
         return
 

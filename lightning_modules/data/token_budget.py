@@ -1,4 +1,4 @@
-"""Batches of as many samples as fit into a number of tokens, padding counted."""
+"""Batches that hold as many samples as fit into a number of tokens, including padding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .order import random_order
 
 
 class TokenBudgetSampler(BatchSampler):
-    """Batch sampler of at most `max_tokens` tokens a batch, padding counted.
+    """Sample batches of at most `max_tokens` tokens, including padding.
 
     A batch counts as its number of samples times the longest of their lengths. The batches are
     formed once: from a random order that depends on `seed`, sorted by length in chunks of about 50
@@ -23,10 +23,10 @@ class TokenBudgetSampler(BatchSampler):
 
     Args:
         lengths: of all samples, in tokens.
-        max_tokens: of a batch of one process, padding counted.
-        max_samples: of a batch; None for any number.
-        seed: of the batches, and of the order of epoch 0; that of epoch `e` is drawn with
-            `seed + e`.
+        max_tokens: tokens of a batch of one process, including padding.
+        max_samples: samples of a batch; None for any number.
+        seed: seed of the batches, and of their order in epoch 0; the order of epoch `e` is drawn
+            with `seed + e`.
         rank: index of this process.
         world_size: number of processes.
         drop_last: leave out a last, incomplete round of batches instead of filling it up with the
@@ -96,17 +96,17 @@ class TokenBudgetSampler(BatchSampler):
 
 
 def _batch_ends(sizes: np.ndarray, max_tokens: int, max_samples: int) -> list[int]:
-    """Return where each batch ends if as many samples as fit are taken in this order.
+    """Cut samples in this order into batches of as many as fit; return the end of each batch.
 
     Args:
         sizes: length of each sample.
-        max_tokens: of a batch, padding counted.
-        max_samples: of a batch.
+        max_tokens: tokens of a batch, including padding.
+        max_samples: samples of a batch.
     """
     ends: list[int] = []
     start = 0
     while start < len(sizes):
-        # No more samples than this fit, since the first of them is one of the batch.
+        # At most this many samples fit, as each counts at least as much as the first one.
         most = min(max_tokens // int(sizes[start]), max_samples)
         candidates = sizes[start : start + most]
 

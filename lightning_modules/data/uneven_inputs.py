@@ -1,6 +1,6 @@
-"""Stop all processes together when their streams are of different lengths.
+"""Stop all ranks together when their streams have different lengths.
 
-Otherwise the others would hang in a collective.
+Otherwise the ranks that still have data would wait in a collective for those that have ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _UNKNOWN_SIZE = -1
 
 
 class _RankStatus(NamedTuple):
-    """What a process tells the others in a round: 1 for yes, 0 for no.
+    """What a rank reports to the others in a round: 1 for yes, 0 for no.
 
     Attributes:
         has_batch: it has another batch.
@@ -40,7 +40,7 @@ def may_be_uneven(loader: Any) -> bool:
     """Return whether processes may have different numbers of batches."""
     if not has_other_processes():
         return False
-    # Process 0 reads for all.
+    # Process 0 reads for all, so that they end together.
     if isinstance(loader, DispatchLoader):
         return False
     dataset = getattr(loader, "dataset", None)
@@ -103,7 +103,7 @@ class UnevenInputs:
                 yield self._cut(batch, [status.size for status in statuses])
 
     def _status(self, batch: object) -> _RankStatus:
-        """Return what this process tells the others; `batch` is None at the end."""
+        """Return what this rank reports to the others; `batch` is None at the end."""
         if batch is None:
             return _RankStatus(has_batch=0, size=0, is_last=0)
         size = find_batch_size(batch) or _UNKNOWN_SIZE

@@ -26,9 +26,10 @@ from .stateful_parts import part_states, restore_parts, walk_wrapped
 def is_resumable(dataset: Any) -> bool:
     """Return whether a dataset is a stream that resumes from its state with the very same samples.
 
-    It has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles has them
-    too, but refills its buffer from scratch: it has to be read from the start to be the same. So
-    does a stream that wraps one in its attribute `dataset`, or in the list `datasets`.
+    Such a stream has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles
+    has them too, but refills its shuffle buffer from scratch, so it has to be read again from the
+    start. The same holds for a stream that wraps one in its attribute `dataset`, or in the list
+    `datasets`.
     """
     has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     if not (has_state and isinstance(dataset, IterableDataset)):
@@ -38,8 +39,8 @@ def is_resumable(dataset: Any) -> bool:
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
     """Return whether a dataset is a `datasets.IterableDataset` that shuffles in any stage."""
-    # It is a tree of stages: each wraps the one before, or several that are interleaved or
-    # concatenated.
+    # The dataset is a tree of stages: each wraps the one before, or several ones to interleave or
+    # concatenate.
     stages: list[Any] = [getattr(dataset, "_ex_iterable", None)]
     while stages:
         stage = stages.pop()
@@ -61,9 +62,9 @@ class Fetched(NamedTuple):
     Attributes:
         batch: the batch.
         worker: index of the worker.
-        states: those that changed since the last batch, packed, since hardly any of them is ever
-            read: "rng" of the global generators, "collate_draws" and "dataset_draws" of collator
-            and dataset, "dataset" the position in a stream, "epoch" that of a `DatasetInEpoch`.
+        states: the states that changed since the last batch: "rng" of the global generators,
+            "collate_draws" and "dataset_draws" of collator and dataset, "dataset" the position in a
+            stream, "epoch" of a `DatasetInEpoch`. They stay packed, because few are ever read.
     """
 
     batch: Any
@@ -77,8 +78,8 @@ class ReportingCollate(SurfacingCollate):
     Args:
         collate: makes the batch.
         batch_size: samples of a full batch, None where samples are not batched.
-        saved: by worker, the states to restore before its first batch.
-        epoch: of the dataset, if that is a `DatasetInEpoch`.
+        saved: by index of the worker, the states to restore before its first batch.
+        epoch: the epoch of the dataset, if that is a `DatasetInEpoch`.
         reports_position: report the positions of streams, too.
     """
 
@@ -104,7 +105,8 @@ class ReportingCollate(SurfacingCollate):
         """Return the batch and the states of the worker after it."""
         info: Any = get_worker_info()
 
-        # This is the worker's copy of the collator. It restores its state before its first batch.
+        # Each worker has its own copy of this object, and restores its state before the first
+        # batch.
         saved = self.saved.get(info.id, {})
         self.saved = {}
         restore_parts(saved.get("collate_draws"), self.collate)
@@ -114,7 +116,7 @@ class ReportingCollate(SurfacingCollate):
         return Fetched(batch, info.id, self._changed(info.dataset, samples))
 
     def _changed(self, dataset: Any, samples: Any) -> dict[str, bytes]:
-        """Return the states that differ from those reported last.
+        """Return the states that changed since the last report.
 
         Args:
             dataset: the worker's copy.
@@ -135,7 +137,8 @@ class ReportingCollate(SurfacingCollate):
                 changed[name] = state
         self._reported = states
 
-        # Most workers never draw from the global generators, whose states take long to pack.
+        # The states of the global generators take long to pack, and most workers never draw from
+        # them, so they are compared first.
         rng = capture_host_rng()
         if self._rng is None or not same_rng(rng, self._rng):
             self._rng = rng
@@ -157,9 +160,9 @@ class ReportingCollate(SurfacingCollate):
 
 
 class WorkerStates(NamedTuple):
-    """States of each worker after the last batch that came from it, in the order of the batches.
+    """The states of all workers after the batches that were read so far.
 
-    They are never changed, only replaced: each batch that was read keeps those before it.
+    Objects are immutable: each prefetched batch keeps the one from before it.
 
     Attributes:
         states: by index of the worker, its packed states.
@@ -201,8 +204,8 @@ class WorkerStates(NamedTuple):
 class ResumedWorkers:
     """A `worker_init_fn` that restores the states of each worker.
 
-    torch asks its workers for batches in turn and starts with worker 0. So worker 0 resumes as the
-    one whose turn it is.
+    torch asks its workers for batches in turn and starts with worker 0. So worker 0 takes over the
+    index and the states of the worker whose turn it is.
 
     Args:
         state: from `WorkerStates.state_dict`.
@@ -244,10 +247,10 @@ class ResumedWorkers:
 
 
 class WatchedLoader:
-    """A loader that is not ours, and the random states of its workers where they outlive it.
+    """A loader of another library, and the random states of its workers.
 
-    Those are persistent workers of torch's loader, and all workers of torchdata's, whose
-    `state_dict` lacks their generators. The workers of other loaders are not watched.
+    Watched are the persistent workers of torch's loader, which outlive an iteration, and all
+    workers of torchdata's, whose `state_dict` lacks their generators.
 
     Args:
         loader: any iterable.
@@ -273,10 +276,10 @@ class WatchedLoader:
         return WorkerStates(self._states.states).state_dict(self.loader.num_workers)
 
     def iterate(self, workers: dict[str, Any] | None = None) -> Iterator[Any]:
-        """As `iteration.iterate`.
+        """Iterate over the loader as `iteration.iterate` does, and record the states of workers.
 
         Args:
-            workers: the `state_dict` in which new workers start, if their number is the same.
+            workers: the `state_dict` from which new workers start, if their number is the same.
         """
         if not self._is_watched:
             return iterate(self.loader)
@@ -288,7 +291,8 @@ class WatchedLoader:
             self._states = WorkerStates.known(workers)
             self.loader._iterator = None
             replaced["worker_init_fn"] = ResumedWorkers(workers, self.loader.worker_init_fn)
-            # The workers of the uninterrupted run were seeded before.
+            # torch draws a seed for the new workers. The uninterrupted run drew it earlier, so it
+            # must not come from the global generator.
             replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
 
         collate = ReportingCollate(self.loader.collate_fn, saved=saved, reports_position=False)
@@ -301,9 +305,9 @@ class WatchedLoader:
         return self._watched(batches)
 
     def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches without the states of their workers, which are kept."""
+        """Yield the batches, and record the states of workers that come with them."""
         for batch in batches:
-            # An iterator that the loader made by itself has no states.
+            # Batches have no states if the loader made the iterator before it was watched.
             if isinstance(batch, Fetched):
                 self._states = self._states.after(batch)
                 yield batch.batch
@@ -317,15 +321,15 @@ def is_torchdata_loader(loader: object) -> bool:
 
 
 class DatasetInEpoch:
-    """A dataset as persistent workers read it, with `set_epoch` called in each of them.
+    """Wrapper around a dataset that calls `set_epoch` in persistent workers.
 
-    They keep their copies of the dataset from one epoch to the next, so that a call in the training
-    process does not reach them.
+    Persistent workers keep their copies of the dataset from one epoch to the next, so that a call
+    in the training process does not reach them.
 
     Args:
-        dataset: has `set_epoch`, which was called for the epoch.
-        epoch: the one in which the workers start.
-        saved: by worker, the states in which it starts.
+        dataset: a dataset with `set_epoch`, which was called for the epoch.
+        epoch: the epoch in which the workers start.
+        saved: by index of the worker, the states from which it starts.
 
     Attributes:
         epoch: in shared memory, the epoch that the workers are to read.
@@ -372,7 +376,7 @@ class DatasetInEpoch:
 
     def _enter_epoch(self) -> None:
         """Call `set_epoch` of the worker's copy, once in each epoch."""
-        # A resumed worker may start in the state of the epoch before.
+        # The state of a resumed worker may belong to the epoch before.
         if self._epoch_here is None:
             info: Any = get_worker_info()
             saved = self._saved.get(info.id, {})
@@ -385,7 +389,7 @@ class DatasetInEpoch:
 
 
 def packed(value: Any) -> bytes:
-    """Return the value in one piece.
+    """Serialize a value.
 
     Raises:
         UnsafeValueError: a checkpoint could not hold it.
@@ -394,7 +398,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(value: bytes) -> Any:
-    """Return the value that a process of this program passed to `packed`."""
+    """Return the value that this process, or one of its workers, passed to `packed`."""
     return from_plain(pickle.loads(value))
 
 
@@ -450,7 +454,7 @@ def end_with_parent() -> None:
 
 
 def _exit_after(parent: int) -> None:
-    """Exit as soon as this process has another parent, without running any clean-up."""
+    """Exit as soon as this process has another parent, without any clean-up."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -461,7 +465,7 @@ def _ignore_if_parent_listens(listens: torch.Tensor, number: int, frame: FrameTy
     if listens:
         return
 
-    # Send the signal again, with the handler that it has in a Python without this function.
+    # Raise the signal again, with Python's default handler.
     if number == signal.SIGINT:
         signal.signal(number, signal.default_int_handler)
     else:

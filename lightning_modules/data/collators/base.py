@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 
 DataCollator = Callable[[list[Any]], dict[str, Any]]
-"""The type of whatever makes a batch of samples, as `transformers.DataCollator`."""
+"""A function that makes a batch of samples; as `transformers.DataCollator`."""
 
 LABELS = ("label", "label_ids")
 """Columns that collators rename to "labels"."""
@@ -78,10 +78,10 @@ def check_kind(kind: str) -> None:
 
 
 def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """As the function of that name in `transformers.data.data_collator`: pad without a warning.
+    """Pad without a warning; as the function of that name in `transformers.data.data_collator`.
 
-    Fast tokenizers of some versions warn that calling them on texts is quicker than padding, which
-    a collator cannot do.
+    Fast tokenizers of some versions warn that calling them on texts is faster than padding, but a
+    collator gets token ids.
 
     Args:
         tokenizer: anything with a method `pad`.
@@ -94,7 +94,7 @@ def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any
 
 @contextmanager
 def _no_advice(tokenizer: Any) -> Generator[None]:
-    """Mark the warning as shown in the block."""
+    """Mark the warning as already shown, within the block."""
     shown_warnings = getattr(tokenizer, "deprecation_warnings", None)
     if shown_warnings is None:
         yield
@@ -141,9 +141,9 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
     """Return labels that are indices of classes or tokens, int64.
 
     Args:
-        values: those of one sample.
-        name: their column.
-        index: which sample of the batch it is.
+        values: the values of one sample.
+        name: the column of the values, for the error.
+        index: the index of the sample in the batch, for the error.
 
     Raises:
         ValueError: one of them has a fraction, which would be cut off.

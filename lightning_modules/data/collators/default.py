@@ -44,7 +44,7 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
     if return_tensors != "pt":
         check_kind(return_tensors)
 
-    # Checking whether each sample is a mapping takes longer than all the rest.
+    # Checking each sample for being a mapping would take longer than everything else.
     samples = features
     if set(map(type, features)) != {dict}:
         samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
@@ -182,7 +182,7 @@ def _stack_torch(values: list[Any], name: str) -> Any:
     if isinstance(first, np.ndarray):
         return _tensor_of_arrays(values)
 
-    # torch takes longer to infer these dtypes itself.
+    # Passing the dtype of plain numbers saves torch the time to infer it.
     types = set(map(type, values))
     if types == {float}:
         return torch.tensor(values, dtype=torch.get_default_dtype())

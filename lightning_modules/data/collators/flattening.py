@@ -99,7 +99,7 @@ class DataCollatorWithFlattening(DefaultDataCollator):
             "labels": _chained([separator, *row[1:]] for row in labels),
         }
 
-        # What tells the samples apart, in the form that the model's attention takes.
+        # Columns that separate the samples, in the form that the model's attention needs.
         if self.return_position_ids:
             first = self.position_ids_start
             columns["position_ids"] = _chained(range(first, first + length) for length in lengths)

@@ -1,6 +1,7 @@
 """Choose and replace the tokens that a masked language model predicts.
 
-The order of the draws, and the shape of each, are the reference's: so are the batches, bit for bit.
+Random numbers are drawn in the same order and shape as in the reference, so that batches are equal
+to its batches bit for bit.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class Masking:
         masked = draws.choose(self.mask_replace_prob) & chosen
         inputs[masked] = mask_id
 
-        # Some become any other token, and the rest stays. Without such a share nothing is drawn.
+        # Some become a random token, and the others stay. If there are none to replace, nothing is
+        # drawn, as in the reference.
         random_share = self._random_share()
         if random_share > 0:
             replaced = draws.choose(random_share) & chosen & ~masked
@@ -93,7 +95,7 @@ class Masking:
         return labels
 
     def _never_drawn(self, special: np.ndarray, spans: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return which tokens no draw chooses, and for whole words each token's word."""
+        """Return the tokens that are never chosen, and for whole words the word of each token."""
         if not self.whole_word_mask:
             return special.astype(bool), None
         if spans is None:
@@ -127,7 +129,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
     joins = np.zeros_like(is_special)
     begins_at_end_of_previous = spans[:, 1:, 0] == spans[:, :-1, 1]
     joins[:, 1:] = begins_at_end_of_previous & ~is_special[:, :-1]
-    # As in the reference: as if a token that ends at -1 came before the first one of a row.
+    # The reference compares the first token of a row with a previous one that ends at -1.
     joins[:, 0] = spans[:, 0, 0] == -1
 
     # The words of a row are numbered from 1.
@@ -138,7 +140,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return all tokens of the words of which one token was chosen, shape (samples, tokens)."""
+    """Extend the choice of a token to its whole word, shape (samples, tokens)."""
     rows: list[np.ndarray] = []
     for words_of_row, chosen_of_row in zip(words, chosen, strict=True):
         is_chosen_word = chosen_of_row & (words_of_row != -1)

@@ -21,19 +21,19 @@ _LOWEST = {
 class DataCollatorWithPacking(DataCollatorMixin):
     """Packs the documents of a batch into rows of at most `max_length` tokens, for training.
 
-    The longest come first, each into the first row with room for it; what is left at the ends of
-    rows is padding. The mask is block-diagonal: loss and gradients are those of each document
-    alone. An evaluation, which counts samples, takes another collator,
+    Documents are placed longest first, each into the first row with room for it; the ends of rows
+    are padded. The mask is block-diagonal, so loss and gradients are those of the separate
+    documents. Evaluations count samples, so they need another collator:
     `Trainer(eval_data_collator=)`.
 
     Args:
-        max_length: of a row, in tokens; rows are as long as the longest of them.
-        pad_token_id: the token at the ends of rows.
-        mask_dtype: of "attention_mask": "float32", "float16" or "bfloat16" for one that is added to
-            scores, as eager attention and SDPA of transformers take it; "bool", for SDPA alone, in
-            a quarter of the memory; None for no mask, where the model tells documents apart by
-            their positions, as with flash attention.
-        causal: a token attends to those before it only.
+        max_length: greatest length of a row, in tokens; rows are as long as the longest of them.
+        pad_token_id: the token that pads the ends of rows.
+        mask_dtype: dtype of "attention_mask". "float32", "float16" or "bfloat16" make a mask that
+            is added to scores, for eager attention and SDPA of transformers; "bool" makes one for
+            SDPA only, in a quarter of the memory; None makes no mask, for models that separate
+            documents by their positions, as flash attention does.
+        causal: a token attends only to itself and to tokens before it.
         return_tensors: "pt" for tensors, "np" for arrays.
 
     Raises:
