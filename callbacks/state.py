@@ -36,10 +36,10 @@ class ExportableState:
         """Build the object that `state()` described.
 
         Args:
-            state: "args" of the constructor, and "attributes" to set.
+            state: "args" of the constructor, and "attributes" to set; either may be missing.
         """
-        exported = cls(**state["args"])
-        for name, value in state["attributes"].items():
+        exported = cls(**state.get("args", {}))
+        for name, value in state.get("attributes", {}).items():
             setattr(exported, name, value)
         return exported
 

@@ -186,3 +186,27 @@ def test_callbacks_of_one_class_restore_their_states_in_order(ours, tmp_path):
     interrupted(ours, case, 4, tmp_path)
     present = run(ours, case, tmp_path, resume=True).trainer.callback_handler.callbacks
     assert [one.total for one in present if isinstance(one, Counter)] == [12, 120]
+
+
+@pytest.mark.parametrize("part", ["args", "attributes"])
+def test_callback_state_with_one_part_is_restored(reference, ours, tmp_path, part):
+    """`state()` of many callbacks returns only the arguments, or only the attributes."""
+
+    def restored_value(api):
+        class Setting(api.TrainerCallback, getattr(api, "trainer_callback", api).ExportableState):
+            def __init__(self, value=1):
+                self.value = value
+
+            def state(self):
+                return {part: {"value": self.value}}
+
+        folder = tmp_path / api.__name__
+        settings = {"restore_callback_states_from_checkpoint": True}
+        for_saving = Case(Classifier, point_data, settings, lambda api: {"callbacks": [Setting(5)]})
+        interrupted(api, for_saving, 4, folder)
+        for_loading = Case(Classifier, point_data, settings, lambda api: {"callbacks": [Setting()]})
+        present = run(api, for_loading, folder, resume=True).trainer.callback_handler.callbacks
+        return [callback.value for callback in present if type(callback).__name__ == "Setting"]
+
+    assert restored_value(reference) == [5]
+    assert restored_value(ours) == [5]
