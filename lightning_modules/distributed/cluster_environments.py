@@ -13,7 +13,7 @@ from ..internals.lightning_import import (
 
 
 class FixedRankEnvironment(ClusterEnvironment):
-    """As `LightningEnvironment`, but with fixed ranks, and without starting processes.
+    """Environment of a process whose ranks are known, and which starts no other processes.
 
     Args:
         rank: Rank of this process.
@@ -41,7 +41,7 @@ class FixedRankEnvironment(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        """Return MASTER_PORT, by default that of torch."""
+        """Return MASTER_PORT, by default torch's default port."""
         return int(os.environ.get("MASTER_PORT", "29500"))
 
     @staticmethod

@@ -45,7 +45,7 @@ def shards_weights(model: nn.Module) -> bool:
 def parameters_beside_embeddings(model: nn.Module) -> int | None:
     """Return the number of parameters of a sharded model without its embeddings.
 
-    It is None for other models.
+    None for models that DeepSpeed does not shard.
     """
     if not shards_weights(model):
         return None
@@ -61,7 +61,7 @@ def parameters_beside_embeddings(model: nn.Module) -> int | None:
 
 
 def clips_gradients(model: nn.Module) -> bool:
-    """Return whether a model is an engine that clips in its step, where it reduces gradients."""
+    """Return whether a model is an engine that clips in its step, after reducing gradients."""
     return is_engine(model) and not isinstance(model.optimizer, torch.optim.Optimizer)
 
 
@@ -122,7 +122,7 @@ def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None
                 with _gathered(tensor, writes=True):
                     tensor.copy_(state_dict[name])
 
-    # The optimizer's copies in float32.
+    # Update the optimizer's copies in float32.
     optimizer: Any = None
     if trains(model):
         optimizer = getattr(model, "optimizer", None)
@@ -139,7 +139,7 @@ def _module_of(model: Any) -> nn.Module:
 
 @contextlib.contextmanager
 def _at_rest(model: nn.Module) -> Iterator[None]:
-    """Wait until no parameter is being gathered or released, and keep it so in the block."""
+    """Wait until no parameter is being gathered or released, and prevent that in the block."""
     optimizer: Any = None
     if is_engine(model):
         optimizer = getattr(model, "optimizer", None)
@@ -156,7 +156,7 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
 def _gathered(
     tensor: torch.Tensor, *, writes: bool = False
 ) -> contextlib.AbstractContextManager[Any]:
-    """Gather a sharded parameter for the block; `writes` distributes its changes by rank 0."""
+    """Gather a sharded parameter in the block; with `writes`, rank 0's changes are distributed."""
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()
     modifier_rank = 0 if writes else None
@@ -203,7 +203,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
 
 
 def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
-    """Load this process's part of states that any number of processes wrote in any stage of ZeRO.
+    """Load states that another number of processes, or another stage of ZeRO, may have written.
 
     Args:
         engine: a new one, in stages 1 to 3.
@@ -211,7 +211,7 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
         strict: require all weights.
 
     Raises:
-        ValueError: they are those of another model or optimizer. Nothing has been loaded.
+        ValueError: they belong to another model or optimizer. Nothing has been loaded.
     """
     optimizer = engine.optimizer
     rank = dist.get_rank(group=optimizer.dp_process_group)
@@ -221,7 +221,8 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
     part = ZeroPart(content, groups, rank, ranks)
     _require_same_model(engine, groups, part, states, strict)
 
-    # The state of the optimizer, as if as many processes as now had written it.
+    # Build the state that this process would have written, had the checkpoint been written with the
+    # present number of processes: the engine can load no other.
     base: dict[str, Any] = {"state": {}, "param_groups": []}
     for group, shapes in enumerate(groups):
         state = _state_of_group(part, group, list(shapes), states)
@@ -248,7 +249,7 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
 def _state_of_group(
     part: ZeroPart, group: int, names: list[str], states: ZeroStates
 ) -> dict[str, Any]:
-    """Return the state of a flat tensor in this process."""
+    """Return the optimizer state of a flat tensor, for the slice that this process has."""
     state = states.numbers(names[0])
     entries = states.entries(names[0])
     for name in names:
@@ -337,7 +338,7 @@ def choose_accelerator(device: str) -> None:
     os.environ.setdefault("DS_ACCELERATOR", device)
     get_accelerator = import_module("deepspeed.accelerator").get_accelerator
     if device == "cpu":
-        # gloo replaces this operation, which takes a minute to compile.
+        # Do not compile this operation, which takes a minute: gloo replaces it.
         import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     chosen = get_accelerator().device_name()
     if chosen.partition(":")[0] != device:

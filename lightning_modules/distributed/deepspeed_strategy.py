@@ -29,21 +29,20 @@ _TRAINING_SECTIONS = ("optimizer", "scheduler")
 
 
 class ModelDeepSpeedStrategy(DeepSpeedStrategy):
-    """As Lightning's `DeepSpeedStrategy`, but `train` and `shard` make the engine of a user's
-    model.
+    """DeepSpeed strategy whose engine wraps the user's model, made by `train` or `shard`.
 
-    So it is made once the optimizer exists, and Lightning's hooks run outside of it. The
-    configuration is DeepSpeed's own and complete.
+    Unlike in Lightning's `DeepSpeedStrategy`, the engine is made once the optimizer exists, and
+    Lightning's hooks run outside of it. The configuration is DeepSpeed's own and complete.
     """
 
     engine: Any = None
 
     def setup_environment(self) -> None:
-        """As DDP: Lightning's method refuses all devices except GPUs."""
+        """Set up as DDP does: the method of `DeepSpeedStrategy` refuses all devices except GPUs."""
         super(DeepSpeedStrategy, self).setup_environment()
 
     def setup_distributed(self) -> None:
-        """As DDP, with a process group for a single process too."""
+        """Set up as DDP does, with a process group even for a single process."""
         if self.world_size == 1:
             make_ready(self.root_device.type)
         super(DeepSpeedStrategy, self).setup_distributed()
@@ -60,7 +59,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         self.barrier()
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """As DDP: make the optimizers of the module."""
+        """Make the optimizers of the module, as DDP does."""
         super(DeepSpeedStrategy, self).setup_optimizers(trainer)
 
     def model_sharded_context(self) -> Any:
@@ -132,7 +131,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
 
 
 class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
-    """As Lightning's `DeepSpeedPrecision`, but for an engine that casts itself.
+    """Precision plugin for an engine that casts the model itself.
 
     Args:
         precision: `32-true`, `bf16-mixed` or `16-mixed`.

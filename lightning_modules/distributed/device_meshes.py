@@ -21,7 +21,7 @@ _meshes_by_group: weakref.WeakKeyDictionary[Any, dict[Any, device_mesh.DeviceMes
 def cached_device_mesh(
     device_type: str, mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...] | None = None
 ) -> device_mesh.DeviceMesh:
-    """As `torch.distributed.init_device_mesh`, but returns the same mesh for the same arguments.
+    """Return a device mesh; the same arguments give the same mesh.
 
     Each mesh has separate process groups, which hold threads, GPU memory and connections until the
     process ends.
@@ -44,7 +44,7 @@ class ModelParallelStrategy(strategies.ModelParallelStrategy):
 
 @contextlib.contextmanager
 def _kept_for_lightning() -> Iterator[None]:
-    """Replace torch's function, which Lightning imports at the call, by the one of this module."""
+    """Let Lightning, which imports torch's function at the call, get the one of this module."""
     module: Any = device_mesh
     before = module.init_device_mesh
     module.init_device_mesh = cached_device_mesh

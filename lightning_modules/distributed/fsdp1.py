@@ -39,10 +39,10 @@ _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 class ModelFSDPStrategy(FSDPStrategy):
-    """As Lightning's `FSDPStrategy`, but `wrap` wraps the model, on the CPU too."""
+    """FSDP strategy whose `wrap` shards the user's model, even on the CPU."""
 
     def setup_environment(self) -> None:
-        """As Lightning's, but makes the device mesh on any device, not only on GPUs."""
+        """Set up the processes, and make the device mesh on any device, not only on GPUs."""
         sizes = self.kwargs.pop("device_mesh", None)
         super().setup_environment()
         if sizes is not None:
@@ -53,8 +53,8 @@ class ModelFSDPStrategy(FSDPStrategy):
     ) -> nn.Module:
         """Shard a model; one that is sharded already is returned as it is.
 
-        The modules to wrap are chosen before: policies by size would see the sizes of shards, which
-        differ between processes.
+        The caller chooses the modules to wrap by name. Policies of torch that depend on sizes would
+        see the sizes of shards, which differ between processes.
 
         Args:
             model: its modules are replaced by sharded ones.
@@ -66,7 +66,7 @@ class ModelFSDPStrategy(FSDPStrategy):
         if isinstance(model, FullyShardedDataParallel):
             return model
 
-        # Two options that work only on GPUs.
+        # These two options of FSDP work only on GPUs.
         cpu_offload = self.cpu_offload
         if self.root_device.type == "cpu":
             cpu_offload = None
@@ -92,7 +92,7 @@ class ModelFSDPStrategy(FSDPStrategy):
 
 
 class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
-    """As Lightning's `FSDPPrecision`, but `precision.casting` casts forward passes, not steps.
+    """FSDP precision plugin that casts forward passes by `precision.casting`, not whole steps.
 
     Args:
         precision: `32-true`, `bf16-mixed` or `16-mixed`.
@@ -115,7 +115,7 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
     def mixed_precision_config(self) -> MixedPrecision:
         """Return the precision of gathered parameters and reduced gradients.
 
-        The model keeps its own.
+        Shards, and so the optimizer, keep the precision of the model.
         """
         dtype = HALF.get(self.precision)
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
@@ -128,7 +128,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
     if not keep:
         return {}
 
-    # Tied weights are returned as copies.
+    # FSDP returns tied weights as separate copies: tie them again.
     first_names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         first = first_names.setdefault(id(parameter), _clean(name))
@@ -174,10 +174,10 @@ def whole_optimizer_state(
     def copied(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        # `torch.save` would write all of the memory in which the parts were gathered.
+        # Copy, because `torch.save` would write all memory in which the shards were gathered.
         return leaf.to("cpu", copy=True)
 
-    # By number, as in the optimizer of an unsharded model.
+    # Number the parameters, as in the state of an optimizer over an unsharded model.
     names = _parameter_names(model, optimizer) or _names_in(by_name)
     states: dict[int, Any] = {}
     for number, name in enumerate(names):
@@ -255,7 +255,8 @@ def clip_gradients(
     if to_clip.isdisjoint(of_model) or model.sharding_strategy.name == "NO_SHARD":
         return gradient_norms.clip_gradients(parameters, max_norm, norm_type)
 
-    # Some of the parameters: the norm of this process's parts, and of those of the others.
+    # FSDP clips only all parameters together. For some of them, combine the norms of the shards of
+    # all processes here.
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = _norm_of_all(gradients, norm_type, model)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
@@ -280,7 +281,7 @@ def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) ->
 def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
     """Make state dicts hold whole tensors, on rank 0 only unless `everywhere`.
 
-    On the CPU always everywhere: offloading to the CPU crashes torch there.
+    On the CPU all ranks get them: torch crashes there with `offload_to_cpu`.
     """
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
     options = {"offload_to_cpu": not on_cpu, "rank0_only": not (on_cpu or everywhere)}
@@ -302,10 +303,7 @@ def _names_in(state: Mapping[str, Any]) -> list[Any]:
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
-    """Return the names of an optimizer's parameters, in its order.
-
-    It is None if FSDP has flattened parameters.
-    """
+    """Return the names of an optimizer's parameters, in its order; None if FSDP flattened them."""
     name_of = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
     if any(name.endswith(_FLAT_PARAMETER) for name in name_of.values()):
         return None

@@ -19,7 +19,8 @@ from .sharded_attention import (
     replaced_attention,
 )
 
-# The fallback of torch would treat the shards as whole sequences in order.
+# Kernels with a ring implementation. torch's fallback kernel would treat each shard as a whole
+# sequence.
 _FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 
 
@@ -27,7 +28,7 @@ def require_ring_attention(device: str) -> None:
     """Check that torch has ring attention for a type of devices, such as `cuda`.
 
     Raises:
-        ValueError: it does not; names an alternative.
+        ValueError: it has none; names an alternative.
     """
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     if device == "cpu" and on_cpu not in _torch_module().custom_ops:
@@ -41,7 +42,7 @@ def _torch_module() -> Any:
     """Import torch's module of context parallelism.
 
     Raises:
-        NotImplementedError: this version of torch has no supported one.
+        NotImplementedError: the module of this version of torch is not supported.
     """
     try:
         return importlib.import_module(
@@ -62,7 +63,9 @@ def ring_attention(
     *,
     kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
-    """As `torch.distributed.tensor.experimental.context_parallel`, but with checks.
+    """Shard sequences in the block, and compute attention in a ring of processes.
+
+    As `torch.distributed.tensor.experimental.context_parallel`, but with checks.
 
     In the block `torch.nn.functional.scaled_dot_product_attention` attends to the whole sequence.
     The backward pass has to run in the block too.
@@ -71,7 +74,7 @@ def ring_attention(
         mesh: the processes that share a sequence; of one dimension.
         buffers: tensors that are resized, in place, to the part of this process.
         dims: the dimension of the positions in each.
-        kept: those of them that need not be whole again after the block.
+        kept: buffers that need not be restored after the block.
 
     Raises:
         ValueError: `buffers` is empty, or attention is called in a way that rings do not support.
@@ -88,7 +91,7 @@ def ring_attention(
         with replaced_attention("cp_size", _attend) as calls:
             yield calls
 
-    # torch adds an entry for each block, and keeps it.
+    # torch adds an entry for the replaced function in each block, and never removes it.
     module._replaced_functions.pop(of_torch, None)
 
 
@@ -101,7 +104,7 @@ def _attend(
     enable_gqa: bool,
     **options: Any,
 ) -> torch.Tensor:
-    # The kernel for float32 has no grouped queries.
+    # The kernel for float32 does not support grouped queries.
     if enable_gqa and query.is_cuda and query.dtype == torch.float32:
         key, value = repeated_heads(query, key, value)
         enable_gqa = False
@@ -109,8 +112,7 @@ def _attend(
 
 
 class ContextParallelStrategy(SharedSequencesStrategy):
-    """As Lightning's `ModelParallelStrategy`, but neighbouring processes of the sharding group
-    share sequences.
+    """Model-parallel strategy in which neighbouring processes share sequences by ring attention.
 
     Args:
         context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which

@@ -1,7 +1,7 @@
 """Check models and prepare batches for sharding sequences over processes.
 
-Before sequences are sharded, labels are shifted, as the next token may be in another process, and
-positions numbered.
+Before sequences are sharded, positions are numbered and labels are shifted, because the next token
+may be on another rank.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
 
 
 def _other_layers(config: Any) -> list[str]:
-    """Return the kinds of layers of a configuration beside full attention."""
+    """Return the kinds of attention of a configuration other than full attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return sorted(set(kinds) - {"full_attention"})
@@ -115,7 +115,7 @@ def ready_to_split(
     shape = _shape(ready)
     length = shape[1]
 
-    # Padding on the right is seen by no token, so its mask is left out.
+    # Attention is causal, so no token sees padding on the right, and its mask can be dropped.
     shown = _right_padding(ready.pop("attention_mask", None), shape)
     labels = _shifted_labels(ready, shape)
     if shown is not None and bool(labels[~shown].ne(IGNORED).any()):
@@ -125,7 +125,7 @@ def ready_to_split(
     ready["shift_labels"] = labels
     ready["position_ids"] = _positions(ready, shown, shape)
 
-    # Copies, because the tensors are resized in the block.
+    # Copy or pad, because the tensors are resized in place later.
     missing = -length % (2 * size)
     for name, tensor in ready.items():
         if not _is_split(tensor, length):
@@ -166,10 +166,7 @@ def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor | None:
-    """Return the mask, True for tokens, if it hides only padding on the right.
-
-    No token sees that padding.
-    """
+    """Return the mask as bool, True for tokens; refuse one that hides more than right padding."""
     if mask is None:
         return None
     if tuple(mask.shape) != shape:
@@ -214,7 +211,7 @@ def _positions(
             f"{shape}"
         )
 
-    # In padding they may be anything.
+    # Positions of padding may be anything.
     positions = positions.expand(shape)
     jumps = positions.diff(dim=1).ne(1)
     if shown is not None:

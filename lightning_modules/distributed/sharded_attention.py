@@ -18,7 +18,7 @@ from .device_meshes import ModelParallelStrategy, cached_device_mesh
 class AttentionCalls:
     """Number of calls of attention while sequences were sharded.
 
-    It is zero if the model uses another function for attention.
+    Zero tells that the model uses another function for attention.
     """
 
     count: int = 0
@@ -31,7 +31,7 @@ def replaced_attention(
     """Replace torch's `scaled_dot_product_attention` in the block by one over sharded sequences.
 
     Args:
-        argument: of the user, for errors, such as `cp_size`.
+        argument: the user's argument, such as `cp_size`, for errors.
         attend: called with torch's function, query, key, value, and `is_causal=True`, `scale` and
             `enable_gqa`.
 
@@ -75,7 +75,7 @@ def _fault(
     dropout: float,
     is_causal: bool,
 ) -> str | None:
-    """Return the part of a call that sharded sequences do not support, or None."""
+    """Describe the unsupported part of a call; None if everything is supported."""
     if mask is not None:
         return (
             "an attn_mask: sharded sequences have the causal mask only; leave masks out, and pad "
@@ -105,9 +105,7 @@ def repeated_heads(
 
 
 class SharedSequencesStrategy(ModelParallelStrategy):
-    """As Lightning's `ModelParallelStrategy`, but neighbouring processes share sequences.
-
-    They belong to one sharding group.
+    """Model-parallel strategy in which neighbouring processes of a sharding group share sequences.
 
     Args:
         context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which
@@ -143,11 +141,11 @@ class SharedSequencesStrategy(ModelParallelStrategy):
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
         """Shard tensors over the processes, in place, for a block.
 
-        In the block attention is that of whole sequences.
+        Attention in the block is computed over the whole sequences.
 
         Args:
             buffers: tensors that are resized to the part of this process.
             dims: the dimension of the positions in each.
-            kept: those of them that need not be whole again after the block.
+            kept: buffers that need not be restored after the block.
         """
         raise NotImplementedError

@@ -41,7 +41,7 @@ def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
 def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
     """Return names of the modules below `model` with at least `smallest` parameters.
 
-    Parameters of modules that were named before do not count.
+    Parameters of modules that are already in the list do not count.
     """
     names: list[str] = []
     taken: set[int] = set()
@@ -96,7 +96,7 @@ def shard_fully(
 
     Args:
         model: the model; it is moved to the devices of the mesh.
-        mesh: the processes; of one dimension, or of two: copies, and the parts of each.
+        mesh: the processes, in one dimension, or in two: copies of the model, and shards of a copy.
         layers: names of modules that are gathered one by one; other parameters are gathered with
             the model as a whole.
         reshard_after_forward: free the gathered parameters of a layer between its forward and its
@@ -135,12 +135,13 @@ def shard_fully(
         layer = model.get_submodule(name)
         fully_shard(layer, reshard_after_forward=reshard_after_forward, **options)
 
-    # Then the other parameters. The backward pass needs those of the root first: freeing them gains
-    # nothing.
+    # Then the other parameters, as the root. The backward pass needs the root's parameters first,
+    # so that freeing them after the forward pass would gain nothing.
     reshard_root = None if layers else reshard_after_forward
     fully_shard(model, reshard_after_forward=reshard_root, **options)
 
-    # Asked for the mean of parts of gradients, gloo of torch 2.8 gives their sum.
+    # gloo of torch 2.8 returns the sum of gradient shards when asked for their mean, so ask for the
+    # sum, which torch then divides.
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if on_cpu:
         for module in sharded:
@@ -165,10 +166,9 @@ def resharded(model: nn.Module) -> nn.Module:
 
 
 def average_replicas(model: nn.Module) -> None:
-    """Keep whole trained parameters, such as adapters beside sharded layers, the same everywhere.
+    """Keep unsharded trained parameters, such as adapters of sharded layers, equal on all ranks.
 
-    They get the values of the first process, and from then on the mean of their gradients over all
-    processes.
+    They get the values of rank 0, and from then on their gradients are averaged over all ranks.
     """
     for parameter in model.parameters():
         is_whole = parameter.requires_grad and not _is_part(parameter)
@@ -202,7 +202,7 @@ def is_split(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def unsynchronised(model: nn.Module) -> Iterator[None]:
-    """Do not reduce gradients in backward passes of the block, for a wrapped or plain model."""
+    """Do not exchange gradients between ranks in backward passes of the block."""
     wrapper: Any = model
     if is_fully_sharded(model):
         wrapper.set_requires_gradient_sync(False)
@@ -214,13 +214,12 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
         with wrapper.no_sync():
             yield
     else:
-        # One process, or processes of a group that have the same gradients.
+        # A single process, or a group whose ranks have equal gradients, exchanges nothing.
         yield
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """As `model.state_dict()` of a sharded model, but with whole tensors in host memory;
-    collective.
+    """Gather the state dict of a sharded model as whole tensors in host memory; collective.
 
     Args:
         model: the model.
@@ -267,11 +266,11 @@ class WholeModel:
         return meta_tensors(self.sharded.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """As `nn.Module.load_state_dict`, from whole tensors.
+        """Load whole tensors into the sharded model, as `nn.Module.load_state_dict`.
 
         Raises:
-            RuntimeError: a tensor has another shape, or with `strict` there are others than the
-                model has.
+            RuntimeError: a tensor has another shape, or with `strict` names are missing or
+                unexpected.
         """
         shapes = self.state_dict()
         differences = _compared(shapes, state_dict)
@@ -299,9 +298,9 @@ class WholeModel:
 
     @contextlib.contextmanager
     def reading_whole(self) -> Iterator[nn.Module]:
-        """Return the model itself, with state-dict methods for whole tensors.
+        """Let other code load whole tensors into the model itself, within the block.
 
-        These are loaded after the block.
+        Its state-dict methods collect the tensors, which are sharded and loaded after the block.
         """
         module: Any = unwrap_model(self.sharded)
         shapes = self.state_dict()
@@ -340,7 +339,7 @@ def _compared(in_model: Mapping[str, Any], loaded: Mapping[str, Any]) -> KeyDiff
 def whole_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
-    """As `optimizer.state_dict()`, but with whole tensors in host memory; collective.
+    """Gather the state of an optimizer as whole tensors in host memory; collective.
 
     Args:
         model: the sharded model.
@@ -356,7 +355,7 @@ def whole_optimizer_state(
         gathered = gather_dtensor(leaf)
         if not keep:
             return None
-        # A copy, because `torch.save` would write all of the padded memory in which the parts were
+        # Copy, because `torch.save` would write all of the padded memory in which the shards were
         # gathered.
         return gathered.to("cpu", copy=True)
 
@@ -366,7 +365,7 @@ def whole_optimizer_state(
 def load_whole_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
-    """As `optimizer.load_state_dict(state)` for a sharded model and a state of whole tensors.
+    """Load a state of whole tensors into the optimizer of a sharded model.
 
     Args:
         model: the sharded model.

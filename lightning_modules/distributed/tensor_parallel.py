@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 
 def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
-    """Return a model's plan.
+    """Return a model's plan: its `tp_plan`, or that of a model of `transformers`.
 
-    It is its `tp_plan`, or those of `transformers`: `_tp_plan` and that of the configuration.
+    The latter consists of `_tp_plan` and of the plan in the configuration.
     """
     plan_of_model: dict[str, Any] = {}
     for name in ("tp_plan", "_tp_plan"):
@@ -42,7 +42,7 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
             plan_of_model = dict(plan)
             break
 
-    # The plan of the configuration names modules of the model below its head.
+    # The plan in the configuration names modules of the base model, which has no head.
     plan_of_config = _plan_of_config(model) or {}
     prefix = getattr(model, "base_model_prefix", "")
     has_head = bool(prefix) and isinstance(getattr(model, prefix, None), nn.Module)
@@ -62,7 +62,7 @@ def _plan_of_config(model: nn.Module) -> Mapping[str, Any] | None:
 
 def split_faults(model: nn.Module, size: int) -> list[str]:
     """Return the reasons why the layers of a model cannot be sharded over `size` processes."""
-    # A model that shards itself checks its layers itself.
+    # A model that shards itself also checks its layers.
     if callable(getattr(model, "parallelize", None)):
         return []
     model_class = type(model).__name__
@@ -131,10 +131,7 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def agree_on_generators(mesh: DeviceMesh) -> None:
-    """Give all processes of a group the random states of the first.
-
-    So they draw the same numbers.
-    """
+    """Give all ranks of a group the random states of the first, so that they draw equal numbers."""
     group = mesh.get_group()
 
     # The states of the generators on the host, and of the one of the GPU.
@@ -153,7 +150,8 @@ def agree_on_generators(mesh: DeviceMesh) -> None:
 
 def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextManager[object]]:
     """Return the context of an optimizer's step, for models with sharded and whole parameters."""
-    # Kernels that update many parameters at once get both kinds: whole ones count as replicated.
+    # Foreach and fused kernels update many parameters at once. If both kinds are mixed, torch has
+    # to treat whole parameters as replicated.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     are_sharded = {hasattr(parameter, "full_tensor") for parameter in trained}
     if are_sharded != {True, False}:
@@ -164,9 +162,9 @@ def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextMan
 
 
 def sum_before_accumulation(model: Any) -> None:
-    """Let the norms of split heads sum each gradient over their processes before it is accumulated.
+    """Let norms of sharded heads sum each gradient over their ranks before it is accumulated.
 
-    `transformers` sums the accumulated gradients, and so the sums of earlier micro-batches again.
+    `transformers` sums accumulated gradients, so it adds up those of earlier micro-batches again.
 
     Args:
         model: split by `from_pretrained(distributed_config=...)`.
@@ -178,8 +176,8 @@ def sum_before_accumulation(model: Any) -> None:
         for name in _matching_modules(model, pattern):
             module = model.get_submodule(name)
 
-            # transformers has set a `forward` on the instance. In a later training it is gone, and
-            # the hook is there already.
+            # transformers has set a `forward` on the instance, which sums. If it is missing, an
+            # earlier training has replaced it by this hook.
             if vars(module).pop("forward", None) is not None:
                 add_hooks = functools.partial(_sum_gradients_of, {}, group)
                 module.register_forward_pre_hook(add_hooks)
@@ -191,7 +189,7 @@ def _sum_gradients_of(
     module: nn.Module,
     inputs: object,
 ) -> None:
-    """Let the gradients of a module's parameters be summed, as a forward pre-hook.
+    """Forward pre-hook that lets the gradients of a module's parameters be summed over a group.
 
     Args:
         hooked_parameters: by name, the parameters that have the hook; extended here.
@@ -200,7 +198,7 @@ def _sum_gradients_of(
         inputs: of its `forward`.
     """
     for name, parameter in module.named_parameters(recurse=False):
-        # `fully_shard` has another parameter object in each forward pass.
+        # Under `fully_shard` a module has another parameter object in each forward pass.
         is_hooked = hooked_parameters.get(name) is parameter
         if parameter.requires_grad and torch.is_grad_enabled() and not is_hooked:
             parameter.register_hook(functools.partial(_summed, group))
@@ -242,9 +240,9 @@ def _styles(model: nn.Module) -> dict[str, Style]:
 def _share_style(
     model: nn.Module, styles: dict[str, Style], planned: list[str], unplanned: list[str]
 ) -> None:
-    """Give modules the style of those that they are tied to.
+    """Give modules without a style the one of modules whose weight they share.
 
-    If a module has no such style, none of them is sharded.
+    If that is not possible for one of them, none is sharded.
     """
     style = styles[planned[0]]
     for name in unplanned:
@@ -305,7 +303,10 @@ def _tie(model: nn.Module, tied_names: list[list[str]]) -> None:
 
 
 def _reduce_partial_gradients(model: nn.Module) -> None:
-    """Add up the gradients of whole parameters that work on a part of a sequence, or of heads."""
+    """Sum the gradients of unsharded parameters over ranks that each see a part of the data.
+
+    The parts are shards of a sequence, or some of the heads.
+    """
     for parameter in model.parameters():
         placements = getattr(parameter, "placements", None)
         if placements is not None and parameter.requires_grad:
@@ -313,7 +314,7 @@ def _reduce_partial_gradients(model: nn.Module) -> None:
 
 
 def _as_placed(gradient: torch.Tensor, *, placements: Sequence[Placement]) -> torch.Tensor:
-    """Return a gradient with the placements of its parameter, which adds up partial ones."""
+    """Return a gradient with the placements of its parameter, which sums partial gradients."""
     # A gradient that is a plain tensor stays as it is.
     with contextlib.suppress(AttributeError):
         return cast("DTensor", gradient).redistribute(placements=placements)

@@ -29,7 +29,7 @@ class Style:
         divided_size: attribute of the layer that has to be a multiple of the number of processes,
             such as `out_features`.
         weight_dim: dimension along which the weight is sharded; None if it stays whole.
-        layer_classes: classes of layers that it is for; any layer if empty.
+        layer_classes: classes of layers that support the style; empty for any layer.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Style:
     layer_classes: tuple[type[nn.Module], ...] = ()
 
     def problem_with(self, module: nn.Module, size: int) -> str | None:
-        """Return the reason why a module cannot be sharded so over `size` processes, or None."""
+        """Return why a module cannot be sharded in this style over `size` processes, or None."""
         if self.layer_classes and not isinstance(module, self.layer_classes):
             names = [f"nn.{layer_class.__name__}" for layer_class in self.layer_classes]
             module_class = type(module).__name__
@@ -71,7 +71,10 @@ class Style:
 
 
 class WholeWeights(ParallelStyle):
-    """As torch's `SequenceParallel`, but with plain tensors, and gradients of all the data.
+    """Style for layers with unsharded weights whose input is sharded, such as norms.
+
+    As torch's `SequenceParallel`, but inputs and outputs are plain tensors, and gradients are
+    summed over all shards.
 
     Args:
         dim: dimension along which the first argument is sharded.
@@ -106,7 +109,7 @@ class WholeWeights(ParallelStyle):
 
 
 def _replicate_weights(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
-    """Make the parameters of a module whole on every process, as DTensors."""
+    """Make the parameters of a module replicated DTensors."""
     for key, parameter in module.named_parameters(recurse=False):
         replicated = distribute_tensor(parameter.data, mesh, [Replicate()])
         new_parameter = nn.Parameter(replicated, requires_grad=parameter.requires_grad)

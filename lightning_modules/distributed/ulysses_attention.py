@@ -37,15 +37,15 @@ def ulysses_attention(
     *,
     kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
-    """As `ring_attention`, but each process computes some of the heads for all positions.
+    """Shard sequences in the block; each rank computes some heads for all positions.
 
-    Each has consecutive positions.
+    Used like `ring_attention`. The shard of each rank has consecutive positions.
 
     Args:
         mesh: the processes that share a sequence; of one dimension.
         buffers: tensors that are resized, in place, to the part of this process.
         dims: the dimension of the positions in each; their number is a multiple of the processes.
-        kept: those of them that need not be whole again after the block.
+        kept: buffers that need not be restored after the block.
 
     Raises:
         ValueError: `buffers` is empty, or attention is called in a way that is not exchanged.
@@ -92,7 +92,7 @@ def _attend(
             f"sp_size={processes} does not divide the {query.shape[_HEADS]} heads of attention."
         )
 
-    # If keys and values have fewer heads, each process needs a copy of some.
+    # Fewer heads of keys and values than ranks: repeat them, so that each rank gets some.
     if key.shape[_HEADS] % processes:
         key, value = repeated_heads(query, key, value)
         enable_gqa = False
@@ -135,8 +135,7 @@ def _exchanged(
 
 
 class SequenceParallelStrategy(SharedSequencesStrategy):
-    """As `SharedSequencesStrategy`, where each of the processes that share a sequence computes some
-    of the heads.
+    """Model-parallel strategy in which neighbouring processes share sequences by Ulysses attention.
 
     Args:
         sequence_parallel_size: processes that share a sequence; divides `data_parallel_size` and

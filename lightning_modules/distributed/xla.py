@@ -16,7 +16,7 @@ from ..internals.precision import ForwardCasting
 
 
 class PjrtAccelerator(XLAAccelerator):
-    """As Lightning's `XLAAccelerator`, but for any device of PJRT, including the CPU."""
+    """Accelerator for any device of PJRT, including the CPU; Lightning's is for TPUs only."""
 
     @staticmethod
     @functools.lru_cache(maxsize=1)
@@ -42,7 +42,7 @@ class PjrtAccelerator(XLAAccelerator):
 
 
 class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
-    """As Lightning's `XLAPrecision`, but the model keeps its dtype: autocast casts forward passes.
+    """XLA precision plugin that keeps the dtype of the model, and casts only forward passes.
 
     Args:
         precision: `32-true` or `bf16-mixed`.
@@ -63,7 +63,7 @@ class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
 
 
 class ModelXLAStrategy(SingleDeviceXLAStrategy):
-    """As Lightning's `SingleDeviceXLAStrategy`, for the device of this process."""
+    """Strategy for the single XLA device of this process."""
 
     def __init__(self) -> None:
         super().__init__(device=0)

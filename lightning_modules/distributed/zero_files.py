@@ -38,7 +38,7 @@ def saved_states(folder: StrPath) -> SavedStates | None:
     if not candidates:
         return None
 
-    # The folder that DeepSpeed names, otherwise the newest.
+    # Use the folder that the file `latest` names, otherwise the newest.
     latest_file = folder / "latest"
     if latest_file.is_file():
         tag = latest_file.read_text(encoding="utf-8").strip()

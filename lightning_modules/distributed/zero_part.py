@@ -1,4 +1,4 @@
-"""The state of ZeRO's optimizer in one rank, and where in it the elements of each parameter are.
+"""The state of ZeRO's optimizer on one rank, and the positions of parameters in it.
 
 In stages 1 and 2 the parameters of a group are concatenated in one flat tensor, of which each rank
 has a slice. In stage 3 each rank has an equal part of each parameter, and these parts are
@@ -18,7 +18,7 @@ from ..common.torch_files import describe_value
 
 
 class Piece(NamedTuple):
-    """Contiguous elements of a parameter in one rank."""
+    """Contiguous elements of a parameter that one rank has."""
 
     group: int
     """Number of the flat tensor."""
@@ -30,15 +30,13 @@ class Piece(NamedTuple):
 
 
 class ZeroPart:
-    """State of ZeRO's optimizer in one rank.
-
-    It comes from the rank's file, or from `state_dict` of an engine's optimizer.
+    """State of ZeRO's optimizer on one rank, read from its file or from a live engine.
 
     Args:
         content: the state.
-        shapes: the parameters of each flat tensor, in their order in it.
-        rank: whose state it is.
-        ranks: how many ranks share the parameters.
+        shapes: the parameters of each flat tensor with their shapes, in their order.
+        rank: the rank whose state it is.
+        ranks: number of ranks that share the parameters.
 
     Attributes:
         flats_key: key of the flat tensors in the content.
@@ -78,7 +76,7 @@ class ZeroPart:
                 "states of zero_optimization.elastic_checkpoint, which are not supported"
             )
 
-        # To the optimizer each flat tensor is one parameter, with a number.
+        # The optimizer treats each flat tensor as one parameter, with a number.
         self.param_groups: list[Mapping[str, Any]] = base["param_groups"]
         self.states: list[Mapping[str, Any]] = []
         self.param_group_of: list[int] = []
@@ -99,7 +97,7 @@ class ZeroPart:
         for flat, padding in zip(self.flats, paddings, strict=True):
             self.sizes.append(flat.numel() + padding)
 
-        # With `parameter_alignment` there are gaps behind parameters.
+        # With `parameter_alignment` there are gaps after parameters.
         all_gaps = content.get("param_alignment_paddings")
         self.pieces: dict[str, Piece] = {}
         for number, group in enumerate(shapes):
@@ -113,7 +111,7 @@ class ZeroPart:
 
     def is_elementwise(self, group: int, entry: str) -> bool:
         """Return whether an entry of a state has as many elements as the flat tensor."""
-        # A counter, which has the shape of a flat tensor with one element.
+        # A counter, which could be taken for a flat tensor with one element.
         if entry == "step":
             return False
         value = self.states[group][entry]

@@ -1,7 +1,7 @@
 """Read weights and optimizer states of stage 0 of ZeRO, without DeepSpeed.
 
-One process writes them whole. In float32 these are the states of the Trainer's optimizer. With half
-precision DeepSpeed keeps a copy of each trained parameter in float32 beside them, without its name.
+A single process writes whole states. In float32 they are those of the Trainer's optimizer. With
+half precision DeepSpeed also keeps a float32 copy of each trained parameter, without its name.
 Source: `FP16_UnfusedOptimizer.state_dict` of DeepSpeed.
 """
 
@@ -19,16 +19,16 @@ from .zero_files import WHOLE_MODEL_NAME, load_file, saved_states
 
 
 class ReplicatedStates:
-    """States in a checkpoint of stage 0, as `ZeroStates` has those of the other stages.
+    """States of a checkpoint of stage 0, with the interface of `ZeroStates`.
 
     Args:
         folder: the checkpoint.
 
     Attributes:
         folder: DeepSpeed's folder in it.
-        weights: all weights by their names in the model, those that were trained in the precision
-            of the optimizer.
-        tied: for each tied weight the name of the one whose memory it has.
+        weights: all weights by their names in the model; trained ones have the precision of the
+            optimizer.
+        tied: for each tied weight, the name of the weight whose memory it shares.
 
     Raises:
         ValueError: the folder has no such states, they are damaged, or the copies in float32 are
@@ -56,7 +56,7 @@ class ReplicatedStates:
             )
         self._optimizer = optimizer
 
-        # Weights, and in half precision their copies in place of those that were trained.
+        # Weights. In half precision, use the float32 copies of those that were trained.
         tensors = {name: value for name, value in module.items() if isinstance(value, torch.Tensor)}
         self.tied = _tied(tensors)
         copies = itertools.chain.from_iterable(optimizer.get("fp32_groups", []))
@@ -65,11 +65,11 @@ class ReplicatedStates:
     def _named(
         self, copies: Iterable[torch.Tensor], weights: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return copies in float32 by name: each is that of the weight to which it rounds."""
+        """Return the float32 copies by name: each belongs to the weight that it rounds to."""
         unnamed = [name for name in weights if name not in self.tied]
         named: dict[str, torch.Tensor] = {}
         for copy in copies:
-            # Copies lie in the order of the weights, so that the first of the shape mostly matches.
+            # Copies have the order of the weights, so the first of the shape usually matches.
             matching = (name for name in unnamed if _rounds_to(copy, weights[name]))
             name = next(matching, None)
             if name is None:
@@ -98,7 +98,7 @@ def _rounds_to(copy: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def _tied(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return for each tensor with the memory of an earlier one the name of that."""
+    """Return for each tensor that shares the memory of an earlier one the name of the latter."""
     first: dict[tuple[int, torch.Size], str] = {}
     tied: dict[str, str] = {}
     for name, tensor in tensors.items():

@@ -19,17 +19,17 @@ from .zero_part import ZeroPart
 
 
 class ZeroStates:
-    """States in a checkpoint, of all ranks that wrote it.
+    """Weights and optimizer states of a checkpoint, assembled from the files of all its ranks.
 
     Args:
         folder: the checkpoint.
 
     Attributes:
         folder: DeepSpeed's folder in it.
-        shapes: of each parameter that was trained.
+        shapes: the shape of each trained parameter, by name.
         weights: all weights by their names in the model; each is assembled when it is read.
             Trained weights have the precision that the optimizer kept, others that of the model.
-        tied: for each tied weight the name of the one whose values it has.
+        tied: for each tied weight, the name of the weight whose values it shares.
         param_groups: options of each group of the optimizer, such as rates.
 
     Raises:
@@ -57,7 +57,7 @@ class ZeroStates:
             ) from error
 
     def _read_models(self, ranks: int) -> None:
-        """Open the files with the weights, of which stages 1 and 2 write one for all ranks."""
+        """Open the files with the weights: one for all ranks in stages 1 and 2, else one each."""
         whole_model = self.folder / WHOLE_MODEL_NAME
         is_stage_3 = not whole_model.is_file()
         files = self._files("model", ranks) if is_stage_3 else [whole_model]
@@ -73,8 +73,8 @@ class ZeroStates:
                 self.shapes[name] = torch.Size(shape)
                 self._group_of[name] = number
 
-        # In stage 3 parameters are empty in the state of the module, and parts of frozen ones lie
-        # beside it.
+        # In stage 3 parameters are empty in the state of the module. Shards of frozen ones are in
+        # an entry of their own.
         names_in_module: list[str] = []
         for name, value in self._model["module"].items():
             if isinstance(value, torch.Tensor):
@@ -118,8 +118,8 @@ class ZeroStates:
                     "the missing files to it."
                 )
 
-            # The part has the elements of this rank; "numbers" are entries that are no tensors of
-            # elements, such as the step.
+            # The part has the elements of this rank; "numbers" are the other entries, such as the
+            # step.
             try:
                 part = ZeroPart(content, self._groups, rank, ranks)
                 numbers = [part.numbers(group) for group in range(len(part.states))]
@@ -254,7 +254,7 @@ class ZeroStates:
             piece = part.pieces.get(name)
             if piece is None:
                 continue
-            # Relative to the piece, which may lie outside of the requested elements.
+            # Convert to indices in the piece, which may lie outside of the requested elements.
             first = max(offset - piece.offset, 0)
             last = max(stop - piece.offset, 0)
             values.append(part.values(piece, entry)[first:last])
@@ -262,8 +262,7 @@ class ZeroStates:
 
     def whole_optimizer(self) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of the whole, unsharded parameters."""
-        # With `round_robin_gradients` parameters are stored in another order than that of the
-        # model.
+        # With `round_robin_gradients` the stored order of parameters is not that of the model.
         names = list(self.shapes)
         zero_section = self._model.get("ds_config", {}).get("zero_optimization", {})
         if zero_section.get("round_robin_gradients") is True:

@@ -108,7 +108,9 @@ BUILDERS = _all_builders()
 def optimizer_class_and_kwargs(
     config: OptimizerDescription, model: nn.Module | None = None
 ) -> ClassAndKwargs:
-    """As `Trainer.get_optimizer_cls_and_kwargs`, but a warning names unknown arguments.
+    """Return the class and the arguments of an optimizer; a warning names unknown arguments.
+
+    As `Trainer.get_optimizer_cls_and_kwargs` of transformers.
 
     Args:
         config: the optimizer's name and numbers.
@@ -167,7 +169,7 @@ def build_optimizer(
     model: nn.Module,
     groups: list[dict[str, Any]],
 ) -> Optimizer:
-    """As the second half of `Trainer.create_optimizer`: build an optimizer.
+    """Build an optimizer; as the second half of `Trainer.create_optimizer` of transformers.
 
     Args:
         optimizer_class: a class of optimizers; or a callable without arguments that returns a
@@ -204,7 +206,7 @@ def build_optimizer(
 
 
 def _without_fused_on_xla(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Return the arguments; on torch_xla without `fused`, for which it has no kernel."""
+    """Return the arguments without `fused` on torch_xla, which has no such kernel."""
     kwargs = dict(kwargs)
     if not kwargs.get("fused"):
         return kwargs
@@ -222,10 +224,10 @@ def steps_in_backward(optimizer: object) -> bool:
 def let_backward_step(optimizer: torch.optim.Optimizer) -> None:
     """Give optimizers that step in the backward pass a `step` that only runs its closure.
 
-    They have no `step`; `accelerate` gives them the same.
+    LOMO has no `step`, which schedules and Lightning call. `accelerate` adds the same.
 
     Args:
-        optimizer: any; others are not changed.
+        optimizer: any optimizer; others are not changed.
     """
     if steps_in_backward(optimizer):
         mark_as_stepped(optimizer, _run_closure)

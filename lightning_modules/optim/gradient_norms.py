@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> torch.Tensor:
-    """As `torch.nn.utils.get_total_norm`, of whole gradients; collective."""
+    """Return the norm of gradients over all shards, as `get_total_norm` of torch; collective."""
     groups = _group_by_mesh(gradients)
     if not groups:
         return nn.utils.get_total_norm([], norm_type)
 
-    # The norm of a group is a scalar; that of a sharded group is gathered from its processes.
+    # The norm of a group is a scalar; for a sharded group it is combined over its processes.
     norms: list[torch.Tensor] = []
     for group in groups:
         norm_of_group = nn.utils.get_total_norm(group, norm_type)
@@ -37,13 +37,16 @@ def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> tor
 def clip_gradients(
     parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """As `torch.nn.utils.clip_grad_norm_`, see `total_norm`; return the norm before clipping."""
+    """Clip gradients to a norm over all shards; return the norm before clipping.
+
+    As `torch.nn.utils.clip_grad_norm_`, but for gradients that are sharded over several meshes.
+    """
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
     parameters = list(parameters)  # read twice; it may be a generator
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
 
-    # The classes are few, so this is faster than to look at each gradient.
+    # There are few classes, so this is faster than checking each gradient.
     gradient_classes = {type(gradient) for gradient in gradients}
     are_sharded = any(hasattr(cls, "device_mesh") for cls in gradient_classes)
     if not are_sharded:
@@ -60,7 +63,7 @@ def clip_gradients(
 
 
 def _group_by_mesh(gradients: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Group gradients by device mesh; those that are not sharded are a group, too."""
+    """Group gradients by device mesh; unsharded gradients form a group, too."""
     groups: dict[DeviceMesh | None, list[torch.Tensor]] = {}
     for gradient in gradients:
         mesh = getattr(gradient, "device_mesh", None)

@@ -1,7 +1,7 @@
 """Check that the state of an optimizer fits its parameters before it is loaded.
 
-torch does not check, and its fused steps, like those of other libraries, assume each tensor of the
-state to be as large as the parameter: with a smaller one they write out of bounds.
+torch does not check that. Its fused steps, and those of other libraries, assume that each tensor of
+the state is as large as the parameter, and write out of bounds if it is smaller.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NATIVE = {
     "deepspeed",
     "schedulefree",
 }
-"""Root packages of optimizers with native steps, or steps that broadcast different shapes."""
+"""Root packages of optimizers whose steps are native, or broadcast wrong shapes silently."""
 
 _BITSANDBYTES = "bitsandbytes"
 
@@ -84,16 +84,14 @@ def require_fitting_optimizer_state(
     model: nn.Module | None = None,
     groups: list[list[ParameterShape]] | None = None,
 ) -> None:
-    """Compare the state of an optimizer with its parameters.
-
-    Checked are the number of parameters, and the shapes and dtypes of the tensors.
+    """Check the number of parameters in the state of an optimizer, and their shapes and dtypes.
 
     Args:
         optimizer: the optimizer to load the state into.
         state: the state read from a file.
         file: that file, for errors.
         model: has the names of the parameters, for errors.
-        groups: the whole parameters of each group, where the optimizer itself has parts of them.
+        groups: the whole parameters of each group, if the optimizer has shards of them.
 
     Raises:
         ValueError: something does not fit. Nothing has been loaded.
@@ -130,7 +128,7 @@ def require_fitting_loaded_state(optimizer: torch.optim.Optimizer, file: StrPath
     """As `require_fitting_optimizer_state`, for a state that other code has already loaded.
 
     Args:
-        optimizer: has not made a step with it yet.
+        optimizer: an optimizer that has not taken a step since.
         file: the file of the state, for errors.
 
     Raises:
@@ -252,9 +250,9 @@ def _problem_of_length(entries: object, expected: int, description: str) -> str 
 
 
 def _problem_of_option(value: object, optimizer_value: Any) -> str | None:
-    """Check that an option that is a tensor has one element, or the shape in the optimizer.
+    """Check that an option that is a tensor has one element, or its shape in the optimizer.
 
-    Fused steps assume that.
+    Fused steps rely on that.
     """
     for tensor in _tensors(value):
         has_shape = isinstance(optimizer_value, Tensor) and optimizer_value.shape == tensor.shape
@@ -323,7 +321,7 @@ def _possible_shapes(
 ) -> tuple[Shape, ...] | None:
     """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
     shape = tuple(owner.parameter.shape)
-    # GaLore and APOLLO: the states are those of a projection.
+    # GaLore and APOLLO keep states of projected gradients.
     if "rank" in owner.group:
         return None
     if package == _BITSANDBYTES:

@@ -32,7 +32,7 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
         ValueError: in all processes; names each fact that differs, with the processes that have
             each value.
     """
-    # Sorted, as the order of the facts may differ.
+    # Sorted, because ranks may list the facts in different orders.
     text = json.dumps(sorted(facts.items()))
     digest = hashlib.sha256(text.encode()).hexdigest()
     digests = gather_objects(digest)

@@ -1,7 +1,7 @@
 """Name the process that failed first in the errors of the others.
 
-A process that fails writes its error to the store of the process group, where the first one stays.
-Nothing here ends a process: the launcher does.
+A process that fails writes its error to the store of the process group, which keeps the first one.
+Nothing here terminates other processes: that is the launcher's task.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _has_failed = False
 
 @contextlib.contextmanager
 def name_first_error() -> Iterator[None]:
-    """Report an error of a training to the other processes; name theirs if it came first.
+    """Report an error of this process to the others, and name theirs if it came first.
 
     All processes have to enter the context equally often. Without a process group, or over MPI,
     errors stay as they are.
@@ -74,8 +74,7 @@ def name_first_error() -> Iterator[None]:
 
 
 def report_uncaught_errors() -> None:
-    """Report the error that ends this process, also outside of a training: to the other
-    processes, and to torchrun.
+    """Report an uncaught error to the other processes and to torchrun, even outside of a training.
 
     The process that failed first prints its traceback. Processes that end because of it, or by the
     same error, print one line.
@@ -86,7 +85,7 @@ def report_uncaught_errors() -> None:
     def report(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        # A fork has the hook of its parent, but is not in the process group.
+        # A forked process inherits this hook, but is not in the process group.
         if os.getpid() != pid:
             previous_hook(kind, error.with_traceback(traceback), traceback)
             return
@@ -96,7 +95,7 @@ def report_uncaught_errors() -> None:
             error = _without_traceback(error, first)
             traceback = None
 
-        # Printed before anything else, as torchrun ends all processes when the first one has ended.
+        # Print first, because torchrun terminates all processes when the first one has exited.
         previous_hook(kind, error.with_traceback(traceback), traceback)
         _write_file_for_torchrun(error)
 
@@ -126,7 +125,7 @@ def _report(error: BaseException, key: str) -> Failure | None:
 
     Returns:
         The error that another process reported before; None if this is the first one, or if the
-        store is gone.
+        store is not reachable.
     """
     global _has_failed
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -144,7 +143,7 @@ def _report(error: BaseException, key: str) -> Failure | None:
         if first == own and store.check([_ENDED]):
             first = Failure(*json.loads(store.get(_ENDED)))
     except dist.DistError:
-        # The process that kept the store has ended.
+        # The process that hosted the store has exited.
         return None
     if first.rank == own.rank:
         return None
@@ -163,15 +162,15 @@ def _is_explained_elsewhere(error: BaseException, first: Failure | None) -> bool
     """Return whether another process prints the traceback that explains an error."""
     if os.environ.get(FULL_TRACEBACK) == "full":
         return False
-    # Without a group, this process could not join the others, and nothing else explains why.
+    # Without a group this process could not join the others, and only its error explains why.
     if isinstance(error, OtherProcessError):
         return dist.is_available() and dist.is_initialized()
     return first is not None and first.error == one_line(error)
 
 
 def _without_traceback(error: BaseException, first: Failure | None) -> BaseException:
-    """Return an error that is printed as one line, and another that names the process which prints
-    the traceback of the same error.
+    """Return the error so that it is printed in one line, with a note that names the process which
+    prints the traceback.
     """
     error.__cause__ = None
     error.__suppress_context__ = True
@@ -187,7 +186,7 @@ def _write_file_for_torchrun(error: BaseException) -> None:
         return
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-    # The folder of the file is torchrun's, which may have deleted it.
+    # torchrun may have deleted the folder of the file.
     with contextlib.suppress(OSError):
         try:
             raise error
