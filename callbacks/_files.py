@@ -54,7 +54,7 @@ def trial_folder(folder: str | os.PathLike[str], state: _TrialState) -> str:
 
     Args:
         folder: the folder outside of searches.
-        state: of the training. Its `trial_name` may be any text, as a user can choose it.
+        state: the state of the training. Its `trial_name` may be any text, as a user can choose it.
     """
     if not state.is_hyper_param_search or not state.trial_name:
         return os.fspath(folder)

@@ -87,8 +87,8 @@ def split_history(
     The latter may have measured another model.
 
     Args:
-        log_history: of a `TrainerState`. A training ends with the entry that has `train_runtime`;
-            steps logged after it belong to a training that was resumed.
+        log_history: the `log_history` of a `TrainerState`. A training ends with the entry that has
+            `train_runtime`; steps logged after it belong to a training that was resumed.
 
     Returns:
         The entries of the training, and those after it.

@@ -48,7 +48,7 @@ class SignalExchange:
         """Send this rank's signal, and return the one that the ranks have agreed on.
 
         Args:
-            signal_number: of this rank; 0 for none.
+            signal_number: the signal number of this rank; 0 for none.
             wait: wait for the result. Otherwise the result is that of the previous exchange.
         """
         if self.agreed_signal:

@@ -162,7 +162,7 @@ def _clip_factor(norm: float | None, max_norm: float | None) -> float:
     """Return the factor by which `torch.nn.utils.clip_grad_norm_` has divided the gradients.
 
     Args:
-        norm: of all gradients, before clipping.
+        norm: the norm of all gradients, before clipping.
         max_norm: the limit; 0 or None for no clipping.
     """
     if norm is None or not max_norm or max_norm <= 0:

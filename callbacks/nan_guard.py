@@ -252,7 +252,7 @@ class NaNGuardCallback(TrainerCallback):
 
         Args:
             message: describes the step.
-            state: of the training.
+            state: the state of the training.
             control: its switches are set.
         """
         self.skipped.append(state.global_step + 1)

@@ -41,7 +41,7 @@ def load_state_dicts(
 
     Args:
         callbacks: those of the present training.
-        states: of `state_dicts`.
+        states: the result of `state_dicts`.
 
     Returns:
         The names of the classes that have more states than there are callbacks now.

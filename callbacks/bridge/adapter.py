@@ -145,7 +145,7 @@ class LightningBridge(Callback):
         """Load the states of all objects of a class, in their order.
 
         Args:
-            class_name: of the objects.
+            class_name: the class name of the objects.
             states: a list of states, or a single state.
         """
         if not isinstance(states, list):

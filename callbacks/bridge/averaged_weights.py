@@ -16,9 +16,9 @@ def use_evaluated_weights(
     """Replace weights in a state dict by the averages of an `EMACallback`.
 
     Args:
-        callbacks: of the bridge.
+        callbacks: the callbacks of the bridge.
         module: the LightningModule.
-        state_dict: of the module, for a checkpoint; changed in place.
+        state_dict: the state dict of the module, for a checkpoint; changed in place.
 
     Returns:
         The trained weights that were replaced, under their names in the module.

@@ -90,8 +90,8 @@ class BridgeFlow(DefaultFlowCallback):
         """Return whether the current step will be logged.
 
         Args:
-            args: of the bridge.
-            state: of the training.
+            args: the arguments of the bridge.
+            state: the state of the training.
             step: the value of `state.global_step` when the current step is done.
         """
         if args.logging_first_step and self._previous_step == 0:

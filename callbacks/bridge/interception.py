@@ -20,7 +20,7 @@ def wrap_method(undo: ExitStack, owner: object, name: str, wrapper: Callable[...
     Args:
         undo: restores the method when it is closed.
         owner: the object; its class stays unchanged.
-        name: of the method.
+        name: the name of the method.
         wrapper: called as `wrapper(original, *args, **kwargs)`.
     """
     original = getattr(owner, name)

@@ -103,7 +103,7 @@ class LogCollector:
     Attributes:
         last_logged_step: the step of the last log.
         grad_norm: the norm of all gradients, in a step that will be logged.
-        learning_rate: of the last optimizer step.
+        learning_rate: the learning rate of the last optimizer step.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class LogCollector:
         Args:
             trainer: Lightning's Trainer.
             module: the LightningModule.
-            outputs: of `training_step`: the loss, a mapping with it, or None.
+            outputs: the outputs of `training_step`: the loss, a mapping with it, or None.
         """
         output: Any = outputs
         if isinstance(outputs, Mapping):
@@ -210,7 +210,7 @@ class LogCollector:
         """Continue with the losses of a checkpoint.
 
         Args:
-            losses: of `losses_since_log`; empty of a checkpoint of another version.
+            losses: the result of `losses_since_log`; empty of a checkpoint of another version.
             trainer: Lightning's Trainer.
         """
         if not losses:

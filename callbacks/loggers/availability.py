@@ -148,7 +148,7 @@ def require(is_available: bool, platform: str, class_name: str) -> None:
     Args:
         is_available: whether it is installed and enabled.
         platform: the name of the tracker in `report_to`.
-        class_name: of the callback, for the message.
+        class_name: the name of the callback's class, for the message.
 
     Raises:
         MissingTrackerError: it is not; the message has the command that installs it.

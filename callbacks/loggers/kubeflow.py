@@ -124,8 +124,8 @@ class KubeflowCallback(TrainerCallback):
         """Send a report, in process 0.
 
         Args:
-            state: of the training.
-            percent: of the training that is done.
+            state: the state of the training.
+            percent: the percentage of the training that is done.
             remaining_seconds: None if unknown.
             metrics: numbers by name.
         """

@@ -155,7 +155,7 @@ def _logging_dir(args: TrainingArguments, state: TrainerState, resumed_run: str 
 
     Args:
         args: the training arguments.
-        state: of the training.
+        state: the state of the training.
         resumed_run: the name of the folder of the training that is resumed.
     """
     chosen = getattr(args, "logging_dir", None) or os.environ.get("TENSORBOARD_LOGGING_DIR")

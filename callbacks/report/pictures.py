@@ -42,7 +42,7 @@ def draw(
 
     Args:
         panels: at least one; the first 40 are drawn.
-        title: of the picture, above the charts.
+        title: the title of the picture, above the charts.
         columns: the largest number of charts in a row.
         file_format: `png` or `svg`.
     """
@@ -79,7 +79,7 @@ def draw_loss_curve(
     """Return a picture of the losses and learning rates; `None` if no losses were logged.
 
     Args:
-        log_history: of a `TrainerState`.
+        log_history: the `log_history` of a `TrainerState`.
         file_format: `png` or `svg`.
 
     Raises:
@@ -133,8 +133,8 @@ def _legend_text(label: str, points: Points, finite_points: Points, *, with_lowe
     """Return the text in the legend, with the number of values that are not finite.
 
     Args:
-        label: of the curve.
-        points: of the curve.
+        label: the label of the curve.
+        points: the points of the curve.
         finite_points: those with finite values.
         with_lowest: whether to add the lowest value.
     """

@@ -228,7 +228,7 @@ class Accelerator(Processes):
         Args:
             backward: the backward pass of the run; None for that of torch.
             optimizer: returns the optimizer of the run.
-            strategy: of the run; kept after it.
+            strategy: the strategy of the run; kept after it.
         """
         self._backward = backward
         self._optimizer_of_run = optimizer or (lambda: None)
@@ -420,7 +420,7 @@ class Accelerator(Processes):
         to the mean over all of it.
 
         Args:
-            loss: of the micro-batch.
+            loss: the loss of the micro-batch.
             learning_rate: for optimizers that step in the backward pass, such as LOMO.
             kwargs: for `torch.Tensor.backward`.
         """
@@ -899,8 +899,8 @@ class Accelerator(Processes):
         Args:
             model: wrapped or not; with a sharded one this is a collective.
             save_directory: created if missing; older weight shards in it are removed.
-            max_shard_size: of a file, in bytes or such as "5GB"; larger weights are split, with an
-                index.
+            max_shard_size: the largest size of a file, in bytes or such as "5GB"; larger weights
+                are split, with an index.
             safe_serialization: write `model.safetensors`; with False `pytorch_model.bin`.
 
         Raises:

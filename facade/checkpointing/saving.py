@@ -367,7 +367,7 @@ class CheckpointSaver:
         """Wait until the thread has written checkpoints; a full disk only warns.
 
         Args:
-            size: of the next checkpoint, in bytes.
+            size: the size of the next checkpoint, in bytes.
             limit: bytes of copies that may wait in memory, including the next checkpoint; by
                 default wait until all are written.
         """

@@ -55,7 +55,7 @@ def broadcast_from_rank_zero(value: Value, processes: int) -> Value:
     """Broadcast a picklable value from rank 0.
 
     Args:
-        value: of this rank.
+        value: the value of this rank.
         processes: the world size; nothing is exchanged if it is 1.
     """
     if processes == 1:

@@ -65,7 +65,7 @@ def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None)
     """Check that all ranks are about to train with the same arguments, model, data and steps.
 
     Args:
-        trainer: of this rank.
+        trainer: the trainer of this rank.
         length: the `TrainingLength` of this rank.
         checkpoint: the folder that this rank resumes from.
 
@@ -103,7 +103,7 @@ def _require_same(
     """Compare arguments, model, data and other facts of all ranks.
 
     Args:
-        trainer: of this rank.
+        trainer: the trainer of this rank.
         data: datasets and loaders by name, of which the lengths are compared.
         facts: further values by name.
     """

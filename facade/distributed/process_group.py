@@ -46,7 +46,7 @@ def join(launch: Launch, backend: str, timeout: float) -> Launch:
 
     Args:
         launch: from the launcher's variables.
-        backend: of torch.distributed.
+        backend: the backend of torch.distributed.
         timeout: seconds to wait for the other ranks, and after which a collective call that never
             completes fails.
 
@@ -219,7 +219,7 @@ def warn_of_other_group(backend: str | None, ddp_backend: str | None, ddp_timeou
     """Warn of arguments that have no effect because the script has made the process group itself.
 
     Args:
-        backend: of the group.
+        backend: the backend of the group.
         ddp_backend: the argument.
         ddp_timeout: the argument, in seconds.
     """

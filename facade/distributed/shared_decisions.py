@@ -32,9 +32,9 @@ class SharedDecisions:
 
     Args:
         setters: the callbacks that set switches.
-        rank: of this process.
+        rank: the rank of this process.
         world_size: number of processes.
-        timeout: of collectives, in seconds.
+        timeout: the timeout of collectives, in seconds.
     """
 
     seconds = 20.0

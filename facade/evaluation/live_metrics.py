@@ -98,7 +98,7 @@ class LiveMetrics:
         """Count the samples of this process.
 
         Args:
-            loss: of its batch.
+            loss: the loss of its batch.
             batch: from the loader.
             logits: its predictions, or None.
             labels: its labels, or None.

@@ -97,7 +97,7 @@ def aggregate(kind: str, metrics: Mapping[str, Mapping[str, Any]], prefix: str) 
     Args:
         kind: "mean", "median", "min" or "max".
         metrics: those of each set, under `{prefix}_{set}_...`.
-        prefix: of the names.
+        prefix: the prefix of the names.
     """
     if not metrics:
         return {}

@@ -37,7 +37,7 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
     As `transformers.modelcard.parse_log_history`, but including evaluations without a loss.
 
     Args:
-        log_history: of a `TrainerState`.
+        log_history: the `log_history` of a `TrainerState`.
 
     Returns:
         One entry per evaluated step, in order, with the later of two values; then one entry per

@@ -218,7 +218,7 @@ class Pusher:
 
         Args:
             upload: uploads when it is called.
-            step: of the uploaded model.
+            step: the step of the uploaded model.
             label: name of the uploaded object, for messages.
             repository: its target.
         """

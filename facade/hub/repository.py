@@ -98,7 +98,7 @@ class Repository:
 
         Args:
             folder: the local folder.
-            message: of the commit.
+            message: the message of the commit.
             path_in_repo: folder of the repository for the files; None for its top.
             ignore: patterns of excluded files.
             delete_missing: delete files of the target that `folder` lacks.

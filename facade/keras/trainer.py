@@ -59,13 +59,13 @@ class TFTrainer:
             pairs, or a `datasets.Dataset`.
         eval_dataset: the same, or a dict of them.
         compute_metrics: `EvalPrediction` -> metrics by name.
-        tb_writer: of `tf.summary.create_file_writer`, or torch's `SummaryWriter`: logs are also
-            written there.
+        tb_writer: a writer of `tf.summary.create_file_writer`, or torch's `SummaryWriter`:
+            logs are also written there.
         optimizers: an optimizer of torch and its schedule, instead of Keras's Adam. If Keras
             computes in torch, it is made of `[variable.value for variable in
             model.trainable_variables]`. For any model it can be made of `trainer.parameters()`, and
             set as `trainer.optimizer`.
-        prediction_loss_only: of 3.x: sets the argument of that name.
+        prediction_loss_only: an argument of 3.x: sets the argument of that name.
         callbacks: TrainerCallbacks, and callbacks of Lightning.
 
     Attributes:
@@ -242,9 +242,9 @@ class TFTrainer:
         Called by `compute_loss`.
 
         Args:
-            features: of a batch, in tensors of the model's library.
-            labels: of that batch. For a model whose `call` takes labels a dict holds keyword
-                arguments.
+            features: the features of a batch, in tensors of the model's library.
+            labels: the labels of that batch. For a model whose `call` takes labels a dict holds
+                keyword arguments.
             training: whether dropout is on.
         """
         return losses_and_logits(self.model, features, labels, training)
@@ -256,8 +256,8 @@ class TFTrainer:
         made of the loss of the model before a step is taken.
 
         Args:
-            features: of a batch, in tensors of the model's library.
-            labels: of that batch.
+            features: the features of a batch, in tensors of the model's library.
+            labels: the labels of that batch.
             training: whether dropout is on.
         """
         return self.run_model(features, labels, training)
@@ -270,7 +270,7 @@ class TFTrainer:
         Called by `apply_gradients`.
 
         Args:
-            features: of the micro-batch of this replica.
+            features: the features of the micro-batch of this replica.
             labels: of the same.
             nb_instances_in_global_batch: labels other than -100 in the whole step, over all
                 replicas.
@@ -308,7 +308,7 @@ class TFTrainer:
         elsewhere it steps here.
 
         Args:
-            features: of the micro-batch of this replica.
+            features: the features of the micro-batch of this replica.
             labels: of the same.
             nb_instances_in_global_batch: labels other than -100 in the whole step, over all
                 replicas.
@@ -339,7 +339,7 @@ class TFTrainer:
         """Compute the logits of one batch, and add its loss to `eval_loss`.
 
         Args:
-            features: of the batch of this replica.
+            features: the features of the batch of this replica.
             labels: of the same.
             nb_instances_in_global_batch: labels other than -100 in it.
         """

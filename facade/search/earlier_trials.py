@@ -62,8 +62,8 @@ def require_same_objectives(
     Args:
         study: the study.
         where: it comes from, for the message.
-        directions: of the search.
-        metrics: of the search; empty if the objectives have no names.
+        directions: the directions of the search.
+        metrics: the metrics of the search; empty if the objectives have no names.
 
     Raises:
         ValueError: the study has other directions or metrics.

@@ -67,7 +67,7 @@ def optimize_in_workers(
         study: its study, in a storage that processes can share.
         jobs: number of workers; -1 for one for each core.
         make_objective: returns the function of a trial, in a worker.
-        options: of `Study.optimize`.
+        options: the options of `Study.optimize`.
     """
     if jobs == -1:
         jobs = os.cpu_count() or 1

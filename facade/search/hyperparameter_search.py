@@ -192,8 +192,8 @@ class HyperparameterSearch:
         """Write an evaluation into the result of a trial, in a script that a sweep runs.
 
         Args:
-            metrics: of the evaluation.
-            prefix: of their names; only `eval` counts.
+            metrics: the metrics of the evaluation.
+            prefix: the prefix of their names; only `eval` counts.
         """
         if prefix == "eval":
             sweep_reports.record_evaluation(self.trainer, metrics)
@@ -206,7 +206,7 @@ class HyperparameterSearch:
         Args:
             trial: the trial.
             step: optimizer steps done.
-            metrics: of the evaluation.
+            metrics: the metrics of the evaluation.
 
         Raises:
             optuna.TrialPruned: the trial is pruned; `on_train_end` was called before, so that

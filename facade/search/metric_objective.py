@@ -91,7 +91,7 @@ def usual_directions(names: Sequence[str], option: str, advice: str) -> list[str
     """Return `minimize` or `maximize` for each metric, as is usual for it.
 
     Args:
-        names: of the metrics.
+        names: the names of the metrics.
         option: names the metrics, for the error message.
         advice: how to pass a direction, with `{}` in its place.
 
@@ -130,7 +130,7 @@ def objective_value(
 
     Args:
         compute: see `Trainer.hyperparameter_search`.
-        metrics: of the evaluation.
+        metrics: the metrics of the evaluation.
         objectives: number of directions of the study.
 
     Returns:
@@ -166,7 +166,7 @@ def report_position(state: TrainerState, step: int, unit: str) -> int | None:
     """Return the step, or the number of completed epochs, under which to report an evaluation.
 
     Args:
-        state: of the training.
+        state: the state of the training.
         step: optimizer steps done.
         unit: `steps` or `epochs`.
 
@@ -191,7 +191,7 @@ def why_unusable(
     Args:
         value: the objective, or one for each direction.
         directions: `minimize` or `maximize`.
-        names: of the objectives, for the reason.
+        names: the names of the objectives, for the reason.
     """
     if not isinstance(value, Sequence):
         value = [value]

@@ -103,7 +103,7 @@ def _train_trial(
         config: the values of the trial.
         portable_trainer: the Trainer as `Transport.portable` made it.
         revive: see `Transport`.
-        options: of the search.
+        options: the options of the search.
     """
     tune = import_module("ray.tune")
     trainer, search_owner = revive(portable_trainer)
@@ -133,7 +133,7 @@ def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[
 
     Args:
         trainer: the Trainer that evaluated.
-        metrics: of the evaluation.
+        metrics: the metrics of the evaluation.
         objective: computed from the metrics.
     """
     tune = import_module("ray.tune")

@@ -118,7 +118,7 @@ def format_failures(reasons: dict[int, str], limit: int = 5) -> str:
     """Format failures for a message, one a line.
 
     Args:
-        reasons: of each failed trial, by its number.
+        reasons: the reason of each failed trial, by its number.
         limit: how many are listed.
     """
     lines = [f"\n  trial {number}: {reason}" for number, reason in reasons.items()]

@@ -64,7 +64,7 @@ def make_sampler(spec: str, seed: int | None = None) -> BaseSampler:
 
     Args:
         spec: the name of the sampler, and its settings.
-        seed: of its random numbers.
+        seed: the seed of its random numbers.
 
     Raises:
         ValueError: the name is unknown, or it does not take these settings.
@@ -135,7 +135,7 @@ def make_safe_cma_sampler(**settings: Any) -> CmaEsSampler:
     """As `optuna.samplers.CmaEsSampler`, but it unpickles only known classes from a storage.
 
     Args:
-        settings: of the sampler.
+        settings: the settings of the sampler.
     """
     import optuna
 

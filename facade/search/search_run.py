@@ -119,7 +119,7 @@ class SearchRun:
 
     Args:
         trainer: the Trainer.
-        options: of the search.
+        options: the options of the search.
         transport: moves the Trainer to the processes of Ray.
     """
 

@@ -153,7 +153,7 @@ def _lock_before_reading(engine: Engine) -> None:
     trial waits, and then writes that it runs, so that two workers could start the same trial.
 
     Args:
-        engine: of the database; its driver begins no transactions.
+        engine: the engine of the database; its driver begins no transactions.
     """
     from sqlalchemy import event
 

@@ -234,9 +234,9 @@ def _add_evaluation(
 
     Args:
         trial: the trial of this script.
-        metrics: of the evaluation.
+        metrics: the metrics of the evaluation.
         position: the step, or the completed epochs.
-        folder: of the training.
+        folder: the folder of the training.
     """
     result = TrialResult.read(trial.result)
 
@@ -256,7 +256,7 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | 
 
     Args:
         trial: the trial of this script.
-        metrics: of the evaluation.
+        metrics: the metrics of the evaluation.
         position: the step, or the completed epochs.
     """
     if len(trial.metrics) > 1:

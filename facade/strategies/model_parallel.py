@@ -67,7 +67,7 @@ class ModelParallel(Strategy):
 
         Args:
             args: the training arguments.
-            settings: of FSDP; None where nothing is sharded, only split.
+            settings: the settings of FSDP; None where nothing is sharded, only split.
             model: is asked for its layers.
         """
         groups = groups_of(args)

@@ -325,7 +325,7 @@ class Strategy:
         Args:
             args: the training arguments.
             given: the optimizer and its argument, for the error.
-            name: of the optimizer or its class.
+            name: the name of the optimizer or its class.
 
         Raises:
             ValueError: the strategy cannot give it what it demands, see `OptimizerDemands`.

@@ -244,7 +244,7 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
 
     Args:
         dataset: the value passed.
-        name: of the parameter, for the message.
+        name: the name of the parameter, for the message.
         inner: it is a value in a dict of datasets.
     """
     kind = "a dataset (with __getitem__ and __len__, or __iter__)"

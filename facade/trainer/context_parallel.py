@@ -165,8 +165,8 @@ class ContextParallel:
         """Scale the loss of a part so that the mean over the processes is the loss of the whole.
 
         Args:
-            loss: of this rank's part: a sum divided by the items of all ranks, or a mean over the
-                labels of the part that count.
+            loss: the loss of this rank's part: a sum divided by the items of all ranks, or a mean
+                over the labels of the part that count.
             model: the trained model.
             inputs: the part of the batch.
             smoothed_labels: its labels, if label smoothing computed the loss.

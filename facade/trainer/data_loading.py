@@ -270,7 +270,7 @@ class DevicePlacement:
     """Move the batches of a Trainer's loader to the device, for overrides and scripts.
 
     Args:
-        device: of the process.
+        device: the device of the process.
         non_blocking: see `to_device`.
     """
 

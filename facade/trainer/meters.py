@@ -180,7 +180,7 @@ class RunningLossAttribute:
     """Descriptor that maps an attribute of the reference's Trainer to one of the running loss.
 
     Args:
-        name: of the attribute of `RunningLoss`.
+        name: the name of the attribute of `RunningLoss`.
     """
 
     def __init__(self, name: str) -> None:

@@ -25,7 +25,7 @@ def mentions(trainer: Any, name: str) -> bool:
 
     Args:
         trainer: an object of the subclass.
-        name: of an attribute or a function.
+        name: the name of an attribute or a function.
     """
     return any(used_name.endswith(name) for used_name in _names_used(type(trainer)))
 

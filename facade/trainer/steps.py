@@ -189,8 +189,8 @@ def smoothed_loss(
     Args:
         trainer: the Trainer.
         model: the model, in training or evaluation mode.
-        outputs: of the model.
-        labels: of the batch.
+        outputs: the outputs of the model.
+        labels: the labels of the batch.
         items: labels that count in the whole window, over all processes.
         split: processes share sequences, so that labels are shifted already.
     """

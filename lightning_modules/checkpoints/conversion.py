@@ -99,7 +99,8 @@ def convert(
             copied.
         target: the folder `checkpoint-N`, or its parent; of a model, the folder itself; or a file
             `*.ckpt` for `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
-        prefix: of the names of the model's weights in a file; "model." for a `LossModule`.
+        prefix: the prefix of the names of the model's weights in a file; "model." for a
+            `LossModule`.
         force: replace an existing file or folder.
         accumulation: batches of a step, for folders of the reference, which do not hold it.
         batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.

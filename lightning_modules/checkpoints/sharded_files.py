@@ -178,7 +178,7 @@ def gather_states_by_name(
 
     Args:
         model: sharded by version 2 of FSDP.
-        optimizer: of its parameters.
+        optimizer: the optimizer of its parameters.
 
     Returns:
         The content of each file by its name, in host memory; empty except on rank 0.
@@ -243,7 +243,7 @@ def read_model_parts(folder: StrPath, names: Collection[str] | None = None) -> d
 
     Args:
         folder: the checkpoint.
-        names: of the weights; None for all.
+        names: the names of the weights; None for all.
     """
     described = describe_model_parts(folder)
     if names is None:

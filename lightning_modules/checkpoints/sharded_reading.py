@@ -121,7 +121,7 @@ def require_same_kinds(before: Any, read: Any, path: Path, name: str = "") -> No
         before: the state to be replaced, nested in dicts and lists.
         read: the state that replaces it.
         path: the file of `read`.
-        name: of the state.
+        name: the name of the state.
 
     Raises:
         ValueError: a tensor is in the place of something else, or has another shape or format.

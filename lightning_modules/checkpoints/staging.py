@@ -54,7 +54,7 @@ def staging_path(final: StrPath, owner: str | None = None, kind: str = "partial"
     Args:
         final: the folder's name when it is complete.
         owner: the main process's `process_token()`; None means this process.
-        kind: of the hidden folder.
+        kind: the kind of the hidden folder.
     """
     path = Path(final)
     return path.parent / f".{path.name}.{kind}-{owner or process_token()}"

@@ -27,7 +27,7 @@ def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
 
     Args:
         optimizer: has not made a step yet.
-        path: of its state, for the message.
+        path: the path of its state, for the message.
 
     Raises:
         ValueError: the state does not fit; names the options of both.
@@ -61,7 +61,8 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
     """Refuse a state of another kind of schedule that is loaded within this context.
 
     Args:
-        schedule: of learning rates. States of classes that scripts define are not compared.
+        schedule: the schedule of learning rates. States of classes that scripts define are not
+            compared.
         state: the state to load.
         path: its file, for the message.
 

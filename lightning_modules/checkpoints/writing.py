@@ -140,7 +140,7 @@ class BackgroundWriter:
         """Wait until there is room for the copies of a checkpoint.
 
         Args:
-            size: of the checkpoint, in bytes.
+            size: the size of the checkpoint, in bytes.
             limit: bytes of copies that may be held at a time; a single checkpoint may exceed it. A
                 negative number waits until all checkpoints are written.
 
@@ -169,7 +169,7 @@ class BackgroundWriter:
 
         Args:
             files: holds the copies.
-            size: of the copies, in bytes.
+            size: the size of the copies, in bytes.
             commit: renames the checkpoint to its final name.
             undo: called if a file cannot be written, or `commit` fails.
         """

@@ -19,8 +19,8 @@ def claim_folder(parent: str | os.PathLike[str], name: str, owner: str) -> Path:
 
     Args:
         parent: is created if needed.
-        name: of the folder; `name-2` and so on if others have claimed that, or created it without
-            a claim.
+        name: the name of the folder; `name-2` and so on if others have claimed that, or created it
+            without a claim.
         owner: unique text.
     """
     parent = Path(parent)

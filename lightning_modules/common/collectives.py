@@ -33,8 +33,8 @@ def gather_objects(value: _T, group: dist.ProcessGroup | None = None) -> list[_T
     Without a process group, the list holds this process's own alone.
 
     Args:
-        value: of this process.
-        group: of all processes; None for the default one.
+        value: the value of this process.
+        group: the group of all processes; None for the default one.
     """
     if not has_other_processes():
         return [value]

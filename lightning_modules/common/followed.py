@@ -67,7 +67,7 @@ class Followed:
         """Return the behaviour of a version.
 
         Args:
-            version: of `transformers`, such as `5.23.0` or `5.23`.
+            version: the version of `transformers`, such as `5.23.0` or `5.23`.
 
         Raises:
             ValueError: it is not a version number.

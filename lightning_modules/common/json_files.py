@@ -15,7 +15,8 @@ def read_object(
 
     Args:
         path: the file.
-        purpose: of the file, such as the name of an argument; the message begins with it.
+        purpose: the purpose of the file, such as the name of an argument; the message begins with
+            it.
         keys: description of the entries of such a file, for the message.
 
     Raises:

@@ -63,7 +63,7 @@ def settings_by_name(
     Args:
         rules: settings by pattern, as in `fnmatch`, of the whole name of a parameter, or of a
             module that has it.
-        names: of all parameters.
+        names: the names of all parameters.
 
     Returns:
         By name, `patterns` that match, and their settings; the `layer_decay` as the factor that it

@@ -35,7 +35,7 @@ def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
     """Return the state of a process; those of other machines and containers cannot be seen.
 
     Args:
-        token: of `process_token`; any other text is a process elsewhere.
+        token: the result of `process_token`; any other text is a process elsewhere.
     """
     parts = _TOKEN.fullmatch(token)
     if parts is None or parts["machine"] != _machine() or os.name != "posix":
@@ -51,7 +51,7 @@ def is_of_this_host(token: str) -> bool:
     It may be this machine, also before a restart, or another one of the same name.
 
     Args:
-        token: of `process_token`.
+        token: the result of `process_token`.
     """
     return token.partition("-")[0] == _host()
 

@@ -49,7 +49,7 @@ def write_folder(
 
     Args:
         state: the values.
-        writer: of the folder.
+        writer: the writer of the folder.
         planner: as for torch's `save`.
         all_ranks: all processes call this, each with its part; otherwise this one writes alone.
     """
@@ -65,8 +65,8 @@ def start_writing_folder(
 
     Args:
         state: stays unchanged until it is written.
-        writer: of the folder.
-        group: of all processes, used by this thread alone.
+        writer: the writer of the folder.
+        group: the group of all processes, used by this thread alone.
 
     Returns:
         a function that waits until all processes have written theirs, and raises their errors.
@@ -82,7 +82,7 @@ def read_folder(
 
     Args:
         state: tensors are filled in place, other values are replaced.
-        reader: of the folder.
+        reader: the reader of the folder.
         planner: as for torch's `load`.
         all_ranks: all processes call this; otherwise this one reads alone.
     """

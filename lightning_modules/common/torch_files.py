@@ -97,7 +97,7 @@ def _load(
 
     Args:
         source: path or content of the file.
-        name: of the file, for errors.
+        name: the name of the file, for errors.
         allowed: objects, or pairs of a stand-in and the name that it replaces.
         options: those of `torch.load`.
     """

@@ -161,7 +161,7 @@ def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bo
 
     Args:
         owner: the object.
-        name: of the attribute.
+        name: the name of the attribute.
         stored: its "kind" and "state", as `generators_of` yields them.
     """
     # An attribute may still be None because its owner makes the generator at its first draw.

@@ -61,7 +61,7 @@ def with_other_batches(
     """Return a state with the same order of samples in batches of another size.
 
     Args:
-        state: of an `EpochLoader`.
+        state: the state of an `EpochLoader`.
         handed_out: the batches, of the new size, that were yielded.
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
@@ -120,8 +120,8 @@ def has_no_generator(states: list[dict[str, Any]], sampler: object) -> bool:
     """Return whether a `RandomSampler` has a generator now, and had none when states were saved.
 
     Args:
-        states: of `ordering_parts`.
-        sampler: of the loader.
+        states: the states of a loader's `ordering_parts`.
+        sampler: the sampler of the loader.
     """
     if not isinstance(sampler, RandomSampler):
         return False

@@ -181,8 +181,8 @@ def _with_shared_order(sampler: Any, seed: int | None, seedable: bool, readers: 
     """Return a sampler that has the same order in all processes that read.
 
     Args:
-        sampler: of the samples.
-        seed: of the order; None for the seed that torch was given last.
+        sampler: the sampler of the samples.
+        seed: the seed of the order; None for the seed that torch was given last.
         seedable: let the order of a `RandomSampler` depend on seed and epoch alone.
         readers: processes that draw an order.
     """

@@ -42,12 +42,12 @@ class BatchRebalanceSampler(BatchSampler):
         """Set the size of a step; the batches are computed lazily, one step at a time.
 
         Args:
-            lengths: of all samples, in tokens.
+            lengths: the lengths of all samples, in tokens.
             effective_batch_size: samples of an optimizer step, in all processes together.
             dp_size: number of processes that read different data.
             grad_accum: micro-batches of each process in a step.
             shuffle: whether the order is a random one.
-            seed: of the order of epoch 0; epoch `e` is drawn with `seed + e`.
+            seed: the seed of the order of epoch 0; epoch `e` is drawn with `seed + e`.
             rank: index of this process among `dp_size`.
             drop_last: leave out a last step of fewer samples. Otherwise it is filled up from the
                 start of the epoch where there would not be one sample for each micro-batch.
@@ -148,10 +148,10 @@ class _Groups:
     Moving a sample from one group to another shifts all groups between the two.
 
     Args:
-        lengths: of the samples, longest first.
+        lengths: the lengths of the samples, longest first.
         dp_size: groups in a slot, which all processes work on at the same time.
         slots: number of slots.
-        cost: of a group, from its number of samples and their greatest length.
+        cost: the cost of a group, from its number of samples and their greatest length.
 
     Attributes:
         counts: number of samples in each group.

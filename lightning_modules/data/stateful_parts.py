@@ -93,8 +93,8 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
     """Restore the result of `part_states`; a generator that is still None is made.
 
     Args:
-        states: of `part_states`, also of versions that searched for generators in nested objects;
-            a state that has no counterpart is skipped with a warning.
+        states: the result of `part_states`, also of versions that searched for generators in nested
+            objects; a state that has no counterpart is skipped with a warning.
         parts: the same ones, or others made in the same way.
     """
     for stored in states or ():

@@ -22,7 +22,7 @@ class TokenBudgetSampler(BatchSampler):
     equally many. The processes take the batches in turn.
 
     Args:
-        lengths: of all samples, in tokens.
+        lengths: the lengths of all samples, in tokens.
         max_tokens: tokens of a batch of one process, including padding.
         max_samples: samples of a batch; None for any number.
         seed: seed of the batches, and of their order in epoch 0; the order of epoch `e` is drawn

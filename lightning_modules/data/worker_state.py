@@ -120,7 +120,7 @@ class ReportingCollate(SurfacingCollate):
 
         Args:
             dataset: the worker's copy.
-            samples: of the batch.
+            samples: the samples of the batch.
         """
         # Packed states are bytes, which are quick to compare.
         states = {

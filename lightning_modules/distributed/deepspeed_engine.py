@@ -168,7 +168,7 @@ def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool
     """Write this process's shard of the training state; collective.
 
     Args:
-        engine: of the training.
+        engine: the engine of the training.
         folder: the checkpoint.
         step: optimizer steps taken.
         without_frozen: leave out parameters that are not trained.

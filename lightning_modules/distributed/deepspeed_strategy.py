@@ -76,7 +76,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
 
         Args:
             model: the user's; its previous engine is removed.
-            optimizer: of its parameters; None if the configuration has one.
+            optimizer: the optimizer of its parameters; None if the configuration has one.
 
         Returns:
             The engine. The caller steps its schedule, if the configuration has one.

@@ -343,7 +343,7 @@ def whole_optimizer_state(
 
     Args:
         model: the sharded model.
-        optimizer: of its parameters.
+        optimizer: the optimizer of its parameters.
         keep: return the tensors in this process; otherwise it gets an empty dict.
     """
     if _is_wrapper(model):
@@ -369,7 +369,7 @@ def load_whole_optimizer_state(
 
     Args:
         model: the sharded model.
-        optimizer: of its parameters.
+        optimizer: the optimizer of its parameters.
         state: the state to load.
         file: its file, for errors.
 

@@ -195,7 +195,7 @@ def _sum_gradients_of(
         hooked_parameters: by name, the parameters that have the hook; extended here.
         group: the processes to sum over.
         module: the module.
-        inputs: of its `forward`.
+        inputs: the inputs of its `forward`.
     """
     for name, parameter in module.named_parameters(recurse=False):
         # Under `fully_shard` a module has another parameter object in each forward pass.

@@ -239,9 +239,9 @@ class ZeroStates:
         """Return elements of a trained parameter, or of an entry of its state, as a flat tensor.
 
         Args:
-            name: of the parameter.
-            entry: of its state, see `entries`; None for the optimizer's copy of the parameter
-                itself.
+            name: the name of the parameter.
+            entry: the entry of its state, see `entries`; None for the optimizer's copy of the
+                parameter itself.
             offset: the first element.
             count: number of elements, by default all.
         """
@@ -291,7 +291,7 @@ class _LazyWeights(Mapping[str, torch.Tensor]):
     """Weights by name, each of which is read on access.
 
     Args:
-        names: of all weights.
+        names: the names of all weights.
         read: returns a weight.
     """
 

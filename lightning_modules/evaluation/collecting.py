@@ -21,7 +21,7 @@ def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
     This waits for the device once a batch.
 
     Args:
-        collectors: of the parts of the same batches, such as predictions and labels.
+        collectors: the collectors of the parts of the same batches, such as predictions and labels.
     """
     waiting = [collector.take_waiting() for collector in collectors]
     while any(waiting):

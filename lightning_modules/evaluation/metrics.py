@@ -387,7 +387,7 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: st
 
     Args:
         stage: train, val or test.
-        name: of the value.
+        name: the name of the value.
         loaders: what the trainer has for this stage.
         index: which of them.
         separator: after the stage; "/" gives `val/loss` and `val/<loader>_loss`.
@@ -406,7 +406,7 @@ def as_numbers(name: str, value: object) -> dict[str, Any]:
     """Return what a logger can be given of a value.
 
     Args:
-        name: of the value.
+        name: the name of the value.
         value: what a metric computed.
 
     Returns:
@@ -431,7 +431,7 @@ class FunctionMetric(torchmetrics.Metric):
     Args:
         function: `function(predictions, labels)` returns a number, a tensor with one, or a dict of
             them.
-        name: of the metric, for messages.
+        name: the name of the metric, for messages.
     """
 
     full_state_update = False
@@ -490,8 +490,8 @@ class TokenLoss(torchmetrics.Metric):
 
     Args:
         ignore_index: labels that do not count.
-        dtype: of the sum; `torch.float32` for devices that know no other, as MPS.
-        kwargs: of `torchmetrics.Metric`.
+        dtype: the dtype of the sum; `torch.float32` for devices that know no other, as MPS.
+        kwargs: the keyword arguments of `torchmetrics.Metric`.
     """
 
     is_differentiable = False
@@ -549,8 +549,8 @@ class TokenPerplexity(TokenLoss):
 
     Args:
         ignore_index: labels that do not count.
-        dtype: of the sum; `torch.float32` for devices that know no other, as MPS.
-        kwargs: of `torchmetrics.Metric`.
+        dtype: the dtype of the sum; `torch.float32` for devices that know no other, as MPS.
+        kwargs: the keyword arguments of `torchmetrics.Metric`.
     """
 
     def compute(self) -> Tensor:

@@ -151,9 +151,9 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
 
     Args:
         module: in a hook `on_validation_epoch_end` or `on_test_epoch_end`.
-        index: of the loader.
+        index: the index of the loader.
         numbers: the values by name.
-        options: of `log_dict`.
+        options: the options of `log_dict`.
     """
     trainer: Trainer = module.trainer
     loops: dict[Any, Any] = {
@@ -227,8 +227,8 @@ def optimizers_in_place(strategy: Any) -> Iterator[None]:
     Lightning would move them to the CPU.
 
     Args:
-        strategy: of a Trainer whose module stays on the device too, so that a script can continue
-            with both.
+        strategy: the strategy of a Trainer whose module stays on the device too, so that a script
+            can continue with both.
     """
     tear_down = strategy.teardown
 

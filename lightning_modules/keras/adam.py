@@ -35,7 +35,7 @@ class KerasAdam(torch.optim.AdamW):
     Args:
         params: parameters, or groups of them.
         lr: the learning rate.
-        betas: of the two moments.
+        betas: the betas of the two moments.
         eps: added in the position of Keras.
         weight_decay: decoupled, times the learning rate.
         exact_powers: compute the powers of the betas exactly, as `AdamWeightDecay`. Keras computes

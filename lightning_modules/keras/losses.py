@@ -18,9 +18,9 @@ def losses_and_logits(model: Any, features: Any, labels: object, training: bool)
     Args:
         model: one whose `call` takes labels and returns (loss, logits, ...), as those of
             transformers 4 do, or any that was compiled with one loss.
-        features: of a batch.
-        labels: of that batch; a dict holds keyword arguments of `call`, anything else is passed as
-            `labels`.
+        features: the features of a batch.
+        labels: the labels of that batch; a dict holds keyword arguments of `call`, anything else is
+            passed as `labels`.
         training: whether dropout is on.
 
     Returns:

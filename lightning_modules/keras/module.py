@@ -29,7 +29,7 @@ class KerasModule(nn.Module, ABC):
     where the model computes in TensorFlow. `wrap_keras_model` chooses.
 
     Args:
-        model: of Keras; may not have its weights yet.
+        model: a model of Keras; may not have its weights yet.
         compute: the forward pass; calls the model, and its loss.
     """
 
@@ -51,7 +51,7 @@ class KerasModule(nn.Module, ABC):
 
         Args:
             features: a batch, in torch's tensors; one sample is enough.
-            labels: of that batch.
+            labels: the labels of that batch.
         """
 
     @abstractmethod
@@ -72,7 +72,7 @@ class KerasModule(nn.Module, ABC):
 
         Args:
             features: a batch, nested, in torch's tensors.
-            labels: of that batch.
+            labels: the labels of that batch.
 
         Returns:
             The loss of each sample, from which gradients flow to the parameters, and the

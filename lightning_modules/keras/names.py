@@ -20,7 +20,7 @@ def stable_names(paths: Iterable[str]) -> list[str]:
     with the same name have, get different numbers.
 
     Args:
-        paths: of the variables, with "/" between their parts.
+        paths: the paths of the variables, with "/" between their parts.
 
     Returns:
         A different name for each variable, without dots, which torch does not allow.

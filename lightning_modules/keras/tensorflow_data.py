@@ -47,7 +47,7 @@ def sample_like(dataset: Any) -> tuple[Any, Any]:
     Nothing is read from the dataset.
 
     Args:
-        dataset: of (features, labels).
+        dataset: a dataset of (features, labels).
 
     Raises:
         TypeError: it has other elements.
@@ -98,7 +98,7 @@ class StepStream(IterableDataset):
         dataset: returns batches of (features, labels) from the start at each iteration.
         steps: elements in an epoch.
         parts: micro-batches of a step.
-        rank: of this process.
+        rank: the rank of this process.
         world_size: number of processes that share each micro-batch.
     """
 
@@ -159,7 +159,7 @@ class EvaluationStream(IterableDataset):
         dataset: returns batches of (features, labels).
         batches: number of batches to read; None for all.
         size: samples of one process in a batch.
-        rank: of this process.
+        rank: the rank of this process.
         world_size: number of processes that share each batch.
 
     Attributes:
@@ -208,7 +208,7 @@ class BatchLoader(EpochLoader):
     Args:
         stream: the batches of this process.
         examples: samples of all processes, None if unknown.
-        batches: of this process, None if unknown.
+        batches: the batches of this process, None if unknown.
         samples_per_round: samples of all processes in a batch.
     """
 

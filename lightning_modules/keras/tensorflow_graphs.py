@@ -21,7 +21,7 @@ class TensorFlowGraphs:
     shape gets a graph for this and all earlier shapes, in which the sizes that differ are None.
 
     Args:
-        function: of nested tensors of TensorFlow, and of hashable values.
+        function: a function of nested tensors of TensorFlow, and of hashable values.
         xla: let XLA compile the graphs.
     """
 
@@ -59,7 +59,7 @@ class TensorFlowGraphs:
         """Trace a graph for the shapes of these arguments, and all earlier ones of their kind.
 
         Args:
-            arguments: of `function`.
+            arguments: the arguments of `function`.
             leaves: all values in them, in TensorFlow's order.
             tensors: those that are tensors, as tensors of TensorFlow.
         """

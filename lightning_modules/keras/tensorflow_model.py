@@ -27,7 +27,7 @@ class TensorFlowModule(KerasModule):
     are made once for each shape of a batch.
 
     Args:
-        model: of Keras on TensorFlow, or a `tf.Module` with a `call`.
+        model: a model of Keras on TensorFlow, or a `tf.Module` with a `call`.
         compute: as in `KerasModule`; traced by `tf.function`.
         xla: let XLA compile the graphs.
 

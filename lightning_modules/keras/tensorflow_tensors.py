@@ -70,7 +70,7 @@ class SharedVariable:
     were looked up, TensorFlow copies it at each access.
 
     Args:
-        variable: of TensorFlow.
+        variable: a variable of TensorFlow.
     """
 
     def __init__(self, variable: Any) -> None:

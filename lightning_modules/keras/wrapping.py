@@ -13,7 +13,7 @@ def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> Kera
     """Put a module around a model.
 
     Args:
-        model: of Keras on torch, or one that computes in TensorFlow.
+        model: a model of Keras on torch, or one that computes in TensorFlow.
         compute: see `KerasModule`.
         xla: let TensorFlow compile the model.
 

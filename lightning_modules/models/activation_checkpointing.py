@@ -78,7 +78,8 @@ def checkpoint_activations(
         every_n_layers: checkpoint every n-th layer, starting with the first; the others keep all
             of their activations.
         offload: store in main memory what still has to be kept; page-locked if there is a GPU.
-        options: of `torch.utils.checkpoint.checkpoint`; `use_reentrant` is False by default.
+        options: the options of `torch.utils.checkpoint.checkpoint`; `use_reentrant` is False by
+            default.
 
     Returns:
         A function that undoes the change.
@@ -206,7 +207,7 @@ def _with_positional_arguments(
     Args:
         forward: the function to call.
         count: number of its positional arguments.
-        names: of its keyword arguments, which follow.
+        names: the names of its keyword arguments, which follow.
     """
 
     def forward_by_position(*values: Any) -> Any:

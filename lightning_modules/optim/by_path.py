@@ -26,8 +26,8 @@ def optimizer_by_path(
     """Return the class, or an `OptimizerFunction`, and its arguments except the parameter groups.
 
     Args:
-        path: of a subclass of `torch.optim.Optimizer`, or of a function that makes one from groups
-            and arguments.
+        path: the path of a subclass of `torch.optim.Optimizer`, or of a function that makes one
+            from groups and arguments.
         text: its own arguments, "k=v,k=v": numbers, true, false, none, tuples such as (0.9,0.99),
             otherwise text.
         numbers: `lr`, and the `weight_decay` of the groups. A `weight_decay` of 0 is not passed,

@@ -46,8 +46,8 @@ def optimizer_demands(name: str) -> OptimizerDemands:
     """Return the demands of an optimizer.
 
     Args:
-        name: of an optimizer or its class, such as "stable_adamw", "torch.optim.Adafactor" or
-            "GaLoreAdamW8bit".
+        name: the name of an optimizer or its class, such as "stable_adamw", "torch.optim.Adafactor"
+            or "GaLoreAdamW8bit".
     """
     plain_name = name.lower().replace("_", "")
     demands = OptimizerDemands(0)

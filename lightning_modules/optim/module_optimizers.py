@@ -259,8 +259,8 @@ class _MissingFunction:
     """A function of which the checkpoint has only the name, and which was not passed again.
 
     Args:
-        argument: of the module.
-        name: of the function.
+        argument: the argument of the module.
+        name: the name of the function.
     """
 
     argument: str

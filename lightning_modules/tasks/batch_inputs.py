@@ -75,8 +75,8 @@ def count_targets(loss_fn: object, labels: object, device: torch.device) -> torc
 
     Args:
         loss_fn: a function, whose result counts as a mean, or a module of torch with a `reduction`.
-        labels: of the batch.
-        device: of the result.
+        labels: the labels of the batch.
+        device: the device of the result.
 
     Returns:
         A number on the device, without synchronisation; None if the loss is not a mean.
@@ -122,10 +122,10 @@ def count_unrepeated_samples(
     None means all of them, or that the number is unknown.
 
     Args:
-        loader: of the batch. The number is known for an `EpochLoader`, over a stream if at most
-            one worker reads it.
+        loader: the loader of the batch. The number is known for an `EpochLoader`, over a stream if
+            at most one worker reads it.
         batch: the batch.
-        index: of the batch in its epoch.
+        index: the index of the batch in its epoch.
         rank: index of this process.
         world_size: number of processes.
     """
@@ -174,7 +174,7 @@ def _cut(value: Any, samples: int, size: int | None) -> Any:
     Args:
         value: a tensor, a sequence, a mapping of such, or any other value.
         samples: number of entries to keep.
-        size: of the batch; a part of another size has no entry for each sample.
+        size: the size of the batch; a part of another size has no entry for each sample.
     """
     if isinstance(value, Mapping):
         parts = {name: _cut(part, samples, size) for name, part in value.items()}

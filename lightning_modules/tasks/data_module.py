@@ -110,7 +110,7 @@ class DataModule(LightningDataModule):
         input_column: column whose length is measured where `length_column` does not exist.
         columns: columns to keep where samples are dicts. By default those that the model takes, if
             the module has the property `input_columns`, as `LossModule` does; otherwise all.
-        seed: of the order; None for the seed that torch was given last.
+        seed: the seed of the order; None for the seed that torch was given last.
         drop_last: leave out a last, smaller batch of the training.
         num_workers: worker processes that read ahead.
         pin_memory: by default where the trainer uses CUDA or an Intel GPU.

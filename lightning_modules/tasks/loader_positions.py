@@ -370,7 +370,7 @@ def _count_unused(
 
     Args:
         loader: one of the training, not begun again in this epoch.
-        loop_position: of the training.
+        loop_position: the loop position of the training.
         unused: combined batches of all loaders that were read and not trained.
         batches_in_progress: 1 in the middle of a batch, otherwise 0.
     """

@@ -525,8 +525,8 @@ class LossModule(OptimizerModule):
         Args:
             batch: of one loader.
             items: the number that the model was given.
-            loss: of the batch.
-            outputs: of the model.
+            loss: the loss of the batch.
+            outputs: the outputs of the model.
             loader: index of the loader; None if it is one of several, and not known.
 
         Returns:
@@ -750,7 +750,7 @@ class LossModule(OptimizerModule):
         Args:
             batch: as in the class.
             items: the number that the model was given, and may not have used.
-            outputs: of the model; None where they are not known.
+            outputs: the outputs of the model; None where they are not known.
         """
         if self.loss_fn is not None:
             return count_targets(self.loss_fn, self._labels(batch), self.device)

@@ -73,9 +73,9 @@ class StepWindow:
 
     Attributes:
         batches: number of batches that had a backward pass.
-        finished_loss: of the step that `finish` ended last, until the next `clear`. In several
-            processes it is the part of this one: the mean over the processes is the loss of the
-            step.
+        finished_loss: the loss of the step that `finish` ended last, until the next
+            `clear`. In several processes it is the part of this one: the mean over the processes is
+            the loss of the step.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class StepWindow:
 
         Args:
             state: of the same process.
-            device: of the module.
+            device: the device of the module.
         """
         mean = state["loss"]
         if mean is not None:

@@ -202,7 +202,7 @@ def as_kind(values: object, kind: TensorType, name: str) -> Any:
     Args:
         values: nested lists; tensors (arrays) are not changed.
         kind: tensor or array.
-        name: of the column, for the error.
+        name: the name of the column, for the error.
 
     Raises:
         ValueError: its rows have different lengths, or it does not hold numbers.

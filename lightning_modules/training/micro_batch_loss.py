@@ -25,7 +25,7 @@ def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
     """Count the labels over which a mean loss of a batch is taken.
 
     Args:
-        labels: of the batch; class numbers are counted without those that are -100.
+        labels: the labels of the batch; class numbers are counted without those that are -100.
         shifted: the first label of each row is not compared with anything, as in causal language
             models.
 
@@ -131,7 +131,8 @@ class MicroBatchLoss:
         """Return the loss of a backward pass as it counts in the step.
 
         Args:
-            loss: of the forward pass, or what `weigh_in_step` returned, which stays as it is.
+            loss: the loss of the forward pass, or what `weigh_in_step` returned, which stays as it
+                is.
         """
         if loss is self._result:
             return loss
@@ -180,7 +181,7 @@ class WeighsBackward(TorchFunctionMode):
     """Weigh the losses on which the code in the block calls `loss.backward()` itself.
 
     Args:
-        micro_batch: of the block.
+        micro_batch: the micro-batch of the block.
     """
 
     def __init__(self, micro_batch: MicroBatchLoss) -> None:

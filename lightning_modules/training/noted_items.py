@@ -50,7 +50,7 @@ class NotedItems(Tensor):
 
         Args:
             number: the items of the step.
-            use: of a number from which this one was computed; by default a new one.
+            use: the use of a number from which this one was computed; by default a new one.
         """
         if isinstance(number, NotedItems):
             return number
@@ -89,7 +89,7 @@ class _Operands:
     """The arguments of one operation.
 
     Attributes:
-        use: of the number of items among them.
+        use: the use of the number of items among them.
         other_tensors: whether there are other tensors among them.
     """
 

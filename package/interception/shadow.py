@@ -23,7 +23,7 @@ class Shadow:
     of the module uses our classes, and no name has two classes.
 
     Args:
-        spec: of the module in transformers; None if this version does not have it.
+        spec: the spec of the module in transformers; None if this version does not have it.
         served: the names that are served, each with its target.
     """
 
@@ -86,7 +86,7 @@ def compile_without(spec: ModuleSpec, served: Mapping[str, str]) -> CodeType:
     """Compile a module without its definitions of some names; lines keep their numbers.
 
     Args:
-        spec: of the module.
+        spec: the spec of the module.
         served: the names whose definitions are replaced.
 
     Raises:

@@ -139,8 +139,8 @@ class _ForwardingHandler(logging.Handler):
     """Logs records through the methods of another logger, which scripts may have replaced.
 
     Args:
-        target_name: of the other logger.
-        original_parent: of the logger that gets this handler.
+        target_name: the name of the other logger.
+        original_parent: the parent of the logger that gets this handler.
     """
 
     def __init__(self, target_name: str, original_parent: logging.Logger | None) -> None:

@@ -48,7 +48,7 @@ def read_options(parser: CommandParser, words: Sequence[str]) -> Namespace:
 
     Args:
         parser: with the options of the command; gets the launcher, the script and its arguments.
-        words: of the command line; errors end the program with status 2.
+        words: the words of the command line; errors end the program with status 2.
     """
     parser.add_argument(
         "--launcher",
@@ -94,7 +94,7 @@ def run_changed(
 
     Args:
         command: the name of the command, which is also that of its module in this folder.
-        options: of the command, with those of `read_options`.
+        options: the options of the command, with those of `read_options`.
         arguments: training arguments, in addition to `QUIET`.
         settings: passed to `change` of the module.
 

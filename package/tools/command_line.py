@@ -43,7 +43,7 @@ class CommandParser(ArgumentParser):
         """Parse words; the error for an unknown option names the nearest known one.
 
         Args:
-            words: of the command line.
+            words: the words of the command line.
             note: says in the error where to write options of the script.
             namespace: gets the values.
         """

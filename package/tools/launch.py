@@ -155,7 +155,7 @@ def _sources(
 
     Args:
         set_options: options that the command line sets.
-        settings: of options and of the file.
+        settings: the settings of options and of the file.
         file: path of the file.
     """
     from ..facade.arguments.launch_variables import VARIABLES

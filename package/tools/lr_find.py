@@ -134,7 +134,7 @@ def smooth(losses: Sequence[float]) -> list[float]:
     """Return exponential means of losses, with bias correction, until the loss explodes.
 
     Args:
-        losses: of each step.
+        losses: the loss of each step.
 
     Returns:
         fewer means than losses, if a mean is four times the smallest one or is not finite.
@@ -163,7 +163,7 @@ def variation(losses: Sequence[float]) -> float:
     little influence.
 
     Args:
-        losses: of each step, not smoothed.
+        losses: the loss of each step, not smoothed.
     """
     changes = []
     for previous, current in itertools.pairwise(losses):

@@ -238,7 +238,7 @@ def padded_rows(
         length: tokens in each row of the result.
         fill: the padding.
         tokenizer: has `padding_side`.
-        dtype: of the result.
+        dtype: the dtype of the result.
     """
     shape_of_token = np.asarray(rows[0]).shape[1:]
     padded = np.full((len(rows), length, *shape_of_token), fill, dtype=dtype)

@@ -110,7 +110,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
         """Return the documents of each row; empty ones are in none.
 
         Args:
-            lengths: of the documents.
+            lengths: the lengths of the documents.
         """
         rows: list[list[int]] = []
         room: list[int] = []
@@ -138,7 +138,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
         """Return the mask that keeps documents apart.
 
         Args:
-            document_numbers: of each token, the number of its document in its row; padding counts
+            document_numbers: for each token, the number of its document in its row; padding counts
                 as a document, too.
             kind: "pt" or "np".
         """
@@ -167,7 +167,7 @@ def _first_with_room(room: list[int], length: int) -> int | None:
 
     Args:
         room: tokens that are left in each row.
-        length: of the document, in tokens.
+        length: the length of the document, in tokens.
     """
     for row, free in enumerate(room):
         if free >= length:

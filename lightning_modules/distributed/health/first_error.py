@@ -120,8 +120,8 @@ def _report(error: BaseException, key: str) -> Failure | None:
     """Write an error to the store, unless another process has written one.
 
     Args:
-        error: of this process.
-        key: of the training, or `_ENDED`.
+        error: the error of this process.
+        key: the key of the training, or `_ENDED`.
 
     Returns:
         The error that another process reported before; None if this is the first one, or if the

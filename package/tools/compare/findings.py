@@ -132,7 +132,7 @@ def _logged_numbers(history: list[dict[str, Any]], prefix: str) -> dict[str, Any
 
     Args:
         history: the entries of the log.
-        prefix: of the names.
+        prefix: the prefix of the names.
     """
     numbers: dict[str, Any] = {}
     for entry in history:
@@ -176,7 +176,7 @@ def read_text_file(findings: Findings, name: str) -> dict[str, Any] | None:
 
     Args:
         findings: the side that has the file.
-        name: of the file, in `findings.files`.
+        name: the name of the file, in `findings.files`.
 
     Returns:
         None for a kind of file that is not compared.

@@ -58,7 +58,7 @@ class Recorder:
 
     Args:
         side: `reference` or `lightrainer`.
-        folder: of the side.
+        folder: the folder of the side.
         seed: for the generators of Python and NumPy.
     """
 
@@ -155,10 +155,11 @@ class Recorder:
         """Record a call.
 
         Args:
-            name: of the method.
+            name: the name of the method.
             trainer: whose method it is.
             result: what the method returned.
-            first_argument: of the call, which for `train` is `resume_from_checkpoint`.
+            first_argument: the first argument of the call, which for `train` is
+                `resume_from_checkpoint`.
         """
         if not self.calls:
             atexit.register(self._write_record)

@@ -180,8 +180,8 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     Args:
         script: the script.
         side: `reference` or `lightrainer`.
-        folder: of this side, for the log, and for the copy of the working folder, `work`, which
-            keeps only the files that the script wrote.
+        folder: the folder of this side, for the log, and for the copy of the working folder,
+            `work`, which keeps only the files that the script wrote.
 
     Raises:
         CompareError: the script failed; the message has its last lines.

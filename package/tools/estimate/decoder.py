@@ -30,7 +30,7 @@ class DecoderLayer(nn.Module):
     """Attention and MLP, with a norm before each: the part of one device.
 
     Args:
-        shape: of the whole model.
+        shape: the shape of the whole model.
         tp: number of devices that share heads and MLP.
         is_eager: compute the scores of all pairs of tokens, instead of using a fused kernel.
     """
@@ -115,7 +115,7 @@ class Decoder(nn.Module):
     """Embedding, layers, norm and head.
 
     Args:
-        shape: of the whole model.
+        shape: the shape of the whole model.
         layers: number of layers to make.
         tp: number of devices that share each layer.
         is_eager: see `DecoderLayer`.

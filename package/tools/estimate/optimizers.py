@@ -172,7 +172,7 @@ def state_of_tensor(name: str, tensor: TensorShape, *, width: int, rank: int = 1
         name: a value of `OptimizerNames`.
         tensor: the weight; `tensor.count` is not used.
         width: bytes of a number of the weight.
-        rank: of GaLore and APOLLO.
+        rank: the rank of GaLore and APOLLO.
     """
     rule = _RULES[OptimizerNames(name).value]
     return rule(Tensor(tensor.shape, tensor.size, width, tensor.role, rank))

@@ -31,8 +31,8 @@ class ScriptProcess(subprocess.Popen[bytes]):
     `terminate` asks the script to write a checkpoint and to exit; it is killed after a minute.
 
     Args:
-        plan: of the sweep.
-        values: of the trial, by name.
+        plan: the plan of the sweep.
+        values: the values of the trial, by name.
         trial: the trial for the script, to which the values are added.
         output: a file for the output of the script.
         gpus: its CUDA_VISIBLE_DEVICES; None leaves it as it is.
@@ -138,8 +138,8 @@ def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial)
     """Add values to a trial in the form in which the script gets them.
 
     Args:
-        values: of the trial, by name.
-        plan: of the sweep.
+        values: the values of the trial, by name.
+        plan: the plan of the sweep.
         trial: gets the values.
 
     Returns:
@@ -176,8 +176,9 @@ def _environment(
     """Return the environment of a script.
 
     Args:
-        plan: of the sweep.
-        values: of the trial; with --values-as environment each is a variable, and null unsets one.
+        plan: the plan of the sweep.
+        values: the values of the trial; with --values-as environment each is a variable, and null
+            unsets one.
         trial: the trial that the script runs.
         gpus: CUDA_VISIBLE_DEVICES; None leaves it as it is.
     """

@@ -253,7 +253,7 @@ def _read_parameter(
     """Return the parameter for an entry of the file.
 
     Args:
-        name: of the parameter.
+        name: the name of the parameter.
         entry: its content: a mapping, a list of choices, or a single value.
         earlier: the parameters before it, which `when` may refer to.
         arguments: the types of training arguments, by name.
@@ -313,9 +313,9 @@ def _read_range(
     """Return the distribution for a range.
 
     Args:
-        name: of the parameter.
+        name: the name of the parameter.
         entry: has low and high, and may have step, log and type.
-        argument_type: of the training argument of this name; None without one.
+        argument_type: the type of the training argument of this name; None without one.
     """
     numbers: dict[str, Any] = {
         "low": _read_number("low", entry.get("low")),

@@ -58,7 +58,7 @@ class ScriptRun:
     """Runs the script for one trial.
 
     Args:
-        plan: of the sweep.
+        plan: the plan of the sweep.
         study: its study.
         trial: the trial.
         stopping: set when the sweep ends.
@@ -83,7 +83,7 @@ class ScriptRun:
         """Run the script, and return the values of the trial, one for each objective.
 
         Args:
-            values: of the trial, by name.
+            values: the values of the trial, by name.
             gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it as it is.
 
         Raises:
