@@ -87,7 +87,7 @@ class SteppingInBackward(Protocol):
 
 
 class Accelerator(Processes):
-    """As `accelerate.Accelerator`, for the members that scripts and libraries use.
+    """The members of `accelerate.Accelerator` that scripts and libraries use.
 
     Outside a run it prepares models and loaders for custom loops. For a run of Lightning, `bind`
     connects it to the strategy, so that `backward` scales and synchronises as strategy and
@@ -234,8 +234,8 @@ class Accelerator(Processes):
         self._optimizer_of_run = optimizer or (lambda: None)
         self.strategy = strategy or self.strategy
 
-        # Steps ask for the scaler, so a run without one answers from here. Reset first, as `scaler`
-        # reads it.
+        # Cache whether the run needs no scaler, because each step asks. Reset it first, because the
+        # property `scaler` reads it.
         self._run_needs_no_scaler = False
         if strategy is not None:
             self._run_needs_no_scaler = self.scaler is None
@@ -301,10 +301,10 @@ class Accelerator(Processes):
     # Metrics.
 
     def gather_for_metrics(self, input_data: object, use_gather_object: bool = False) -> Any:
-        """As `gather`, but without repeated samples.
+        """Gather tensors from all processes, without repeated samples.
 
-        Those are the padding of the last batch of a loader, and the batches that several processes
-        share.
+        Left out are the samples that pad the last batch of a loader, and batches that several
+        processes share.
 
         Args:
             input_data: tensors, nested or not. Other objects are pickled and joined by
@@ -356,7 +356,7 @@ class Accelerator(Processes):
             or self.strategy.scales_losses
         ):
             return None
-        # Created when it is first needed, as the precision of the arguments may change.
+        # Created on first use, because the precision of the arguments may change until then.
         if self._scaler is None:
             self._scaler = LossScaler(self.device.type)
         return self._scaler
@@ -553,7 +553,7 @@ class Accelerator(Processes):
         Args:
             optimizer: one optimizer or several; by default that of the run, or all prepared ones.
         """
-        # Before the first loss is scaled, the scaler has no scale.
+        # The scaler has no scale before the first loss is scaled.
         scaler = self.scaler
         if scaler is None or getattr(scaler, "_scale", True) is None:
             return
@@ -708,7 +708,7 @@ class Accelerator(Processes):
             NotImplementedError: several processes, and the loader yields samples instead of
                 batches.
         """
-        # None stands for the default of the accelerator, which moves batches.
+        # None means the default of the accelerator, which moves batches.
         moves_batches = device_placement is not False
         loader = prepared_loader(self, data_loader, moves_batches=moves_batches)
         if not any(loader is prepared for prepared in self._dataloaders):

@@ -85,7 +85,7 @@ def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None)
 
 
 def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
-    """As `require_same_training`, for the model and the data of an evaluation."""
+    """Check that all ranks are about to evaluate with the same arguments, model and data."""
     if trainer.args.world_size == 1:
         return
 
@@ -126,8 +126,8 @@ def _versions() -> dict[str, str]:
 def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
     """Return the numbers of steps; they differ between ranks only with `even_batches=False`.
 
-    If ranks wait for each other in each micro-batch, and not only in each step, those of an epoch
-    are returned too.
+    If ranks wait for each other in each micro-batch, and not only in each step, the number of
+    micro-batches is returned too.
     """
     args = trainer.args
     config: Any = args.accelerator_config

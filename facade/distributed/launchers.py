@@ -19,7 +19,7 @@ _REMEDY = "Start all processes with torchrun, or unset it to train in one proces
 
 
 class _Variables(NamedTuple):
-    """Environment variables of a launcher. Those of local rank and local size may be unset."""
+    """Environment variables of a launcher. The ones for local rank and local size may be unset."""
 
     launcher: str
     size: str
@@ -27,7 +27,7 @@ class _Variables(NamedTuple):
     local_rank: str
     local_size: str
     needed: tuple[str, ...] = ()
-    """Variables that have to be set beside size and rank."""
+    """Variables that have to be set in addition to size and rank."""
 
 
 _TORCHRUN = _Variables(
@@ -88,7 +88,7 @@ _LAUNCHERS = (_LSF, _OPEN_MPI, _MVAPICH, _INTEL_MPI, _SLURM, _PMI)
 
 @dataclass(frozen=True)
 class Launch:
-    """The place of this process among those of a launcher.
+    """Rank and world size of this process according to a launcher.
 
     Attributes:
         launcher: `torchrun`, `SLURM`, `LSF`, `MPI`, `mpi4py`, `Kubeflow`, `Lightning` or
@@ -254,7 +254,7 @@ def _refuse_incomplete_variables() -> None:
     if _are_set("WORLD_SIZE"):
         return
 
-    # A rank of 0 alone does not tell that there are other processes.
+    # A rank of 0 alone does not imply that there are other processes.
     for name in ("RANK", "LOCAL_RANK"):
         if number_in(name, 0) > 0:
             raise RuntimeError(

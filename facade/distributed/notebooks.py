@@ -32,8 +32,8 @@ def notebook_launcher(
     As `accelerate.notebook_launcher`, which returns nothing and has a fixed port by default.
 
     The processes are forked, so the function sees the notebook's variables; its changes to them
-    stay in its process. Each joins the group when it makes its training arguments. If one fails the
-    others are ended.
+    stay in its process. Each joins the group when it makes its training arguments. If one fails,
+    the others are terminated.
 
     Args:
         function: Makes the training arguments, the model and the Trainer, and trains.

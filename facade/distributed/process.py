@@ -46,8 +46,8 @@ def forwarded(path: str, doc: str, *, writable: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class ProcessEnvironment:
-    """As the part of `accelerate.PartialState` that training arguments show, but a plain frozen
-    value.
+    """Rank, world size and device of this process: what training arguments show of
+    `accelerate.PartialState`, as a frozen value.
 
     Attributes:
         rank: Number of this process among all, from 0.
@@ -99,7 +99,7 @@ class ProcessEnvironment:
 
 @contextlib.contextmanager
 def first_process_first(is_first: bool, processes: int) -> Iterator[None]:
-    """Run the block on the first process, then, even if it fails there, on the others.
+    """Run the block on the first process, and then on the others, even if the first one failed.
 
     Args:
         is_first: True on the process that goes first.
@@ -120,7 +120,7 @@ def first_process_first(is_first: bool, processes: int) -> Iterator[None]:
 
 
 class _Placement(NamedTuple):
-    """`ProcessEnvironment` without the device, which torch is needed for."""
+    """`ProcessEnvironment` without the device, so that torch need not be imported."""
 
     rank: int = 0
     local_rank: int = 0
@@ -133,10 +133,10 @@ class _Placement(NamedTuple):
 _SINGLE_PROCESS = _Placement()
 
 _world_sizes: dict[int, int] = {}
-"""World sizes of launchers, by process id, since a fork may have another launch."""
+"""World sizes of launchers, by process id, because a fork may have another launcher."""
 
 _joined: dict[int, _Placement] = {}
-"""Placements in the group that was joined, by process id: a fork has not joined its parent's group.
+"""Placements in the joined group, by process id, because a fork has not joined its parent's group.
 
 They are kept after the group was destroyed: joining again would wait for processes that may have
 exited.
@@ -373,8 +373,8 @@ def _device_of_rank(use_cpu: bool, local_rank: int) -> "torch.device":
 
     if use_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
-    # The remainder serves launchers that make one GPU visible to each process: each then uses its
-    # "cuda:0".
+    # Some launchers make a single GPU visible to each process, which is "cuda:0" in all of them:
+    # hence the remainder.
     return torch.device("cuda", local_rank % torch.cuda.device_count())
 
 

@@ -1,6 +1,6 @@
 """Join and leave the process group.
 
-To join is to resolve the address of rank 0, to make the group, and to find the local rank.
+Joining resolves the address of rank 0, makes the group, and finds the local rank.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def join(launch: Launch, backend: str, timeout: float) -> Launch:
     os.environ["RANK"] = str(launch.rank)
     os.environ["WORLD_SIZE"] = str(launch.world_size)
 
-    # Its functions bind the default group at import as the default of an argument, and DDP imports
-    # it: imported after the group is made, it would keep the group and its threads alive beyond
-    # `leave`.
+    # Functions of this module, which DDP imports, have the default group as the default value of an
+    # argument. Imported after the group is made, they would keep the group and its threads alive
+    # beyond `leave`.
     import torch.distributed.nn.functional  # noqa: F401 - for its effect
 
-    # torch checks the backends of plugins itself.
+    # torch itself checks the backends of plugins.
     built_in_backends = ("nccl", "gloo", "mpi", "xccl")
     available = [name for name in built_in_backends if dist.is_backend_available(name)]
     if backend in built_in_backends and backend not in available:
@@ -139,13 +139,13 @@ def _look_up_address(launch: Launch) -> None:
 
 
 def _launcher_with_address(launch: Launch) -> str | None:
-    """Return the launcher of which Lightning has a class that finds the address of rank 0."""
+    """Return the launcher, if Lightning has a class that finds its address of rank 0."""
     if launch.launcher in ("SLURM", "LSF", "mpi4py"):
         return launch.launcher
     if launch.launcher != "MPI":
         return None
 
-    # The host names are exchanged by MPI itself.
+    # Lightning's class uses mpi4py to exchange host names.
     try:
         import_module("mpi4py.MPI")
     except ImportError:
@@ -158,12 +158,12 @@ def _with_local_rank(launch: Launch) -> Launch:
     if launch.local_rank is not None and launch.local_world_size is not None:
         return launch
 
-    # MPI has no store, and sets them.
+    # Over MPI there is no store, but its launchers set the local rank.
     store = default_store()
     if store is None:
         return launch.with_hosts([""] * launch.world_size)
 
-    # Machines of containers may have the same host name.
+    # Containers on different machines may have the same host name.
     host = f"{socket.gethostname()} {os.environ.get('SLURM_NODEID', '')}"
     store.set(f"lightrainer/host/{launch.rank}", host)
     hosts: list[str] = []
@@ -173,7 +173,7 @@ def _with_local_rank(launch: Launch) -> Launch:
 
 
 def _rank_and_address(launch: Launch) -> str:
-    """Return what two processes must not share: rank, world size and the address of rank 0."""
+    """Identify a process by rank, world size and address of rank 0, which no two may share."""
     address = os.environ.get("MASTER_ADDR")
     port = os.environ.get("MASTER_PORT")
     return f"{launch.rank} {launch.world_size} {address}:{port}"
@@ -238,7 +238,7 @@ def leave() -> None:
     if not dist.is_initialized():
         return
 
-    # The last error holds the frames in which it was raised, and with them the model.
+    # The last error keeps the frames in which it was raised alive, and with them the model.
     for name in ("last_exc", "last_value", "last_traceback"):
         if hasattr(sys, name):
             delattr(sys, name)

@@ -23,12 +23,12 @@ class SharedDecisions:
     """Detect that a switch was set in some processes only, before they deadlock.
 
     A process that is about to act on a switch announces it in the store of the process group, and
-    waits until all others have. What `DefaultFlowCallback` decides is the same in all of them, and
-    costs nothing.
+    waits until all others have done so. Decisions of `DefaultFlowCallback` are the same in all
+    processes, so they are not announced and cost nothing.
 
-    Process 0 does not wait long. The others warn after the same time and wait on, until the
-    timeout: what only one process does between two steps, such as printing samples, is nearly
-    always done by process 0.
+    Process 0 does not wait long. The others warn after the same time, but keep waiting until the
+    timeout: process 0 may be late, because work that only one process does between two steps, such
+    as printing samples, is nearly always done by process 0.
 
     Args:
         setters: the callbacks that set switches.
@@ -82,7 +82,7 @@ class SharedDecisions:
         missing = [rank for rank in self._ranks if not store.check([self._key(switch, rank)])]
         message = self._message(switch, step, missing)
 
-        # Process 0 may still be on its way here.
+        # Process 0 may only be late.
         if self._rank != 0:
             logger.warning("Waiting until ddp_timeout (%g s): %s", self._timeout, message)
             if self._all_are_set(store, keys, self._timeout - self._patience):
@@ -93,7 +93,7 @@ class SharedDecisions:
         return f"{self._prefix}/{self._announced}/{switch}/{rank}"
 
     def _all_are_set(self, store: Store, keys: list[str], seconds: float) -> bool:
-        """Return True once all keys are set, False after so many seconds.
+        """Return True once all keys are set, False after `seconds`.
 
         `Store.wait` would block signals, and other threads that use the store.
         """

@@ -59,9 +59,7 @@ class BestMetric:
         return True
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Return the metric from those of an evaluation.
-
-        It is the loss if `metric_for_best_model` is unset.
+        """Return `metric_for_best_model` from the metrics of an evaluation; by default the loss.
 
         Raises:
             MissingMetricError: the metric is missing.

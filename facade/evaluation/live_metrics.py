@@ -132,7 +132,7 @@ class LiveMetrics:
             self.metrics.reset()
 
     def _own_samples(self, size: int) -> int:
-        """Return how many samples of the batch are not padding; those come first."""
+        """Return how many samples of the batch are not padding, which comes last."""
         args = self.trainer.args
         if args.process_index % copies_of_batches(args):  # another process counts the same batch
             return 0
@@ -142,8 +142,7 @@ class LiveMetrics:
 
 
 def samples_that_count(trainer: Trainer, size: int) -> int:
-    """Return how many samples of a batch do not repeat earlier ones to fill up the last round;
-    those come first.
+    """Return how many samples of a batch, from its first one, do not just fill up the last round.
 
     Args:
         trainer: its accelerator knows the position in the loader.

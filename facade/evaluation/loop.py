@@ -336,7 +336,7 @@ class Evaluation:
     def _prediction(
         self, predictions: object, labels: object, inputs: object, losses: object
     ) -> EvalPrediction:
-        """Return the argument of `compute_metrics`, without what it did not ask for."""
+        """Return the argument of `compute_metrics`, with inputs and losses only if requested."""
         included = self.trainer.args.include_for_metrics
         if "inputs" not in included:
             inputs = None

@@ -119,8 +119,8 @@ def print_metrics_table(split: str, metrics: dict[str, Any]) -> None:
     """Print metrics as a table, sorted by name.
 
     Args:
-        split: what they are of, for the heading.
-        metrics: values by name, as they are to be shown.
+        split: name of the data, for the heading.
+        metrics: values by name, formatted.
     """
     table = {str(name): str(value) for name, value in metrics.items()}
     width_of_names = max(map(len, table), default=0)

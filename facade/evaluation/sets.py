@@ -40,9 +40,9 @@ def metrics_of_sets(compute_metrics: object, sets: object) -> dict[Any, Any]:
 
 @contextmanager
 def metrics_of(trainer: Trainer, name: object) -> Iterator[None]:
-    """Set `trainer.compute_metrics` to that of one set within the block.
+    """Set `trainer.compute_metrics` to the one of an evaluation set within the block.
 
-    One that is for all sets is left as it is.
+    A `compute_metrics` for all sets is not changed.
     """
     compute_metrics = trainer.compute_metrics
     by_set = metrics_of_sets(compute_metrics, trainer.eval_dataset)
@@ -55,7 +55,7 @@ def metrics_of(trainer: Trainer, name: object) -> Iterator[None]:
 
 
 def sets_problem(args: TrainingArguments, compute_metrics: object, sets: object) -> str | None:
-    """Return what is wrong with the names of sets, or None.
+    """Return the problem with the names of evaluation sets, or None.
 
     `eval_aggregate` and `compute_metrics` refer to these names.
     """

@@ -68,7 +68,7 @@ def _evaluations_after_training(entries: list[dict[str, Any]]) -> list[Evaluatio
         if not metrics:
             continue
 
-        # A metric that the last one has already is that of another evaluation.
+        # If the last entry has this metric already, it belongs to another evaluation.
         if not merged or merged[-1].metrics.keys() & metrics.keys():
             step = entry.get("step", 0)
             merged.append(Evaluation(step, entry.get("epoch"), None, after_training=True))

@@ -93,7 +93,7 @@ class DataSource:
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """Snapshot of a training, so that a thread can write the card meanwhile."""
+    """Snapshot of a training, so that a thread can write the card while it continues."""
 
     model_name: str
     model_class: str

@@ -133,7 +133,7 @@ def type_to_parse(field_name: str, declared_type: object) -> tuple[Any, bool]:
             "tell which of these types is meant. Declare one type, alone or with None, or add str."
         )
 
-    # Where the reference fails.
+    # The reference fails for such a type.
     is_optional = len(members_but_none) < len(members)
     first_member = members[0]
     second_member = members[1]

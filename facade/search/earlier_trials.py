@@ -61,7 +61,7 @@ def require_same_objectives(
 
     Args:
         study: the study.
-        where: it comes from, for the message.
+        where: the origin of the study, for the message.
         directions: the directions of the search.
         metrics: the metrics of the search; empty if the objectives have no names.
 

@@ -57,7 +57,7 @@ def optimize_in_workers(
     make_objective: ObjectiveFactory,
     options: dict[str, Any],
 ) -> None:
-    """As `Study.optimize` with `n_jobs`, but in processes.
+    """Run a study with `n_jobs`, in forked processes instead of optuna's threads.
 
     Threads would share torch's random generators. The workers are forked, so nothing has to be
     pickled but their errors.

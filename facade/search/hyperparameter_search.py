@@ -225,8 +225,8 @@ class HyperparameterSearch:
             compute = trainer.compute_objective or default_compute_objective
             trainer.objective = compute(dict(metrics))
         else:
-            # Also where nothing is reported: the objective of the last evaluation is that of the
-            # trial.
+            # Judged even if nothing is reported below, because the objective of the last evaluation
+            # becomes that of the trial.
             unit = search.options.pruning_unit
             search.judge(metrics)
             if search.is_over:
@@ -242,7 +242,7 @@ class HyperparameterSearch:
         if not isinstance(value, (int, float)) or position is None:
             return
 
-        # A script may hand its values as a dict, or as an object of its own.
+        # A script may pass its values as a dict, or as an object of its own class.
         if not hasattr(trial, "should_prune"):
             return
         if is_pruned(cast("Trial | SharedTrial", trial), value, position):

@@ -71,7 +71,7 @@ def origin_of(study: Study, trial: Trial | SharedTrial) -> int:
 
 
 def owner_of(trial: Trial, *, renew: bool = False) -> str:
-    """Return the owner of a trial's folder; a retry has that of the trial that it retries.
+    """Return the owner of a trial's folder; a retry has the owner of the trial that it retries.
 
     Args:
         trial: the trial, in its study.

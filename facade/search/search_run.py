@@ -135,7 +135,7 @@ class SearchRun:
         keeps_best = options.final_model == "best" and not options.has_several_objectives
         self.best_model = BestModel(options.directions[0], enabled=keeps_best)
         self.starts: dict[int, Start] = {}
-        """What the trials of this process started with, by number."""
+        """The `Start` of each trial of this process, by number."""
         self.folders: dict[int, Path] = {}
         """The folders of trials, by number."""
         self.metrics: dict[str, float] = {}
@@ -392,7 +392,7 @@ class SearchRun:
         return True
 
     def _begin(self, trial: OptunaTrial, start: Start) -> None:
-        """Put everything back to how a trial finds it."""
+        """Restore the state of the Trainer in which every trial starts."""
         self.trainer.objective = None
         self.metrics = {}
         self.original_arguments.restore()
@@ -485,7 +485,7 @@ class BestModel:
             number: that of the trial.
             value: the objective of the trial.
         """
-        # Where ranks hold parts of a model, the best one is loaded from its checkpoint.
+        # A sharded model is not kept: the best one is loaded from its checkpoint at the end.
         if not self._enabled or trainer.plan.strategy.configures_model:
             return
         loss = -value if self._direction == "maximize" else value

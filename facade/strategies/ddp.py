@@ -39,8 +39,8 @@ class DDP(Strategy):
     """
 
     _records_graph = False
-    """With `static_graph` DDP records the graph in the first backward pass, which then has to
-    exchange gradients.
+    """True until the first backward pass with `static_graph`, in which DDP records the graph: it
+    has to exchange gradients.
     """
 
     @classmethod
@@ -69,8 +69,8 @@ class DDP(Strategy):
         from ...lightning_modules.internals.lightning_internals import start_no_processes
 
         strategy = ModelDDPStrategy(self._wrap_trained, **self.options)
-        # In the fork of a notebook; elsewhere the launcher, which starts nothing either, shares out
-        # the cores.
+        # In a process that a notebook forked, Lightning must not start others. Elsewhere its
+        # launcher starts none either, but sets the number of threads.
         if hasattr(sys, "ps1"):
             return start_no_processes(strategy)
         return strategy
@@ -93,7 +93,7 @@ class DDP(Strategy):
             self.require_trainer().model_wrapped = self.wrap(model, device)
 
     def end_run(self) -> None:
-        """See `Strategy.end_run`: the wrapper goes, as it holds a copy of all gradients."""
+        """See `Strategy.end_run`; remove DDP's wrapper, which holds a copy of all gradients."""
         super().end_run()
         trainer = self.require_trainer()
         if trainer.model_wrapped is not trainer.model:
@@ -114,7 +114,7 @@ class DDP(Strategy):
 
 
 def _unwrapped(model: nn.Module) -> Any:
-    """Return the model in a `DistributedDataParallel`; others as they are, compiled ones too."""
+    """Return the model inside of DDP's wrapper; other models, even compiled ones, unchanged."""
     if isinstance(model, DistributedDataParallel):
         return model.module
     return model

@@ -51,16 +51,16 @@ _NOT_RESHARDED: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.elastic_checkpoint": bool,
     "zero_optimization.mics_shard_size": lambda size: isinstance(size, int) and size > 0,
 }
-"""Keys of the configuration, and the values with which a rank does not hold the part of the
-states that its number tells, or not in memory.
+"""Keys of the configuration, and tests for values whose states cannot be resharded: a rank then
+holds other parts than its number implies, or holds them outside of main memory.
 """
 
 
 class DeepSpeed(Strategy):
-    """The model is called through DeepSpeed's engine, which comes with the optimizer, casts,
-    exchanges and steps.
+    """Training by DeepSpeed's engine, which casts the model, exchanges gradients, and steps.
 
-    Its states are written by all ranks, in DeepSpeed's own form.
+    The engine is made together with the optimizer. All ranks write its states, in DeepSpeed's
+    format.
 
     Args:
         name: see `Strategy`.
@@ -68,8 +68,8 @@ class DeepSpeed(Strategy):
 
     Attributes:
         device: type of the device.
-        processes_on_disk: number of ranks that write to the same disk: without a shared one, those
-            of a machine.
+        processes_on_disk: number of ranks that write to the same disk: all of them with a shared
+            disk, otherwise the ranks of a machine.
         should_log: whether this rank logs.
     """
 
@@ -87,8 +87,8 @@ class DeepSpeed(Strategy):
 
         Args:
             args: the training arguments.
-            model: tells its hidden size.
-            steps: optimizer steps of the training; None where only `max_steps` may tell.
+            model: the model, for its hidden size.
+            steps: optimizer steps of the training; None if they are not known yet.
 
         Raises:
             ValueError: the configuration contradicts what is known by now.
@@ -230,9 +230,7 @@ class DeepSpeed(Strategy):
 
     @property
     def engine(self) -> Any:
-        """The engine of a training, that of now or the last; None where the model is not trained
-        by one.
-        """
+        """The engine of the current training, or of the last one; None if the model has none."""
         model = self.forward_model
         return model if deepspeed_engine.trains(model) else None
 
@@ -253,9 +251,7 @@ class DeepSpeed(Strategy):
         return model
 
     def parameters_beside_embeddings(self, model: nn.Module) -> int:
-        """See `Strategy.parameters_beside_embeddings`; where they are in parts, the model cannot
-        tell.
-        """
+        """See `Strategy.parameters_beside_embeddings`; a sharded model cannot count them itself."""
         count = deepspeed_engine.parameters_beside_embeddings(model)
         if count is None:
             return super().parameters_beside_embeddings(model)
@@ -284,7 +280,7 @@ class DeepSpeed(Strategy):
     def clip_grad_norm(
         self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
     ) -> torch.Tensor:
-        """See `Strategy.clip_grad_norm`; an engine that clips tells the norm of the last step."""
+        """See `Strategy.clip_grad_norm`; an engine that clips itself only reports the last norm."""
         if not self.clips_in_step:
             return super().clip_grad_norm(parameters, max_norm, norm_type)
         device = parameters[0].device if parameters else None
@@ -308,8 +304,9 @@ class DeepSpeed(Strategy):
         return None
 
     def make_optimizers(self, module: nn.Module, steps: int) -> tuple[Any, Any]:
-        """Make optimizer, engine and schedule; what the configuration has sections for is
-        DeepSpeed's own.
+        """Make optimizer, engine and schedule.
+
+        DeepSpeed makes optimizer or schedule itself if the configuration has a section for it.
         """
         self.require_filled()
         trainer = self.require_trainer()
@@ -317,7 +314,7 @@ class DeepSpeed(Strategy):
         makes_optimizer = bool(config.get("optimizer"))
         makes_schedule = bool(config.get("scheduler"))
 
-        # An optimizer of an earlier run holds the parts of that run, not the parameters.
+        # An optimizer of an earlier run holds flat tensors of that run, not the parameters.
         trainer.optimizer = None
         if not makes_optimizer and not makes_schedule:
             trainer.create_optimizer_and_scheduler(num_training_steps=steps)
@@ -343,7 +340,7 @@ class DeepSpeed(Strategy):
         else:
             _leave_out_empty_groups(trainer.lr_scheduler, filled)
 
-        # From now on the model is called through the engine.
+        # Forward passes go through the engine from now on.
         trainer.model_wrapped = engine
         trainer.deepspeed = engine
         module.model = engine
@@ -462,7 +459,8 @@ class DeepSpeed(Strategy):
     def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
         """See `Strategy.read_schedule`.
 
-        The reference leaves it to DeepSpeed where that makes the optimizer or the schedule.
+        In checkpoints of the reference DeepSpeed's files hold the schedule, if DeepSpeed made the
+        optimizer or the schedule.
         """
         schedule = super().read_schedule(checkpoint)
         if schedule is None:
@@ -488,7 +486,7 @@ class DeepSpeed(Strategy):
         return 2 * tensor_bytes(optimizer_states) * processes
 
     def _load_states(self, checkpoint: str) -> None:
-        """Load them bit for bit; those of another world size or stage are resharded."""
+        """Load DeepSpeed's states; reshard states of another world size or stage."""
         engine = self.engine
         strict = not self._has_adapter
         saved = saved_states(checkpoint)
@@ -512,8 +510,9 @@ class DeepSpeed(Strategy):
 
 
 def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
-    """Let a schedule know no more of groups without parameters, as DeepSpeed drops them: with
-    LoRA, of biases.
+    """Remove empty parameter groups from a schedule, because DeepSpeed drops them.
+
+    With LoRA, for instance, the group of biases is empty.
     """
     for name in ("base_lrs", "lr_lambdas", "_last_lr"):
         values = getattr(schedule, name, ())
@@ -522,7 +521,7 @@ def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
 
 
 def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without its keys that are "auto", also in its sections."""
+    """Return a configuration without keys whose value is "auto", also in its sections."""
     closed: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -533,22 +532,21 @@ def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:
-    """Fill in arguments where the configuration leaves them out, and options that the device
-    needs.
-    """
+    """Add missing keys of the configuration, from the arguments or as the device needs them."""
     config.setdefault("train_micro_batch_size_per_gpu", args.per_device_train_batch_size)
     config.setdefault("gradient_accumulation_steps", args.gradient_accumulation_steps)
     config.setdefault("gradient_clipping", args.max_grad_norm)
     if args.mixed_precision != "no":
         config.setdefault(args.mixed_precision, {"enabled": True})
 
-    # The Trainer's optimizer, of any class. torch's works on both devices, and is compiled already.
+    # The Trainer's optimizer may be of any class. Do not replace torch's on the CPU by DeepSpeed's,
+    # which has to be compiled.
     if "optimizer" not in config:
         config["zero_allow_untested_optimizer"] = True
         config.setdefault("zero_force_ds_cpu_optimizer", False)
         return
 
-    # DeepSpeed's Adam for CPUs would be compiled now.
+    # Use torch's Adam on the CPU: DeepSpeed's would have to be compiled.
     is_adam = str(config["optimizer"].get("type", "")).lower() in ("adam", "adamw")
     if is_adam and args.device.type == "cpu":
         options = config["optimizer"].setdefault("params", {})

@@ -26,8 +26,9 @@ TORCH_NAMES = {"hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2"}
 
 
 class FSDP(Strategy):
-    """The model is called through its wrapper, which alone knows which process has which part of
-    a gradient.
+    """FSDP version 1: forward passes go through a wrapper, which also clips the gradients.
+
+    Only the wrapper knows which part of a gradient a rank has.
     """
 
     configures_model = replaces_parameters = True
@@ -90,9 +91,7 @@ class FSDP(Strategy):
         self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
 
     def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
-        """See `Strategy.check_optimizer`; with whole weights in each process parameters can keep
-        their shapes.
-        """
+        """See `Strategy.check_optimizer`; under `NO_SHARD` parameters can keep their shapes."""
         whole = not self.shards_weights or args.world_size == 1
         if whole and self.options["use_orig_params"]:
             return
@@ -104,7 +103,7 @@ class FSDP(Strategy):
             )
 
     def keywords(self) -> dict[str, Any]:
-        """Return the options as torch and Lightning take them."""
+        """Return the options in the form that torch and Lightning accept."""
         from torch.distributed.fsdp import BackwardPrefetch
 
         options = dict(self.options)

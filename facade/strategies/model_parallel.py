@@ -46,14 +46,14 @@ _SPLIT = ("plan",)
 _LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")
 _DTYPES = ("param_dtype", "reduce_dtype")
 _NOT_OF_PARTS = "torch.optim.Adafactor"
-"""Uses operations in place that the tensors of `fully_shard` do not have."""
+"""An optimizer with in-place operations that the DTensors of `fully_shard` do not support."""
 
 
 class ModelParallel(Strategy):
-    """The model is split and sharded in place, over a mesh of ranks: along one side sharded, along
-    the other split.
+    """FSDP version 2, tensor parallelism, or both: the model is changed in place.
 
-    Of the ranks that shard it, neighbours may share sequences.
+    The ranks form a mesh. Along one dimension parameters are sharded, along the other layers are
+    split. Neighbouring ranks of the first dimension may share sequences.
     """
 
     configures_model = replaces_parameters = shards_weights = True
@@ -67,8 +67,8 @@ class ModelParallel(Strategy):
 
         Args:
             args: the training arguments.
-            settings: the settings of FSDP; None where nothing is sharded, only split.
-            model: is asked for its layers.
+            settings: the settings of FSDP; None if layers are split, but nothing is sharded.
+            model: the model, for the names of its layers.
         """
         groups = groups_of(args)
         if groups is None or groups.total_size == 1:
@@ -127,8 +127,8 @@ class ModelParallel(Strategy):
 
     @property
     def saves_by_name(self) -> bool:
-        """See `Strategy.saves_by_name`; of adapted models, from which `accelerate` resumes only
-        by these files.
+        """See `Strategy.saves_by_name`; True for models with adapters, because `accelerate` can
+        resume them from these files only.
         """
         return (
             "shard" in self.options
@@ -179,7 +179,7 @@ class ModelParallel(Strategy):
             broadcast_weights(model, torch.device(mesh.device_type))
             if self.options["tensor_parallel_size"] > 1:
                 split(model, mesh["tensor_parallel"])
-                model.to(mesh.device_type)  # what is not split
+                model.to(mesh.device_type)  # for layers that are not split
             if self._shares_sequences:
                 agree_on_generators(self.lightning.context_mesh)
         if "shard" in self.options:
@@ -215,7 +215,7 @@ class ModelParallel(Strategy):
 
 
 def _rows(mesh: Any, *, copies: int) -> Any:
-    """Return the mesh of the ranks to shard over: in a row, or copies of rows."""
+    """Return the mesh to shard over: one dimension, or with copies of the model two."""
     from ...lightning_modules.distributed.device_meshes import cached_device_mesh
 
     row = mesh["data_parallel"]
@@ -249,8 +249,8 @@ def groups_of_spread(args: TrainingArguments, model: nn.Module) -> ParallelismCo
     """Return the groups over which `from_pretrained` has spread a model; None for others.
 
     Raises:
-        ValueError: the arguments would spread it again, or each process has parts that do not say
-            of what.
+        ValueError: the arguments would parallelize it again, or the processes hold shards without
+            a description of their mesh.
         NotImplementedError: the layers of the model are in different processes.
     """
     base = base_of_adapter(model)
@@ -269,7 +269,7 @@ def groups_of_spread(args: TrainingArguments, model: nn.Module) -> ParallelismCo
             f"DistributedConfig(pp_size={sizes.pp_size}): use fsdp_size, tp_size or ep_size."
         )
 
-    # The arguments may say the same, but nothing else.
+    # The arguments may repeat these sizes, but not contradict them.
     groups = ParallelismConfig(sizes.dp_replicate_size, sizes.fsdp_size, sizes.tp_size)
     again = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
     if read_parallelism(args.parallelism_config) not in (None, ParallelismConfig(), groups):

@@ -1,4 +1,4 @@
-"""Translates the arguments, once a run, into what Lightning is given."""
+"""Translate the training arguments into a plan of Lightning objects, once for each run."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class RunPlan:
     default_root_dir: str
     """Default folder of Lightning callbacks."""
     rows_of_training: Callable[[], Iterable[Row]] = field(default=tuple, compare=False)
-    """Returns rows of the table, about arguments that a training reads at each step, as callbacks
-    may change them.
+    """Returns rows of the table about arguments that are read at each step, so that callbacks may
+    change them.
     """
 
     def trainer_kwargs(self) -> dict[str, Any]:
-        """Return the keyword arguments of `lightning.Trainer`, without those of the precision."""
+        """Return the keyword arguments of `lightning.Trainer`, except the precision plugin."""
         strategy = self.strategy.build()
         if strategy != "auto":
             strategy = _without_reseeding(strategy)
 
-        # Strategies may insist on an accelerator.
+        # Strategies may require an accelerator.
         accelerator = self.strategy.build_accelerator() or self.accelerator
         if accelerator == "cuda":
             from ...lightning_modules.internals.cuda_accelerator import TolerantCudaAccelerator
@@ -126,15 +126,15 @@ def translate(
 
     Args:
         args: the training arguments; they are not changed.
-        find_unused_parameters: for DDP, where the arguments leave it open.
-        model: tells which of its layers to shard, where the arguments leave that to it.
-        steps: optimizer steps of the training, where the data is known.
+        find_unused_parameters: the option of DDP, if the arguments leave it open.
+        model: the model, which may name its own layers to shard.
+        steps: optimizer steps of the training, if they are known.
     """
     device = args.device
     strategy = choose(args, find_unused_parameters=find_unused_parameters, model=model, steps=steps)
     local = args.distributed_state.local_world_size
 
-    # A single process on a GPU has that one.
+    # A single process uses the GPU of its device, which need not be the first one.
     devices: int | list[int] = local
     if args.world_size == 1 and device.type not in ("cpu", "xla"):
         devices = [device.index or 0]

@@ -39,17 +39,17 @@ logger = logging.getLogger(__name__)
 
 
 class Strategy:
-    """How ranks train a model together; one subclass and one module for each way that differs.
+    """How ranks train a model together; each way is a subclass in a module of its name.
 
     A strategy describes itself (`rows`) and builds Lightning's strategy (`build`). While Lightning
-    runs, and until the next run begins, it answers for the model of the Trainer that it is bound
-    to: what a forward pass calls, when ranks exchange gradients, how long gradients are, what is
-    saved. The base class is for ranks that have the whole model each.
+    runs, and until the next run begins, it decides for the model of the Trainer that it is bound
+    to: which object a forward pass calls, when ranks exchange gradients, how gradients are clipped,
+    and what is saved. In the base class each rank has the whole model.
 
     Args:
         name: the class in Lightning, such as `DDPStrategy`.
-        options: plain values: the arguments of Lightning's strategy, and what is done to the
-            model for it.
+        options: plain values: the arguments of Lightning's strategy, and options for sharding or
+            wrapping the model.
 
     Attributes:
         lightning: Lightning's strategy during a run; otherwise None.
@@ -65,10 +65,10 @@ class Strategy:
     """Whether the model is sharded or wrapped in Lightning's hook `configure_model`."""
 
     replaces_parameters = False
-    """Whether that replaces the parameters, so that an optimizer made before it is useless."""
+    """Whether this replaces the parameters, so that an optimizer has to be made afterwards."""
 
     can_restart = True
-    """Whether a training can start again in the middle, as each rank has a whole model."""
+    """Whether `auto_find_batch_size` can restart a training: each rank needs the whole model."""
 
     manages_processes = False
     """Whether it finds ranks and devices itself, without a cluster environment."""
@@ -77,7 +77,7 @@ class Strategy:
     """Whether it has its own loss scaler."""
 
     makes_schedule = False
-    """Whether the schedule is that of an engine, for one training."""
+    """Whether an engine made the schedule, which then lasts for one training only."""
 
     input_dtype: torch.dtype | None = None
     """The format of inputs if the model was cast to it; None where forward passes are cast."""
@@ -89,7 +89,7 @@ class Strategy:
         self._trainer: Callable[[], Trainer | None] = lambda: None
 
     def bind(self, trainer: Trainer) -> Self:
-        """Answer for the model of a Trainer from now on; return the strategy."""
+        """Bind the strategy to the model of a Trainer; return the strategy."""
         self._trainer = weakref.ref(trainer)
         return self
 
@@ -136,7 +136,7 @@ class Strategy:
         check_processes(args)
 
     def build(self) -> Any:
-        """Make the strategy as Lightning takes it; `auto` where Lightning's default will do.
+        """Make Lightning's strategy; `auto` if Lightning's default suffices.
 
         Raises:
             ImportError: a package is missing; says how to install it.
@@ -178,7 +178,10 @@ class Strategy:
 
     @property
     def forward_model(self) -> Any:
-        """What a forward pass in training calls: the model, its wrapper or engine; or None."""
+        """The object that a forward pass in training calls: the model, its wrapper, or an engine.
+
+        None if the Trainer no longer exists.
+        """
         trainer = self._trainer()
         if trainer is None:
             return None
@@ -186,7 +189,7 @@ class Strategy:
 
     @property
     def evaluation_model(self) -> Any:
-        """What a forward pass in an evaluation calls."""
+        """The object that a forward pass in an evaluation calls."""
         return self.forward_model
 
     def is_trained_model(self, model: nn.Module) -> bool:
@@ -197,7 +200,7 @@ class Strategy:
         return inspection.unwrap_model(model) is inspection.unwrap_model(trainer.model)
 
     def forward_model_of(self, model: nn.Module) -> Any:
-        """Return `forward_model` for the model of the Trainer; another model stays as it is."""
+        """Return `forward_model` for the Trainer's model, and any other model unchanged."""
         trainer = self._trainer()
         if trainer is None or not self.is_trained_model(model):
             return model
@@ -212,18 +215,18 @@ class Strategy:
         return model
 
     def distribute_model(self, module: nn.Module) -> nn.Module:
-        """Spread the model over the ranks; one that is spread already stays as it is.
+        """Shard or wrap the model for the ranks, unless an earlier run has done so.
 
         Args:
             module: the LightningModule, whose strategy is set up.
 
         Returns:
-            What a forward pass calls from now on.
+            The object that a forward pass calls from now on.
         """
         trainer = self.require_trainer()
         model = self.forward_model
 
-        # An optimizer that exists by now holds parameters that are about to be replaced.
+        # An existing optimizer holds parameters that are about to be replaced.
         if self.replaces_parameters and not sharding.is_sharded(model):
             trainer.optimizer = None
 
@@ -231,7 +234,7 @@ class Strategy:
         return trainer.model_wrapped
 
     def _distribute_model(self, model: nn.Module, module: nn.Module) -> nn.Module:
-        """Do the work of `distribute_model` for what a forward pass has called up to now."""
+        """Shard or wrap a model, see `distribute_model`; overridden by subclasses."""
         return model
 
     def parameters_beside_embeddings(self, model: Any) -> int:
@@ -240,8 +243,8 @@ class Strategy:
 
     @property
     def device_mesh(self) -> Any:
-        """The ranks as a grid; None where Lightning's strategy has no grid."""
-        # Lightning raises it before the strategy is set up.
+        """Lightning's device mesh; None if its strategy has none."""
+        # Lightning raises a RuntimeError before the strategy is set up.
         with contextlib.suppress(RuntimeError):
             return getattr(self.lightning, "device_mesh", None)
         return None
@@ -252,7 +255,7 @@ class Strategy:
     def split_sequences(
         self, buffers: Any, dims: Any, kept: object
     ) -> contextlib.AbstractContextManager[Any]:
-        """Let each rank have its part of tensors in the block, if ranks share sequences."""
+        """Replace tensors by this rank's shard of them in the block, if ranks share sequences."""
         return contextlib.nullcontext()
 
     # Gradients: when ranks exchange them, and their norm.
@@ -260,10 +263,10 @@ class Strategy:
     def micro_batch(
         self, *, synchronize: bool, is_last: bool
     ) -> contextlib.AbstractContextManager[Any]:
-        """Exchange gradients or not in a block with the forward and backward pass of a batch.
+        """Return the context of a micro-batch, in which ranks exchange gradients or keep them.
 
         Args:
-            synchronize: ranks exchange the gradients now.
+            synchronize: whether ranks exchange the gradients in this backward pass.
             is_last: the optimizer steps after this micro-batch.
         """
         if synchronize:
@@ -275,7 +278,7 @@ class Strategy:
         return sharding.unsynchronised(self.forward_model_of(model))
 
     clips_in_step: Any = False
-    """Whether gradients are clipped in the step, as no rank has all of them before."""
+    """Whether the step itself clips, because no rank has all gradients before it."""
 
     clip_grad_norm = staticmethod(clip_gradients)
     """`(parameters, max_norm, norm_type)`: scale gradients down over all ranks; return the norm
@@ -283,7 +286,7 @@ class Strategy:
     """
 
     def grad_norm(self, model: nn.Module) -> torch.Tensor:
-        """Return the norm of a model's gradients over all ranks, all of which have to call it."""
+        """Return the norm of a model's gradients over all ranks; collective."""
         return total_norm(
             parameter.grad for parameter in model.parameters() if parameter.grad is not None
         )
@@ -299,7 +302,7 @@ class Strategy:
                 local_part(parameter.grad).clamp_(-limit, limit)
 
     def last_grad_norm(self) -> torch.Tensor | float:
-        """Return the norm before clipping of the last step, where the step clips."""
+        """Return the norm before clipping in the last step, for strategies with `clips_in_step`."""
         raise NotImplementedError("Gradients are clipped before the step.")
 
     # Optimizer and step.
@@ -312,7 +315,7 @@ class Strategy:
             steps: optimizer steps of the whole training.
 
         Returns:
-            The optimizer, and the schedule if it is one of torch, for Lightning to know.
+            The optimizer, and the schedule if it is a schedule of torch, for Lightning.
         """
         trainer = self.require_trainer()
         trainer.create_optimizer_and_scheduler(num_training_steps=steps)
@@ -320,19 +323,19 @@ class Strategy:
         return trainer.optimizer, trainer.lr_scheduler
 
     def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
-        """Check that an optimizer can step what the strategy gives it.
+        """Check that an optimizer works with the parameters that the strategy gives it.
 
         Args:
             args: the training arguments.
-            given: the optimizer and its argument, for the error.
+            given: text about the optimizer and its argument, for the error.
             name: the name of the optimizer or its class.
 
         Raises:
-            ValueError: the strategy cannot give it what it demands, see `OptimizerDemands`.
+            ValueError: the strategy does not meet its demands, see `OptimizerDemands`.
         """
 
     def _check_made_optimizer(self, trainer: Trainer) -> None:
-        """Check the optimizer of the Trainer, whose class only `create_optimizer` tells."""
+        """Check the optimizer of the Trainer, whose class is known only once it is made."""
         argument = "optimizer_cls_and_kwargs"
         if trainer.optimizer_cls_and_kwargs is None:
             argument = "create_optimizer"
@@ -352,12 +355,12 @@ class Strategy:
         return tensor_parallel.step_context(sharded_model)
 
     step_was_skipped: Any = None
-    """Whether an engine has skipped its last step; None where the loss scaler knows."""
+    """Whether an engine has skipped its last step; None if the loss scaler has to be asked."""
 
     # Saving and loading.
 
     shards_checkpoints: Any = False
-    """Whether the arguments ask for checkpoints that have the part of each rank."""
+    """Whether the arguments request sharded checkpoints, in which each rank writes its part."""
 
     @property
     def saves_by_name(self) -> bool:
@@ -377,7 +380,7 @@ class Strategy:
         """Return whether each rank writes its part of the weights and of the optimizer's state.
 
         Args:
-            checkpoint: it is a checkpoint that is written, not a model.
+            checkpoint: whether a checkpoint is written, not a model.
         """
         if not checkpoint or not self.shards_checkpoints:
             return False
@@ -388,7 +391,7 @@ class Strategy:
 
         Args:
             model: all ranks have to call this with it.
-            keep: whether this rank wants them; otherwise it only helps, and gets an empty dict.
+            keep: whether this rank needs them; the others take part and get an empty dict.
 
         Returns:
             The weights by name; None for a model that each rank has whole.

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BY_MODEL = "named by the model"
-"""Stands for the layers where the model is not known yet."""
+"""Placeholder for the layers while the model is not known yet."""
 
 
 def check_processes(args: TrainingArguments) -> None:
-    """Check that there are as many processes as `parallelism_config` is made for.
+    """Check that the number of processes is that of `parallelism_config`.
 
     Raises:
         ValueError: there are not; says how to start them.
@@ -46,7 +46,7 @@ def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, An
 
     Args:
         settings: see `FSDPSettings.wrap`.
-        model: is asked for its layers, where the arguments do not name them.
+        model: the model, which names its layers if the arguments do not.
 
     Returns:
         `{"layers": [...]}` with class names, `{"min_num_params": n}`, or None for the model as one.
@@ -152,7 +152,7 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
 def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     """Return an error for each class of layers that the model does not have."""
     names = (option or {}).get("layers")
-    # Sharded modules have classes of other names.
+    # Sharding has replaced the classes of the modules.
     if names is None or is_sharded(model):
         return []
 
