@@ -104,9 +104,9 @@ class BatchCollector:
 
 
 class LossCollector:
-    """As `BatchCollector` over `loss.repeat(times)[:rows]` of each batch.
+    """Collect the losses of batches, each repeated for the samples of its batch.
 
-    Each number is kept once.
+    As a `BatchCollector` of `loss.repeat(times)[:rows]`, but each number is kept once.
 
     Args:
         concatenate: return one array; otherwise a list with an array for each batch.
@@ -193,8 +193,8 @@ def _is_on_host(value: object) -> bool:
 def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
     """Join structures of the same form: lists one after the other, tensors along dimension 0.
 
-    `accelerate.utils.gather_object` does that with lists. Of tuples it would chain the parts, and
-    of dicts return the keys alone: here each part is joined separately, and tensors stay tensors.
+    `accelerate.utils.gather_object` does that with lists, but chains the parts of tuples, and
+    returns only the keys of dicts. Here each part is joined separately, and tensors stay tensors.
 
     Args:
         parts: lists, tensors, arrays, or tuples and dicts of them; any other value is for all
@@ -232,7 +232,7 @@ def cut_objects(value: Any, count: int) -> Any:
 
 
 class ObjectCollector(BatchCollector):
-    """As `BatchCollector`, for values that need not be tensors.
+    """Collect results that need not be tensors.
 
     Args:
         concatenate: join the batches; otherwise `result` is the list of batches.

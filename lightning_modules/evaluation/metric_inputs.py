@@ -1,6 +1,6 @@
 """Turn the predictions and labels of a batch into the two arguments of a torchmetrics `update`.
 
-- The first tensor of the predictions counts: the logits.
+- The first tensor of the predictions is taken for the logits.
 - Classes are in the last dimension, or in the second one as for images. All other dimensions are
   flattened, and positions with the label -100 are left out.
 - Where predictions have the labels' shape they are values, class numbers, or one logit for each
@@ -52,12 +52,10 @@ class InputKind(NamedTuple):
 
 
 def input_kind(metric: torch.nn.Module) -> InputKind:
-    """Return the form of inputs that this metric takes.
-
-    That of a wrapper or a sum is that of the metrics in it.
+    """Return the form of inputs that a metric needs; for a wrapper or a sum, that of its parts.
 
     Raises:
-        ValueError: it takes no logits and labels.
+        ValueError: the metric does not accept logits and labels.
     """
     packages: set[str] = set()
     family = ""
@@ -82,7 +80,7 @@ def input_kind(metric: torch.nn.Module) -> InputKind:
 
 
 def metric_inputs(kind: InputKind, predictions: object, labels: object) -> tuple[Tensor, Tensor]:
-    """Return predictions and labels as the metrics of this kind expect them.
+    """Return predictions and labels in the form that metrics of this kind expect.
 
     They have no rows if no label counts.
 
@@ -144,7 +142,7 @@ def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def _probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
     """Return the probabilities of the classes in a dimension.
 
-    Binary metrics get that of the second class alone.
+    Binary metrics get only the probability of the second class.
     """
     if not kind.family or not logits.is_floating_point():
         return logits

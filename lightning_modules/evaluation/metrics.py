@@ -91,7 +91,9 @@ class BatchMetrics(nn.Module):
         self.shift = shift
         self.takes = _optional_parameters(prepare)
         self._kinds: list[list[InputKind]] = []
-        """Of each metric in `metrics`, or of each in a collection; empty with a `prepare`."""
+        """The kinds of inputs of each metric, or of each one in a collection; empty with a
+        `prepare`.
+        """
         if prepare is None:
             for metric in named.values():
                 self._kinds.append([input_kind(one) for one in _each(metric)])
@@ -216,7 +218,7 @@ class BatchMetrics(nn.Module):
 
 
 def as_batch_metrics(value: object) -> BatchMetrics:
-    """Metrics as `BatchMetrics`, which are left as they are."""
+    """Convert metrics to `BatchMetrics`."""
     if isinstance(value, BatchMetrics):
         return value
     return BatchMetrics(value)
@@ -231,8 +233,8 @@ def _as_arguments(prepared: object) -> Arguments:
 
 
 def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Arguments:
-    """Return the arguments, or where no label counts those of a made-up sample, to show what
-    samples look like.
+    """Return the arguments of `update`; if no label counts, those of a made-up sample, which shows
+    metrics the shape of samples.
     """
     if labels.numel():
         return Arguments((predictions, labels), {})
@@ -242,9 +244,7 @@ def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Argu
 
 
 def _show_shapes(metric: object, given: list[Arguments]) -> None:
-    """Put tensors of no rows into states that are lists, so that all processes have the same to
-    synchronise.
-    """
+    """Put empty tensors into states that are lists, so that all ranks have the same states."""
     for one, arguments in zip(_each(metric), given, strict=True):
         if one.update_called:
             continue
@@ -268,8 +268,9 @@ def _each(metric: object) -> list[Any]:
 
 @contextlib.contextmanager
 def _synchronised_over(metric: object, process_group: Any) -> Iterator[None]:
-    """Let metrics add up these processes, unless they name others; not longer, as groups cannot
-    be copied.
+    """Let metrics synchronise over these processes in the block, unless they name others.
+
+    The group is removed afterwards, because metrics with a group cannot be copied.
     """
     unset = [one for one in _each(metric) if one.process_group is None]
     for one in unset:
@@ -320,8 +321,7 @@ def _optional_parameters(prepare: Callable[..., Any] | None) -> list[str]:
 
 
 class StageMetrics:
-    """The metrics of training, validation and test: for each stage, and each loader in it, a set of
-    its own.
+    """The metrics of training, validation and test: a separate copy for each stage and loader.
 
     Args:
         metrics: copied for each stage and loader; None for no metrics.
@@ -333,9 +333,7 @@ class StageMetrics:
         self._stages_with_batches: set[str] = set()
 
     def begin(self, stage: str, loaders: int, device: torch.device) -> None:
-        """Empty metrics for all loaders of a stage: every process has them, as they are
-        synchronised.
-        """
+        """Reset the metrics of all loaders of a stage, on every rank, to be synchronised later."""
         self._stages_with_batches.discard(stage)
         if self.metrics is not None:
             sets = self._sets.setdefault(stage, [])
@@ -354,9 +352,7 @@ class StageMetrics:
         counts: bool = True,
         **further: Any,
     ) -> None:
-        """Count a batch, see `BatchMetrics.update`; or only show it, where none of its samples
-        counts.
-        """
+        """Count a batch, see `BatchMetrics.update`; if no sample counts, only show its shape."""
         if self.metrics is None:
             return
         self._stages_with_batches.add(stage)
@@ -365,11 +361,11 @@ class StageMetrics:
         update(predictions, labels, **further)
 
     def take(self, stage: str, process_group: Any = None) -> list[dict[str, Any]]:
-        """Return the values by name, for each loader, see `BatchMetrics.compute`; the metrics
-        are empty then.
+        """Return the values of each loader by name, see `BatchMetrics.compute`, and reset the
+        metrics.
 
-        There are none without a batch, as in the rest of an epoch whose last batch was trained
-        before the training resumed.
+        There are no values without a batch: when a training resumes after the last batch of an
+        epoch, for instance.
         """
         if stage not in self._stages_with_batches:
             return []
@@ -388,8 +384,8 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: st
     Args:
         stage: train, val or test.
         name: the name of the value.
-        loaders: what the trainer has for this stage.
-        index: which of them.
+        loaders: the loaders of the trainer for this stage.
+        index: the index of the loader.
         separator: after the stage; "/" gives `val/loss` and `val/<loader>_loss`.
     """
     if isinstance(loaders, Mapping):
@@ -403,11 +399,11 @@ def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: st
 
 
 def as_numbers(name: str, value: object) -> dict[str, Any]:
-    """Return what a logger can be given of a value.
+    """Convert a value of a metric to numbers for a logger.
 
     Args:
         name: the name of the value.
-        value: what a metric computed.
+        value: the value that a metric computed.
 
     Returns:
         A number under its name; the entries of a vector, such as values of classes, as `<name>_0`,
@@ -447,8 +443,8 @@ class FunctionMetric(torchmetrics.Metric):
         self.add_state("target", [], dist_reduce_fx=join_objects)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionMetric:
-        """Make an empty one with the same function: a copy of a method would copy its object,
-        too.
+        """Make an empty metric with the same function, because copying a method would also copy
+        its object.
         """
         return FunctionMetric(self.function, self.name)
 
@@ -465,7 +461,7 @@ class FunctionMetric(torchmetrics.Metric):
         super().sync(*args, **kwargs)
 
     def compute(self) -> Any:
-        """Return what the function returns; NaN, without calling it, if no sample was seen."""
+        """Call the function and return its result; NaN if no sample was seen."""
         preds = _joined(self.preds)
         if len(preds) == 0:
             return float("nan")
@@ -554,5 +550,5 @@ class TokenPerplexity(TokenLoss):
     """
 
     def compute(self) -> Tensor:
-        """Return how many equally likely tokens the model is as unsure as; NaN without labels."""
+        """Return the perplexity of the labels; NaN if there are none."""
         return super().compute().exp()

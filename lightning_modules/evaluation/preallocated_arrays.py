@@ -17,12 +17,12 @@ BATCHWISE_ADVICE = "Set `eval_do_concat_batches=False` to get them batch by batc
 
 
 class PreallocatedArray:
-    """As `nested_concat` over arrays, but in one piece of memory that is never held twice.
+    """Concatenate arrays batch by batch in a single piece of memory, which is never copied.
 
-    Rows lie one after the other, as long as the longest batch so far. If a longer one is added, the
-    rows before it stay as they are, and are spread out at the end, the last ones first. So each
-    value is written twice at most, and memory is not larger than the result, except for the reserve
-    (`GROWTH`) while it grows.
+    As `nested_concat` of transformers. Rows are stored one after the other, with the length of the
+    longest batch so far. If a longer batch is added, earlier rows keep their length until `result`
+    moves them apart, the last ones first. So each value is written twice at most, and memory is not
+    larger than the result, except for the reserve (`GROWTH`) while it grows.
 
     Args:
         rows: number of rows expected; None if unknown. More and fewer are accepted.
@@ -38,7 +38,7 @@ class PreallocatedArray:
         self._flat: np.ndarray | None = None
         """The memory, as an array of one dimension."""
         self._shape: tuple[int, ...] = ()
-        """Shape of one row; its first dimension is that of the longest one."""
+        """Shape of the longest row so far."""
         self._rows = 0
         """Rows written so far."""
         self._used = 0
@@ -87,7 +87,7 @@ class PreallocatedArray:
         if len(self._pieces) > 1:
             self._spread_out(flat)
 
-        # Give the reserve back.
+        # Release the reserve.
         flat = _resized(flat, math.prod(shape))
         self._begin()
         return flat.reshape(shape)
@@ -115,12 +115,15 @@ class PreallocatedArray:
         return self._flat
 
     def _spread_out(self, flat: np.ndarray) -> None:
-        """Bring all rows to the length of the longest one, in place: from the last to the first."""
+        """Extend all rows to the length of the longest one, in place, from the last to the first.
+
+        In that order no row overwrites another one that has not been moved yet.
+        """
         values_in_row = math.prod(self._shape)
         bytes_in_row = values_in_row * flat.itemsize
         rows_at_a_time = max(1, CHUNK // max(1, bytes_in_row))
 
-        # The last piece first, as its rows move the farthest, and from its last rows on.
+        # Start with the last piece, whose rows move the farthest, and with its last rows.
         end = self._rows
         for piece in reversed(self._pieces):
             values_before = math.prod(piece.shape)
@@ -129,7 +132,7 @@ class PreallocatedArray:
                 start = piece.start + (first - piece.row) * values_before
                 stop = piece.start + (last - piece.row) * values_before
 
-                # These may overlap. numpy notices that, and copies the few rows first.
+                # Source and target may overlap. numpy detects that, and copies these few rows.
                 source = flat[start:stop].reshape(last - first, *piece.shape)
                 target = flat[first * values_in_row : last * values_in_row]
                 self._write(target.reshape(last - first, *self._shape), source)
@@ -141,7 +144,8 @@ class PreallocatedArray:
             rows[...] = batch
             return
 
-        # By its safe rules numpy would refuse to pad bools and unsigned integers with -100.
+        # Under its safe casting rules numpy would refuse to pad bools and unsigned integers with
+        # -100.
         width = batch.shape[1]
         rows[:, :width] = batch
         np.copyto(rows[:, width:], self.padding, casting="unsafe")
@@ -162,7 +166,7 @@ class _Piece(NamedTuple):
 
 
 class PreallocatedTree:
-    """As `nested_concat` over nested lists, tuples (named ones too) and mappings of arrays.
+    """Concatenate nested lists, tuples, named tuples and mappings of arrays, batch by batch.
 
     Args:
         first: the first batch, whose structure the others must have; it is written too.

@@ -17,8 +17,8 @@ from torch.optim import Optimizer
 try:
     from torch._compile import _disable_dynamo
 except ImportError:
-    # This torch has another name for it: the compiler is loaded at once, and nothing here has an
-    # effect.
+    # A torch with other names: use its own function, which loads the compiler at once, so that this
+    # module has no effect.
     from torch._dynamo import disable as _disable_dynamo
 
 DYNAMO = "torch._dynamo"
@@ -26,7 +26,9 @@ _METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
 def disable_dynamo(function: Any = None, recursive: bool = True, **_: Any) -> Any:
-    """As `torch.compiler.disable`, but without loading the compiler."""
+    """Exclude a function from compilation, as `torch.compiler.disable`, without loading the
+    compiler.
+    """
     if function is None:
         return functools.partial(disable_dynamo, recursive=recursive)
     disabled: Any = _disable_dynamo(function, recursive)
@@ -49,7 +51,7 @@ def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
     before a schedule is made, which wraps the step.
     """
     if "step" in getattr(optimizer, "__dict__", {}):
-        # Done before, or replaced by another library.
+        # This was done before, or another library has replaced the step.
         return
     class_step = getattr(type(optimizer), "step", None)
     guarded: Any = getattr(class_step, "__wrapped__", None)
@@ -75,7 +77,7 @@ def _call_plainly(disabled: Any) -> None:
         if DYNAMO not in sys.modules:
             return function(*args, **kwargs)
         if vars(function).get("__dynamo_disable") is plainly:
-            # From here on torch decides.
+            # The compiler has been loaded: use torch's own wrapper from now on.
             del function.__dynamo_disable
         return disabled(*args, **kwargs)
 

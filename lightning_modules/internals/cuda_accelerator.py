@@ -1,4 +1,4 @@
-"""Lightning on GPUs of NVIDIA, however a script sets the precision of products in float32."""
+"""CUDA accelerator for scripts that set the float32 matmul precision by torch's newer names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 
 
 class TolerantCudaAccelerator(CUDAAccelerator):
-    """As Lightning's `CUDAAccelerator`, but without its advice on TF32.
+    """Lightning's `CUDAAccelerator` without its advice on TF32.
 
     For that advice Lightning calls `torch.get_float32_matmul_precision()`, which raises where a
     script has set `torch.backends.cuda.matmul.fp32_precision`, as torch recommends since 2.9.

@@ -1,4 +1,4 @@
-"""Lightning's strategy of several processes, without its wrapper around the LightningModule."""
+"""DDP strategy that wraps the user's model instead of the LightningModule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .lightning_import import DDPStrategy
 
 
 class ModelDDPStrategy(DDPStrategy):
-    """As Lightning's `DDPStrategy`, but wraps the model inside of the LightningModule.
+    """Lightning's `DDPStrategy`, but with the wrapper around the model in the LightningModule.
 
     Lightning runs the whole `training_step` inside of the forward pass of
     `DistributedDataParallel`. A backward pass in there is not synchronized unless it is
@@ -21,7 +21,7 @@ class ModelDDPStrategy(DDPStrategy):
     Args:
         wrap: called with the device when a training begins and the module is on it; wraps the
             model.
-        options: as those of Lightning's `DDPStrategy`.
+        options: options of Lightning's `DDPStrategy`.
     """
 
     def __init__(self, wrap: Callable[[torch.device], object], **options: Any) -> None:
@@ -29,5 +29,5 @@ class ModelDDPStrategy(DDPStrategy):
         self._wrap = wrap
 
     def configure_ddp(self) -> None:
-        """Wrap the model; the LightningModule stays as it is, and its steps are called directly."""
+        """Wrap the model, not the LightningModule, whose steps are called directly."""
         self._wrap(self.root_device)

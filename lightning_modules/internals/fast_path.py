@@ -52,11 +52,11 @@ def evaluation_loop(trainer: Trainer, function: TrainerFn) -> EvaluationLoop:
 def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """Run the batches of an epoch, for a module with manual optimization.
 
-    It counts what Lightning's loop counts, and calls the hooks that it calls, of callbacks too.
-    Work that such a module does itself is left out: batches are not moved, and validations and
-    schedules do not run between two of them. A module ends the epoch before a batch by returning -1
-    from `on_train_batch_start`, or by ending its data. Lightning calls this in a block of the
-    `HookGuard`.
+    It updates the same counters as Lightning's loop, and calls the same hooks of module and
+    callbacks. Work that such a module does itself is left out: batches are not moved, and neither
+    validations nor schedules run between two of them. A module ends the epoch before a batch by
+    returning -1 from `on_train_batch_start`, or by ending its data. Lightning calls this in a block
+    of the `HookGuard`.
     """
     module = trainer.lightning_module
     loop = trainer.fit_loop.epoch_loop
@@ -70,8 +70,8 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     loop.manual_optimization.on_run_start()
     loop.on_iteration_done()
     while not (has_callbacks and trainer.should_stop and loop.done):
-        # Except where a callback stops the training the loader ends the epoch: its end draws random
-        # numbers.
+        # Let the loader end the epoch, unless a callback stops the training: reading its end draws
+        # random numbers.
         try:
             batch, _, _ = next(data_fetcher)
         except StopIteration:
@@ -103,7 +103,7 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
             results.on_batch_end()
         progress.increment_completed()
 
-        # What callbacks have logged.
+        # Pass on values that callbacks have logged.
         if has_callbacks:
             results.update_train_step_metrics()
         loop._batches_that_stepped += 1
@@ -118,13 +118,13 @@ def call_callback_hooks(trainer: Trainer, hook: str, *arguments: Any) -> None:
     Args:
         trainer: a trainer that runs.
         hook: name of the hook.
-        arguments: what it takes after trainer and module.
+        arguments: the arguments of the hook after trainer and module.
     """
     call._call_callback_hooks(trainer, hook, *arguments)
 
 
 def has_plain_steps(trainer: Trainer) -> bool:
-    """Return whether backward pass and step are torch's: our precision, and no sharding."""
+    """Return whether backward pass and step are plain torch: no sharding, no other precision."""
     is_plain_strategy = type(trainer.strategy) in (ModelDDPStrategy, SingleDeviceStrategy)
     is_plain_precision = type(trainer.precision_plugin) in (Precision, ForwardPrecision)
     return is_plain_strategy and is_plain_precision
@@ -145,7 +145,7 @@ class PlainOptimizer:
     """Step torch's optimizer as a `LightningOptimizer` does.
 
     It is for strategies and precisions that add nothing to the step. The optimizer gets no closure,
-    with which some optimizers step otherwise.
+    because some optimizers take another step with one.
 
     Args:
         trainer: a trainer that trains.
@@ -190,7 +190,8 @@ class FastModule(LightningModule):
         return batch
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Some names are set in each step, and `nn.Module` looks for parameters in each value.
+        # Lightning sets some attributes in each step, and `nn.Module` checks each value for
+        # parameters, which is slow.
         if name == "model":
             super().__setattr__(name, value)
         else:
@@ -235,11 +236,12 @@ class EvaluationLoop(_EvaluationLoop):
 
 
 class ForwardPrecision(ForwardCasting, MixedPrecision):
-    """As Lightning's `MixedPrecision`, but `precision.casting` casts forward passes, not steps.
+    """Mixed precision in the model's forward passes only, by `precision.casting`.
 
-    So a loss that is computed outside of the model is computed in float32, and a weight that the
-    model uses twice is cast once, as `accelerate` has it; the numbers depend on both. "16-mixed" is
-    float16 on the CPU too, where `lightning.Trainer(precision="16-mixed")` takes bfloat16.
+    As in `accelerate`, and unlike in Lightning's `MixedPrecision`, a loss that is computed outside
+    of the model is computed in float32, and a weight that the model uses twice is cast once; the
+    numbers depend on both. "16-mixed" is float16 on the CPU too, where
+    `lightning.Trainer(precision="16-mixed")` uses bfloat16.
 
     Args:
         precision: `16-mixed` or `bf16-mixed`.

@@ -28,7 +28,7 @@ require_lightning()
 
 
 class _Deferred(type):
-    """A class or function that is looked up in its library when something is asked of it."""
+    """A class or function that is imported from its library when it is first used."""
 
     def _real(cls) -> Any:
         return getattr(importlib.import_module(cls.__module__), cls.__name__)
@@ -48,9 +48,9 @@ class _Deferred(type):
 def deferring(module: str, *submodules: str, **members: Any) -> Iterator[None]:
     """Replace a module by a stand-in for the block, if its library is installed.
 
-    Names imported from it in the block are resolved when used. Its submodules are hidden: those of
-    `transformers` import others as soon as anything is asked of them, as torchvision does of all
-    loaded modules.
+    Names imported from it in the block are resolved when used. Its submodules are hidden, because
+    submodules of `transformers` import others as soon as an attribute is read, and torchvision
+    reads attributes of all loaded modules.
 
     Args:
         module: its full name.
@@ -97,8 +97,8 @@ def _deferred(module: str, name: str) -> _Deferred:
 
 @contextlib.contextmanager
 def importable_again() -> Iterator[None]:
-    """Let modules be imported again where an exception, such as that of a signal handler, ends
-    their import.
+    """Let modules be imported again if an exception, such as one of a signal handler, ends their
+    import.
 
     Python removes a package whose import fails, but keeps those of its submodules that are
     complete, and does not set them as attributes of the package when that is imported again.
@@ -107,7 +107,7 @@ def importable_again() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # Sorted, a package comes before its submodules.
+        # Sorted, so that a package comes before its submodules.
         for name in sorted(sys.modules.keys() - loaded_before):
             package = name.rpartition(".")[0]
             if package and package not in sys.modules:
@@ -168,7 +168,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torchmetrics import classification
 
 if not is_installed("torch_xla"):
-    # Lightning takes a folder of that name for the library, and remembers its first answer.
+    # Lightning takes a local folder of that name for the library, and caches the result.
     modules: dict[str, Any] = sys.modules
     folder = modules.get("torch_xla")
     modules["torch_xla"] = None

@@ -15,7 +15,7 @@ from .fast_path import evaluation_loop, no_op
 from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, registry
 
 LOGGED_STEPS = "_batches_that_stepped"
-"""Under this name a checkpoint of Lightning holds the last step of its loggers."""
+"""The key of the last step of the loggers in checkpoints of Lightning."""
 
 
 _ANNOUNCING = ("lightning.pytorch", "lightning.fabric")
@@ -94,7 +94,7 @@ def use_distributed_samplers(trainer: Trainer, active: bool) -> None:
     """Switch Lightning's own distributed samplers on or off.
 
     Args:
-        trainer: its data has not been asked for yet.
+        trainer: a trainer that has not requested its data yet.
         active: as `Trainer(use_distributed_sampler=)`.
     """
     trainer._accelerator_connector.use_distributed_sampler = active
@@ -116,8 +116,8 @@ def combined(loader: Any, *, training: bool) -> CombinedLoader:
 def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
     """Run Lightning's evaluation loop over `loader` in the middle of `fit`.
 
-    The fit loop is as before afterwards. Lightning callbacks see the validation hooks; the module's
-    `validation_step` gets the batches.
+    Afterwards the fit loop has its former state. Lightning callbacks get the validation hooks, and
+    the module's `validation_step` gets the batches.
     """
     epoch_loop = trainer.fit_loop.epoch_loop
     connector = trainer._logger_connector
@@ -145,7 +145,7 @@ def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
 
 
 def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options: Any) -> None:
-    """Log values as those of one loader when an evaluation ends.
+    """Log values for a single loader when an evaluation ends.
 
     Lightning would add them to the results of all loaders.
 
@@ -196,7 +196,7 @@ def interruptible() -> Iterator[None]:
 def quiet(active: bool = True) -> Iterator[None]:
     """Silence Lightning's own messages (devices found, limits reached).
 
-    Those of its callbacks are logged as before.
+    Messages of its callbacks are logged as before.
 
     Args:
         active: False changes nothing.
@@ -244,7 +244,7 @@ def optimizers_in_place(strategy: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        # The method of the class again.
+        # Restore the method of the class.
         del strategy.teardown
 
 
@@ -262,9 +262,9 @@ def release(trainer: Trainer) -> None:
 
 
 def start_no_processes(strategy: Any) -> Any:
-    """Leave the launcher of a `DDPStrategy` out.
+    """Make a `DDPStrategy` start no processes.
 
-    It would refuse notebooks, and the processes run already.
+    Its launcher would refuse to run in notebooks, and the processes are running already.
 
     Args:
         strategy: not attached to a Trainer yet.

@@ -9,7 +9,7 @@ from ..common.versions import installed, is_older
 
 LOWEST: Final = "2.6.6"
 BELOW: Final = "2.7.0"
-"""Between the two, Lightning's private names are those in docs/develop/lightning.md."""
+"""From one to below the other, Lightning has the private names in docs/develop/lightning.md."""
 
 
 @functools.cache

@@ -1,6 +1,4 @@
-"""Where a training stands, in terms of Lightning's loops: read from them, and written as a
-checkpoint holds it.
-"""
+"""The position of a training in Lightning's loops: read from checkpoints, and set when resuming."""
 
 from __future__ import annotations
 
@@ -12,42 +10,39 @@ from .lightning_import import CombinedLoader, Trainer
 from .lightning_internals import LOGGED_STEPS, combined
 
 PROCESS_STATES = "lightrainer_processes"
-"""Under this name a checkpoint holds, by rank, what `pack` makes of {"rng": generators, "data":
-position or None}.
+"""Key of a checkpoint for the state of each rank: packed {"rng": generators, "data": position or
+None}.
 """
 
 POSITIONS = "lightrainer_positions"
-"""Under this name it holds, by rank, what `pack` makes of the position in the loaders and in a
-step.
-"""
+"""Key of a checkpoint for the packed position of each rank in its loaders and in a step."""
 
 METRICS = "lightrainer_metrics"
-"""Under this name it holds, by rank, the metrics logged last: a schedule may follow them before
-the next ones are.
+"""Key of a checkpoint for the last logged metrics of each rank, which a plateau schedule may need
+before the next ones are logged.
 """
 
 IN_WINDOWS = "lightrainer_windows"
-"""Under this name it holds whether its loops count windows of micro-batches, as those of the
-facade do.
+"""Key of a checkpoint that is True if its loops count windows of micro-batches, as in the facade.
 """
 
 _VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
-"""Under this name Lightning's fit loop holds the counters of the validation inside it."""
+"""Lightning's key, in the state of the fit loop, for the counters of the validation inside it."""
 
 
 class LoopPosition(NamedTuple):
-    """Where a training stands, whatever hook its checkpoint was written at.
+    """The position of a training, whatever hook its checkpoint was written in.
 
     A batch counts as soon as its step is taken, an epoch as soon as its end is reached.
 
     Attributes:
-        epoch: epochs that are complete.
-        done: batches of the next one that are.
-        at_end: they are all batches of it, and only its end is missing.
-        unfinished: what Lightning does after a batch is still to be done, such as a validation.
-        validated: but the validation is done.
-        owes_schedules: the schedules that follow a metric are still to be stepped for the last
-            complete epoch.
+        epoch: number of complete epochs.
+        done: number of batches that are done in the current epoch.
+        at_end: all batches of the epoch are done, and only its end is missing.
+        unfinished: Lightning's work after the last batch is missing, such as a validation.
+        validated: `unfinished`, but the validation is done.
+        owes_schedules: schedules that follow a metric have not been stepped for the last complete
+            epoch.
     """
 
     epoch: int
@@ -59,15 +54,14 @@ class LoopPosition(NamedTuple):
 
 
 def loop_position_of(fit_loop: Mapping[str, Any]) -> LoopPosition:
-    """Read the position from the counters that a checkpoint holds of the fit loop."""
+    """Read the position from the counters of the fit loop in a checkpoint."""
     epochs = fit_loop["epoch_progress"]["current"]
     epoch = epochs["processed"]
     is_last = fit_loop["epoch_loop.batch_progress"]["is_last_batch"]
     batches = fit_loop["epoch_loop.batch_progress"]["current"]
     done = batches["processed"]
 
-    # Between two epochs the counters of the batches are those of the last one, until the next one
-    # begins.
+    # Between two epochs the batch counters still belong to the last epoch.
     if epochs["started"] <= epoch:
         was_cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
         if was_cut_short:
@@ -75,7 +69,7 @@ def loop_position_of(fit_loop: Mapping[str, Any]) -> LoopPosition:
         owes_schedules = is_last and epochs["completed"] < epoch
         return LoopPosition(epoch, 0, owes_schedules=owes_schedules)
 
-    # A batch that was being worked on is trained again.
+    # A batch that was in progress is trained again.
     if done == 0 or batches["ready"] > done:
         return LoopPosition(epoch, done)
 
@@ -84,9 +78,7 @@ def loop_position_of(fit_loop: Mapping[str, Any]) -> LoopPosition:
 
 
 def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
-    """Return whether some batches of a validation are done, by the counters of a checkpoint, and
-    others are not.
-    """
+    """Return whether the counters of a checkpoint are from the middle of a validation."""
     loop_position = loop_position_of(fit_loop)
     validation = fit_loop.get(_VALIDATION_PROGRESS)
     if validation is None or not loop_position.unfinished or loop_position.validated:
@@ -111,11 +103,11 @@ def current_loop_position(trainer: Trainer) -> LoopPosition:
 def settle_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
     """Rewrite the counters so that Lightning uses them unchanged.
 
-    It guesses from how they differ at which hook they were written, and leaves out validations,
-    ends of epochs, or whole epochs. `resume_inside_epoch` sees to what is left to do.
+    From differences between counters, Lightning guesses in which hook they were written, and then
+    skips validations, ends of epochs, or whole epochs. `resume_inside_epoch` does the missing work.
 
     Args:
-        fit_loop: what a checkpoint holds of the fit loop.
+        fit_loop: the state of the fit loop in a checkpoint.
         loop_position: `loop_position_of` it.
     """
     is_inside_epoch = loop_position.done > 0
@@ -123,7 +115,7 @@ def settle_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> No
         _counted(loop_position.epoch + is_inside_epoch, loop_position.epoch)
     )
 
-    # No batch is being worked on.
+    # No batch is in progress.
     batches = fit_loop["epoch_loop.batch_progress"]["total"]["processed"]
     fit_loop["epoch_loop.batch_progress"] = {
         "total": _counted(batches, batches),
@@ -143,12 +135,12 @@ def settle_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> No
 
 
 def pop_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
-    """Take the states of train loaders out of a checkpoint, and return them.
+    """Remove the states of train loaders from a checkpoint, and return them.
 
-    Lightning is about to write it, and those of an `EpochLoader` may hold arrays, while it reads
-    only tensors. Or it has read it, and would load them where it does not fit: at the end of an
-    epoch, and not at all where a schedule has asked for the length of the training, for which the
-    loaders were made before.
+    Before a checkpoint is written: states of an `EpochLoader` may hold arrays, and Lightning reads
+    only tensors. After it is read: Lightning would load them at the wrong time, at the end of an
+    epoch, or not at all if the loaders were made earlier because a schedule asked for the length
+    of the training.
     """
     return checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", [])
 
@@ -173,10 +165,10 @@ def loaders_given_to_fit(trainer: Trainer) -> list[Any]:
 
 
 def loaders_used_up(trainer: Trainer) -> list[bool]:
-    """Return for each train loader whether Lightning has begun it again in this epoch, as others
-    have more batches.
+    """Return for each train loader whether Lightning has restarted it in this epoch, because other
+    loaders have more batches.
 
-    Empty where it begins none again.
+    The list is empty if Lightning restarts none.
     """
     return list(_marks_of_used_up(trainer))
 
@@ -189,9 +181,7 @@ def set_loaders_used_up(trainer: Trainer, used_up: list[bool]) -> None:
 
 
 def _marks_of_used_up(trainer: Trainer) -> list[bool]:
-    """Return the list in which the iterator of Lightning's loaders marks those that are used up;
-    empty without one.
-    """
+    """Return the list in which Lightning's iterator marks loaders that are used up, or []."""
     for part in vars(trainer.fit_loop._combined_loader).values():
         if hasattr(part, "_consumed"):
             return part._consumed
@@ -199,9 +189,7 @@ def _marks_of_used_up(trainer: Trainer) -> list[bool]:
 
 
 def set_batches_done(trainer: Trainer, done: int) -> None:
-    """Set how many batches of the current epoch are done, where those that follow are of another
-    size.
-    """
+    """Set how many batches of the current epoch are done, if the next ones have another size."""
     current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     current.ready = done
     current.started = done
@@ -222,10 +210,10 @@ def step_plateau_schedules(trainer: Trainer) -> None:
 
 
 def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tuple[int, int]:
-    """Return epochs and batches as above, of a training known from `trainer_state.json` only.
+    """Return complete epochs, and batches of the current one, from `trainer_state.json` alone.
 
-    An epoch of `n` batches has `ceil(n / accumulation)` steps, so the steps of an epoch follow from
-    how many there were in how many epochs. Those of a stream are a share of `max_steps`.
+    An epoch of `n` batches has `ceil(n / accumulation)` steps, so the steps per epoch follow from
+    the steps and epochs so far. The epochs of a stream are a share of `max_steps`.
 
     Args:
         state: the contents of `trainer_state.json`.
@@ -253,10 +241,10 @@ def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tupl
 
 
 def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, Any]:
-    """As the entry `loops` of a checkpoint of Lightning, for automatic and for manual optimization.
+    """Return the entry `loops` of a Lightning checkpoint, for automatic and manual optimization.
 
-    In the middle of an epoch it is what a callback saves at the end of a batch, at its start what
-    is left of a run that ended with its last epoch.
+    In the middle of an epoch it equals the entry that a callback saves at the end of a batch; at
+    the start of an epoch, the entry of a run that ended with the epoch before.
 
     Args:
         epoch: epochs that are complete.
@@ -294,16 +282,14 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
 
 
 def _counted(begun: int, processed: int, completed: int | None = None) -> dict[str, int]:
-    """Return counters; all that is processed is completed too unless `completed` tells
-    otherwise.
-    """
+    """Return the counters of a loop; by default everything processed is completed, too."""
     if completed is None:
         completed = processed
     return {"ready": begun, "started": begun, "processed": processed, "completed": completed}
 
 
 def _has_ended(batches: Mapping[str, Any] | None) -> bool:
-    """Return whether a loop is through with its last batch, by its counters; False without any."""
+    """Return whether the counters of a loop say that its last batch is done; False without any."""
     if batches is None or not batches["is_last_batch"]:
         return False
     counts = batches["current"]
@@ -325,8 +311,8 @@ def restart_loaders(trainer: Trainer) -> None:
 
 
 def count_read_ahead(trainer: Trainer) -> int:
-    """Return how many batches Lightning has read and not used: 1 of loaders without a length,
-    except at the end.
+    """Return how many batches Lightning has read ahead: 1 for loaders without a length, except at
+    their end.
     """
     return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
@@ -342,7 +328,7 @@ def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
     loop: Any = trainer.fit_loop.epoch_loop
     usual = loop.advance
 
-    # Each of these takes the place of `advance` for one turn of the loop, and then removes itself.
+    # Each of these functions replaces `advance` for one turn of the loop, and then removes itself.
     def finish_batch(fetcher: Any) -> None:
         loop.restarting = False
         del loop.advance
@@ -354,7 +340,7 @@ def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
         del loop.advance
         usual(fetcher)
 
-    # Else no plateau schedule is stepped at the end of the epoch.
+    # Otherwise Lightning would not step plateau schedules at the end of the epoch.
     trainer.fit_loop._restarting = False
     loop._skip_next_val = loop_position.validated
     loop.val_loop._has_run = False
@@ -362,8 +348,6 @@ def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
 
 
 def begin_epoch(trainer: Trainer) -> None:
-    """Start the loops at an epoch, where Lightning would resume inside one, as it does with
-    `max_steps`.
-    """
+    """Start the loops at an epoch; with `max_steps` Lightning would resume inside of one."""
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False

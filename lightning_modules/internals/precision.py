@@ -22,9 +22,9 @@ _BEFORE = "_forward_before_cast"
 
 
 class LossScaler(torch.amp.GradScaler):
-    """As `torch.amp.GradScaler`, with the same state, but gradients are unscaled only once.
+    """`torch.amp.GradScaler` that unscales gradients once in a step, and records skipped steps.
 
-    It also records skipped steps.
+    Its state is the same.
 
     Attributes:
         gradients_are_sharded: ranks hold parts of the gradients, so that an infinite value on one
@@ -51,7 +51,7 @@ class LossScaler(torch.amp.GradScaler):
             return
         super().unscale_(optimizer)
 
-        # Once for all optimizers.
+        # The flag of the first optimizer serves all of them.
         if not self._unscaled:
             scale: Any = self._scale
             for parameter in self.extra_parameters:
@@ -84,13 +84,13 @@ class LossScaler(torch.amp.GradScaler):
                 part.mul_(inv_scale.to(part.device))
         dist.all_reduce(is_infinite, op=dist.ReduceOp.MAX)
 
-        # torch asks for it on each device.
+        # torch expects the flag on each device.
         devices = {found_inf.device}
         devices.update(gradient.device for gradient in gradients)
         return {device: is_infinite.to(device) for device in devices}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Unscale gradients unless that is done, and step if all are finite."""
+        """Unscale the gradients if needed, and take a step if all of them are finite."""
         stepped: list[bool] = []
         handle = optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
         try:
@@ -144,8 +144,8 @@ def casting(
 ) -> Iterator[None]:
     """Run the forward passes of a model in `context`, and convert their outputs to float32.
 
-    Copies and pickles of the model that are made meanwhile work: `forward` is a method of the
-    instance.
+    Copies and pickles of the model that are made within the block work, because `forward` is a
+    method of the instance.
 
     Args:
         model: the model; hooks on it see what a caller sees.
@@ -162,14 +162,14 @@ def casting(
 def start_casting(
     model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> None:
-    """As `casting`, until `stop_casting`; a model that is cast so already stays as it is."""
+    """Cast the forward passes of a model until `stop_casting`, unless they are cast already."""
     if _BEFORE not in vars(model):
         vars(model)[_BEFORE] = vars(model).get("forward")
         model.forward = MethodType(_cast(model, context), model)
 
 
 def stop_casting(model: nn.Module) -> None:
-    """Undo `start_casting`; other models stay as they are."""
+    """Undo `start_casting`; other models are not changed."""
     if _BEFORE in vars(model):
         _restore(model, vars(model).pop(_BEFORE))
 
@@ -185,7 +185,7 @@ def _restore(model: nn.Module, forward: Callable[..., Any] | None) -> None:
 def _cast(
     model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> Callable[..., Any]:
-    """Return a `forward` that runs the model's in a context, and converts outputs to float32."""
+    """Return a `forward` that runs the original one in a context, and returns float32 outputs."""
     present: Any = model.forward
     if getattr(present, "__self__", None) is model:
         forward = present.__func__

@@ -60,7 +60,7 @@ def requires_all_parts(model: nn.Module, batch: object) -> bool:
 
     None of the parts is a label then.
     """
-    # The `forward` of an adapter takes anything; that of the model below it has the parameters.
+    # The `forward` of an adapter accepts anything; the model inside of it has the parameters.
     signature = inspect.signature(base_of_adapter(model).forward)
     required = 0
     for parameter in signature.parameters.values():

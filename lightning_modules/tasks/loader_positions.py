@@ -40,8 +40,8 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
 def position_state(trainer: Trainer) -> Any:
     """Return the position in the loaders and in an incomplete step, in plain values and tensors.
 
-    After a loader has begun again, its state does not cover the batches before. `began_again` tells
-    whether one of those may be unused.
+    After a loader has started again within an epoch, its state does not cover the batches before.
+    `began_again` records whether one of those may be unused.
     """
     loop_position = current_loop_position(trainer)
     batches_in_progress = _batches_in_progress(trainer)
@@ -51,7 +51,7 @@ def position_state(trainer: Trainer) -> Any:
         loaders = train_loaders(trainer)
         used_up = loaders_used_up(trainer) or [False] * len(loaders)
 
-        # The state of a loader is that before the batches which no step was taken on.
+        # Save the state of each loader before the batches on which no step was taken.
         unused_of_loaders: list[int] = []
         states: list[Any] = []
         for loader, is_used_up in zip(loaders, used_up, strict=True):
@@ -81,8 +81,8 @@ def position_state(trainer: Trainer) -> Any:
 def facade_position(trainer: Trainer) -> Any:
     """Return the position as in `data_state_*.pth`, in whole steps.
 
-    So the Trainer API resumes from folders of Lightning. In a training of the Trainer API itself
-    the batches of Lightning are whole windows.
+    With it the Trainer API resumes from folders of Lightning. In a training of the Trainer API
+    itself, Lightning's batches are whole windows.
 
     Returns:
         Plain values; None unless there is one loader, and that is an `EpochLoader`.
@@ -135,7 +135,7 @@ def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, 
     """Return a result of `facade_position` in the form of `position_state`.
 
     Args:
-        stored: what the checkpoint holds, or None.
+        stored: the entry of the checkpoint, or None.
         loop_position: where the checkpoint was written.
 
     Returns:
@@ -165,8 +165,8 @@ def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, 
 def is_inside_of_epoch(loop_position: LoopPosition, position: Mapping[str, Any]) -> bool:
     """Return whether the loops resume inside an epoch, or at its end.
 
-    That may be so before the first batch is done: the loaders have handed out a batch that was
-    interrupted, or one that Lightning reads ahead from a loader without a length.
+    They may do so before the first batch is done: the loaders have yielded a batch that was
+    interrupted, or one that Lightning read ahead from a loader without a length.
     """
     return loop_position.done > 0 or bool(position.get("unused"))
 
@@ -179,8 +179,9 @@ def restore_position(
 ) -> None:
     """Let the loaders resume at a position, and restore an incomplete step.
 
-    Inside an epoch this begins the iteration of the loaders. At the start of an epoch the caller
-    has to begin it, once the random generators are restored, as a loader of torch draws from them.
+    Inside an epoch this starts the iteration of the loaders. At the start of an epoch the caller
+    has to start it, once the random generators are restored, because a loader of torch draws from
+    them.
 
     Args:
         trainer: its loops are settled at the position, and are about to run.
@@ -250,7 +251,7 @@ def _restore_step(trainer: Trainer, position: Mapping[str, Any]) -> None:
 def _resume_loaders(
     trainer: Trainer, loop_position: LoopPosition, states: list[Any], is_next_epoch: bool
 ) -> None:
-    """Let each loader hand out its next batch, or begin the epoch after those that are complete."""
+    """Let each loader continue with its next batch, or with the epoch after the complete ones."""
     epoch, _ = _next_batch(loop_position)
     for loader, state in zip(train_loaders(trainer), states, strict=True):
         if isinstance(loader, EpochLoader):
@@ -326,7 +327,7 @@ def _states_in_current_batches(
 ) -> list[Any]:
     """Return the states in batches of the current size.
 
-    Warns if that is not possible, as samples are then trained twice, or not at all.
+    Warns if that is not possible, because samples are then trained twice, or not at all.
     """
     before = position.get("layout", {}).get("batches")
     now = _layout(trainer)["batches"]
@@ -392,8 +393,8 @@ def _may_have_begun_again(
 ) -> bool:
     """Return whether a loader may have begun again since the batch in progress.
 
-    It has no state of that batch then. At the end of an epoch Lightning finds which loader is the
-    longest by reading those before it once more.
+    Then it has no state for that batch. At the end of an epoch Lightning finds the longest loader
+    by reading the loaders before it once more.
     """
     if all(used_up):
         if len(loaders) == 1:
@@ -425,7 +426,7 @@ def _state_before(loader: Any, unused: int) -> dict[str, Any] | None:
 
 
 def _has_order_without_state(loader: Any) -> bool:
-    """Return whether Lightning has wrapped the sampler of a loader to share its samples out."""
+    """Return whether Lightning has wrapped the sampler of a loader to shard its samples."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = getattr(batch_sampler, "sampler", None)
     return is_instance(

@@ -71,14 +71,14 @@ class ResumingCallback(Callback):
     """
 
     def __init__(self) -> None:
-        # What the checkpoint holds for this process, until the training starts.
+        # The state of this process in the checkpoint, until the training starts.
         self._process_state: dict[str, Any] | None = None
         self._position: dict[str, Any] = {}
         # States that Lightning has saved, of loaders of other libraries.
         self._loader_states: list[dict[str, Any]] = []
         self._metrics: dict[str, torch.Tensor] | None = None
         self._loop_position = LoopPosition(0, 0)
-        # The random generators as a validation began with them.
+        # The random generators at the start of the current validation.
         self._rng_before_validation: dict[str, Any] | None = None
         # Lightning has read the checkpoint of this run, or trains without one.
         self._is_loaded = False
@@ -100,7 +100,7 @@ class ResumingCallback(Callback):
         if not _uses_resumable_modules(trainer) and not epoch_loaders(trainer):
             return
 
-        # A validation that is interrupted is repeated with the generators that it began with.
+        # A resumed training repeats an interrupted validation, so save the generators of its start.
         rng = self._rng_before_validation
         if current_loop_position(trainer).validated:
             rng = None
@@ -109,7 +109,7 @@ class ResumingCallback(Callback):
         positions = gather_objects(pack(position_state(trainer)))
         checkpoint[POSITIONS] = dict(enumerate(positions))
 
-        # A metric that is not synchronised has another value in each process.
+        # A metric that is not synchronised has a different value in each process.
         metrics = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
         checkpoint[METRICS] = dict(enumerate(gather_objects(metrics)))
 
@@ -153,8 +153,8 @@ class ResumingCallback(Callback):
 
         positions = checkpoint.get(POSITIONS) or {}
         if positions:
-            # A rank that did not exist then takes the position of process 0: the order of the
-            # samples is the same in all.
+            # A rank that did not exist then takes the position of rank 0: all ranks have the same
+            # order of samples.
             self._position = from_plain(unpack(positions.get(rank, positions[0])))
         else:
             self._position = from_facade_position(process_state.get("data"), self._loop_position)
@@ -169,7 +169,7 @@ class ResumingCallback(Callback):
                 loader.tracked = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go to the position in the data, and restore the generators."""
+        """Restore the position in the data, and the generators."""
         self._is_loaded = True
         for loader in epoch_loaders(trainer):
             loader.tracked = True
@@ -181,7 +181,7 @@ class ResumingCallback(Callback):
         if process_state is None:
             return
 
-        # Metrics, accumulation and data; the generators last, as loaders draw from them.
+        # Metrics, accumulation and data. The generators come last, because loaders draw from them.
         loop_position = self._loop_position
         self._restore_metrics(trainer)
         if loop_position.done > 0:
@@ -213,7 +213,7 @@ class ResumingCallback(Callback):
                 loader.set_epoch(epoch)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the generators, as an interrupted validation is repeated."""
+        """Keep the generators, because a resumed training repeats an interrupted validation."""
         self._rng_before_validation = _capture_generators(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -274,7 +274,7 @@ class ResumableModule(LightningModule):
         return _with_required_callbacks(LightningModule.configure_callbacks)(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Rename the weights as this module names them, for strategies that load them directly."""
+        """Rename weights to the names of this module, for strategies that load them directly."""
         super().on_load_checkpoint(checkpoint)
         # Without this entry Lightning calls no callback.
         checkpoint.setdefault("callbacks", {})
@@ -303,7 +303,7 @@ class ResumableModule(LightningModule):
             name = names_of_module.get(plain_name(stored_name), stored_name)
             renamed[name] = value
 
-        # Tied weights are the same object in the module, and one of them is stored.
+        # Tied weights are the same object in the module, and only one of them is stored.
         stored_names: dict[int, str] = {}
         for name, value in module_weights.items():
             if name in renamed:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def batches_per_step(trainer: Trainer) -> int:
-    """As `gradient_accumulation_steps`; 1 where the strategy accumulates by itself."""
+    """Return the batches of an optimizer step; 1 if the strategy accumulates by itself."""
     if trainer.strategy.handles_gradient_accumulation:
         return 1
     return trainer.accumulate_grad_batches
@@ -57,8 +57,9 @@ class _Losses(NamedTuple):
     """The losses of some batches of a step.
 
     Attributes:
-        mean: with the same weight for each item, or for each loss where items are not known.
-        items: None where they are not known.
+        mean: their mean, with the same weight for each item, or for each loss if the items are not
+            known.
+        items: the items of the batches; None if they are not known.
     """
 
     mean: torch.Tensor | None = None
@@ -85,7 +86,7 @@ class StepWindow:
         """Begin a step."""
         self.batches = 0
         self.finished_loss: torch.Tensor | None = None
-        # Of the batches that had a backward pass.
+        # The losses of the batches that had a backward pass.
         self._counted = _Losses()
         self.begin_batch()
 
@@ -117,8 +118,8 @@ class StepWindow:
             loss: the mean of its items in this process.
             items: number of its items that count, over all processes; None to give each batch the
                 same weight.
-            share: items of this process, times the number of processes, as gradients are averaged;
-                None in a single process.
+            share: items of this process, times the number of processes, because gradients are
+                averaged; None in a single process.
 
         Returns:
             The mean of the losses so far, with the current batch and the same weight for each item.
@@ -214,7 +215,7 @@ class StepWindow:
         """Restore the result of `state_dict`.
 
         Args:
-            state: of the same process.
+            state: the state of the same rank.
             device: the device of the module.
         """
         mean = state["loss"]
@@ -248,8 +249,8 @@ def is_inside_step(trainer: Trainer, loop_position: LoopPosition) -> bool:
 def incomplete_step(trainer: Trainer) -> dict[str, Any] | None:
     """Return the state of an incomplete step: gradients of this process, and the `StepWindow`.
 
-    None, with a warning, where the strategy does not expose the gradients: DeepSpeed never does,
-    FSDP not before they are sharded.
+    None, with a warning, if the strategy does not expose the gradients: DeepSpeed never does, FSDP
+    does so only once they are sharded.
     """
     module = trainer.lightning_module
     gradients: dict[str, torch.Tensor] = {}
@@ -285,7 +286,7 @@ def load_step(module: LightningModule, step: dict[str, Any]) -> None:
 
     Args:
         module: a LightningModule.
-        step: of the same process, with the same strategy.
+        step: the step of the same rank, under the same strategy.
     """
     for name, parameter in module.named_parameters():
         if name in step["gradients"]:

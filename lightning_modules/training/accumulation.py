@@ -57,7 +57,7 @@ class WindowLoader:
         on_positioned: called once the position to resume at is reached; see `start_at`.
         align_ranks: wraps the iterator over micro-batches so that all ranks stop together; None if
             they have equally many.
-        exhausted: the loader yielded less than was asked for, so the epoch is over.
+        exhausted: the loader yielded fewer batches than requested, so the epoch is over.
     """
 
     def __init__(
@@ -103,23 +103,23 @@ class WindowLoader:
         on_positioned: Callable[[], None] | None = None,
         loader_state: dict[str, Any] | None = None,
     ) -> None:
-        """Start the next iteration at this window of this epoch.
+        """Start the next iteration at a window of an epoch, to resume there.
 
         Args:
             epoch: epoch, from 0.
-            window: windows of it that are done.
-            on_positioned: called once the position is reached: before anything is read at the start
-                of an epoch. In the middle of one, where the loader's state is known, when nothing
-                has to be read any more to get there; otherwise after the first window is read,
-                where the reference restores its generators.
-            loader_state: what the loader's `state_dict` was there. Without it, or with that of
-                another kind of loader, the batches that were read are skipped.
+            window: number of its windows that are done.
+            on_positioned: called once the position is reached. At the start of an epoch that is
+                before anything is read. In the middle of one it is when the loader has restored its
+                state; without a state, after the first window is read, where the reference restores
+                its generators.
+            loader_state: the loader's `state_dict` at the position. Without it, or with the state
+                of another kind of loader, batches are skipped by reading them.
         """
         self.epoch = epoch
         self.windows_done = window
         self.on_positioned = on_positioned
 
-        # The state may be of another kind of loader, which was replaced since.
+        # The state may come from another kind of loader, which the user has replaced.
         self._loader_state = None
         if loader_state is not None:
             is_epoch_loader = isinstance(self._source, EpochLoader)
@@ -142,7 +142,7 @@ class WindowLoader:
         return not (all_is_read or getattr(self.loader, "end_of_loader", False))
 
     def epochs_done(self, steps_in_epoch: float) -> float:
-        """Return the epochs read so far, with the part of the current one.
+        """Return the epochs read so far, including the fraction of the current one.
 
         Args:
             steps_in_epoch: micro-batches of an epoch.
@@ -169,7 +169,7 @@ class WindowLoader:
         self._stopped = True
 
     def end_epoch(self) -> None:
-        """Advance to the next epoch; the consumer calls this, as it may leave an iterator early."""
+        """Advance to the next epoch; called by the consumer, which may leave an iterator early."""
         self.epoch += 1
         self.windows_done = 0
 
@@ -188,7 +188,7 @@ class WindowLoader:
     def __iter__(self) -> Iterator[Window]:
         batches = self._begin_epoch()
         while self.windows_done < self.windows_per_epoch and not self._stopped:
-            # The last window takes what is left.
+            # The last window takes the remaining batches.
             size = self.accumulation
             is_last = self.windows_done == self.windows_per_epoch - 1
             if is_last and self.batches_per_epoch is not None:
@@ -266,7 +266,7 @@ class WindowLoader:
             if self.windows_done == 0:
                 return source.epoch_after(state)
             if has_ended(state):
-                # Only the end of the epoch is left; the next one begins after the state.
+                # Only the end of the epoch is missing; the next epoch begins from the state.
                 self._loader_state = state
                 self._report_positioned()
                 return iter(())
@@ -311,7 +311,7 @@ class LossMeter:
         self._losses: list[torch.Tensor] = []
         """Losses on their device, of any number each."""
         self._saved = torch.zeros(0, dtype=torch.float64, device="cpu")
-        """Those before them, which the last `state_dict` has read."""
+        """Earlier losses, which the last `state_dict` has read from the device."""
         self._steps: list[int] = []
         """The `steps_since_log` of each loss, those of `_saved` first."""
 

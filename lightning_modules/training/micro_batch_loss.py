@@ -16,7 +16,7 @@ IGNORED_LABEL = -100
 """The label of positions that do not count."""
 
 Divisor = Tensor | float
-"""What a mean over a micro-batch is divided by; a tensor is infinite where no item of the
+"""The divisor of a mean loss over a micro-batch; a tensor that is infinite if no item of the
 micro-batch counts.
 """
 
@@ -75,9 +75,9 @@ class MicroBatchLoss:
     the first of `weigh_in_step` and `weigh` divides a loss.
 
     Args:
-        items: `num_items_in_batch` of the step as it is handed to the user's code; None where it is
-            not counted.
-        divisor: what a mean over this micro-batch is divided by.
+        items: `num_items_in_batch` of the step as the user's code gets it; None if it is not
+            counted.
+        divisor: the divisor of a mean over this micro-batch.
         parts: micro-batches of the step in this process.
         is_scaled: whether the loss is divided by the items of the step, where the user's code
             declares it.
@@ -86,8 +86,8 @@ class MicroBatchLoss:
             transformers do.
 
     Attributes:
-        items: see above.
-        divisor: see above.
+        items: as passed.
+        divisor: as passed.
         is_weighed_by_trainer: the losses of this micro-batch go through `Trainer.training_step` or
             `accelerator.backward`.
     """
@@ -128,11 +128,10 @@ class MicroBatchLoss:
         return self._result
 
     def weigh(self, loss: Tensor) -> Tensor:
-        """Return the loss of a backward pass as it counts in the step.
+        """Weigh the loss of a backward pass by the share of the micro-batch in the step.
 
         Args:
-            loss: the loss of the forward pass, or what `weigh_in_step` returned, which stays as it
-                is.
+            loss: the loss of the forward pass; the result of `weigh_in_step` is returned unchanged.
         """
         if loss is self._result:
             return loss
@@ -148,7 +147,7 @@ class MicroBatchLoss:
         return self._result
 
     def to_log(self, loss: Tensor) -> Tensor:
-        """Return the loss that `Trainer.training_step` returned as it counts in the step.
+        """Weigh the loss that `Trainer.training_step` returned, for the log.
 
         An override returns the loss of its backward pass, before it was weighed here; or divided by
         the number of micro-batches, which is then left as it is.
@@ -156,7 +155,7 @@ class MicroBatchLoss:
         if self._is_returned_weighed or self._unweighed is None or not self.is_mean:
             return loss
 
-        # Compared on the device, which nothing waits for.
+        # Compared on the device, so that the host does not wait.
         unweighed = self._unweighed.to(loss)
         is_unchanged = torch.isclose(loss, unweighed, equal_nan=True)
         is_divided = torch.isclose(loss * self._parts, unweighed, equal_nan=True) & ~is_unchanged

@@ -1,4 +1,4 @@
-"""The number of items of an optimizer step, as a tensor that notes whether it is read."""
+"""The number of items of an optimizer step, as a tensor that records whether it was used."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Use:
 
 
 class NotedItems(Tensor):
-    """`num_items_in_batch` of a micro-batch, which notes whether the loss is computed from it.
+    """`num_items_in_batch` of a micro-batch, which records whether the loss is computed from it.
 
     A model that divides the sum of its losses by the items of the whole step reads the number; a
     model whose loss is a mean passes it on, in `**kwargs`, or drops it. The signature of `forward`
-    is the same for both.
+    does not tell the two apart.
 
-    What is made of the number alone, such as a copy on another device, is a `NotedItems` with the
-    same `use`. What is made of it and another tensor is a plain tensor. Compiled code is given the
-    plain number, and notes its use too.
+    An operation on the number alone, such as a copy to another device, returns a `NotedItems` with
+    the same `use`. An operation with another tensor returns a plain tensor. Compiled code gets the
+    plain number, and its use is recorded too.
 
     Attributes:
         number: the plain tensor.
@@ -46,7 +46,7 @@ class NotedItems(Tensor):
 
     @classmethod
     def of(cls, number: Tensor | int, use: Use | None = None) -> NotedItems:
-        """Wrap a number, or return it as it is where it is wrapped already.
+        """Wrap a number; return it unchanged if it is wrapped already.
 
         Args:
             number: the items of the step.
@@ -69,7 +69,7 @@ class NotedItems(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Compute with the plain number, and note the use."""
+        """Compute with the plain number, and record the use."""
         operands = _Operands()
         plain_args = [operands.unwrap(arg) for arg in args]
         plain_kwargs = {name: operands.unwrap(arg) for name, arg in (kwargs or {}).items()}

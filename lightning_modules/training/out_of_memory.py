@@ -32,7 +32,10 @@ class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """As `accelerate.utils.should_reduce_batch_size`: whether a smaller batch may avoid this."""
+    """Return whether an error means that memory ran out, so that a smaller batch may help.
+
+    As `accelerate.utils.should_reduce_batch_size`.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
@@ -101,7 +104,7 @@ class OutOfMemoryConsensus:
     def keeps(self, error: Exception) -> bool:
         """Keep an out-of-memory error for `settle`; return whether it was kept.
 
-        Other errors, and those of a single process, are not kept.
+        Other errors, and errors of a single process, are not kept.
         """
         if not self.is_shared or not is_out_of_memory(error):
             return False
