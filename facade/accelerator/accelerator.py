@@ -392,7 +392,7 @@ class Accelerator(Processes):
 
     def autocast(
         self, autocast_handler: AutocastHandler | None = None
-    ) -> contextlib.AbstractContextManager[Any]:
+    ) -> contextlib.AbstractContextManager[object]:
         """Return the autocast context of the model's forward passes, for other code.
 
         Args:
@@ -516,7 +516,7 @@ class Accelerator(Processes):
             finally:
                 self._open_windows -= 1
 
-    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """Skip gradient synchronisation of a model in the backward passes of the block."""
         return self.strategy.no_sync(model)
 
@@ -849,7 +849,7 @@ class Accelerator(Processes):
             return compiled
         return type(compiled)(inner, compiled.dynamo_ctx)
 
-    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, Any]:
+    def get_state_dict(self, model: nn.Module, unwrap: bool = True) -> dict[str, torch.Tensor]:
         """Return the full state dict of a model, with the names of the unwrapped one.
 
         With sharded weights this is a collective: process 0 gets them in host memory, the others an
@@ -942,7 +942,7 @@ class Accelerator(Processes):
         return self.is_local_main_process or self.args.parallelism_config is not None
 
 
-def _first_samples(tensors: Any, samples: int) -> Any:
+def _first_samples(tensors: object, samples: int) -> object:
     """Return the first samples of each tensor; all are unchanged if one is a scalar."""
     try:
         return map_nested(lambda tensor: tensor[:samples], tensors)

@@ -243,7 +243,7 @@ class _Watcher:
         self.accelerator = accelerator
         self.moves_batches = moves_batches
 
-    def on_batch(self, loader: EpochLoader, batch: object) -> Any:
+    def on_batch(self, loader: EpochLoader, batch: object) -> object:
         """See `BatchWatcher`."""
         self.accelerator.gradient_state.enter_loader(loader)
         if not self.moves_batches:

@@ -142,7 +142,7 @@ class Processes:
         if self.num_processes > 1:
             dist.barrier()
 
-    def print(self, *args: Any, **kwargs: Any) -> None:
+    def print(self, *args: object, **kwargs: Any) -> None:
         """Print on the first process of each machine only."""
         if self.is_local_main_process:
             print(*args, **kwargs)
@@ -254,7 +254,7 @@ class Processes:
             )
 
         @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: object, **kwargs: object) -> object:
             if is_selected() or not self.use_distributed:
                 return function(*args, **kwargs)
             return None

@@ -155,7 +155,7 @@ def _precision_variable(mixed_precision: str) -> Iterator[None]:
             os.environ[name] = previous_value
 
 
-def _on_one_thread(function: Callable[..., Any], *args: Any) -> Any:
+def _on_one_thread(function: Callable[..., object], *args: Any) -> object:
     """Call the function on one thread, as under torchrun; a fork may hang on threads that its
     parent has used.
     """

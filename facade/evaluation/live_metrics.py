@@ -84,7 +84,7 @@ class LiveMetrics:
         to_device: moves inputs to the device, for metrics that use them.
     """
 
-    def __init__(self, trainer: Trainer, to_device: Callable[[Any], Any]) -> None:
+    def __init__(self, trainer: Trainer, to_device: Callable[[object], object]) -> None:
         from ...lightning_modules.evaluation.metrics import as_batch_metrics
 
         self.trainer = trainer
@@ -120,7 +120,7 @@ class LiveMetrics:
             update = self.metrics.update_without_counting
         update(logits, labels, inputs=batch, loss=loss, shift=self.shift)
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, float | list[object]]:
         """Return the metrics over all batches and processes by name, empty without labels, and
         reset them.
         """
@@ -155,12 +155,12 @@ def samples_that_count(trainer: Trainer, size: int) -> int:
     return min(max(accelerator.remainder - before, 0), size)
 
 
-def _first_samples(value: Any, count: int, size: int) -> Any:
+def _first_samples(value: object, count: int, size: int) -> object:
     """Return the first samples of a batch, each of which may have several rows."""
     if isinstance(value, list) and len(value) == size and isinstance(value[0], (Mapping, str)):
         return value[:count]
 
-    def cut(leaf: Any) -> Any:
+    def cut(leaf: Any) -> object:
         has_rows = isinstance(leaf, torch.Tensor) and leaf.ndim > 0 and len(leaf) % size == 0
         if not has_rows:
             return leaf

@@ -51,7 +51,7 @@ class EvaluationFeed:
     def __len__(self) -> int:
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         batches = iterate(self.loader)
         if may_be_uneven(self.loader):
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
@@ -95,8 +95,8 @@ class Evaluation:
         prediction_loss_only: bool,
         ignore_keys: list[str] | None,
         prefix: str,
-        to_device: Callable[[Any], Any],
-        gather_losses: Callable[..., Any] | None = None,
+        to_device: Callable[[object], object],
+        gather_losses: Callable[..., torch.Tensor] | None = None,
     ) -> None:
         args = trainer.args
         self.trainer = trainer
@@ -139,7 +139,7 @@ class Evaluation:
             return ObjectCollector(args.eval_do_concat_batches)
         return BatchCollector(args.eval_do_concat_batches, rows=self.expected)
 
-    def step(self, batch: Any) -> dict[str, Any]:
+    def step(self, batch: Any) -> dict[str, object]:
         """Process one batch.
 
         Returns:
@@ -262,7 +262,7 @@ class Evaluation:
                 metrics[f"{prefix}{name}"] = metrics.pop(name)
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
 
-    def _recorded(self) -> dict[str, Any]:
+    def _recorded(self) -> dict[str, float]:
         """Return the means of values that were passed to `record`, in any process."""
         accelerator = self.trainer.accelerator
         has_values = bool(self.recorded)
@@ -288,10 +288,12 @@ class Evaluation:
         self.losses.add(losses)
         return losses
 
-    def _gathered(self, inputs: object, logits: object, labels: object) -> tuple[Any, Any, Any]:
+    def _gathered(
+        self, inputs: object, logits: object, labels: object
+    ) -> tuple[object, object, object]:
         """Gather inputs, predictions and labels of all processes in the order of samples."""
         trainer = self.trainer
-        gather: Callable[[Any], Any] = trainer.gather_function
+        gather: Callable[..., object] = trainer.gather_function
         if trainer.args.eval_use_gather_object:
             options = accepted_arguments(gather, use_gather_object=True)
             gather = functools.partial(gather, **options)
@@ -311,13 +313,13 @@ class Evaluation:
             labels = gather(labels)
         return inputs, logits, labels
 
-    def _padded(self, value: object) -> Any:
+    def _padded(self, value: object) -> object:
         """Pad the second dimension to the longest of all processes."""
         if value is None:
             return None
         return self.trainer.accelerator.pad_across_processes(value, dim=1, pad_index=-100)
 
-    def _preprocessed(self, logits: object, labels: object) -> Any:
+    def _preprocessed(self, logits: object, labels: object) -> object:
         preprocess = self.trainer.preprocess_logits_for_metrics
         if logits is None or preprocess is None:
             return logits
@@ -364,7 +366,7 @@ def _keys_of(batch: object) -> list[str] | None:
     return None
 
 
-def _dataset_of(loader: Any) -> Any:
+def _dataset_of(loader: object) -> Any:
     """Return the dataset of a loader that all processes share; None if unknown."""
     return getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
 
@@ -381,7 +383,7 @@ def _expected_samples(loader: Any) -> int | None:
     return count
 
 
-def _mean(losses: Any, skip_not_finite: bool) -> float:
+def _mean(losses: np.ndarray | list[np.ndarray], skip_not_finite: bool) -> float:
     """Return the mean of the losses of all samples; optionally of the finite ones only."""
     if isinstance(losses, list):
         losses = np.concatenate(losses)

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ class Moment(float):
 
     _clock: float
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[float], tuple[float]]:
         return float, (float(self),)  # the monotonic clock differs in another process
 
     @property
@@ -97,12 +98,12 @@ def denumpify_detensorize(metrics: Any) -> Any:
     return metrics
 
 
-def metrics_format(metrics: dict[str, float]) -> dict[str, Any]:
+def metrics_format(metrics: dict[str, float]) -> dict[str, str | float]:
     """Convert metrics to units that are easy to read, see `Trainer.metrics_format`."""
     return {name: _formatted(name, value) for name, value in metrics.items()}
 
 
-def _formatted(name: str, value: Any) -> Any:
+def _formatted(name: str, value: Any) -> str | float:
     if "_mem_" in name:
         return f"{value >> 20}MB"
     if "_runtime" in name:
@@ -115,7 +116,7 @@ def _formatted(name: str, value: Any) -> Any:
     return value
 
 
-def print_metrics_table(split: str, metrics: dict[str, Any]) -> None:
+def print_metrics_table(split: str, metrics: dict[str, float]) -> None:
     """Print metrics as a table, sorted by name.
 
     Args:
@@ -148,7 +149,7 @@ def write_metrics(folder: str, split: str, metrics: dict[str, float], *, combine
         _write_json(folder, "all_results.json", {**known, **metrics})
 
 
-def _write_json(folder: str, name: str, content: dict[str, Any]) -> None:
+def _write_json(folder: str, name: str, content: Mapping[str, object]) -> None:
     path = os.path.join(folder, name)
     os.makedirs(folder, exist_ok=True)
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ class EvaluationModule(FastModule):
         self.model = model
         self.evaluation = evaluation
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """Drop the evaluation: callbacks that average weights copy the module, and must not copy
         its data.
         """
@@ -77,7 +77,7 @@ class EvaluationModule(FastModule):
             if module not in of_model:
                 module.training = False
 
-    def validation_step(self, batch: object, batch_idx: int) -> Any:
+    def validation_step(self, batch: object, batch_idx: int) -> dict[str, object]:
         """Run one batch; return loss, predictions and labels as outputs for Lightning callbacks."""
         evaluation = self.evaluation
         assert evaluation is not None

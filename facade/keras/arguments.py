@@ -6,13 +6,15 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.suggestions import SchedulerType
 from ..arguments import TrainingArguments
 from ..arguments.rules import raise_unsupported
 from ..arguments.unknown import understand_old_names
+
+_Result = TypeVar("_Result")
 
 _KERAS_POLICIES = {"fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
 
@@ -42,14 +44,14 @@ class Strategy:
 
     def run(
         self,
-        fn: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        fn: Callable[..., _Result],
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> _Result:
         """Call a function: this process is one replica."""
         return fn(*args, **(kwargs or {}))
 
-    def experimental_distribute_dataset(self, dataset: Any) -> Any:
+    def experimental_distribute_dataset(self, dataset: _Result) -> _Result:
         """Return the dataset; each process selects its rows of each batch when it reads."""
         return dataset
 

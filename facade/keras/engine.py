@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ class KerasEngine(Trainer):
 
     # --- data
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self) -> EpochLoader | BatchLoader:
         """Return a loader of what `get_train_tfdataset` returns."""
         tf_trainer = self.tf_trainer
         args = self.args
@@ -103,15 +103,17 @@ class KerasEngine(Trainer):
             samples_per_round=samples_per_round,
         )
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> EpochLoader:
         """Return a loader of what `get_eval_tfdataset` returns."""
         return self.evaluation_loader(*self.tf_trainer.get_eval_tfdataset(eval_dataset))
 
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
+    def get_test_dataloader(self, test_dataset: Any) -> EpochLoader:
         """Return a loader of what `get_test_tfdataset` returns."""
         return self.evaluation_loader(*self.tf_trainer.get_test_tfdataset(test_dataset))
 
-    def evaluation_loader(self, dataset: Any, steps: int, num_examples: int) -> EpochLoader:
+    def evaluation_loader(
+        self, dataset: Iterable[object], steps: int, num_examples: int
+    ) -> EpochLoader:
         """Return a loader of batches.
 
         Args:
@@ -307,7 +309,7 @@ class KerasEngine(Trainer):
         left_for_this_process = max(remainder - self.args.process_index * rows, 0)
         return min(left_for_this_process, rows)
 
-    def _losses_of_samples(self, losses: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def _losses_of_samples(self, losses: torch.Tensor, **kwargs: object) -> torch.Tensor:
         """Return the mean loss of each process's batch, repeated for each sample that counts."""
         row_count = losses.new_tensor(self._rows, dtype=torch.float64)
         loss_and_rows = torch.stack([losses[0].double(), row_count])
@@ -318,7 +320,7 @@ class KerasEngine(Trainer):
     def _to_native(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
         return self.model.native(inputs["features"]), self.model.native(inputs["labels"])
 
-    def set_gradients(self, gradients: Sequence[Any] | None, *, add: bool) -> None:
+    def set_gradients(self, gradients: Sequence[object] | None, *, add: bool) -> None:
         """Give the optimizer the gradients that a `training_step` returned.
 
         Args:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,6 +34,9 @@ from .arguments import TFTrainingArguments
 from .checks import build, check_dataset, check_parameters, check_steps, is_overridden
 from .engine import KerasEngine
 from .totals import Total
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback
 
 logger = logging.getLogger(__name__)
 
@@ -502,7 +505,7 @@ class TFTrainer:
         """Return the number of completed epochs, with fractions."""
         return self.state.epoch or 0.0
 
-    def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Any) -> None:
+    def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
         """Add a callback, see `Trainer.add_callback`.
 
         Args:
@@ -510,7 +513,9 @@ class TFTrainer:
         """
         self._engine.add_callback(callback)
 
-    def pop_callback(self, callback: Any) -> Any:
+    def pop_callback(
+        self, callback: TrainerCallback | type[TrainerCallback] | Callback | type[Callback]
+    ) -> TrainerCallback | Callback | None:
         """Remove a callback, and return it.
 
         Args:
@@ -521,7 +526,9 @@ class TFTrainer:
         """
         return self._engine.pop_callback(callback)
 
-    def remove_callback(self, callback: Any) -> None:
+    def remove_callback(
+        self, callback: TrainerCallback | type[TrainerCallback] | Callback | type[Callback]
+    ) -> None:
         """Remove a callback, see `Trainer.remove_callback`.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from .strategy import PROCESS_GROUP_OPTIONS, Strategy, process_group
 if TYPE_CHECKING:
     from typing import Self
 
+    from ...lightning_modules.internals.ddp import ModelDDPStrategy
     from ..arguments import TrainingArguments
 
 
@@ -63,7 +64,7 @@ class DDP(Strategy):
         options = {name: value for name, value in options.items() if value is not None}
         return cls("DDPStrategy", {**options, **process_group(args)})
 
-    def build(self) -> Any:
+    def build(self) -> ModelDDPStrategy:
         """Make a `DDPStrategy`, which wraps the model, not the LightningModule around it."""
         from ...lightning_modules.internals.ddp import ModelDDPStrategy
         from ...lightning_modules.internals.lightning_internals import start_no_processes
@@ -100,20 +101,20 @@ class DDP(Strategy):
             trainer.model_wrapped = _unwrapped(trainer.model_wrapped)
 
     @property
-    def evaluation_model(self) -> Any:
+    def evaluation_model(self) -> nn.Module:
         """See `Strategy.evaluation_model`: without gradients there is nothing to exchange."""
         return _unwrapped(self.forward_model)
 
     def micro_batch(
         self, *, synchronize: bool, is_last: bool
-    ) -> contextlib.AbstractContextManager[Any]:
+    ) -> contextlib.AbstractContextManager[object]:
         """See `Strategy.micro_batch`."""
         synchronize = synchronize or self._records_graph
         self._records_graph = False
         return super().micro_batch(synchronize=synchronize, is_last=is_last)
 
 
-def _unwrapped(model: nn.Module) -> Any:
+def _unwrapped(model: nn.Module) -> nn.Module:
     """Return the model inside of DDP's wrapper; other models, even compiled ones, unchanged."""
     if isinstance(model, DistributedDataParallel):
         return model.module

@@ -33,11 +33,17 @@ from ..arguments.deepspeed_config import (
     open_keys,
     value_at,
 )
-from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
+from .strategy import PROCESS_GROUP_OPTIONS, Group, Strategy, picked, process_group
 
 if TYPE_CHECKING:
     from typing import Self
 
+    import lightning.pytorch as pl
+
+    from ...lightning_modules.distributed.deepspeed_strategy import (
+        EnginePrecision,
+        ModelDeepSpeedStrategy,
+    )
     from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
@@ -158,7 +164,7 @@ class DeepSpeed(Strategy):
                 "of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
             )
 
-    def build(self) -> Any:
+    def build(self) -> ModelDeepSpeedStrategy:
         """Make a `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
 
         Raises:
@@ -173,7 +179,7 @@ class DeepSpeed(Strategy):
             options = {**self.options, "config": self.engine_config()}
             return ModelDeepSpeedStrategy(**options)
 
-    def precision(self, name: str, device: str) -> Any:
+    def precision(self, name: str, device: str) -> EnginePrecision:
         """See `Strategy.precision`: DeepSpeed casts and scales itself."""
         from ...lightning_modules.distributed.deepspeed_strategy import EnginePrecision
 
@@ -206,11 +212,11 @@ class DeepSpeed(Strategy):
             config["gradient_clipping"] = 0.0
         return config
 
-    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+    def groups(self) -> list[Group]:
         """See `Strategy.groups`: one row a section of the configuration."""
-        config: Mapping[str, Any] = self.options["config"]
-        plain: dict[str, Any] = {}
-        sections: list[tuple[str, str, Mapping[str, Any]]] = []
+        config: Mapping[str, object] = self.options["config"]
+        plain: dict[str, object] = {}
+        sections: list[Group] = []
         for key, value in config.items():
             if isinstance(value, Mapping):
                 sections.append(("deepspeed", f"config: {key}", value))
@@ -234,7 +240,7 @@ class DeepSpeed(Strategy):
         model = self.forward_model
         return model if deepspeed_engine.trains(model) else None
 
-    def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
+    def _distribute_model(self, model: nn.Module, module: pl.LightningModule) -> nn.Module:
         """See `Strategy._distribute_model`; in a training the engine is made with the optimizer."""
         if module.trainer.training:
             return model
@@ -244,7 +250,7 @@ class DeepSpeed(Strategy):
             return self.lightning.shard(model)
         return model.to(self.lightning.root_device)
 
-    def distribute_model(self, module: nn.Module) -> nn.Module:
+    def distribute_model(self, module: pl.LightningModule) -> nn.Module:
         """See `Strategy.distribute_model`."""
         model = super().distribute_model(module)
         self.input_dtype = deepspeed_engine.input_dtype(model)
@@ -259,14 +265,14 @@ class DeepSpeed(Strategy):
 
     def micro_batch(
         self, *, synchronize: bool, is_last: bool
-    ) -> contextlib.AbstractContextManager[Any]:
+    ) -> contextlib.AbstractContextManager[object]:
         """Tell the engine whether a step follows, which is when it exchanges gradients."""
         if self.engine is None:
             return super().micro_batch(synchronize=synchronize, is_last=is_last)
         self.engine.set_gradient_accumulation_boundary(is_last)
         return contextlib.nullcontext()
 
-    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """See `Strategy.no_sync`; in a run `micro_batch` tells the engine."""
         if self.is_running and self.is_trained_model(model):
             return contextlib.nullcontext()
@@ -303,7 +309,9 @@ class DeepSpeed(Strategy):
             return not self.forward_model.was_step_applied()
         return None
 
-    def make_optimizers(self, module: nn.Module, steps: int) -> tuple[Any, Any]:
+    def make_optimizers(
+        self, module: nn.Module, steps: int
+    ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         """Make optimizer, engine and schedule.
 
         DeepSpeed makes optimizer or schedule itself if the configuration has a section for it.
@@ -456,7 +464,7 @@ class DeepSpeed(Strategy):
         self._load_states(checkpoint)
         return True
 
-    def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
+    def read_schedule(self, checkpoint: str) -> dict[str, object] | None:
         """See `Strategy.read_schedule`.
 
         In checkpoints of the reference DeepSpeed's files hold the schedule, if DeepSpeed made the
@@ -475,7 +483,7 @@ class DeepSpeed(Strategy):
             trainer.lr_scheduler._last_lr = rates
 
     def bytes_to_save(
-        self, optimizer_states: list[Any], other_states: list[Any], *, processes: int
+        self, optimizer_states: list[object], other_states: list[object], *, processes: int
     ) -> int:
         """See `Strategy.bytes_to_save`.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,12 +12,13 @@ from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.fsdp_config import FSDPSettings
-from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
+from .strategy import PROCESS_GROUP_OPTIONS, Group, Strategy, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from ...lightning_modules.distributed.fsdp1 import ForwardFSDPPrecision, ModelFSDPStrategy
     from ..arguments import TrainingArguments
 
 TORCH_NAMES = {"hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2"}
@@ -62,7 +62,7 @@ class FSDP(Strategy):
         """Parameters are sharded unless the strategy is `NO_SHARD`."""
         return self.options["sharding_strategy"] != "NO_SHARD"
 
-    def build(self) -> Any:
+    def build(self) -> ModelFSDPStrategy:
         """Make an `FSDPStrategy`, which wraps the model, not the LightningModule around it."""
         from ...lightning_modules.distributed.fsdp1 import ModelFSDPStrategy
 
@@ -73,7 +73,7 @@ class FSDP(Strategy):
         """See `Strategy.shards_checkpoints`."""
         return self.options["state_dict_type"] == "sharded"
 
-    def precision(self, name: Any, device: str) -> Any:
+    def precision(self, name: Any, device: str) -> ForwardFSDPPrecision:
         """See `Strategy.precision`."""
         from ...lightning_modules.distributed.fsdp1 import ForwardFSDPPrecision
 
@@ -115,7 +115,7 @@ class FSDP(Strategy):
         del options["activation_checkpointing_policy"]
         return options
 
-    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+    def groups(self) -> list[Group]:
         """See `Strategy.groups`."""
         sharding = ("sharding_strategy", "device_mesh", "cpu_offload")
         layers = ("auto_wrap_policy", "activation_checkpointing_policy", "use_orig_params")

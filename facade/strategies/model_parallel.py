@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,7 @@ from ...lightning_modules.distributed.tensor_parallel import (
 from ...lightning_modules.models.inspection import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
-from .strategy import PROCESS_GROUP_OPTIONS, Strategy, picked, process_group
+from .strategy import PROCESS_GROUP_OPTIONS, Group, Strategy, picked, process_group
 from .wrapping import (
     check_sequences,
     check_sharding,
@@ -34,6 +33,9 @@ from .wrapping import (
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from lightning.pytorch.strategies import ModelParallelStrategy
+    from torch.distributed.device_mesh import DeviceMesh
 
     from ..arguments import TrainingArguments
 
@@ -100,7 +102,7 @@ class ModelParallel(Strategy):
         options["save_distributed_checkpoint"] = in_parts
         return cls(name, {**options, **process_group(args)})
 
-    def build(self) -> Any:
+    def build(self) -> ModelParallelStrategy:
         """Make a `ModelParallelStrategy`; the model is sharded when Lightning configures it."""
         if "sequence_parallel_size" in self.options:
             from ...lightning_modules.distributed.ulysses_attention import SequenceParallelStrategy
@@ -156,7 +158,7 @@ class ModelParallel(Strategy):
                 model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"]
             )
 
-    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+    def groups(self) -> list[Group]:
         """See `Strategy.groups`: the mesh, then the arguments of `fully_shard`."""
         return [
             ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_LIGHTNING)),
@@ -186,7 +188,7 @@ class ModelParallel(Strategy):
             return self._shard(model, mesh)
         return sharding.resharded(model)
 
-    def _shard(self, model: nn.Module, mesh: Any) -> nn.Module:
+    def _shard(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         options = self.options
         dtype = getattr(torch, options["param_dtype"])
         return sharding.shard_fully(
@@ -206,7 +208,10 @@ class ModelParallel(Strategy):
         return self.is_running and self._shares_sequences
 
     def split_sequences(
-        self, buffers: Any, dims: Any, kept: object
+        self,
+        buffers: list[torch.Tensor] | None,
+        dims: list[int] | None,
+        kept: set[torch.Tensor] | None,
     ) -> contextlib.AbstractContextManager[Any]:
         """See `ContextParallelStrategy`."""
         if not self.splits_sequences:
@@ -214,7 +219,7 @@ class ModelParallel(Strategy):
         return self.lightning.split_sequences(buffers or (), dims or (), kept)
 
 
-def _rows(mesh: Any, *, copies: int) -> Any:
+def _rows(mesh: DeviceMesh, *, copies: int) -> DeviceMesh:
     """Return the mesh to shard over: one dimension, or with copies of the model two."""
     from ...lightning_modules.distributed.device_meshes import cached_device_mesh
 
@@ -230,7 +235,7 @@ def _sharding(
     settings: FSDPSettings,
     groups: ParallelismConfig,
     model: nn.Module | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     dtype = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.mixed_precision]
     return {
         "shard": settings.sharding,

@@ -17,6 +17,8 @@ from . import Strategy, choose
 from .strategy import Row, shown
 
 if TYPE_CHECKING:
+    from lightning.pytorch.strategies import Strategy as LightningStrategy
+
     from .. import Trainer
     from ..arguments import TrainingArguments
 
@@ -52,7 +54,7 @@ class RunPlan:
     def trainer_kwargs(self) -> dict[str, Any]:
         """Return the keyword arguments of `lightning.Trainer`, except the precision plugin."""
         strategy = self.strategy.build()
-        if strategy != "auto":
+        if not isinstance(strategy, str):
             strategy = _without_reseeding(strategy)
 
         # Strategies may require an accelerator.
@@ -99,7 +101,7 @@ class PlannedRun:
     """Whether Lightning runs."""
 
 
-def _without_reseeding(strategy: Any) -> Any:
+def _without_reseeding(strategy: LightningStrategy) -> LightningStrategy:
     """Isolate the generators: strategies with several processes reseed after a
     `lightning.seed_everything`.
     """

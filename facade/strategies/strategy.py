@@ -28,12 +28,20 @@ from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_s
 from .wrapping import check_processes
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from typing import Self
+
+    import lightning.pytorch as pl
+    from lightning.pytorch.accelerators import Accelerator as LightningAccelerator
+    from lightning.pytorch.strategies import Strategy as LightningStrategy
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.optim.lr_scheduler import LRScheduler
 
     from .. import Trainer
     from ..arguments import TrainingArguments
 
 Row = tuple[str, str, str]
+Group = tuple[str, str, Mapping[str, object]]
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +113,7 @@ class Strategy:
 
     # Description, and Lightning's strategy.
 
-    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+    def groups(self) -> list[Group]:
         """Return the rows of the plan as (arguments, their name in Lightning, options)."""
         return [("ddp_*", "Trainer(strategy=)", self.options)]
 
@@ -135,7 +143,7 @@ class Strategy:
         """
         check_processes(args)
 
-    def build(self) -> Any:
+    def build(self) -> LightningStrategy | str:
         """Make Lightning's strategy; `auto` if Lightning's default suffices.
 
         Raises:
@@ -143,7 +151,7 @@ class Strategy:
         """
         return "auto"
 
-    def build_accelerator(self) -> Any:
+    def build_accelerator(self) -> LightningAccelerator | None:
         """Make an accelerator that replaces Lightning's own; None keeps Lightning's."""
         return None
 
@@ -199,7 +207,7 @@ class Strategy:
             return False
         return inspection.unwrap_model(model) is inspection.unwrap_model(trainer.model)
 
-    def forward_model_of(self, model: nn.Module) -> Any:
+    def forward_model_of(self, model: nn.Module) -> nn.Module:
         """Return `forward_model` for the Trainer's model, and any other model unchanged."""
         trainer = self._trainer()
         if trainer is None or not self.is_trained_model(model):
@@ -214,7 +222,7 @@ class Strategy:
             return None
         return model
 
-    def distribute_model(self, module: nn.Module) -> nn.Module:
+    def distribute_model(self, module: pl.LightningModule) -> nn.Module:
         """Shard or wrap the model for the ranks, unless an earlier run has done so.
 
         Args:
@@ -233,7 +241,7 @@ class Strategy:
         trainer.model_wrapped = self._distribute_model(model, module)
         return trainer.model_wrapped
 
-    def _distribute_model(self, model: nn.Module, module: nn.Module) -> nn.Module:
+    def _distribute_model(self, model: nn.Module, module: pl.LightningModule) -> nn.Module:
         """Shard or wrap a model, see `distribute_model`; overridden by subclasses."""
         return model
 
@@ -242,7 +250,7 @@ class Strategy:
         return model.num_parameters(exclude_embeddings=True)
 
     @property
-    def device_mesh(self) -> Any:
+    def device_mesh(self) -> DeviceMesh | None:
         """Lightning's device mesh; None if its strategy has none."""
         # Lightning raises a RuntimeError before the strategy is set up.
         with contextlib.suppress(RuntimeError):
@@ -253,7 +261,10 @@ class Strategy:
     """Whether ranks share sequences now."""
 
     def split_sequences(
-        self, buffers: Any, dims: Any, kept: object
+        self,
+        buffers: list[torch.Tensor] | None,
+        dims: list[int] | None,
+        kept: set[torch.Tensor] | None,
     ) -> contextlib.AbstractContextManager[Any]:
         """Replace tensors by this rank's shard of them in the block, if ranks share sequences."""
         return contextlib.nullcontext()
@@ -262,7 +273,7 @@ class Strategy:
 
     def micro_batch(
         self, *, synchronize: bool, is_last: bool
-    ) -> contextlib.AbstractContextManager[Any]:
+    ) -> contextlib.AbstractContextManager[object]:
         """Return the context of a micro-batch, in which ranks exchange gradients or keep them.
 
         Args:
@@ -273,7 +284,7 @@ class Strategy:
             return contextlib.nullcontext()
         return self.no_sync(self.forward_model)
 
-    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """Keep the gradients of a model in this rank during the backward passes of the block."""
         return sharding.unsynchronised(self.forward_model_of(model))
 
@@ -307,7 +318,9 @@ class Strategy:
 
     # Optimizer and step.
 
-    def make_optimizers(self, module: nn.Module, steps: int) -> tuple[Any, Any]:
+    def make_optimizers(
+        self, module: nn.Module, steps: int
+    ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
         """Make optimizer and schedule of a training.
 
         Args:
@@ -347,7 +360,7 @@ class Strategy:
     optimizer_holds_parameters: Any = True
     """Whether the optimizer steps the parameters of the model, not its own copies."""
 
-    def step_context(self) -> Callable[[], contextlib.AbstractContextManager[Any]]:
+    def step_context(self) -> Callable[[], contextlib.AbstractContextManager[object]]:
         """Return the context of an optimizer step, which partly sharded parameters need."""
         sharded_model = self.sharded_model
         if sharded_model is None:
@@ -386,7 +399,7 @@ class Strategy:
             return False
         return self.sharded_model is not None
 
-    def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, Any] | None:
+    def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor] | None:
         """Gather the weights of a sharded model in host memory.
 
         Args:
@@ -401,7 +414,7 @@ class Strategy:
             return None
         return sharding.whole_state_dict(forward_model, keep=keep)
 
-    def whole_view(self, model: nn.Module) -> Any:
+    def whole_view(self, model: nn.Module) -> nn.Module | sharding.WholeModel:
         """Return the user's model, or a view of it in which sharded weights appear whole."""
         forward_model = self.forward_model_of(model)
         if sharding.is_sharded(forward_model):
@@ -528,7 +541,7 @@ class Strategy:
                 optimizer.load_state_dict(state)
         return True
 
-    def read_schedule(self, checkpoint: str) -> dict[str, Any] | None:
+    def read_schedule(self, checkpoint: str) -> dict[str, object] | None:
         """Return the state of the schedule; None where the checkpoint has none."""
         path = os.path.join(checkpoint, SCHEDULER_NAME)
         if not os.path.isfile(path):
@@ -541,7 +554,7 @@ class Strategy:
     # Size.
 
     def bytes_to_save(
-        self, optimizer_states: list[Any], other_states: list[Any], *, processes: int
+        self, optimizer_states: list[object], other_states: list[object], *, processes: int
     ) -> int:
         """Return the size of a checkpoint in bytes.
 
@@ -594,9 +607,9 @@ PROCESS_GROUP_OPTIONS = ("process_group_backend", "timeout")
 """Names of the options about the process group."""
 
 
-def process_group(args: TrainingArguments) -> dict[str, Any]:
+def process_group(args: TrainingArguments) -> dict[str, str | timedelta]:
     """Return the options about the process group, for all strategies of several ranks."""
-    options: dict[str, Any] = {}
+    options: dict[str, str | timedelta] = {}
     if args.ddp_backend is not None:
         options["process_group_backend"] = args.ddp_backend
     options["timeout"] = args.ddp_timeout_delta

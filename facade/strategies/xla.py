@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
 from ..arguments.fsdp_config import shown_fsdp
 from ..distributed.xla_device import require_xla, xla_process_count
-from .strategy import Strategy
+from .strategy import Group, Strategy
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from ...lightning_modules.distributed.xla import (
+        ForwardXLAPrecision,
+        ModelXLAStrategy,
+        PjrtAccelerator,
+    )
     from ..arguments import TrainingArguments
 
 
@@ -29,7 +33,7 @@ class XLA(Strategy):
         """Return the strategy for a device of torch_xla."""
         return cls("SingleDeviceXLAStrategy", {"device": str(args.device)})
 
-    def build_accelerator(self) -> Any:
+    def build_accelerator(self) -> PjrtAccelerator:
         """Return Lightning's accelerator for XLA, also for other devices than TPUs."""
         from ...lightning_modules.distributed.xla import PjrtAccelerator
 
@@ -53,18 +57,18 @@ class XLA(Strategy):
                 "fp16=True does not go with TPUs, which compute in bfloat16: pass bf16=True."
             )
 
-    def precision(self, name: str, device: str) -> Any:
+    def precision(self, name: str, device: str) -> ForwardXLAPrecision:
         """See `Strategy.precision`: Lightning's strategy takes only those for XLA."""
         from ...lightning_modules.distributed.xla import ForwardXLAPrecision
 
         return ForwardXLAPrecision(name)
 
-    def build(self) -> Any:
+    def build(self) -> ModelXLAStrategy:
         """Make a strategy for the device of this process."""
         from ...lightning_modules.distributed.xla import ModelXLAStrategy
 
         return ModelXLAStrategy()
 
-    def groups(self) -> list[tuple[str, str, Mapping[str, Any]]]:
+    def groups(self) -> list[Group]:
         """Return the row of the plan."""
         return [("use_cpu", "Trainer(strategy=)", self.options)]

@@ -1916,7 +1916,9 @@ class Trainer:
             self.callback_handler.add_callback(callback)
             lend_save_model(self, self.callback_handler.callbacks[-1])
 
-    def pop_callback(self, callback: Any) -> TrainerCallback | Callback | None:
+    def pop_callback(
+        self, callback: TrainerCallback | type[TrainerCallback] | Callback | type[Callback]
+    ) -> TrainerCallback | Callback | None:
         """Remove a callback, and return it.
 
         Args:
@@ -1933,7 +1935,9 @@ class Trainer:
                 return self._lightning_callbacks.pop(index)
         return None
 
-    def remove_callback(self, callback: Any) -> None:
+    def remove_callback(
+        self, callback: TrainerCallback | type[TrainerCallback] | Callback | type[Callback]
+    ) -> None:
         """Remove a callback.
 
         A default callback can be removed by its class, without asking whether it is used.

@@ -9,10 +9,13 @@ import signal
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .fast_path import evaluation_loop, no_op
 from .lightning_import import CombinedLoader, Trainer, TrainerFn, _given_hyperparameters, registry
+
+if TYPE_CHECKING:
+    from .ddp import ModelDDPStrategy
 
 LOGGED_STEPS = "_batches_that_stepped"
 """The key of the last step of the loggers in checkpoints of Lightning."""
@@ -261,7 +264,7 @@ def release(trainer: Trainer) -> None:
     vars(trainer).clear()
 
 
-def start_no_processes(strategy: Any) -> Any:
+def start_no_processes(strategy: ModelDDPStrategy) -> ModelDDPStrategy:
     """Make a `DDPStrategy` start no processes.
 
     Its launcher would refuse to run in notebooks, and the processes are running already.
