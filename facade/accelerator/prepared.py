@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ...lightning_modules.common.nested import to_device
-from ...lightning_modules.data.batch_samplers import can_be_rebuilt, has_batches
+from ...lightning_modules.data.iteration import can_be_rebuilt, has_batches
 from ...lightning_modules.data.loaders import EpochLoader, rebuild_loader
 from ...lightning_modules.optim import steps_in_backward
 from ..arguments.parallelism import ways_of_sharing

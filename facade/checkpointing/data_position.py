@@ -83,6 +83,7 @@ class DataPosition:
             "windows": run.windows.windows_per_epoch,
             "evaluated": worker_states,
             "ended": run.epoch_is_over,
+            "left": self.trainer.control.should_epoch_stop,
             "progress": run.progress(),
             "in_evaluation": run.interrupted_evaluation.state(),
         }
@@ -159,7 +160,13 @@ class DataPosition:
         ):
             # Every step was taken when this was saved; only the end of the epoch is missing.
             done = windows.windows_per_epoch
-        windows.start_at(epoch, done, on_positioned=on_positioned, loader_state=loader_state)
+        windows.start_at(
+            epoch,
+            done,
+            on_positioned=on_positioned,
+            loader_state=loader_state,
+            was_left=stored is not None and stored.get("left", False),
+        )
         return windows, length
 
     def apply_progress(self, run: TrainingRun, checkpoint: str | None) -> None:

@@ -162,8 +162,9 @@ class TrainerModule(EvaluationModule):
             windows=run.windows.windows_done,
         )
 
-        # Only the end of this epoch is left: its log shows the last step before the checkpoint.
-        if run.windows.is_at_end:
+        # If only the end of this epoch is left, its log shows the last step before the checkpoint.
+        # Of a stream that is not known yet.
+        if run.windows.windows_done > 0:
             run.epoch.grad_norm, run.epoch.learning_rate = run.of_last_step
 
         # Lightning callbacks read its logging interval, and the learning rate from its schedule.

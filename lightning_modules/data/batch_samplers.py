@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from torch.utils.data import BatchSampler
 
-from .iteration import TorchLoader, iterates_as_torch
-
 Item = TypeVar("Item")
 
 _LOADER_OPTIONS = (
@@ -241,10 +239,17 @@ class BatchesAfter(BatchSampler):
     def __len__(self) -> int:
         return max(len(self.batches) - self.skipped, 0)
 
+    @property
+    def draws_skipped(self) -> bool:
+        """Whether the sampler has to be iterated up to the first batch that is left."""
+        return self.skipped > 0 and not hasattr(self.batches, "batches_from")
+
     def __iter__(self) -> Iterator[list[int]]:
-        if hasattr(self.batches, "batches_from"):
+        if self.draws_skipped:
+            return itertools.islice(self.batches, self.skipped, None)
+        if self.skipped > 0:
             return self.batches.batches_from(self.skipped)
-        return itertools.islice(self.batches, self.skipped, None)
+        return iter(self.batches)
 
 
 def batch_size_of_rank(batch_size: int, world_size: int, split_batches: bool) -> int:
@@ -274,19 +279,3 @@ def even_shares(items: list[Item], start: list[Item], shares: int) -> list[list[
 def options_of(loader: object) -> dict[str, Any]:
     """Return the arguments that a loader was made with, except dataset and batching."""
     return {name: getattr(loader, name) for name in _LOADER_OPTIONS if hasattr(loader, name)}
-
-
-def has_batches(loader: TorchLoader) -> bool:
-    """Return whether a loader makes batches, which can be sharded.
-
-    With `batch_size=None` and no batch sampler it yields samples.
-    """
-    return loader.batch_size is not None or loader.batch_sampler is not None
-
-
-def can_be_rebuilt(loader: object) -> bool:
-    """Return whether a loader can be built again without losing behaviour.
-
-    That is the case if it does not override the iteration, and has no state.
-    """
-    return iterates_as_torch(loader) and not hasattr(loader, "state_dict")

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe, get_worker_info
 
 from ..common.stop_iteration import stop_iteration_error, stop_iteration_surfaces
+from .batch_samplers import BatchesAfter
 
 
 class TorchLoader(Protocol):
@@ -71,6 +72,22 @@ def iterates_as_torch(loader: object) -> bool:
     """Return whether a loader is a `DataLoader` whose iteration is not overridden."""
     iter_method = getattr(type(loader), "__iter__", None)
     return isinstance(loader, DataLoader) and iter_method is _TORCH_METHODS["__iter__"]
+
+
+def has_batches(loader: TorchLoader) -> bool:
+    """Return whether a loader makes batches, which can be sharded.
+
+    With `batch_size=None` and no batch sampler it yields samples.
+    """
+    return loader.batch_size is not None or loader.batch_sampler is not None
+
+
+def can_be_rebuilt(loader: object) -> bool:
+    """Return whether a loader can be built again without losing behaviour.
+
+    That is the case if it does not override the iteration, and has no state.
+    """
+    return iterates_as_torch(loader) and not hasattr(loader, "state_dict")
 
 
 def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
@@ -158,6 +175,10 @@ def _read_here(loader: TorchLoader) -> Iterator[Any]:
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         sampler = loader.batch_sampler
+    skipped = 0
+    if isinstance(sampler, BatchesAfter) and sampler.draws_skipped:
+        skipped = sampler.skipped
+        sampler = sampler.batches
     indices: Iterator[Any] = iter(sampler)
 
     # torch's iterator draws a seed for workers here, even if there are none. Without that draw all
@@ -166,8 +187,9 @@ def _read_here(loader: TorchLoader) -> Iterator[Any]:
     seed.random_(generator=loader.generator)
 
     # Most samplers draw the order of an epoch with its first batch. That draw belongs to the start
-    # of the epoch.
-    first = list(itertools.islice(indices, 1))
+    # of the epoch. Those that draw each index when it is needed draw the first batch after the
+    # skipped ones later, with the generators that the caller restores in the meantime.
+    first = list(itertools.islice(indices, max(skipped, 1)))[skipped:]
     return _collated(loader, itertools.chain(first, indices))
 
 

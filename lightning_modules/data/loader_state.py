@@ -251,8 +251,15 @@ class ForeignLoader:
         """States that the next iteration starts from, see `state_dict`."""
         self._workers_at_start: dict[str, Any] | None = None
         """The states in which persistent workers began the current iteration."""
+        self._is_positioned = False
+        """The next iteration begins at the state that was loaded."""
+        self._batches_read_again = 0
+        """Batches of the current iteration that torchdata has read again, and counted twice."""
 
     def __iter__(self) -> Iterator[Any]:
+        if not self._is_positioned:
+            self._batches_read_again = 0
+        self._is_positioned = False
         workers = self._workers_to_start
         self._workers_to_start = None
         if workers is None and self._watched_loader.is_persistent:
@@ -277,7 +284,11 @@ class ForeignLoader:
             "workers": self._watched_loader.state_dict(),
             "workers_at_start": self._workers_at_start,
         }
-        return {**self.loader.state_dict(), _OWN_STATE: own_state}
+        state_of_loader = self.loader.state_dict()
+        if self._batches_read_again > 0:
+            batches = _batches_in(state_of_loader) - self._batches_read_again
+            state_of_loader = _with_batches(state_of_loader, batches)
+        return {**state_of_loader, _OWN_STATE: own_state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration continue after a `state_dict`."""
@@ -286,15 +297,30 @@ class ForeignLoader:
         self._parts_to_restore = own_state.get("parts")
         self._workers_to_start = own_state.get("workers")
         self._workers_at_start = own_state.get("workers_at_start")
+        self._is_positioned = True
+        self._batches_read_again = 0
         if _is_read_again(state):
             self._workers_to_start = self._workers_at_start
+            self._batches_read_again = _batches_in(state)
         self.loader.load_state_dict(state_of_loader)
 
-    def epoch_after(self, state: Mapping[str, Any]) -> Iterator[Any]:
-        """Start the iteration after the one that ended in this state."""
+    def restore_parts_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Restore what dataset and collator draw from; return the state without that."""
+        own_state = dict(state.get(_OWN_STATE, {}))
+        restore_parts(own_state.pop("parts", None), *drawing_parts(self.loader))
+        return {**state, _OWN_STATE: own_state}
+
+    def epoch_after(self, state: Mapping[str, Any], *, was_left: bool) -> Iterator[Any]:
+        """Start the iteration after that of a state.
+
+        Args:
+            state: of `restore_parts_of`.
+            was_left: that iteration was left before its end.
+        """
         generators = capture_host_rng()
+        parts = part_states(*drawing_parts(self.loader))
         self.load_state_dict(state)
-        parts = self._parts_to_restore
+        self._parts_to_restore = parts
         keeps_workers = self._watched_loader.is_persistent
         if not keeps_workers:
             self._workers_to_start = None
@@ -307,6 +333,10 @@ class ForeignLoader:
             restore_host_rng(generators)
             self._parts_to_restore = parts
             batches = iter(self)
+
+        # It does not continue an iteration that was left.
+        if was_left and is_torchdata_loader(self.loader):
+            batches = iter(())
         for first in batches:
             return itertools.chain([first], batches)
 
@@ -328,10 +358,27 @@ def has_ended(state: Mapping[str, Any]) -> bool:
 
 def _is_read_again(state: Mapping[str, Any]) -> bool:
     """Return whether a loader of torchdata has to read a stream again because it has no state."""
-    workers: Mapping[str, Any] = state.get("_snapshot", {}).get("_worker_snapshots", {})
-    for worker in workers.values():
+    # The states of its workers, or that of this process.
+    readers: list[Mapping[str, Any]] = [state]
+    if "_snapshot" in state:
+        readers = list(state["_snapshot"].get("_worker_snapshots", {}).values())
+    for reader in readers:
         # Only streams have a fetcher with a state.
-        fetcher = worker.get("fetcher_state")
-        if fetcher and worker["dataset_state"] is None and fetcher["dataset_iter_state"] is None:
+        fetcher = reader.get("fetcher_state")
+        if fetcher and reader["dataset_state"] is None and fetcher["dataset_iter_state"] is None:
             return True
     return False
+
+
+def _batches_in(state: Mapping[str, Any]) -> int:
+    """Return the number of batches in a state of a loader of torchdata."""
+    if "_snapshot" in state:
+        return state["_snapshot"]["_snapshot_step"]
+    return state["_num_yielded"]
+
+
+def _with_batches(state: Mapping[str, Any], batches: int) -> dict[str, Any]:
+    """Return a state of a loader of torchdata with another number of batches."""
+    if "_snapshot" in state:
+        return {**state, "_snapshot": {**state["_snapshot"], "_snapshot_step": batches}}
+    return {**state, "_num_yielded": batches}

@@ -81,6 +81,8 @@ class WindowLoader:
         self.exhausted = False
         self._stopped = False
         self._loader_state: dict[str, Any] | None = None
+        self._was_left = False
+        """The iteration of that state was left before its end."""
 
         # Three kinds of loaders can resume: ours, those of other libraries that have a state, and
         # those without one, which are read again from the start of the epoch.
@@ -102,6 +104,7 @@ class WindowLoader:
         window: int,
         on_positioned: Callable[[], None] | None = None,
         loader_state: dict[str, Any] | None = None,
+        was_left: bool = False,
     ) -> None:
         """Start the next iteration at a window of an epoch, to resume there.
 
@@ -114,10 +117,12 @@ class WindowLoader:
                 its generators.
             loader_state: the loader's `state_dict` at the position. Without it, or with the state
                 of another kind of loader, batches are skipped by reading them.
+            was_left: a callback has stopped the epoch of that state.
         """
         self.epoch = epoch
         self.windows_done = window
         self.on_positioned = on_positioned
+        self._was_left = was_left
 
         # The state may come from another kind of loader, which the user has replaced.
         self._loader_state = None
@@ -247,6 +252,7 @@ class WindowLoader:
             if state["handed_out"] > 0:
                 state = before_epoch(state, self.epoch + self.is_at_end)
         elif isinstance(source, ForeignLoader):
+            self._loader_state = source.restore_parts_of(state)
             return
         source.load_state_dict(state)
         self._loader_state = None
@@ -264,10 +270,10 @@ class WindowLoader:
             if state is None:
                 return skip_items(iter(source), batches_done)
             if self.windows_done == 0:
-                return source.epoch_after(state)
+                return source.epoch_after(state, was_left=self._was_left)
             if has_ended(state):
                 # Only the end of the epoch is missing; the next epoch begins from the state.
-                self._loader_state = state
+                self._loader_state = source.restore_parts_of(state)
                 self._report_positioned()
                 return iter(())
             source.load_state_dict(state)

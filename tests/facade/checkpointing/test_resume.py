@@ -252,7 +252,16 @@ def test_saving_changes_nothing(uninterrupted, tmp_path):
     assert train(tmp_path).end == uninterrupted("samples").end
 
 
-@pytest.mark.parametrize("name", ["samples", "a stream", "a table by length"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "samples",
+        "a stream",
+        "a table by length",
+        "a StatefulDataLoader of a stream",
+        "a StatefulDataLoader of a stream with workers",
+    ],
+)
 def test_after_several_interruptions_it_ends_the_same(uninterrupted, tmp_path, name):
     whole = uninterrupted(name)
     train(tmp_path, KINDS[name], stop=2)
@@ -365,9 +374,34 @@ def stop_epoch(of, state, control):
     control.should_epoch_stop = True
 
 
-@pytest.mark.parametrize("name", ["samples", "a stream", "a plain DataLoader"])
+@pytest.mark.parametrize("logging", ["steps", "epoch"])
+@pytest.mark.parametrize("name", ["a stream", "a stream with a state", "a loader with a state"])
+def test_resume_at_the_unknown_end_of_a_stream_logs_the_last_step(tmp_path, name, logging):
+    """Norm and rate are those of the step before the checkpoint: no step is left in the epoch."""
+    options = {"save_strategy": "steps", "save_steps": 1, "logging_strategy": logging}
+    whole = train(tmp_path / "whole", KINDS[name], **options)
+    assert any("grad_norm" in entry for entry in whole.end["logs"])
+    begin = whole.killed_after(6, tmp_path / "6")
+    assert train(tmp_path / "6", KINDS[name], resume=begin, **options).end == whole.end
+
+
+LEFT = [
+    "samples",
+    "a stream",
+    "a plain DataLoader",
+    "a StatefulDataLoader",
+    "a StatefulDataLoader with generators",
+    "a StatefulDataLoader of a stream",
+    "a StatefulDataLoader of a stream with workers",
+    "a StatefulDataLoader with persistent workers",
+]
+
+
+@pytest.mark.parametrize("name", LEFT)
 def test_resume_epoch_stopped_by_a_callback_is_not_continued(tmp_path, name):
     """Saved with the very step that ends the epoch, before the evaluation at its end."""
+    if KINDS[name].needs:
+        pytest.importorskip(KINDS[name].needs)
     options = {"max_steps": 14, "save_strategy": "steps", "save_steps": 1}
     stopping = lambda: [At("on_step_end", stop_epoch, step=step) for step in (3, 8)]
     whole = train(tmp_path / "whole", KINDS[name], callbacks=stopping(), **options)

@@ -292,6 +292,20 @@ class OwnOrder(Sampler[int]):
         self.first.setstate(state["first"])
 
 
+class OrderInSteps(Sampler[int]):
+    """A sampler that draws each index when it is needed, between the draws of the steps."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __iter__(self):
+        for _ in range(len(self.data)):
+            yield int(torch.randint(len(self.data), ()))
+
+
 def sampled_by(make: Callable[[Any], Any]) -> type[Trainer]:
     class Sampled(Trainer):
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
@@ -392,6 +406,7 @@ KINDS = {
         arguments=UNSEEDED, cls=sampled_by(lambda data: RandomSampler(data, generator=generator()))
     ),
     "a sampler with a state": Kind(cls=sampled_by(OwnOrder)),
+    "a sampler that draws in each step": Kind(cls=sampled_by(OrderInSteps)),
     "samples that depend on the epoch": Kind(InEpoch),
     "a stream that depends on the epoch": Kind(StreamInEpoch),
     "samples with a state": Kind(lambda: Subset(Remembering(), range(SAMPLES))),

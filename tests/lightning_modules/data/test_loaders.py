@@ -16,8 +16,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from lightrainer.lightning_modules.data.batch_samplers import can_be_rebuilt
-from lightrainer.lightning_modules.data.iteration import iterate
+from lightrainer.lightning_modules.data.iteration import can_be_rebuilt, iterate
 from lightrainer.lightning_modules.data.loaders import EpochLoader, build_loader
 
 
