@@ -77,6 +77,11 @@ class EvaluationModule(FastModule):
             if module not in of_model:
                 module.training = False
 
+    def on_validation_start(self) -> None:
+        """Let all ranks evaluate the same model; see `Strategy.share_buffers`."""
+        assert self.evaluation is not None
+        self.evaluation.trainer.accelerator.strategy.share_buffers()
+
     def validation_step(self, batch: object, batch_idx: int) -> dict[str, object]:
         """Run one batch; return loss, predictions and labels as outputs for Lightning callbacks."""
         evaluation = self.evaluation
@@ -97,6 +102,7 @@ class EvaluationModule(FastModule):
             self.log_dict(metrics, sync_dist=True, logger=False)  # the Trainer logs them
 
     # `predict` is a test of Lightning.
+    on_test_start = on_validation_start
     on_test_model_eval = on_validation_model_eval
     test_step = validation_step
     on_test_epoch_end = on_validation_epoch_end

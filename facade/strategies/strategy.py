@@ -14,7 +14,12 @@ from torch import nn
 
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints.state_guards import loading_optimizer
-from ...lightning_modules.common.dtensor import local_part
+from ...lightning_modules.common.collectives import (
+    broadcast_tensors,
+    has_other_processes,
+    transport_device,
+)
+from ...lightning_modules.common.dtensor import is_dtensor, local_part
 from ...lightning_modules.common.file_names import (
     OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
@@ -199,6 +204,18 @@ class Strategy:
     def evaluation_model(self) -> Any:
         """The object that a forward pass in an evaluation calls."""
         return self.forward_model
+
+    def share_buffers(self) -> None:
+        """Give all ranks the buffers of rank 0, unless `ddp_broadcast_buffers` is False.
+
+        In a training each rank updates the statistics of layers such as BatchNorm by its own last
+        batch. A checkpoint holds those of rank 0, and an evaluation is one of that model.
+        """
+        trainer = self.require_trainer()
+        if trainer.args.ddp_broadcast_buffers is False or not has_other_processes():
+            return
+        buffers = [buffer for buffer in trainer.model.buffers() if not is_dtensor(buffer)]
+        broadcast_tensors(buffers, transport_device())
 
     def is_trained_model(self, model: nn.Module) -> bool:
         """Return whether this is the model of the Trainer, or a wrapper of it."""

@@ -6,10 +6,13 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional
 from torchmetrics.classification import MulticlassAUROC
 
-from helpers.ddp.evaluation_script import CLASSES, Tokens, lengths, samples
+from helpers.ddp.evaluation_script import CLASSES, Normalized, Tokens, lengths, samples
+from helpers.processes.rank_training import points
+from lightrainer import default_data_collator
 
 OURS, REFERENCE = "lightrainer", "transformers"
 KINDS = ["list", "stream", "stream by a worker"]
@@ -84,6 +87,24 @@ def test_evaluation_loss_is_equal_on_all_ranks(ranks, kind):
             run[way]["eval_loss"] for run in found for way in ways
         }
         assert len(losses) == 1
+
+
+def test_evaluation_in_training_is_of_the_saved_model(two_ranks):
+    """With the statistics of rank 0, although each rank has those of its own last batch."""
+    found = two_ranks(OURS, "evaluation2")
+    trainings = [rank["in training"] for rank in found.ranks]
+    for of_rank_0, of_rank_1 in zip(*(each["statistics"] for each in trainings), strict=True):
+        assert of_rank_0 != of_rank_1
+
+    losses = trainings[0]["losses"]
+    assert len(losses) == 3
+    assert trainings[1]["losses"] == losses
+    batch = default_data_collator(points(8, seed=2))
+    for checkpoint, loss in losses.items():
+        model = Normalized().eval()
+        file = found.folder / "evaluation2" / "normalized" / checkpoint / "model.safetensors"
+        model.load_state_dict(load_file(file))
+        assert loss == pytest.approx(model(**batch)["loss"].item(), rel=1e-5)
 
 
 def test_evaluation_loss_and_arrays_equal_the_reference(two_ranks):

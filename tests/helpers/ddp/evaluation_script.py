@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
-from helpers.processes.rank_training import QUIET, Stream, leave_group
+from helpers.processes.rank_training import QUIET, Stream, leave_group, points
 
 BATCH = 2
 CLASSES = 3
@@ -126,6 +126,59 @@ def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]
     return found
 
 
+class Normalized(nn.Module):
+    """A classifier whose statistics each rank updates from its own batches."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(6)
+        self.norm = nn.BatchNorm1d(8)
+        self.last = nn.Linear(8, CLASSES)
+
+    def forward(self, x, labels):
+        logits = self.last(self.norm(x))
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def evaluations_in_training(folder: Path) -> dict[str, Any]:
+    """Train a `Normalized`, and return the losses of its evaluations, by the name of the checkpoint
+    that was saved after each; and the statistics of this rank before them.
+    """
+    from lightrainer import Trainer, TrainerCallback, TrainingArguments
+
+    statistics = []
+
+    class BeforeEvaluation(TrainerCallback):
+        def on_step_end(self, args, state, control, model, **kwargs):
+            statistics.append(model.norm.running_mean.tolist())
+
+    arguments = TrainingArguments(
+        str(folder / "normalized"),
+        per_device_train_batch_size=BATCH,
+        per_device_eval_batch_size=BATCH,
+        max_steps=3,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=1,
+        **QUIET,
+    )
+    trainer = Trainer(
+        Normalized(),
+        arguments,
+        train_dataset=points(16),
+        eval_dataset=points(8, seed=2),
+        callbacks=[BeforeEvaluation()],
+    )
+    trainer.train()
+    losses = {
+        f"checkpoint-{log['step']}": log["eval_loss"]
+        for log in trainer.state.log_history
+        if "eval_loss" in log
+    }
+    return {"losses": losses, "statistics": statistics}
+
+
 def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     api = importlib.import_module(library)
@@ -147,6 +200,7 @@ def main(library: str, scenario: str, folder: Path) -> None:
             results[f"stream by a worker of {count}"] = outcome(
                 trainer, Stream(samples(count)), metrics, seen
             )
+        results["in training"] = evaluations_in_training(folder / scenario)
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
     del trainer
     leave_group(library)

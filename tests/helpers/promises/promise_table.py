@@ -494,6 +494,14 @@ PROMISES: dict[str, Promise] = {
         {"two processes": BY_TWO},
         others="One process has no wrapper.",
     ),
+    "with layers such as BatchNorm each process evaluates": Promise(
+        {
+            "two processes": (
+                "tests/ddp/test_evaluation.py::test_evaluation_in_training_is_of_the_saved_model"
+            ),
+        },
+        others="One process has one set of statistics.",
+    ),
     "pruning a trial under DDP hangs": Promise(
         {
             "two processes": (
