@@ -285,9 +285,9 @@ def set_up_model(trainer: Trainer, model: nn.Module) -> None:
     trainer.can_return_loss = inspection.can_return_loss(type(base))
     trainer.label_smoother = label_smoother(args, model)
     trainer.neftune_noise_alpha = args.neftune_noise_alpha
-    config: Any = getattr(model, "config", None)
+    config = getattr(model, "config", None)
     if config is not None:
-        config.use_cache = args.use_cache
+        inspection.set_in_config(config, "use_cache", args.use_cache)
 
 
 def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:

@@ -290,6 +290,19 @@ def _is_causal(model_class: type, auto: Any) -> bool:
     return not names.isdisjoint(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
 
 
+def set_in_config(config: Any, name: str, value: Any) -> bool:
+    """Set an attribute of a model's config, and return whether the config accepts it.
+
+    A model that is not of `transformers` may have a dict as its config, a string, or a frozen
+    object.
+    """
+    try:
+        setattr(config, name, value)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
 def loss_shifts_labels(model: nn.Module) -> bool:
     """Return whether the loss of a model drops the first label of each row.
 

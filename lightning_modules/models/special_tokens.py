@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ..common.followed import followed
+from .inspection import set_in_config
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,14 +49,14 @@ def align_special_tokens(model: nn.Module, processing_class: Any) -> dict[str, i
         token = getattr(tokenizer, name)
         if token is None or all(token in _tokens_of(each, name) for each in configs):
             continue
-        changed[name] = token
         for each in configs:
             other_tokens = [other for other in _tokens_of(each, name) if other != token]
             holds_list = each is generation_config or isinstance(getattr(each, name, None), list)
+            tokens = token
             if name == "eos_token_id" and holds_list:
-                setattr(each, name, [token, *other_tokens])
-            else:
-                setattr(each, name, token)
+                tokens = [token, *other_tokens]
+            if set_in_config(each, name, tokens):
+                changed[name] = token
 
     # Before version 5.18 a training with a tokenizer puts a single end token into a list.
     if generation_config is not None and not followed().keeps_single_end_token:

@@ -1,13 +1,19 @@
 """Outputs that a model may return, and errors for others."""
 
 import re
+from collections import namedtuple
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch.nn import functional
+from transformers import PreTrainedTokenizerFast
 
 from helpers.trainer.tiny_trainings import Tiny, files, same, tiny, trained, trainer, weights
+from lightrainer import default_data_collator
 
 
 def returning(form):
@@ -51,6 +57,42 @@ def test_unusable_outputs(tmp_path, name):
         r"Expected|Return|has to be|requires_grad|not a torch.Tensor", str(error.value)
     ), error.value
     assert files(tmp_path) == []
+
+
+# --- the config of a model
+
+
+@dataclass(frozen=True)
+class FrozenConfig:
+    hidden_size: int = 8
+
+
+CONFIGS = {
+    "dict": {"hidden_size": 8},
+    "text": "tiny",
+    "frozen dataclass": FrozenConfig(),
+    "named tuple": namedtuple("Sizes", "hidden_size")(8),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config_that_takes_no_attributes_is_kept(tmp_path, name):
+    """Neither `use_cache` nor the special tokens of a tokenizer can be set there."""
+    model = tiny()
+    model.config = CONFIGS[name]
+    before = weights(model)
+    words = Tokenizer(WordLevel({"<end>": 0, "a": 1}, unk_token="a"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>")
+    trained(
+        tmp_path,
+        model=model,
+        processing_class=tokenizer,
+        data_collator=default_data_collator,
+        save_strategy="steps",
+        report_to="tensorboard",
+    )
+    assert not same(before, weights(model))
+    assert model.config is CONFIGS[name]
 
 
 # --- where the model comes from

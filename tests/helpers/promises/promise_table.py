@@ -169,6 +169,14 @@ PROMISES: dict[str, Promise] = {
         {"own module": IGNORED + "test_model_that_is_set_after_construction_is_trained_by_ours"},
         others="The attribute is read, whatever it holds.",
     ),
+    "a module of your own whose `config` is a dict": Promise(
+        {
+            "own module": (
+                "tests/facade/trainer/test_models.py::test_config_that_takes_no_attributes_is_kept"
+            )
+        },
+        others="The configs of transformers take attributes.",
+    ),
     "an override of `create_optimizer_and_scheduler`": Promise(
         {"override": IGNORED + "test_override_of_create_optimizer_and_scheduler_is_called_by_ours"},
         others="It is a method of the Trainer.",
