@@ -151,8 +151,13 @@ def complete_optimizer(optimizer: Any) -> None:
       torch's.
 
     Raises:
-        ValueError: it is LBFGS, whose steps compute the loss again.
+        ValueError: there is none, or it is LBFGS, whose steps compute the loss again.
     """
+    if optimizer is None:
+        raise ValueError(
+            "create_optimizer returned None and set no self.optimizer. Set it there, and return it."
+        )
+
     # As in transformers, step() gets None as its closure, which other classes accept.
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(

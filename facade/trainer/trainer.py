@@ -612,10 +612,16 @@ class Trainer:
         """
         self._training_steps = num_training_steps
         build_optimizers_without_compiler()  # an override of `create_optimizer` makes its own
-        self.create_optimizer()
+        optimizer = self.create_optimizer()
+        if self.optimizer is None:  # an override only returns it
+            self.optimizer = optimizer
         optimization.complete_optimizer(self.optimizer)
         step_without_compiler(self.optimizer)
-        self.create_scheduler(num_training_steps=num_training_steps)
+
+        schedule = self.create_scheduler(num_training_steps=num_training_steps)
+        if self.lr_scheduler is None and schedule is not None:  # an override only returns it
+            self.lr_scheduler = schedule
+            self._created_lr_scheduler = True
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create the optimizer, unless the Trainer has one.

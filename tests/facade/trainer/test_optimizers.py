@@ -11,6 +11,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 
 from helpers.trainer.tiny_trainings import At, losses, tiny, trained, trainer
+from lightrainer import Trainer
 from lightrainer.facade.distributed.process import ProcessEnvironment
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer
 
@@ -171,6 +172,33 @@ def test_optimizer_is_switched_between_training_and_evaluation(tmp_path, schedul
     assert made.optimizer.calls == ["train", "train", "eval", "train", "train", "eval"]
     made.evaluate()
     assert made.optimizer.calls[-1] == "eval"
+
+
+class OnlyReturning(Trainer):
+    """Overrides that set nothing, with which transformers 5.3.0 fails at `None`."""
+
+    def create_optimizer(self, model=None):
+        return torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        return torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.5)
+
+
+def test_optimizer_and_schedule_that_overrides_only_return_are_used(tmp_path):
+    made = trained(tmp_path, OnlyReturning)
+    logs = [log for log in made.state.log_history if "loss" in log]
+    assert [log["learning_rate"] for log in logs] == [0.1, 0.05, 0.025, 0.0125]
+    made.train()
+    assert made.lr_scheduler.last_epoch == 4  # each training has its own schedule
+
+
+def test_override_that_makes_no_optimizer_is_named(tmp_path):
+    class Forgetful(Trainer):
+        def create_optimizer(self, model=None):
+            torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    with pytest.raises(ValueError, match=r"create_optimizer .*self\.optimizer"):
+        trainer(tmp_path, Forgetful).train()
 
 
 def swapped(made):
