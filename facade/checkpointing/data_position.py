@@ -85,6 +85,7 @@ class DataPosition:
             "ended": run.epoch_is_over,
             "left": self.trainer.control.should_epoch_stop,
             "progress": run.progress(),
+            "before_epoch": run.generators_before_epoch,
             "in_evaluation": run.interrupted_evaluation.state(),
         }
         try:
@@ -176,6 +177,7 @@ class DataPosition:
             return
         run.interrupted_evaluation.owed = stored["in_evaluation"]
         restore_parts(stored.get("evaluation"), self.trainer.eval_data_collator)
+        run.generators_before_epoch = stored.get("before_epoch")
         progress = stored["progress"]
         same_processes = stored["layout"]["world_size"] == data_ranks(self.trainer.args)
         if progress is not None and not same_processes:

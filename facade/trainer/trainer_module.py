@@ -179,6 +179,7 @@ class TrainerModule(EvaluationModule):
         # No step is left, only the end of the epoch.
         if trainer.state.global_step >= run.length.max_steps:
             trainer.control.should_training_stop = True
+        run.restore_before_epoch()
         trainer.control = trainer.callback_handler.on_epoch_begin(
             trainer.args, trainer.state, trainer.control
         )

@@ -19,6 +19,7 @@ from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import accepted_arguments, takes_by_position
 from ..arguments.parallelism import samples_of_rank
+from ..checkpointing.generators import capture_generators, restore_generators
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.consistency import require_same_training
 from ..distributed.shared_decisions import SharedDecisions
@@ -73,6 +74,8 @@ class TrainingRun:
     """The current epoch."""
     of_last_step: tuple[float | None, float | None]
     """Norm of the gradients and learning rate of the last step before the checkpoint."""
+    generators_before_epoch: dict[str, Any] | None
+    """The random generators before `on_epoch_begin` of the current epoch."""
     interrupted_evaluation: InterruptedEvaluation
     decisions: SharedDecisions | None
     """Compares the switches of the control between processes; None in a single process."""
@@ -227,6 +230,7 @@ class TrainingRun:
         trainer._running_loss = self.losses
         self.epoch = Epoch()
         self.of_last_step = (None, None)
+        self.generators_before_epoch = None
         self.interrupted_evaluation = InterruptedEvaluation(self)
         self.decisions = self._shared_decisions()
         self.stopped_before_step = False
@@ -379,6 +383,13 @@ class TrainingRun:
         self.of_last_step = progress["grad_norm"], progress["learning_rate"]
 
     # Parts of the training.
+
+    def restore_before_epoch(self) -> None:
+        """Restore the generators, so that `on_epoch_begin` draws as before an interruption."""
+        self.windows.restore_before_epoch()
+        if self.generators_before_epoch is not None and self.windows.windows_done > 0:
+            restore_generators(self.trainer, self.generators_before_epoch)
+        self.generators_before_epoch = capture_generators(self.trainer)
 
     def stop_before_step(self) -> None:
         """End the epoch before the next step, although its window may have been read."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler
 
+from ..common.libraries import is_instance
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .iteration import iterate
 from .stateful_parts import (
@@ -187,7 +188,12 @@ class RereadLoader:
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
             return iterate(self.loader)
-        return skip_items(self._watched_loader.iterate(workers), skipped)
+        batches = skip_items(self._watched_loader.iterate(workers), skipped)
+
+        # The collator may have drawn for evaluations, too.
+        if state is not None:
+            restore_parts(state.get("own_now"), *parts)
+        return batches
 
     def state_dict(self) -> dict[str, Any] | None:
         """Return the states of the loader's parts now, and at the start of the iteration.
@@ -253,12 +259,15 @@ class ForeignLoader:
         """The states in which persistent workers began the current iteration."""
         self._is_positioned = False
         """The next iteration begins at the state that was loaded."""
+        self._has_loaded = False
+        """A state was loaded, for this iteration or an earlier one."""
         self._batches_read_again = 0
         """Batches of the current iteration that torchdata has read again, and counted twice."""
 
     def __iter__(self) -> Iterator[Any]:
         if not self._is_positioned:
             self._batches_read_again = 0
+            self._forget_position()
         self._is_positioned = False
         workers = self._workers_to_start
         self._workers_to_start = None
@@ -298,6 +307,7 @@ class ForeignLoader:
         self._workers_to_start = own_state.get("workers")
         self._workers_at_start = own_state.get("workers_at_start")
         self._is_positioned = True
+        self._has_loaded = True
         self._batches_read_again = 0
         if _is_read_again(state):
             self._workers_to_start = self._workers_at_start
@@ -344,6 +354,16 @@ class ForeignLoader:
         restore_host_rng(generators)
         self._parts_to_restore = parts
         return iter(self)
+
+    def _forget_position(self) -> None:
+        """Let a stream of `datasets` begin at its start again.
+
+        It begins each pass of an epoch at the state that was loaded, and loaders of torchdata do
+        not tell it the epoch.
+        """
+        dataset = getattr(self.loader, "dataset", None)
+        if self._has_loaded and is_instance(dataset, "datasets", "IterableDataset"):
+            dataset.load_state_dict(None)
 
     def _until_end(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches, and note their end."""

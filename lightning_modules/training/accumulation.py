@@ -169,6 +169,15 @@ class WindowLoader:
             windows = math.ceil(self.batches_per_epoch / accumulation)
             self.windows_per_epoch = min(windows, self.windows_per_epoch)
 
+    def restore_before_epoch(self) -> None:
+        """Restore the loader now, if the training resumes at the start of an epoch.
+
+        Otherwise it is restored by the iteration.
+        """
+        if self.windows_done == 0:
+            self._load_state_between_epochs()
+            self._report_positioned()
+
     def stop(self) -> None:
         """End the epoch after the current window."""
         self._stopped = True

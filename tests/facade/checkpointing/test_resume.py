@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from helpers.checkpoints.resumed_trainings import (
     KINDS,
@@ -17,6 +18,8 @@ from helpers.checkpoints.resumed_trainings import (
     STEPS,
     Kind,
     Noisy,
+    OwnDraws,
+    OwnNoise,
     Run,
     StatefulStream,
     Stream,
@@ -24,7 +27,7 @@ from helpers.checkpoints.resumed_trainings import (
     train,
 )
 from helpers.trainer.tiny_trainings import At, Tiny, tiny
-from lightrainer import EarlyStoppingCallback, Trainer
+from lightrainer import EarlyStoppingCallback, Trainer, TrainerCallback
 from lightrainer.lightning_modules.common.safe_serialization import from_plain
 
 # torchdata 0.11 with torch 2.13.
@@ -412,6 +415,52 @@ def test_resume_epoch_stopped_by_a_callback_is_not_continued(tmp_path, name):
             tmp_path / str(step), KINDS[name], callbacks=stopping(), resume=begin, **options
         )
         assert resumed.end == whole.end, f"from step {step}"
+
+
+class ShiftInEpoch(TrainerCallback):
+    """Draws something for each epoch, as those do that sample anew."""
+
+    def on_epoch_begin(self, args, state, control, train_dataloader, **kwargs):
+        shift = float(torch.rand(())) + random.random() + float(np.random.rand())
+        train_dataloader.dataset.shift = shift
+
+
+class Shifted(Noisy):
+    shift = 0.0
+
+    def __getitem__(self, index):
+        point = super().__getitem__(index)
+        return {**point, "x": point["x"] + self.shift}
+
+
+@pytest.mark.parametrize("saving", ["steps", "epoch"])
+@pytest.mark.parametrize("name", ["samples", "a plain DataLoader"])
+def test_resume_draws_at_the_begin_of_an_epoch_as_before(tmp_path, name, saving):
+    """From the end of the epoch before, from the middle, and from the very end."""
+    options = {"save_strategy": saving, "save_steps": 1, "data": Shifted()}
+    whole = train(tmp_path / "whole", KINDS[name], callbacks=[ShiftInEpoch()], **options)
+    for step in (2, 6, 8, 12) if saving == "steps" else (6, 12):
+        begin = whole.killed_after(step, tmp_path / str(step))
+        options["data"] = Shifted()
+        resumed = train(
+            tmp_path / str(step), KINDS[name], callbacks=[ShiftInEpoch()], resume=begin, **options
+        )
+        assert resumed.end == whole.end, f"from step {step}"
+
+
+def test_resume_collator_that_evaluations_share(tmp_path):
+    """Its generator is where evaluations have left it, also in an epoch that is read again."""
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+
+    class Loaded(Trainer):
+        def get_train_dataloader(self):
+            return DataLoader(self.train_dataset, 2, shuffle=True, collate_fn=self.data_collator)
+
+    kind = Kind(OwnNoise, cls=Loaded, makes_collator=OwnDraws)
+    whole = train(tmp_path / "whole", kind, **options)
+    for step in (2, 6, 8):
+        begin = whole.killed_after(step, tmp_path / str(step))
+        assert train(tmp_path / str(step), kind, resume=begin, **options).end == whole.end
 
 
 class DrawingModel(Tiny):

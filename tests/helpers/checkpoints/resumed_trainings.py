@@ -472,6 +472,11 @@ KINDS = {
         cls=loaded_by(stateful_loader_with_workers(**NO_WORKERS, shuffle=None)),
         needs="torchdata",
     ),
+    "a StatefulDataLoader of a stream of rows": Kind(
+        lambda: hub_stream(shuffled=False),
+        cls=loaded_by(stateful_loader_with_workers(**NO_WORKERS, shuffle=None)),
+        needs="datasets",
+    ),
     "a StatefulDataLoader of a stream with workers": Kind(
         Stream, cls=loaded_by(stateful_loader_with_workers(shuffle=None)), needs="torchdata"
     ),
