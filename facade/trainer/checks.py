@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -222,12 +222,22 @@ def _optimizer_class_problem(pair: Any) -> str | None:
 def _container_problems(parameters: Mapping[str, Any]) -> list[str | None]:
     problems: list[str | None] = []
 
+    callbacks = parameters["callbacks"]
+    if callbacks is not None and not isinstance(callbacks, Iterable):
+        problems.append(f"callbacks must be a list of callbacks, but is {describe(callbacks)}.")
+
     # An optimizer of Keras would never step.
-    optimizer = parameters["optimizers"][0]
-    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+    pair = parameters["optimizers"]
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         problems.append(
-            f"optimizers[0] must be a torch.optim.Optimizer, but is {describe(optimizer)}."
+            "optimizers must be a pair (optimizer or None, schedule or None), but is "
+            f"{describe(pair)}."
         )
+    elif pair[0] is not None and not hasattr(pair[0], "param_groups"):
+        problems.append(
+            f"optimizers[0] must be a torch.optim.Optimizer, but is {describe(pair[0])}."
+        )
+
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(parameters[name]).items():
             # Some libraries pass a string as eval_dataset, and evaluate by themselves.

@@ -155,7 +155,8 @@ def complete_optimizer(optimizer: Any) -> None:
     """
     if optimizer is None:
         raise ValueError(
-            "create_optimizer returned None and set no self.optimizer. Set it there, and return it."
+            "create_optimizer, or an override of create_optimizer_and_scheduler, has not set "
+            "self.optimizer. Set it there."
         )
 
     # As in transformers, step() gets None as its closure, which other classes accept.

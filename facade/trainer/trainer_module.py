@@ -398,6 +398,7 @@ class TrainerModule(EvaluationModule):
             trainer._created_lr_scheduler = True
         optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.optimizer_holds_parameters:
+            optimization.complete_optimizer(trainer.optimizer)
             left_out, outside = optimization.check_trains(
                 trainer.optimizer, trainer.model, run.strategy.forward_model
             )

@@ -73,8 +73,8 @@ WRONG = [
     *[("args", value) for value in ("folder", lightrainer.TrainingArguments)],
     ("eval_dataset", {"test": 5}),
     *[(name, [Stream([]), Stream([])]) for name in ("train_dataset", "eval_dataset")],
-    ("callbacks", ["print"]),
-    ("optimizers", ("adam", None)),
+    *[("callbacks", value) for value in (["print"], lightrainer.TrainerCallback())],
+    *[("optimizers", value) for value in (("adam", None), SGD, (SGD,))],
     *[
         ("optimizer_cls_and_kwargs", value)
         for value in (5, torch.optim.SGD, (torch.optim.SGD,), ("adam", {}))

@@ -192,13 +192,11 @@ def test_optimizer_and_schedule_that_overrides_only_return_are_used(tmp_path):
     assert made.lr_scheduler.last_epoch == 4  # each training has its own schedule
 
 
-def test_override_that_makes_no_optimizer_is_named(tmp_path):
-    class Forgetful(Trainer):
-        def create_optimizer(self, model=None):
-            torch.optim.SGD(self.model.parameters(), lr=0.1)
-
-    with pytest.raises(ValueError, match=r"create_optimizer .*self\.optimizer"):
-        trainer(tmp_path, Forgetful).train()
+@pytest.mark.parametrize("name", ["create_optimizer", "create_optimizer_and_scheduler"])
+def test_override_that_makes_no_optimizer_is_named(tmp_path, name):
+    forgetful = type("Forgetful", (Trainer,), {name: lambda self, *args, **kwargs: None})
+    with pytest.raises(ValueError, match=rf"{name}.*self\.optimizer"):
+        trainer(tmp_path, forgetful).train()
 
 
 def swapped(made):
