@@ -71,7 +71,7 @@ def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, d
         yield step, numbers
 
 
-def is_training_log(logs: Mapping[str, Any] | None) -> TypeGuard[dict[str, Any]]:
+def is_training_log(logs: Mapping[str, object] | None) -> TypeGuard[dict[str, Any]]:
     """Return whether these are the logs of training steps.
 
     Logs of an evaluation, of the end of the training, or of the user's script are not.

@@ -267,7 +267,7 @@ class TrainerCallback:
         """Fire before a model is pushed to a hub."""
 
 
-def reads_checkpoints(callback: Any) -> bool:
+def reads_checkpoints(callback: object) -> bool:
     """Return whether a callback may read the files of a checkpoint in `on_save`.
 
     True for any callback that overrides `on_save`, unless its class sets

@@ -304,14 +304,14 @@ def _importance(label: str) -> int:
     return len(_LABELS_BY_IMPORTANCE)
 
 
-def _readable(logs: dict[str, Any], max_str_len: int | None = None) -> dict[str, Any]:
+def _readable(logs: dict[str, Any], max_str_len: int | None = None) -> dict[str, object]:
     """Return the logs for the screen: floats rounded, long strings replaced, without total_flos."""
     return {
         name: _short(value, max_str_len) for name, value in logs.items() if name != "total_flos"
     }
 
 
-def _short(value: object, max_str_len: int | None) -> Any:
+def _short(value: object, max_str_len: int | None) -> object:
     if isinstance(value, float):
         return f"{value:.4g}"
     if max_str_len is not None and isinstance(value, str) and len(value) > max_str_len:

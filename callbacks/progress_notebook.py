@@ -290,7 +290,7 @@ class _Table:
             lines.append(f"<tr>{cells}</tr>")
         return f'<table class="dataframe">{"".join(lines)}</table>'
 
-    def _text(self, value: Any) -> str:
+    def _text(self, value: object) -> str:
         if isinstance(value, float) and abs(value) >= 1e-3:
             value = f"{value:.6f}"
         return escape(shortened(value, self.max_str_len))
@@ -304,9 +304,9 @@ def _last_loss(state: TrainerState) -> object:
     return "No log"
 
 
-def _metrics_by_title(metrics: dict[str, float]) -> dict[str, Any]:
+def _metrics_by_title(metrics: dict[str, float]) -> dict[str, object]:
     """Return the metrics of an evaluation by readable titles, without times and speeds."""
-    by_title: dict[str, Any] = {}
+    by_title: dict[str, object] = {}
     for name, value in metrics.items():
         _, _, metric = str(name).partition("_")
         if name == "epoch" or not metric or metric.endswith(_HIDDEN_METRICS):

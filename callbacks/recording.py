@@ -102,7 +102,7 @@ def recording_into(values: RecordedValues) -> Generator[None]:
         _current.reset(token)
 
 
-def record(values: Mapping[str, Any]) -> None:
+def record(values: Mapping[str, object]) -> None:
     """Add to the values of the running training, or of the evaluation that runs in it.
 
     Raises:

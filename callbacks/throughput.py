@@ -334,7 +334,7 @@ class _InputMeter:
         return counts
 
     def _before_forward(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> None:
         if not module.training:
             return
@@ -346,7 +346,7 @@ class _InputMeter:
         if is_integer and tensor.ndim == 2:
             self._tokens += tensor.numel()
 
-    def _after_forward(self, module: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    def _after_forward(self, module: nn.Module, args: tuple[object, ...], output: object) -> None:
         # With `always_call`, the output is None if the forward pass has raised an error.
         if output is None and self.on_failure is not None:
             self.on_failure()

@@ -453,7 +453,7 @@ class LightningBridge(Callback):
     def _intercept(self, trainer: Trainer, module: LightningModule) -> None:
         """Wrap what Lightning has no hook for, until the end of the training."""
 
-        def wrap(name: str, wrapper: Callable[..., Any]) -> None:
+        def wrap(name: str, wrapper: Callable[..., object]) -> None:
             wrap_method(self._interception, module, name, wrapper)
 
         wrap("on_train_batch_start", self._leave_epoch_if_requested)
@@ -467,7 +467,7 @@ class LightningBridge(Callback):
                 self._interception.callback(handle.remove)
 
     def _save_weights_only(
-        self, module: LightningModule, original: Callable[..., Any], checkpoint: dict[str, Any]
+        self, module: LightningModule, original: Callable[..., object], checkpoint: dict[str, Any]
     ) -> None:
         """As `on_save_checkpoint` of the module, and that of the bridge in a file of weights only.
 
@@ -496,7 +496,7 @@ class LightningBridge(Callback):
     # Within a step.
 
     def _leave_epoch_if_requested(
-        self, original: Callable[..., Any], *args: Any, **kwargs: Any
+        self, original: Callable[..., object], *args: object, **kwargs: object
     ) -> Any:
         """As `on_train_batch_start` of the module, but -1 lets Lightning leave the epoch."""
         if self._phase.must_leave_epoch:
@@ -504,7 +504,7 @@ class LightningBridge(Callback):
         return original(*args, **kwargs)
 
     def _clip_gradients(
-        self, original: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
+        self, original: Callable[..., object], optimizer: Optimizer, *args: object, **kwargs: object
     ) -> None:
         """As `configure_gradient_clipping` of the module, followed by an event."""
         original(optimizer, *args, **kwargs)
@@ -637,7 +637,7 @@ class LightningBridge(Callback):
             trainer.training = True
             self._validation_request.restore(trainer)
 
-    def _begin_evaluation(self, trainer: Trainer, loaders: Any) -> None:
+    def _begin_evaluation(self, trainer: Trainer, loaders: object) -> None:
         """Start the clock, and exclude older metrics from those of the evaluation."""
         if trainer.sanity_checking:
             return

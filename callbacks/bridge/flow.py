@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..flow import DefaultFlowCallback
 from ..state import TrainerControl, TrainerState
@@ -100,7 +100,7 @@ class BridgeFlow(DefaultFlowCallback):
         return args.logging_strategy == "steps" and is_log_due
 
 
-def _bridge_settings(args: TrainingArguments) -> dict[str, Any]:
+def _bridge_settings(args: TrainingArguments) -> dict[str, object]:
     """Return the settings that were given to the bridge; its events have its own arguments."""
     return cast("BridgeArguments", args).settings
 

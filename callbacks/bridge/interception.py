@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def wrap_method(undo: ExitStack, owner: object, name: str, wrapper: Callable[..., Any]) -> None:
+def wrap_method(undo: ExitStack, owner: object, name: str, wrapper: Callable[..., object]) -> None:
     """Replace a method of one object.
 
     Args:

@@ -22,7 +22,7 @@ _LOGGED_BY_STEP = ("loss", "grad_norm", "learning_rate")
 _SHARDED_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
 
 
-def as_evaluation(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str, float]:
+def as_evaluation(metrics: Mapping[str, object], prefix: str = "eval") -> dict[str, float]:
     """Rename `val_loss`, `val/loss` and `loss` to `eval_loss`; keep single numbers only."""
     renamed: dict[str, Any] = {}
     for name, value in _without_duplicates(metrics).items():
@@ -31,7 +31,7 @@ def as_evaluation(metrics: Mapping[str, Any], prefix: str = "eval") -> dict[str,
     return _numbers(renamed)
 
 
-def as_training(metrics: Mapping[str, Any]) -> dict[str, float]:
+def as_training(metrics: Mapping[str, object]) -> dict[str, float]:
     """Rename `train_loss` and `train/loss` to `loss`; keep single numbers only."""
     renamed: dict[str, Any] = {}
     for name, value in _without_duplicates(metrics).items():
@@ -47,13 +47,13 @@ def as_metric_for_best_model(name: str | None) -> str | None:
     return f"eval_{metric}"
 
 
-def _without_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def _without_duplicates(metrics: Mapping[str, object]) -> dict[str, object]:
     """Return the metrics without those that repeat another one.
 
     Lightning stores a value that is logged for both step and epoch as `NAME`, `NAME_step` and
     `NAME_epoch`.
     """
-    unique: dict[str, Any] = {}
+    unique: dict[str, object] = {}
     for name, value in metrics.items():
         base_name, _, suffix = name.rpartition("_")
         if suffix in ("step", "epoch") and base_name in metrics:
@@ -62,7 +62,7 @@ def _without_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return unique
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """Return the numbers and tensors of one element, as numbers; synchronizes the device."""
     numbers: dict[str, float] = {}
     for name, value in metrics.items():
@@ -164,7 +164,7 @@ class LogCollector:
         # A DTensor, under tensor parallelism.
         self.grad_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
-    def take_training_logs(self, trainer: Trainer) -> dict[str, Any]:
+    def take_training_logs(self, trainer: Trainer) -> dict[str, float | torch.Tensor]:
         """Return loss, norm and learning rate since the last log, and start again."""
         self._sum_up()
         logs = {
@@ -176,7 +176,7 @@ class LogCollector:
         self.grad_norm = None
         return {name: value for name, value in logs.items() if value is not None}
 
-    def summary(self, trainer: Trainer, steps: int) -> dict[str, Any]:
+    def summary(self, trainer: Trainer, steps: int) -> dict[str, float]:
         """Return time, speed and mean loss of the whole training."""
         self._sum_up()
         runtime = time.perf_counter() - self._start_time
@@ -223,11 +223,11 @@ class LogCollector:
         if count_of_step:
             self._losses_of_step = [sum_of_step / count_of_step] * count_of_step
 
-    def mark_as_seen(self, metrics: Mapping[str, Any]) -> None:
+    def mark_as_seen(self, metrics: Mapping[str, object]) -> None:
         """Exclude the current values of these metrics from the following logs."""
         self._seen_metrics = dict(metrics)
 
-    def new_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def new_metrics(self, metrics: Mapping[str, object]) -> dict[str, Any]:
         """Return the metrics that were logged since the last call, except those of epochs.
 
         Args:
@@ -242,7 +242,7 @@ class LogCollector:
         self.mark_as_seen(metrics)
         return changed
 
-    def epoch_metrics(self, metrics: Mapping[str, Any]) -> dict[str, float]:
+    def epoch_metrics(self, metrics: Mapping[str, object]) -> dict[str, float]:
         """Return the metrics of the epoch: those that have changed after its last batch.
 
         A metric with the name of a value that is logged by steps gets the suffix `_epoch`.

@@ -212,7 +212,7 @@ class LoggerCallback(TrainerCallback):
             return None
         return run_id
 
-    def _numbers(self, logs: Mapping[str, Any]) -> dict[str, float]:
+    def _numbers(self, logs: Mapping[str, object]) -> dict[str, float]:
         """Return the numbers in logs, and warn about other values."""
         numbers: dict[str, float] = {}
         other_names: list[str] = []
@@ -287,7 +287,7 @@ class LogsFirst(LoggerCallback):
         control: TrainerControl,
         logs: dict[str, Any] | None = None,
         model: nn.Module | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Send the logs."""
         super().on_log(args, state, control, model=model, logs=logs, **kwargs)
@@ -303,7 +303,7 @@ class PredictionLogger(LoggerCallback):
         control: TrainerControl,
         metrics: dict[str, float],
         model: nn.Module | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Send the metrics of a prediction."""
         if not self._initialized:

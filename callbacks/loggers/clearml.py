@@ -115,7 +115,7 @@ class ClearMLCallback(LoggerCallback):
         if config_of(model):
             self._connect_config(model)
 
-    def _create_task(self, state: TrainerState, **options: Any) -> Any:
+    def _create_task(self, state: TrainerState, **options: object) -> Any:
         """Return a new task, or with `continue_last_task` an earlier one."""
         name = os.environ.get("CLEARML_TASK", "Trainer")
         if state.trial_name is not None:

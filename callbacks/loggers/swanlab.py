@@ -123,7 +123,7 @@ def _without_variable(name: str) -> Generator[None]:
             os.environ[name] = value
 
 
-def _experiment_options(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
+def _experiment_options(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
     """Return project, name, id and resume mode of the experiment."""
     options: dict[str, Any] = {"project": os.environ.get("SWANLAB_PROJECT")}
 

@@ -23,7 +23,7 @@ SUMMARY_NAMES = (
 """Names that are logged once, at the end of the training."""
 
 
-def rewrite_logs(d: Mapping[str, Any]) -> dict[str, Any]:
+def rewrite_logs(d: Mapping[str, object]) -> dict[str, Any]:
     """Group the names of logs, as trackers show them.
 
     As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes
@@ -50,7 +50,7 @@ def group_and_metric(name: str) -> tuple[str, str]:
     return "train", name
 
 
-def without_summary(logs: Mapping[str, Any]) -> dict[str, Any]:
+def without_summary(logs: Mapping[str, object]) -> dict[str, Any]:
     """Return the logs except those in `SUMMARY_NAMES`, with the names of `rewrite_logs`."""
     return rewrite_logs({name: value for name, value in logs.items() if name not in SUMMARY_NAMES})
 
@@ -66,7 +66,7 @@ def description(args: TrainingArguments, model: nn.Module | None) -> dict[str, A
     return settings
 
 
-def config_of(model: nn.Module | None) -> dict[str, Any]:
+def config_of(model: nn.Module | None) -> dict[str, object]:
     """Return the configuration of a model as a dict; empty if it has none."""
     config: Any = getattr(model, "config", None)
     if isinstance(config, Mapping):
@@ -88,12 +88,14 @@ def parameter_count(model: Any) -> int | None:
     return None
 
 
-def flattened(values: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
+def flattened(values: Mapping[str, object], separator: str = ".") -> dict[str, object]:
     """Flatten to one level: `{"a": {"b": 1}}` becomes `{"a.b": 1}`. Empty dicts are kept."""
     return dict(_leaves(values, "", separator))
 
 
-def _leaves(values: Mapping[str, Any], prefix: str, separator: str) -> Iterator[tuple[str, Any]]:
+def _leaves(
+    values: Mapping[str, object], prefix: str, separator: str
+) -> Iterator[tuple[str, object]]:
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             inner = cast("Mapping[str, Any]", value)

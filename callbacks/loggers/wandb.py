@@ -202,7 +202,7 @@ class WandbCallback(PredictionLogger):
                 summary[name] = value
         return summary
 
-    def _final_metadata(self, args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
+    def _final_metadata(self, args: TrainingArguments, state: TrainerState) -> dict[str, object]:
         if not args.load_best_model_at_end:
             return self._summary()
         return {
@@ -215,7 +215,7 @@ class WandbCallback(PredictionLogger):
         return self._wandb.config.get("model/num_parameters")
 
 
-def _run_options(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
+def _run_options(args: TrainingArguments, state: TrainerState) -> dict[str, object]:
     """Return mode, name and group of the run; the trials of a search share a group."""
     options: dict[str, Any] = {}
     if is_switched_on("WANDB_DISABLED"):

@@ -34,7 +34,7 @@ DeepSpeedSource: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 """The argument `deepspeed`."""
 
 
-def read_deepspeed(name: str, value: object) -> Any:
+def read_deepspeed(name: str, value: object) -> object:
     """Check the argument `deepspeed`, see `argument.Reader`; the value is not converted."""
     if not isinstance(value, (str, os.PathLike, Mapping)):
         raise wrong_type(name, value, "a dict, or the path of a JSON file")
@@ -50,7 +50,7 @@ def read_deepspeed(name: str, value: object) -> Any:
     return source
 
 
-def load_deepspeed(source: DeepSpeedSource) -> dict[str, Any]:
+def load_deepspeed(source: DeepSpeedSource) -> dict[str, object]:
     """Read the argument `deepspeed`: a dict, a JSON file, JSON text, or that in URL-safe base64.
 
     Returns:
@@ -150,7 +150,7 @@ def fill_from_run(
     return mismatches
 
 
-def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+def open_keys(config: Mapping[str, object], prefix: str = "") -> list[str]:
     """Return the dotted keys that are still "auto"."""
     keys: list[str] = []
     for key, value in config.items():
@@ -161,7 +161,7 @@ def open_keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
     return keys
 
 
-def value_at(config: Mapping[str, Any], key: str, default: object = None) -> Any:
+def value_at(config: Mapping[str, object], key: str, default: object = None) -> Any:
     """Return the value of a dotted key."""
     section: Any = config
     for part in key.split("."):
@@ -184,7 +184,7 @@ def hidden_size(model: object) -> int | None:
     return None
 
 
-def _values_of_arguments(args: TrainingArguments, processes: int) -> list[tuple[str, Any, str]]:
+def _values_of_arguments(args: TrainingArguments, processes: int) -> list[tuple[str, object, str]]:
     """Return (key, value, argument) in the order in which contradictions are reported."""
     batch = args.per_device_train_batch_size
     accumulation = args.gradient_accumulation_steps
@@ -325,7 +325,7 @@ REFUSED: dict[str, tuple[Callable[[object], bool], str]] = {
 """Unsupported keys: a test whether the value enables the feature, and the reason."""
 
 
-def key_faults(config: Mapping[str, Any]) -> list[str]:
+def key_faults(config: Mapping[str, object]) -> list[str]:
     """Return one sentence for each unknown or unsupported key of a configuration."""
     known = PASSED_ON | {key.partition(".")[0] for key in REFUSED}
     faults: list[str] = []
@@ -342,7 +342,7 @@ def key_faults(config: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def _zero_faults(config: Mapping[str, Any]) -> Iterator[str]:
+def _zero_faults(config: Mapping[str, object]) -> Iterator[str]:
     """Check the required section, the stage, and the devices of offloading."""
     section = config.get("zero_optimization")
     if not isinstance(section, dict):

@@ -140,7 +140,7 @@ def read_fsdp_config(name: str, value: object) -> dict[str, Any]:
     return settings
 
 
-def fsdp_words(fsdp: Any) -> list[str]:
+def fsdp_words(fsdp: object) -> list[str]:
     """Return the words of the argument `fsdp` in any form of it: a list, text, True or nothing."""
     if fsdp is True:
         return ["auto_wrap"]
@@ -215,7 +215,7 @@ def read_fsdp(
     return settings, faults + _combination_faults(settings)
 
 
-def without_effect(settings: FSDPSettings, config: Mapping[str, Any]) -> list[str]:
+def without_effect(settings: FSDPSettings, config: Mapping[str, object]) -> list[str]:
     """Return the keys that version 2 does not read, each with its value and the reason."""
     if settings.version != 2:
         return []
@@ -245,7 +245,7 @@ def _state_dict_type(value: object) -> str | None:
     return types.get(str(value).lower())
 
 
-def _mapping(value: object) -> Mapping[str, Any] | None:
+def _mapping(value: object) -> Mapping[str, object] | None:
     if not isinstance(value, Mapping):
         return None
     return cast("Mapping[str, Any]", value)
@@ -325,7 +325,7 @@ description of valid ones.
 """
 
 
-def _valid_values(config: Mapping[str, Any]) -> dict[str, Any]:
+def _valid_values(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the values of keys that are set, in torch's terms, without invalid ones."""
     values: dict[str, Any] = {}
     for key, (read, _) in READERS.items():
@@ -337,7 +337,7 @@ def _valid_values(config: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def invalid_values(config: Mapping[str, Any]) -> list[str]:
+def invalid_values(config: Mapping[str, object]) -> list[str]:
     """Return one sentence for each key whose value is invalid, whatever the other keys are."""
     faults: list[str] = []
     for key, (read, expected) in READERS.items():
@@ -347,7 +347,7 @@ def invalid_values(config: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def unknown_keys(config: Mapping[str, Any]) -> list[str]:
+def unknown_keys(config: Mapping[str, object]) -> list[str]:
     """Return one sentence for each key that neither torch nor Lightning has."""
     known = [*READERS, *REFUSED]
     return [
@@ -358,7 +358,7 @@ def unknown_keys(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _unsupported_keys(config: Mapping[str, Any]) -> list[str]:
+def _unsupported_keys(config: Mapping[str, object]) -> list[str]:
     faults: list[str] = []
     for key, remedy in REFUSED.items():
         value = config.get(key)

@@ -93,7 +93,7 @@ def _set_compilation(args: TrainingArguments) -> None:
 _LEAF_CLASSES = "zero_optimization.leaf_module.classes"
 
 
-def _deepspeed_config() -> dict[str, Any]:
+def _deepspeed_config() -> dict[str, object]:
     """Return the configuration of a file with its "auto" filled in, or one from the variables."""
     settings: dict[str, Any] = {"zero_optimization.stage": 2, GATHER: False}
     for key, value in values_for("deepspeed").items():
@@ -213,7 +213,7 @@ def _has_ranks_to_shard_over(groups: object) -> bool:
     return groups.dp_shard_enabled or bool(groups.splits_sequences)
 
 
-def _launcher_fsdp_settings(version: int) -> dict[str, Any]:
+def _launcher_fsdp_settings(version: int) -> dict[str, object]:
     """Return settings of `fsdp_config` from the launcher's variables."""
     settings = {key: typed(value) for key, value in values_for("fsdp_config", version).items()}
 
@@ -232,14 +232,14 @@ def _launcher_fsdp_settings(version: int) -> dict[str, Any]:
     return settings
 
 
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _nested(settings: Mapping[str, object]) -> dict[str, object]:
     """Return a configuration with these values, whose keys are joined by dots."""
     config: dict[str, Any] = {}
     _fill(config, {key: typed(value) for key, value in settings.items()})
     return config
 
 
-def _fill(config: dict[str, Any], settings: Mapping[str, Any]) -> None:
+def _fill(config: dict[str, Any], settings: Mapping[str, object]) -> None:
     for key, value in settings.items():
         *path, last = key.split(".")
         section = config

@@ -134,7 +134,7 @@ class OldName:
             return {self.to: value}
         return {self.to: self.value} if value else {}
 
-    def _with_key(self, present: object, value: object) -> Any:
+    def _with_key(self, present: object, value: object) -> object:
         """Return a dict, or an object with the same names, with the value at the key."""
         if is_dataclass(present) and not isinstance(present, type):
             return replace(present, **{self.key: value})
@@ -271,7 +271,7 @@ def advice(name: str, known: Iterable[str]) -> str:
     return f" Pass {old.now}."
 
 
-def current_arguments(name: str, value: object, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def current_arguments(name: str, value: object, kwargs: Mapping[str, object]) -> dict[str, object]:
     """Return the current arguments that replace an old one, after a warning.
 
     Raises:
@@ -286,7 +286,7 @@ def current_arguments(name: str, value: object, kwargs: Mapping[str, Any]) -> di
     return old.current_arguments(value, kwargs)
 
 
-def with_current_names(kwargs: Mapping[str, Any], old_names: Iterable[str]) -> dict[str, Any]:
+def with_current_names(kwargs: Mapping[str, object], old_names: Iterable[str]) -> dict[str, object]:
     """Convert arguments with old names to current ones, with a warning for each.
 
     Args:

@@ -190,7 +190,7 @@ def _optimizer_by_path(path: str, optim_args: str | None, weight_decay: float) -
     return []
 
 
-def _unused_fsdp_config(settings: FSDPSettings, config: Mapping[str, Any]) -> Iterator[str]:
+def _unused_fsdp_config(settings: FSDPSettings, config: Mapping[str, object]) -> Iterator[str]:
     """Yield the keys of `fsdp_config` that have no effect."""
     for unused in without_effect(settings, config):
         yield f"{unused}; it has no effect."
@@ -204,7 +204,7 @@ def _unused_fsdp_config(settings: FSDPSettings, config: Mapping[str, Any]) -> It
         )
 
 
-def _unused_without_fsdp(config: Mapping[str, Any]) -> list[str]:
+def _unused_without_fsdp(config: Mapping[str, object]) -> list[str]:
     """Return a sentence about the keys of `fsdp_config` that are set although `fsdp` is not."""
     harmless_keys = ("xla_fsdp_v2", "xla_fsdp_grad_ckpt")
     idle_keys = [key for key in config if config[key] and key not in harmless_keys]

@@ -202,7 +202,7 @@ def _folder_of_trial(trial: ChildTrial, output_dir: str) -> str:
     return str(claim_folder(output_dir, trial.run_name, trial.owner))
 
 
-def note_applied(args: Any) -> None:
+def note_applied(args: object) -> None:
     """Note the values of the trial as training arguments hold them after their construction."""
     trial = this_trial()
     if trial is not None:

@@ -61,7 +61,7 @@ def apply(args: object, values: object) -> list[str]:
     return list(cast_values)
 
 
-def cast_to_field(name: str, value: Any, declared: Any, present_value: object) -> Any:
+def cast_to_field(name: str, value: Any, declared: object, present_value: object) -> object:
     """Cast a value to the type of a field, such as text to a truth value.
 
     Args:
@@ -117,7 +117,7 @@ def _types_of(declared: object, present_value: object) -> set[type]:
     return types
 
 
-def _cast_to_type(value: object, types: set[type]) -> Any:
+def _cast_to_type(value: object, types: set[type]) -> object:
     if dict in types and isinstance(value, str) and value.startswith("{"):
         return json.loads(value)
 
@@ -188,7 +188,7 @@ def _is_argument(args: object, name: str) -> bool:
     return False
 
 
-def declared_types(args: object) -> dict[str, Any]:
+def declared_types(args: object) -> dict[str, object]:
     """Return the types of the fields of training arguments, or of their class, by name."""
     if not is_dataclass(args):
         return {}

@@ -43,7 +43,7 @@ class NamesItsArguments:
         fields: dict[str, object] = getattr(cls, "__dataclass_fields__", {})
         return OLD_NAMES.keys() - fields.keys()
 
-    def _with_current_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_current_names(self, kwargs: dict[str, Any]) -> dict[str, object]:
         """Return keywords with the current names of those of transformers 4."""
         old_names = self._old_names()
         # Arguments without a successor can still be read.
@@ -115,7 +115,7 @@ def understand_old_names(cls: T) -> T:
     constructor = cls.__init__
 
     @functools.wraps(constructor)
-    def with_old_names(self: Any, *args: Any, **kwargs: Any) -> None:
+    def with_old_names(self: Any, *args: object, **kwargs: Any) -> None:
         kwargs = secret_values(kwargs)
         if accepted() and not self._old_names().isdisjoint(kwargs):
             kwargs = self._with_current_names(kwargs)

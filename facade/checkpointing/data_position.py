@@ -56,7 +56,7 @@ class DataPosition:
         *,
         files_of: Callable[[str], CheckpointFiles],
         run: TrainingRun,
-        loaders: Mapping[str, Any],
+        loaders: Mapping[str, object],
     ) -> None:
         """Write the position of this process; called on every process.
 

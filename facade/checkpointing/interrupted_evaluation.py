@@ -104,7 +104,7 @@ class InterruptedEvaluation:
             run.stop_before_step()
 
     @property
-    def _drawing_parts(self) -> tuple[Any, ...]:
+    def _drawing_parts(self) -> tuple[object, ...]:
         """Data and collators that may draw random numbers."""
         return *drawing_parts(self.run.windows.loader), self.run.trainer.eval_data_collator
 

@@ -341,7 +341,7 @@ class CheckpointSaver:
 
     def bytes_to_save(self, strategy: Strategy) -> int:
         """Return the estimated size of a checkpoint in bytes."""
-        optimizer_states: list[Any] = []
+        optimizer_states: list[object] = []
         if self.saves_training_state:
             optimizer_states = list(getattr(self.trainer.optimizer, "state", {}).values())
         callback_states = [self.callbacks.tensors(), self.lightning.checkpoint]

@@ -117,7 +117,7 @@ class CallbackStates:
         if not_included:
             logger.warning(_NOT_INCLUDED, path, ", ".join(not_included))
 
-    def _replace(self, callback: Any, restored: Any) -> None:
+    def _replace(self, callback: object, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
             # The saved control asks for the checkpoint that it was saved in.
             restored.should_save = False
@@ -229,7 +229,7 @@ class LightningCallbackStates:
         return checkpoint
 
 
-def _entries_of_lightning(run: TrainingRun) -> dict[str, Any]:
+def _entries_of_lightning(run: TrainingRun) -> dict[str, object]:
     trainer = run.lightning_trainer
     return {
         "epoch": trainer.current_epoch,

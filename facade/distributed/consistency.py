@@ -61,7 +61,7 @@ _MAY_DIFFER = {
 _REMEDY = "Start all of them with the same script, arguments and data; otherwise they deadlock."
 
 
-def require_same_training(trainer: Trainer, length: Any, checkpoint: str | None) -> None:
+def require_same_training(trainer: Trainer, length: object, checkpoint: str | None) -> None:
     """Check that all ranks are about to train with the same arguments, model, data and steps.
 
     Args:
@@ -98,7 +98,7 @@ def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
 
 
 def _require_same(
-    trainer: Trainer, data: Mapping[str, Any], facts: Mapping[str, str | int]
+    trainer: Trainer, data: Mapping[str, object], facts: Mapping[str, str | int]
 ) -> None:
     """Compare arguments, model, data and other facts of all ranks.
 

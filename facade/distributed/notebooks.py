@@ -17,8 +17,8 @@ _PRECISIONS = ("no", "fp16", "bf16")
 
 
 def notebook_launcher(
-    function: Callable[..., Any],
-    args: Sequence[Any] = (),
+    function: Callable[..., object],
+    args: Sequence[object] = (),
     num_processes: int | None = None,
     mixed_precision: str = "no",
     use_port: int | str | None = None,
@@ -155,7 +155,7 @@ def _precision_variable(mixed_precision: str) -> Iterator[None]:
             os.environ[name] = previous_value
 
 
-def _on_one_thread(function: Callable[..., object], *args: Any) -> object:
+def _on_one_thread(function: Callable[..., object], *args: object) -> object:
     """Call the function on one thread, as under torchrun; a fork may hang on threads that its
     parent has used.
     """

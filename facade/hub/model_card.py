@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...callbacks.report.pictures import draw_loss_curve
 from ...lightning_modules.common.libraries import loaded
@@ -278,7 +278,7 @@ def _replace_file(path: Path, content: bytes) -> None:
     os.replace(temporary, path)
 
 
-def _tags_of(card: Path) -> list[Any]:
+def _tags_of(card: Path) -> list[object]:
     """Return the tags of an existing card; empty if it cannot be read."""
     from huggingface_hub import ModelCard as HubCard
 

@@ -113,7 +113,7 @@ class HubSession:
         if facts.library == "peft" and hasattr(adapter, "create_or_update_model_card"):
             adapter.create_or_update_model_card(self._output_dir)
 
-    def card_arguments(self, **options: Unpack[CardOptions]) -> dict[str, Any]:
+    def card_arguments(self, **options: Unpack[CardOptions]) -> dict[str, str]:
         """Return keywords of `create_model_card` from the caller, the arguments and the model."""
         name = self.trainer.args.hub_model_id or self.output_name
         arguments: dict[str, Any] = {"model_name": name.split("/")[-1]}

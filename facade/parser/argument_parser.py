@@ -224,7 +224,7 @@ class HfArgumentParser(ArgumentParser):
                 settings = {"nargs": "?", "const": True, "type": to_bool}
             self.add_argument(*flags_of(name), **settings, default=SUPPRESS, help=SUPPRESS)
 
-    def _build_dataclasses(self, namespace: Namespace) -> list[Any]:
+    def _build_dataclasses(self, namespace: Namespace) -> list[object]:
         """Return one object for each dataclass, then a Namespace of the other options, if any."""
         parsed = secret_values(vars(namespace))
         results: list[Any] = []
@@ -443,7 +443,7 @@ def _old_names(dataclass_type: type[DataclassInstance]) -> set[str]:
     return set()
 
 
-def _resolved_type_hints(dataclass_type: type[DataclassInstance]) -> dict[str, Any]:
+def _resolved_type_hints(dataclass_type: type[DataclassInstance]) -> dict[str, object]:
     """Return the types of the fields, by name.
 
     Raises:

@@ -76,7 +76,7 @@ def flags_of(name: str) -> Iterable[str]:
     return (with_underscores, with_dashes)
 
 
-def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, Any]:
+def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, object]:
     """Return the keyword arguments of `add_argument` for a field.
 
     Those that follow from its type win over those in its metadata.
@@ -209,11 +209,11 @@ def to_dict(text: str) -> dict[str, Any]:
     return value
 
 
-def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+def _or_text(convert: Callable[[str], object]) -> Callable[[str], object]:
     """Return a function that converts text, or returns it unchanged if that fails."""
 
     @functools.wraps(convert)
-    def convert_or_keep(text: str) -> Any:
+    def convert_or_keep(text: str) -> object:
         try:
             return convert(text)
         except (ArgumentTypeError, TypeError, ValueError):
@@ -222,7 +222,7 @@ def _or_text(convert: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert_or_keep
 
 
-def _choice_converter(choices: Iterable[Any]) -> Callable[[str], Any]:
+def _choice_converter(choices: Iterable[object]) -> Callable[[str], Any]:
     """Return a function from text to the choice that is written so.
 
     It returns other text unchanged, which argparse then refuses.
@@ -255,7 +255,7 @@ def _default_settings(item: Field[Any]) -> dict[str, Any]:
     return {"required": True}
 
 
-def _flag_settings(item: Field[Any], declared_type: object, keeps_text: bool) -> dict[str, Any]:
+def _flag_settings(item: Field[Any], declared_type: object, keeps_text: bool) -> dict[str, object]:
     """Return settings where `--x` alone means True.
 
     A field that is None by default requires a value. One without a default is False.

@@ -91,7 +91,7 @@ def _short_names(metrics: Sequence[str]) -> list[str]:
 
 
 def add_earlier_trials(
-    study: Study, earlier: Study, hp_space: Callable[[Any], Any]
+    study: Study, earlier: Study, hp_space: Callable[[Any], object]
 ) -> tuple[int, int]:
     """Add the completed and the pruned trials of an earlier study, each once.
 
@@ -133,7 +133,7 @@ def add_earlier_trials(
     return len(added), left_out
 
 
-def check_enqueued(hp_space: Callable[[Any], Any], points: Sequence[dict[str, Any]]) -> None:
+def check_enqueued(hp_space: Callable[[Any], object], points: Sequence[dict[str, Any]]) -> None:
     """Refuse queued values that the space does not suggest; optuna would ignore or accept them.
 
     Raises:
@@ -148,7 +148,7 @@ def check_enqueued(hp_space: Callable[[Any], Any], points: Sequence[dict[str, An
             )
 
 
-def trial_with_values(hp_space: Callable[[Any], Any], values: dict[str, Any]) -> Trial:
+def trial_with_values(hp_space: Callable[[Any], object], values: dict[str, Any]) -> Trial:
     """Return a trial to which a space has suggested given values.
 
     Args:
@@ -172,7 +172,7 @@ def trial_with_values(hp_space: Callable[[Any], Any], values: dict[str, Any]) ->
     return trial
 
 
-def _suggest(hp_space: Callable[[Any], Any], values: dict[str, Any]) -> Trial | None:
+def _suggest(hp_space: Callable[[Any], object], values: dict[str, Any]) -> Trial | None:
     """As `trial_with_values`; None if a value is not in the space."""
     try:
         return trial_with_values(hp_space, values)

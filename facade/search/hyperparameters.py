@@ -52,7 +52,7 @@ def default_compute_objective(metrics: dict[str, float]) -> float | None:
     return sum(quality_metrics)
 
 
-def default_hp_space_optuna(trial: Trial) -> dict[str, Any]:
+def default_hp_space_optuna(trial: Trial) -> dict[str, object]:
     """Suggest learning rate, number of epochs, seed and batch size for a trial of optuna.
 
     The space is that of `transformers.trainer_utils.default_hp_space_optuna`.
@@ -73,7 +73,7 @@ def default_hp_space_optuna(trial: Trial) -> dict[str, Any]:
     }
 
 
-def default_hp_space_ray(trial: None) -> dict[str, Any]:
+def default_hp_space_ray(trial: None) -> dict[str, object]:
     """Describe learning rate, number of epochs, seed and batch size for `ray.tune`.
 
     The space is that of `transformers.trainer_utils.default_hp_space_ray`.
@@ -96,7 +96,7 @@ def default_hp_space_ray(trial: None) -> dict[str, Any]:
     }
 
 
-def default_hp_space_wandb(trial: None) -> dict[str, Any]:
+def default_hp_space_wandb(trial: None) -> dict[str, object]:
     """Describe learning rate, number of epochs, seed and batch size for a sweep of wandb.
 
     The space is that of `transformers.trainer_utils.default_hp_space_wandb`.

@@ -93,7 +93,7 @@ class RayBackend:
 
 def _train_trial(
     config: dict[str, Any],
-    portable_trainer: Any,
+    portable_trainer: object,
     revive: Callable[[Any], tuple[Trainer, SearchOwner]],
     options: SearchOptions,
 ) -> None:

@@ -123,7 +123,7 @@ def _make(
         ) from None
 
 
-def _parse_value(text: str) -> Any:
+def _parse_value(text: str) -> object:
     """Return a value written as JSON, or as True, False or None; otherwise the text itself."""
     try:
         return json.loads(text)
@@ -142,7 +142,7 @@ def make_safe_cma_sampler(**settings: Any) -> CmaEsSampler:
     class SafeCmaEsSampler(optuna.samplers.CmaEsSampler):
         def sample_relative(
             self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-        ) -> dict[str, Any]:
+        ) -> dict[str, object]:
             # The base class unpickles the state of an earlier trial.
             for earlier_trial in study.get_trials(deepcopy=False):
                 for state in _pickled_states(earlier_trial.system_attrs):
@@ -186,7 +186,7 @@ class _UnsafeNameError(Exception):
 class _StateUnpickler(pickle.Unpickler):
     """Loads a state of the CMA-ES sampler, and nothing else."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         is_cma_class = module.partition(".")[0] == "cmaes" and name in ("CMA", "SepCMA", "CMAwM")
         if not is_cma_class and not _is_numpy_array_name(module, name):
             raise _UnsafeNameError(f"{module}.{name}")

@@ -327,7 +327,7 @@ class SearchRun:
                 " + ".join(names),
             )
 
-    def _trial_of(self, run: BestRun) -> FixedTrial | dict[str, Any]:
+    def _trial_of(self, run: BestRun) -> FixedTrial | dict[str, object]:
         """Return a trial that suggests the values of a run."""
         if self.trainer.hp_search_backend == HPSearchBackend.RAY:
             return dict(run.hyperparameters)
@@ -442,7 +442,7 @@ class OriginalArguments:
         recreate_accelerator(self._trainer)
 
 
-def _copy_containers(values: dict[str, Any]) -> dict[str, Any]:
+def _copy_containers(values: dict[str, Any]) -> dict[str, object]:
     """Copy values; lists and dictionaries, which a trial could change in place, are copied too."""
     copied = dict(values)
     for name, value in values.items():

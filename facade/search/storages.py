@@ -52,7 +52,7 @@ def without_experimental_warnings() -> Iterator[None]:
 
 
 def open_storage(
-    storage: Any, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
+    storage: object, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
 ) -> Any:
     """Open a storage, with heartbeats and retries.
 
@@ -91,7 +91,7 @@ def open_storage(
         return _open_database(address, heartbeat, max_retry)
 
 
-def disconnect(storage: Any) -> None:
+def disconnect(storage: object) -> None:
     """Close the connections of a storage to its server; the next use opens new ones.
 
     Args:

@@ -180,7 +180,7 @@ def lightning_callbacks() -> list[Callback]:
     # Before a sweep only the metric and the direction are needed.
     if trial.asks:
 
-        def answer(self: LightningTrainer, *args: Any, **kwargs: Any) -> NoReturn:
+        def answer(self: LightningTrainer, *args: object, **kwargs: object) -> NoReturn:
             _answer(trial, self)
 
         Trainer.fit = answer

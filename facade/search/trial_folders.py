@@ -111,7 +111,7 @@ class TrialShortNamer:
         return values
 
 
-def folder_name(hp_name: Callable[[Any], str] | None, trial: Any, run_id: int | str) -> str:
+def folder_name(hp_name: Callable[[Any], str] | None, trial: object, run_id: int | str) -> str:
     """Return the name of the folder of a trial, the same as in the reference.
 
     Args:

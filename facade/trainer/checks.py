@@ -71,7 +71,7 @@ def advice_on_keyword(cls: type, name: str, known_names: Collection[str]) -> str
     return f"{cls.__name__} has no such argument.{advice(name, known_names)}"
 
 
-def without_tokenizer(kwargs: dict[str, Any]) -> dict[str, Any]:
+def without_tokenizer(kwargs: dict[str, Any]) -> dict[str, object]:
     """Rename the keyword `tokenizer` of transformers 4."""
     tokenizer = kwargs.pop("tokenizer")
     if tokenizer is not None and kwargs.get("processing_class") is not None:
@@ -84,7 +84,7 @@ def without_tokenizer(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "processing_class": tokenizer}
 
 
-def missing_attribute(trainer: Trainer, name: str) -> Any:
+def missing_attribute(trainer: Trainer, name: str) -> object:
     """Return an attribute of other versions, or of a Trainer whose model is not wrapped.
 
     Raises:
@@ -182,7 +182,7 @@ def check_label_names(label_names: list[str], model: nn.Module) -> None:
         )
 
 
-def _check_model(model: object, model_init: Any) -> None:
+def _check_model(model: object, model_init: object) -> None:
     if model is None and model_init is None:
         raise MissingModelError(
             "The Trainer needs a model: pass model=..., or model_init=... (it makes one)."
@@ -196,7 +196,9 @@ def _check_model(model: object, model_init: Any) -> None:
         raise TypeError(f"model must be a torch.nn.Module, but is {describe(model)}.")
 
 
-def _type_problems(parameters: Mapping[str, Any], callables: Collection[str]) -> list[str | None]:
+def _type_problems(
+    parameters: Mapping[str, object], callables: Collection[str]
+) -> list[str | None]:
     problems: list[str | None] = []
     for name in callables:
         value = parameters[name]
@@ -289,7 +291,7 @@ def _is_dataset(sample: object) -> bool:
     return isinstance(sample, Dataset) or is_table(sample)
 
 
-def require_dataset(dataset: Any, name: str) -> None:
+def require_dataset(dataset: object, name: str) -> None:
     """Check a dataset before it is read.
 
     Raises:
@@ -300,7 +302,7 @@ def require_dataset(dataset: Any, name: str) -> None:
         raise TypeError(problem)
 
 
-def _loader_problem(dataset: Any, name: str) -> str | None:
+def _loader_problem(dataset: object, name: str) -> str | None:
     """Return the problem with a DataLoader that was passed as a dataset, or None."""
     if not isinstance(dataset, DataLoader):
         return None
@@ -314,13 +316,13 @@ def _loader_problem(dataset: Any, name: str) -> str | None:
     )
 
 
-def _datasets(dataset: Any) -> dict[str, Any]:
+def _datasets(dataset: object) -> dict[str, object]:
     if isinstance(dataset, dict):
         return {f"[{key!r}]": value for key, value in dataset.items()}
     return {"": dataset}
 
 
-def _value_problems(args: TrainingArguments, parameters: Mapping[str, Any]) -> list[str | None]:
+def _value_problems(args: TrainingArguments, parameters: Mapping[str, object]) -> list[str | None]:
     compute_metrics = parameters["compute_metrics"]
     eval_dataset = parameters["eval_dataset"]
     problems = [
@@ -371,7 +373,7 @@ def _compile_mode_problem(args: TrainingArguments) -> str | None:
     return None
 
 
-def _stream_problem(args: TrainingArguments, dataset: Any) -> str | None:
+def _stream_problem(args: TrainingArguments, dataset: object) -> str | None:
     if dataset is None:
         return None
     is_stream = isinstance(dataset, IterableDataset) or not has_length(dataset)

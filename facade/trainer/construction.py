@@ -118,9 +118,9 @@ class AppliedArguments:
         stop_if_asked_to(trainer)
 
 
-def _checked_fields(args: TrainingArguments) -> dict[str, Any]:
+def _checked_fields(args: TrainingArguments) -> dict[str, object]:
     """Return the values of the fields that are checked: not those of a user's subclass."""
-    package_class: Any = next(
+    package_class = next(
         cls for cls in type(args).__mro__ if cls.__module__.startswith(f"{_ROOT}.")
     )
     return {field.name: getattr(args, field.name) for field in dataclasses.fields(package_class)}
@@ -158,7 +158,7 @@ def set_verbosity(args: TrainingArguments) -> None:
         package_logger.addHandler(logging.StreamHandler())
 
 
-def make_model(model_init: Callable[..., nn.Module], trial: Any) -> nn.Module:
+def make_model(model_init: Callable[..., nn.Module], trial: object) -> nn.Module:
     """Call a `model_init`, with the trial if it takes one.
 
     Raises:
@@ -363,7 +363,7 @@ def plan_of(trainer: Trainer) -> RunPlan:
     return dataclasses.replace(plan, rows_of_training=rows_of_training)
 
 
-def renew_model(trainer: Trainer, trial: Any) -> None:
+def renew_model(trainer: Trainer, trial: object) -> None:
     """Create the model of a training by `model_init`, if any."""
     if trainer.model_init is None:
         return

@@ -113,7 +113,7 @@ class ContextParallel:
                 "split. Call it by that name, or use dp_shard_size."
             )
 
-    def _note_loss(self, model: nn.Module, arguments: Any, outputs: Any) -> None:
+    def _note_loss(self, model: nn.Module, arguments: object, outputs: Any) -> None:
         self._model_loss = find_loss(outputs)
 
     def loss_of_override(

@@ -142,8 +142,8 @@ class DataLoading:
         return SequentialSampler(dataset)
 
     def _sampler(
-        self, dataset: Any, whole_dataset: Any, sampler_fn: Callable[..., Sampler[int] | None]
-    ) -> Any:
+        self, dataset: object, whole_dataset: object, sampler_fn: Callable[..., Sampler[int] | None]
+    ) -> object:
         """Call `sampler_fn`; lengths are read from the `whole_dataset`, with all columns."""
         self._reduced = (dataset, whole_dataset)
         try:
@@ -205,7 +205,7 @@ class DataLoading:
                 "parallelism_config. Pass 'group_by_length'."
             )
 
-    def _lengths_of(self, dataset: Any) -> Any:
+    def _lengths_of(self, dataset: object) -> Any:
         """Return the lengths of all samples; they are measured once for each dataset."""
         length_column = self.trainer.args.length_column_name
         input_names = getattr(self.trainer.processing_class, "model_input_names", None)
@@ -278,7 +278,7 @@ class DevicePlacement:
         self.device = device
         self.non_blocking = non_blocking
 
-    def on_batch(self, loader: EpochLoader, batch: Any) -> Any:
+    def on_batch(self, loader: EpochLoader, batch: object) -> Any:
         """See `BatchWatcher`."""
         return to_device(batch, self.device, self.non_blocking)
 
@@ -289,7 +289,7 @@ class DevicePlacement:
 _PADDING_OPTIONS = dict.fromkeys(("padding", "max_length", "pad_to_multiple_of", "return_tensors"))
 
 
-def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
+def default_collator(processing_class: object) -> Callable[[list[Any]], object]:
     """Return a collator that pads with a tokenizer or feature extractor, otherwise the default one.
 
     A method `pad` with other parameters than those of transformers, as some tokenizers of scripts
@@ -305,7 +305,7 @@ def default_collator(processing_class: Any) -> Callable[[list[Any]], Any]:
     return default_data_collator
 
 
-def chosen_dataset(eval_dataset: Any, datasets_of_trainer: Any) -> Any:
+def chosen_dataset(eval_dataset: Any, datasets_of_trainer: Any) -> object:
     """Return the dataset to evaluate.
 
     Args:

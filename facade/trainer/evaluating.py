@@ -139,7 +139,11 @@ def _run_lightning(
 
 
 def evaluate_each(
-    trainer: Trainer, datasets: Mapping[str, Any], ignore_keys: Any, prefix: str, **gen_kwargs: Any
+    trainer: Trainer,
+    datasets: Mapping[str, object],
+    ignore_keys: Any,
+    prefix: str,
+    **gen_kwargs: Any,
 ) -> dict[str, float]:
     """Evaluate several datasets, each under `{prefix}_{name}`.
 

@@ -32,7 +32,7 @@ _NOT_HERE = {
 _AVERAGING = ("StochasticWeightAveraging", "WeightAveraging")
 
 
-def is_lightning_callback(callback: Any) -> bool:
+def is_lightning_callback(callback: object) -> bool:
     """Return whether this is a callback or callback class of Lightning, without importing it."""
     for base in _class_of(callback).__mro__:
         is_of_lightning = base.__module__.startswith(("lightning.pytorch", "pytorch_lightning"))
@@ -41,7 +41,7 @@ def is_lightning_callback(callback: Any) -> bool:
     return False
 
 
-def check_callback(callback: Any) -> None:
+def check_callback(callback: object) -> None:
     """Refuse callbacks that would have no effect, or a wrong one.
 
     Args:
@@ -120,11 +120,11 @@ class ReplacedSchedule:
             self.config.scheduler.step()
 
 
-def _is(callback: Any, name: str) -> bool:
+def _is(callback: object, name: str) -> bool:
     return any(base.__name__ == name for base in _class_of(callback).__mro__)
 
 
-def _class_of(callback: Any) -> type:
+def _class_of(callback: object) -> type:
     if isinstance(callback, type):
         return callback
     return type(callback)

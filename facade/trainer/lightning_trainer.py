@@ -128,7 +128,7 @@ class ForwardingLogger(Logger):
         if forwarded:
             self._listener(forwarded)
 
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, params: object, *args: object, **kwargs: object) -> None:
         """Do nothing: the trackers have the arguments."""
 
 

@@ -171,7 +171,7 @@ class RunningLoss:
         )
 
 
-def _share(micro_batch: MicroBatchLoss) -> Any:
+def _share(micro_batch: MicroBatchLoss) -> torch.Tensor | float:
     """Return the share of its step that a micro-batch has."""
     return 1 / micro_batch.divisor
 
@@ -216,7 +216,7 @@ class TokenCounter:
         self.trainer = trainer
         self.pending: int | torch.Tensor = 0
 
-    def add(self, inputs: Any) -> None:
+    def add(self, inputs: object) -> None:
         """Count the tokens of a micro-batch; nothing waits for the device."""
         self.pending = self.pending + self._count(inputs)
         if isinstance(self.pending, int):

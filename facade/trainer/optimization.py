@@ -24,6 +24,8 @@ from ...lightning_modules.optim.muon import matrices, split_groups
 from ...lightning_modules.optim.schedules import get_scheduler
 
 if TYPE_CHECKING:
+    from torch.optim.lr_scheduler import LRScheduler
+
     from .. import Trainer
     from ..arguments import TrainingArguments
 
@@ -49,7 +51,7 @@ def create_optimizer(trainer: Trainer, model: Any) -> Optimizer:
     return trainer.optimizer
 
 
-def groups_of(trainer: Trainer, model: nn.Module) -> list[dict[str, Any]]:
+def groups_of(trainer: Trainer, model: nn.Module) -> list[dict[str, object]]:
     """Return the parameter groups of a model, by the arguments of its Trainer."""
     args = trainer.args
     decaying = trainer.get_decay_parameter_names(model)
@@ -137,7 +139,7 @@ class _InnerOptimizer:
     `while hasattr(optimizer, "optimizer")` would not end.
     """
 
-    def __get__(self, instance: Any, owner: type) -> Any:
+    def __get__(self, instance: object, owner: type) -> Any:
         if instance is None or _IS_ITS_OWN_INNER not in vars(instance):
             raise AttributeError(f"{owner.__name__!r} has no attribute 'optimizer'")
         return instance
@@ -175,7 +177,9 @@ def complete_optimizer(optimizer: Any) -> None:
             setattr(optimizer, name, {})
 
 
-def create_scheduler(trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None) -> Any:
+def create_scheduler(
+    trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None
+) -> LRScheduler:
     """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
     # Schedules of torch wrap `step` of their optimizer, which LOMO does not have.
     let_backward_step(trainer.optimizer)
@@ -233,7 +237,7 @@ def require_optimizer(optimizer: Optimizer | None) -> Optimizer:
 
 def _with_warmup_in_steps(
     args: TrainingArguments, training_steps: int | None, kwargs: dict[str, Any]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the optimizer's arguments with `warmup_steps` in steps instead of a ratio."""
     if not 0 < kwargs.get("warmup_steps", 0) < 1:
         return kwargs

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from types import FunctionType
-from typing import Any
 
 
-def is_own(trainer: Any, name: str) -> bool:
+def is_own(trainer: object, name: str) -> bool:
     """Return whether a method is neither overridden in a subclass nor replaced on the object."""
     if name in vars(trainer):
         return False
@@ -20,7 +19,7 @@ def is_own(trainer: Any, name: str) -> bool:
     return False
 
 
-def mentions(trainer: Any, name: str) -> bool:
+def mentions(trainer: object, name: str) -> bool:
     """Return whether the code of a subclass of the Trainer uses a name, or one that ends in it.
 
     Args:

@@ -35,7 +35,7 @@ def portable(trainer: Trainer) -> Any:
     sent.callback_handler.final_listeners = {}
 
     # Model and process.
-    members: dict[str, Any] = vars(sent)
+    members = vars(sent)
     free_optimizer(sent)
     members.update(
         model=None,

@@ -302,7 +302,7 @@ class Seq2SeqTrainer(Trainer):
         finally:
             self._gather_losses = None
 
-    def _gather_sequences(self, input_data: Any, use_gather_object: bool = False) -> Any:
+    def _gather_sequences(self, input_data: object, use_gather_object: bool = False) -> object:
         """As `accelerator.gather_for_metrics`, for tensors with several rows per sample."""
         accelerator = self.accelerator
         if accelerator.num_processes == 1:
@@ -319,7 +319,7 @@ class Seq2SeqTrainer(Trainer):
         finally:
             accelerator.remainder = remainder
 
-    def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, object]:
         """Return the keyword arguments, with defaults from the training arguments."""
         resolved = dict(gen_kwargs)
         max_length = self.args.generation_max_length
@@ -342,7 +342,7 @@ class Seq2SeqTrainer(Trainer):
         if self.args.predict_with_generate and generates:
             require_generate(model)
 
-    def _renew_model(self, trial: Any) -> None:
+    def _renew_model(self, trial: object) -> None:
         super()._renew_model(trial)
         if self.model_init is not None:
             self._set_generation_config()

@@ -66,7 +66,7 @@ class LossWeights:
             micro_batches.append(micro_batch)
         return micro_batches
 
-    def _divisors(self, batches: list[Any], items: Any) -> Sequence[Divisor]:
+    def _divisors(self, batches: list[Any], items: object) -> Sequence[Divisor]:
         """Return the divisor of the mean loss of each micro-batch: the items of the whole step
         divided by its own.
 
@@ -105,7 +105,7 @@ class LossWeights:
             return count_labels(batch["shift_labels"], shifted=False)
         return count_labels(batch.get("labels"), shifted=self._shifted)
 
-    def _count_whole(self, own: Tensor, items: Any) -> Tensor:
+    def _count_whole(self, own: Tensor, items: object) -> Tensor:
         """Return the labels of the whole step divided by the ranks.
 
         Averaging the gradients over the ranks divides by their number as well.

@@ -73,7 +73,7 @@ def _counted_labels(trainer: Trainer, batches: list[Any]) -> Iterator[torch.Tens
             yield batch["labels"]
 
 
-def to_half(data: object, dtype: torch.dtype) -> Any:
+def to_half(data: object, dtype: torch.dtype) -> object:
     """Cast the floating point tensors of a batch, for an engine that has cast the model."""
 
     def cast(leaf: object) -> Any:
@@ -84,7 +84,7 @@ def to_half(data: object, dtype: torch.dtype) -> Any:
     return map_nested(cast, data)
 
 
-def prepare_values(prepare: Callable[[Any], Any], data: object) -> Any:
+def prepare_values(prepare: Callable[[Any], object], data: object) -> object:
     """Apply a function to each value of a batch; return anything that has no values unchanged."""
     if isinstance(data, Mapping):
         return mapping_like(data, {name: prepare(value) for name, value in data.items()})
@@ -210,7 +210,7 @@ def smoothed_loss(
 
 def loss_and_outputs(
     trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
-) -> tuple[torch.Tensor, Any]:
+) -> tuple[torch.Tensor, object]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
     items = trainer._get_num_items_in_batch([inputs], trainer.args.device)
     kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
@@ -233,7 +233,7 @@ def loss_and_outputs(
 
 def no_loss_and_outputs(
     trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
-) -> tuple[None, Any]:
+) -> tuple[None, object]:
     """Return None for the loss, and the outputs of the model."""
     with trainer.compute_loss_context_manager():
         return None, model(**inputs)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
-from typing import Any
 
 from ...lightning_modules.distributed.health import FULL_TRACEBACK
 
@@ -44,7 +43,7 @@ class ShortTraceback:
         """Enter the block."""
 
     def __exit__(
-        self, kind: Any, error: BaseException | None, traceback: TracebackType | None
+        self, kind: object, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Shorten the traceback in place; the error propagates."""
         if error is None:

@@ -101,6 +101,7 @@ if TYPE_CHECKING:
 
     from huggingface_hub import CommitInfo
     from lightning.pytorch import Callback
+    from torch.optim.lr_scheduler import LRScheduler
 
     from ..search.hyperparameter_search import HyperparameterSearch
     from ..search.hyperparameters import BestRun
@@ -309,7 +310,7 @@ class Trainer:
     def _old_names(cls) -> Set[str]:
         return {"tokenizer"}
 
-    def _with_current_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_current_names(self, kwargs: dict[str, Any]) -> dict[str, object]:
         return checks.without_tokenizer(kwargs)
 
     @classmethod
@@ -642,7 +643,9 @@ class Trainer:
         """
         return optimization.create_optimizer(self, model)
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: Optimizer | None = None
+    ) -> LRScheduler:
         """Create the schedule of the learning rate, unless the Trainer has one.
 
         Called by `create_optimizer_and_scheduler`, after `create_optimizer`. An override sets
@@ -1878,7 +1881,7 @@ class Trainer:
             )
         return construction.make_model(self.model_init, trial)
 
-    def _renew_model(self, trial: Any) -> None:
+    def _renew_model(self, trial: object) -> None:
         """Make a new model; make it again if the trial changes the seed of its initial weights."""
         construction.renew_model(self, trial)
         seed = (self.args.seed, self.args.full_determinism)

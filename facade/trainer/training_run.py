@@ -206,7 +206,7 @@ class TrainingRun:
         self._start_state(length)
         device = args.device
 
-        def read_window(batches: Iterator[Any], count: int) -> tuple[list[Any], Items]:
+        def read_window(batches: Iterator[object], count: int) -> tuple[list[object], Items]:
             # By position, because an override may have other names for its parameters.
             return trainer.get_batch_samples(batches, count, device)
 
@@ -521,7 +521,7 @@ class TrainingRun:
             )
 
 
-def save_or_warn(trainer: Trainer, model: nn.Module, trial: Any) -> bool:
+def save_or_warn(trainer: Trainer, model: nn.Module, trial: object) -> bool:
     """Write a checkpoint; return False, with a warning, if the disk is full."""
     try:
         trainer._save_checkpoint(model, trial)

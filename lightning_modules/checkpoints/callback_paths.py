@@ -25,11 +25,11 @@ _LAST = "last_model_path"
 
 
 def remove_foreign_paths(
-    states: Mapping[str, Any],
-    callbacks: Iterable[Any],
+    states: Mapping[str, object],
+    callbacks: Iterable[object],
     checkpoint: StrPath,
     run_dir: StrPath | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the states of callbacks without foreign paths, which are named in a warning.
 
     Files that a callback may delete have to be in its folder. The best path may also be in

@@ -140,14 +140,14 @@ def convert(
     if is_folder:
         return _folder_to_file(source, target, prefix, accumulation, force)
 
-    state_entries: dict[str, Any] = {"batches_in_epoch": batches_in_epoch}
+    state_entries: dict[str, object] = {"batches_in_epoch": batches_in_epoch}
     if batch_size is not None:
         state_entries["train_batch_size"] = batch_size
     return _file_to_folder(source, target, prefix, state_entries, force)
 
 
 def _file_to_folder(
-    file: Path, target: Path, prefix: str, state_entries: Mapping[str, Any], force: bool
+    file: Path, target: Path, prefix: str, state_entries: Mapping[str, object], force: bool
 ) -> Path:
     """Write the folder that a `FolderCheckpointIO` would have written instead of a file."""
     content = load_torch(file)

@@ -151,7 +151,7 @@ class FolderCheckpointIO(CheckpointIO):
             model = inner
             prefix = f"{prefix}_orig_mod."
 
-    def _state_entries(self) -> dict[str, Any]:
+    def _state_entries(self) -> dict[str, int]:
         """Return the entries of `trainer_state.json` that Lightning's checkpoints do not hold."""
         trainer = self.module.trainer
         entries: dict[str, Any] = {
@@ -174,7 +174,7 @@ class TorchCheckpointReader(Protocol):
     """The part of Lightning's `TorchCheckpointIO` that reads, with its types."""
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Any, weights_only: bool | None
+        self, path: str | Path, map_location: object, weights_only: bool | None
     ) -> dict[str, Any]:
         """Read a file."""
         ...
@@ -224,7 +224,7 @@ def _convert_to_double(module: LightningModule) -> None:
 
 
 def split_weights(
-    state_dict: Mapping[str, Any], prefix: str
+    state_dict: Mapping[str, object], prefix: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the weights whose names begin with the prefix, without it, and all others.
 

@@ -49,7 +49,7 @@ It is the name of the plugin's class.
 def write_states(
     checkpoint: Mapping[str, Any],
     folder: Path,
-    other_weights: Mapping[str, Any],
+    other_weights: Mapping[str, object],
     **state_entries: Any,
 ) -> None:
     """Write everything except the model's weights.
@@ -136,7 +136,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
     return checkpoint
 
 
-def _processes(folder: Path) -> dict[int, dict[str, Any]]:
+def _processes(folder: Path) -> dict[int, dict[str, object]]:
     """Return the states of all processes by rank."""
     states: dict[int, dict[str, Any]] = {}
     for path in folder.glob("rng_state*.pth"):
@@ -180,7 +180,7 @@ def _position(
     return {"epoch": epoch, "global_step": steps, "loops": loops}
 
 
-def _plain_only(values: Mapping[str, Any]) -> Any:
+def _plain_only(values: Mapping[str, object]) -> object:
     """Convert a checkpoint to plain values; leave out values that could not be read again.
 
     Warnings name each of them, also within callbacks and hyperparameters.
@@ -225,7 +225,7 @@ _CONTROL_FLAGS = (
 
 
 def trainer_state(
-    checkpoint: Mapping[str, Any], states: Mapping[int, Mapping[str, Any]], **entries: Any
+    checkpoint: Mapping[str, Any], states: Mapping[int, Mapping[str, object]], **entries: Any
 ) -> dict[str, Any]:
     """Return the entries of `trainer_state.json` that a checkpoint of Lightning holds.
 

@@ -124,7 +124,7 @@ def begin_training(launchers: Iterable[str]) -> None:
     _training += 1
 
 
-def job_mark() -> dict[str, Any] | None:
+def job_mark() -> dict[str, object] | None:
     """Return the entry of manifests that names the job, and the number of the training in its
     script; None without `torchrun`.
     """

@@ -238,7 +238,9 @@ def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
     return described
 
 
-def read_model_parts(folder: StrPath, names: Collection[str] | None = None) -> dict[str, Any]:
+def read_model_parts(
+    folder: StrPath, names: Collection[str] | None = None
+) -> dict[str, torch.Tensor]:
     """Return weights in a folder by their names, whole, in the memory of this process.
 
     Args:

@@ -59,7 +59,7 @@ _RECORDS = {
 class PlainReader(FolderReader):
     """`FileSystemReader` of torch, but a table cannot run code or name files in other folders."""
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+    def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """Return the table of the whole folder; tables of single processes are ignored.
 
         Raises:
@@ -112,7 +112,7 @@ def read_table(folder: Path) -> Metadata:
         ) from error
 
 
-def require_same_kinds(before: Any, read: Any, path: Path, name: str = "") -> None:
+def require_same_kinds(before: object, read: object, path: Path, name: str = "") -> None:
     """Check that a state that was read has the tensors of the state that it replaces.
 
     A file may hold a tensor of any shape instead of a number, and some optimizers do not check it.
@@ -139,7 +139,7 @@ def require_same_kinds(before: Any, read: Any, path: Path, name: str = "") -> No
             require_same_kinds(old_values.get(key), value, path, f"{prefix}{key}")
     elif isinstance(read, (list, tuple)):
         new_items = cast("Sequence[Any]", read)
-        old_items: Sequence[Any] = [None] * len(new_items)
+        old_items = [None] * len(new_items)
         if isinstance(before, (list, tuple)) and len(cast("Sequence[Any]", before)) == len(
             new_items
         ):
@@ -177,7 +177,7 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._record_classes: dict[str, type[_Record]] = {}
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         """Return a subclass of `_Record` for a known class.
 
         Immutable values of torch are returned themselves.
@@ -195,7 +195,7 @@ class _Unpickler(pickle.Unpickler):
                 return value
         raise _DisallowedReferenceError(f"refers to {module}.{name}")
 
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(self, pid: object) -> object:
         """Refuse references to other files."""
         raise _DisallowedReferenceError("refers to another file")
 

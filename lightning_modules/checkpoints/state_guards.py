@@ -99,7 +99,7 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
 
 
 @contextlib.contextmanager
-def _plain_errors(path: StrPath, loaded: Any) -> Generator[None]:
+def _plain_errors(path: StrPath, loaded: object) -> Generator[None]:
     """Raise errors of torch and other libraries about a state as a ValueError with its path."""
     try:
         yield

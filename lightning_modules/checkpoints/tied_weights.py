@@ -20,7 +20,7 @@ class StateDictOwner(Protocol):
         ...
 
 
-def require_tensors(state_dict: Mapping[str, Any]) -> None:
+def require_tensors(state_dict: Mapping[str, object]) -> None:
     """Check that a state dict can be saved.
 
     Raises:

@@ -130,7 +130,7 @@ def _save_itself(
     # Other classes may accept fewer arguments.
     options = accepted_arguments(model.save_pretrained, **arguments)
 
-    peft_names: AbstractContextManager[Any] = nullcontext()
+    peft_names: AbstractContextManager[object] = nullcontext()
     if is_peft_model(model):
         peft_names = with_peft_names(model)
     with _without_distributed_config(model), peft_names:
@@ -145,7 +145,7 @@ def _save_itself(
 
 
 def _save_extra_weights(
-    model: nn.Module, folder: Path, state_dict: Mapping[str, Any] | None
+    model: nn.Module, folder: Path, state_dict: Mapping[str, object] | None
 ) -> None:
     """Write the weights of a model with adapters that its `save_pretrained` leaves out."""
     with with_peft_names(model) as adapted:
@@ -372,7 +372,7 @@ def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
 
 
 def _save_state_dict(
-    state_dict: Mapping[str, Any], folder: Path, max_shard_size: int | str
+    state_dict: Mapping[str, object], folder: Path, max_shard_size: int | str
 ) -> None:
     tensors, aliases = separate_tied_weights(state_dict)
 

@@ -268,7 +268,7 @@ class Snapshot:
         for device in self._devices:
             torch.get_device_module(device).synchronize(device)
 
-    def _copy_leaf(self, leaf: object) -> Any:
+    def _copy_leaf(self, leaf: object) -> object:
         if type(leaf) in _IMMUTABLE_TYPES:
             return leaf
         if not isinstance(leaf, torch.Tensor):

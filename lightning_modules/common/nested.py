@@ -74,7 +74,7 @@ def leaves(value: object) -> Iterator[Any]:
 _LEAVES = (torch.Tensor, int, float, str, bool, type(None))
 
 
-def map_nested(function: Callable[[Any], Any], value: object) -> Any:
+def map_nested(function: Callable[[Any], object], value: object) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
     # The usual leaves first: they are found faster than a mapping is ruled out.
     if type(value) in _LEAVES:
@@ -113,7 +113,7 @@ def to_device(batch: object, device: torch.device, non_blocking: bool) -> Any:
     return map_nested(moved, batch)
 
 
-def nested_detach(tensors: Any) -> Any:
+def nested_detach(tensors: object) -> Any:
     """Detach all tensors in nested lists, tuples and mappings from their graph.
 
     As `transformers.trainer_pt_utils.nested_detach`.
@@ -127,13 +127,13 @@ def nested_detach(tensors: Any) -> Any:
     return map_nested(_detached, tensors)
 
 
-def _detached(leaf: object) -> Any:
+def _detached(leaf: object) -> object:
     if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
         return leaf.detach()
     return leaf
 
 
-def nested_numpify(tensors: Any) -> Any:
+def nested_numpify(tensors: object) -> Any:
     """Convert all tensors in nested lists, tuples and mappings to arrays, on the CPU.
 
     As `transformers.trainer_pt_utils.nested_numpify`. NumPy has no bfloat16, which becomes float32.

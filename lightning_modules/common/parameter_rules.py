@@ -17,7 +17,7 @@ KEYS = ("lr", "lr_factor", "weight_decay", "layer_decay", "frozen")
 _WRAPPERS = re.compile(r"_(?:fsdp_wrapped_module|checkpoint_wrapped_module|orig_mod)\.")
 
 
-def rule_faults(rules: Mapping[Any, Any]) -> Iterator[str]:
+def rule_faults(rules: Mapping[Any, object]) -> Iterator[str]:
     """Yield a sentence for each error in rules that shows without a model."""
     for pattern, settings in rules.items():
         argument = f"parameter_rules: {pattern!r}"
@@ -33,7 +33,7 @@ def rule_faults(rules: Mapping[Any, Any]) -> Iterator[str]:
                 yield f"{argument}: {fault}"
 
 
-def _setting_fault(key: Any, value: Any) -> str | None:
+def _setting_fault(key: object, value: Any) -> str | None:
     """Return the error in one setting of a rule, or None."""
     if key not in KEYS:
         near = did_you_mean(key, KEYS)

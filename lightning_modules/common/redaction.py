@@ -59,7 +59,7 @@ def is_secret_name(name: str) -> bool:
     return name.lower().replace("-", "_") in _NAMES
 
 
-def secret_values(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def secret_values(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return the arguments with tokens wrapped, found by the argument's name or by their form."""
     return {name: _wrap_token(str(name), value) for name, value in arguments.items()}
 
@@ -152,7 +152,7 @@ def option_names(words: Sequence[str]) -> str:
     return text
 
 
-def _wrap_token(name: str, value: object) -> Any:
+def _wrap_token(name: str, value: object) -> object:
     if not isinstance(value, str):
         return secret(value) if name in _HUB_NAMES else value
     is_secret = is_secret_name(name) or _HUB_TOKEN.search(value) is not None

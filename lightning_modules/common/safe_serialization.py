@@ -60,7 +60,7 @@ def to_plain(value: Any) -> Any:
     )
 
 
-def plain_entries(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain_entries(values: Mapping[str, object]) -> dict[str, object]:
     """Convert the entries of a checkpoint by `to_plain`.
 
     Entries that cannot be converted are left out, with a warning.
@@ -113,7 +113,7 @@ def from_plain(written: object) -> Any:
     return cls(parts)
 
 
-def _numbers(value: list[Any] | tuple[Any, ...]) -> np.ndarray | None:
+def _numbers(value: list[Any] | tuple[object, ...]) -> np.ndarray | None:
     """Return integers as an array; None for other values, or an integer that is too large."""
     if set(map(type, value)) != {int}:
         return None

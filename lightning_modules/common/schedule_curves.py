@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
-from typing import Any, cast
+from typing import cast
 
 _AT_LEAST_0 = (
     "num_warmup_steps",
@@ -46,7 +46,7 @@ _MAY_BE_NONE = (
 """Arguments that are computed, or whose absence is another error."""
 
 
-def number_faults(arguments: Mapping[str, Any]) -> list[str]:
+def number_faults(arguments: Mapping[str, object]) -> list[str]:
     """Return the errors in the numbers among a schedule's arguments, one sentence each.
 
     Args:
@@ -61,7 +61,7 @@ def number_faults(arguments: Mapping[str, Any]) -> list[str]:
     return faults
 
 
-def require_numbers(owner: str, arguments: Mapping[str, Any]) -> None:
+def require_numbers(owner: str, arguments: Mapping[str, object]) -> None:
     """Raise the errors of `number_faults`, if any.
 
     Args:

@@ -9,13 +9,16 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from .libraries import loaded
 from .torch_files import load_torch
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 logger = logging.getLogger(__name__)
 
@@ -191,12 +194,12 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
         xla.set_rng_state(state["xla"])
 
 
-def _xla() -> Any:
+def _xla() -> ModuleType | None:
     """Return the module of torch_xla with its device's generator, if it is loaded."""
     return loaded("torch_xla.core.xla_model")
 
 
-def _restore_device(name: str, state: Mapping[str, Any], restore: Callable[[Any], None]) -> None:
+def _restore_device(name: str, state: Mapping[str, object], restore: Callable[[Any], None]) -> None:
     """Restore the generators of a kind of device.
 
     A mismatch is a warning, because the checkpoint may come from another kind of device.

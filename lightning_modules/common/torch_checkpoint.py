@@ -97,7 +97,7 @@ def read_folder(
         )
 
 
-def copy_to_host(state: dict[str, Any]) -> dict[str, Any]:
+def copy_to_host(state: dict[str, Any]) -> dict[str, object]:
     """Return nested dicts with copies of tensors in host memory, also of `ShardedTensor`."""
     return BlockingAsyncStager().stage(state)
 

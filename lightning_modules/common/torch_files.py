@@ -64,7 +64,7 @@ def load_torch(
     map_location: str | torch.device | None = "cpu",
     *,
     mmap: bool = False,
-    stand_ins: Mapping[str, Any] | None = None,
+    stand_ins: Mapping[str, object] | None = None,
 ) -> Any:
     """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too.
 
@@ -176,7 +176,7 @@ def unpack(packed: torch.Tensor) -> Any:
     return load_torch_bytes(packed.cpu().numpy().tobytes(), "the packed value")
 
 
-def load_torch_bytes(content: bytes, name: str) -> Any:
+def load_torch_bytes(content: bytes, name: str) -> object:
     """As `load_torch`, from the bytes of such a file.
 
     Args:
@@ -227,7 +227,7 @@ def _numpy_globals() -> list[Any]:
     # Taken from NumPy's objects, because the private module that holds them has moved.
     rebuild_array = np.empty(0).__reduce__()[0]
     rebuild_scalar = np.float64(0).__reduce__()[0]
-    allowed: list[Any] = [np.ndarray, np.dtype]
+    allowed: list[object] = [np.ndarray, np.dtype]
     for core in ("core", "_core"):
         module = f"numpy.{core}.multiarray"
         allowed.append((rebuild_array, f"{module}._reconstruct"))

@@ -81,7 +81,7 @@ class DispatchLoader(EpochLoader):
         self._draw_worker_seed()
         return self._own_batches(iter(()))
 
-    def _own_batches(self, rounds: Iterator[Round]) -> Iterator[Any]:
+    def _own_batches(self, rounds: Iterator[Round]) -> Iterator[object]:
         """Yield this process's batch of each round."""
         while True:
             received = _exchange(rounds, self.rank, self.copies)
@@ -90,9 +90,9 @@ class DispatchLoader(EpochLoader):
             batch, self._samples_in_round = received
             yield batch
 
-    def _rounds(self, batches: Iterator[Any]) -> Iterator[Round]:
+    def _rounds(self, batches: Iterator[object]) -> Iterator[Round]:
         """Yield the rounds that process 0 reads."""
-        first_round: list[Any] = []
+        first_round: list[object] = []
         while True:
             round_ = list(itertools.islice(batches, self.world_size))
             if not round_:
@@ -118,7 +118,7 @@ class DispatchLoader(EpochLoader):
         self._has_drawn = True
 
 
-def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> list[Any]:
+def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> list[object]:
     """Join the last batches of a stream, fill them up from its start, and split them evenly."""
     batch = _concatenate(batches)
     size = -(-_size(batch) // parts)
@@ -135,7 +135,7 @@ def _size(batch: object) -> int:
     return find_batch_size(batch) or 0
 
 
-def _concatenate(batches: list[Any]) -> Any:
+def _concatenate(batches: list[Any]) -> object:
     """Join batches along the first dimension.
 
     Lists with an entry for each sample are joined too; other values are taken from the first batch.
@@ -160,7 +160,7 @@ def _concatenate(batches: list[Any]) -> Any:
     return first
 
 
-def _slice(batch: Any, start: int, stop: int) -> Any:
+def _slice(batch: Any, start: int, stop: int) -> object:
     """Return the samples `start` to `stop` of a batch."""
     if isinstance(batch, Mapping):
         mapping = cast("Mapping[Any, Any]", batch)

@@ -80,7 +80,7 @@ class StateBeforeBatch(NamedTuple):
     stream: bytes | None
 
 
-def _empty_deque() -> deque[tuple[Any, StateBeforeBatch | None]]:
+def _empty_deque() -> deque[tuple[object, StateBeforeBatch | None]]:
     return deque()
 
 

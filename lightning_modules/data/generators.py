@@ -47,7 +47,7 @@ class _GeneratorKind(NamedTuple):
     make: Callable[[Any], Any]
 
 
-def _get_torch_state(generator: torch.Generator) -> list[Any]:
+def _get_torch_state(generator: torch.Generator) -> list[str | torch.Tensor]:
     return [str(generator.device), generator.get_state()]
 
 
@@ -59,7 +59,7 @@ def _make_torch_generator(state: list[Any]) -> torch.Generator:
     return torch.Generator(state[0])
 
 
-def _get_numpy_state(generator: np.random.Generator) -> Any:
+def _get_numpy_state(generator: np.random.Generator) -> object:
     return generator.bit_generator.state
 
 
@@ -145,7 +145,7 @@ def restore_generators(
             warn_of_lost(f"{stored['object']}.{name}")
 
 
-def generators_of(owner: object) -> Iterator[tuple[str, dict[str, Any]]]:
+def generators_of(owner: object) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the attributes of an object that are generators, each with its kind and state."""
     attributes: dict[str, Any] = getattr(owner, "__dict__", {})
     for name, value in attributes.items():

@@ -118,7 +118,7 @@ def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> 
 
 
 @contextlib.contextmanager
-def replaced_attributes(loader: TorchLoader, **values: Any) -> Generator[None]:
+def replaced_attributes(loader: TorchLoader, **values: object) -> Generator[None]:
     """Replace attributes of a loader while an iterator over it is made.
 
     The iterators of torch, and the workers that they start, copy the attributes at that time.
@@ -170,7 +170,7 @@ class _SendabilityProbe(ForkingPickler):
         return None
 
 
-def _read_here(loader: TorchLoader) -> Iterator[Any]:
+def _read_here(loader: TorchLoader) -> Iterator[object]:
     """Iterate as torch does, but without its block for profilers, which costs 20 us a batch."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
@@ -220,7 +220,7 @@ class _BatchStream(IterableDataset[Any]):
         return self.batches
 
 
-def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
+def _pinned(batches: Iterator[object]) -> Iterator[object]:
     """Return the batches in pinned memory, copied by torch's own iterator."""
     loader: DataLoader[Any] = DataLoader(
         _BatchStream(batches),
@@ -233,11 +233,11 @@ def _pinned(batches: Iterator[Any]) -> Iterator[Any]:
     return iter(loader)
 
 
-def _unchanged(batch: object) -> Any:
+def _unchanged(batch: object) -> object:
     return batch
 
 
-def _until_end(batches: Iterator[Any]) -> Iterator[Any]:
+def _until_end(batches: Iterator[object]) -> Iterator[object]:
     """Yield the batches of torch's iterator, and raise an error that a worker passed on.
 
     It arrives as a `StopIteration` with a message.

@@ -115,7 +115,7 @@ def _arrow_lengths(dataset: Any, column: str) -> np.ndarray | None:
     return compute.list_value_length(values).to_numpy()
 
 
-def is_table(dataset: Any) -> bool:
+def is_table(dataset: object) -> bool:
     """Return whether a dataset is a `datasets.Dataset`, without importing the library."""
     return is_instance(dataset, "datasets", "Dataset")
 

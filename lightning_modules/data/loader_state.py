@@ -39,14 +39,14 @@ def workers_in(state: Mapping[str, Any]) -> int:
     return workers["workers"]
 
 
-def before_epoch(state: Mapping[str, Any], epoch: int) -> dict[str, Any]:
+def before_epoch(state: Mapping[str, object], epoch: int) -> dict[str, Any]:
     """Return the state of a loader that is about to start an epoch, from one in another epoch."""
     state_after_epoch = as_written_now(state)
     state_after_epoch |= {"epoch": epoch, "handed_out": 0, "ended": True, "before": []}
     return state_after_epoch
 
 
-def from_epoch_start(state: Mapping[str, Any]) -> dict[str, Any]:
+def from_epoch_start(state: Mapping[str, Any]) -> dict[str, object]:
     """Return a state that keeps the order of its epoch, but is at the beginning of it."""
     state_at_start = before_epoch(state, state["epoch"])
 
@@ -132,7 +132,7 @@ def has_no_generator(states: list[dict[str, Any]], sampler: object) -> bool:
     return ["generator"] not in paths_of_sampler
 
 
-def skip_items(batches: Iterator[Any], count: int) -> Iterator[Any]:
+def skip_items(batches: Iterator[object], count: int) -> Iterator[Any]:
     """Return the same iterator with its next `count` items consumed."""
     # An empty slice that starts after the items consumes them without keeping any.
     next(itertools.islice(batches, count, count), None)
@@ -365,7 +365,7 @@ class ForeignLoader:
         if self._has_loaded and is_instance(dataset, "datasets", "IterableDataset"):
             dataset.load_state_dict(None)
 
-    def _until_end(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _until_end(self, batches: Iterator[object]) -> Iterator[object]:
         """Yield the batches, and note their end."""
         yield from batches
         self._has_ended = True

@@ -30,7 +30,7 @@ def build_loader(
     dataset: Any,
     *,
     batch_size: int | None,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
+    collate_fn: Callable[[list[Any]], object] | None = None,
     sampler: Any = None,
     seed: int | None = None,
     seedable: bool = True,
@@ -165,7 +165,7 @@ def rebuild_loader(loader: TorchLoader, **sharding: Any) -> EpochLoader:
     """
     dataset = loader.dataset
     batch_sampler = loader.batch_sampler
-    batching: dict[str, Any] = {"batch_size": None, "sampler": batch_sampler}
+    batching: dict[str, object] = {"batch_size": None, "sampler": batch_sampler}
     if isinstance(loader.dataset, IterableDataset):
         batching = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
     elif type(batch_sampler) is BatchSampler:
@@ -177,7 +177,7 @@ def rebuild_loader(loader: TorchLoader, **sharding: Any) -> EpochLoader:
     return build_loader(dataset, **batching, **sharding, **options_of(loader))
 
 
-def _with_shared_order(sampler: Any, seed: int | None, seedable: bool, readers: int) -> Any:
+def _with_shared_order(sampler: object, seed: int | None, seedable: bool, readers: int) -> object:
     """Return a sampler that has the same order in all processes that read.
 
     Args:

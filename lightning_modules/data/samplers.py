@@ -209,7 +209,7 @@ class FilesInTurn(IterableDataset[Any]):
             yield from itertools.chain.from_iterable(batches)
 
 
-def shared_in_turn(dataset: Any, processes: int, batch_size: int) -> Any:
+def shared_in_turn(dataset: object, processes: int, batch_size: int) -> Any:
     """Return a stream, or this process's share of it, as `FilesInTurn`."""
     if not isinstance(dataset, IterableShard):
         return FilesInTurn(dataset, processes, batch_size)

@@ -37,12 +37,12 @@ _SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
 """Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
 
 
-def drawing_parts(loader: Any) -> tuple[Any, Any]:
+def drawing_parts(loader: object) -> tuple[Any, Any]:
     """Return the parts that draw while a batch is made: collator and dataset."""
     return getattr(loader, "collate_fn", None), getattr(loader, "dataset", None)
 
 
-def ordering_parts(loader: Any) -> tuple[Any, Any, Any]:
+def ordering_parts(loader: object) -> tuple[Any, Any, Any]:
     """Return the parts that draw the order of an epoch: loader, sampler and batch sampler.
 
     These are the samplers of the user's script; wrappers of this library are removed.
@@ -119,7 +119,7 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
             warn_of_lost(".".join(names))
 
 
-def random_states(*parts: Any) -> dict[str, Any]:
+def random_states(*parts: object) -> dict[str, Any]:
     """Return the states of everything that draws random numbers while batches are made.
 
     These are the global CPU generators, and under "own" the result of `part_states`.

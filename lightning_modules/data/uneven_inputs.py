@@ -36,7 +36,7 @@ class _RankStatus(NamedTuple):
     is_last: int
 
 
-def may_be_uneven(loader: Any) -> bool:
+def may_be_uneven(loader: object) -> bool:
     """Return whether processes may have different numbers of batches."""
     if not has_other_processes():
         return False
@@ -109,7 +109,7 @@ class UnevenInputs:
         size = find_batch_size(batch) or _UNKNOWN_SIZE
         return _RankStatus(has_batch=1, size=size, is_last=int(self.ends()))
 
-    def _cut(self, batch: object, sizes: list[int]) -> Any:
+    def _cut(self, batch: object, sizes: list[int]) -> object:
         """Cut a batch to the smallest of the round, if batches have to have the same size."""
         smallest = min(sizes)
         if not self.same_size or max(sizes) == smallest:
@@ -142,7 +142,7 @@ class UnevenInputs:
         logger.warning(message)
 
 
-def _with_end(batches: Iterator[Any]) -> Iterator[Any]:
+def _with_end(batches: Iterator[object]) -> Iterator[object]:
     """Yield the batches, and None after the last one."""
     yield from batches
     yield None
@@ -162,7 +162,7 @@ def _gloo_group() -> Generator[Any]:
             dist.destroy_process_group(group)
 
 
-def _first_rows(leaf: Any, size: int, count: int) -> Any:
+def _first_rows(leaf: Any, size: int, count: int) -> object:
     """Return the first `count` rows of a tensor or array of `size` rows; other values as is."""
     if hasattr(leaf, "shape") and len(leaf.shape) > 0 and leaf.shape[0] == size:
         return leaf[:count]

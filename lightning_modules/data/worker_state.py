@@ -37,7 +37,7 @@ def is_resumable(dataset: Any) -> bool:
     return not any(_has_shuffle_buffer(wrapped) for _, wrapped in walk_wrapped(dataset))
 
 
-def _has_shuffle_buffer(dataset: Any) -> bool:
+def _has_shuffle_buffer(dataset: object) -> bool:
     """Return whether a dataset is a `datasets.IterableDataset` that shuffles in any stage."""
     # The dataset is a tree of stages: each wraps the one before, or several ones to interleave or
     # concatenate.
@@ -145,7 +145,7 @@ class ReportingCollate(SurfacingCollate):
             changed["rng"] = packed({**rng, "cpu": rng["cpu"].numpy()})
         return changed
 
-    def _packed_position(self, stream: Any, samples: Any) -> bytes:
+    def _packed_position(self, stream: Any, samples: object) -> bytes:
         """Return the packed state of a stream after these samples were read from it."""
         # Only the last batch of a stream has fewer samples.
         if isinstance(samples, list):
@@ -304,7 +304,7 @@ class WatchedLoader:
                     batches = iter(self.loader)
         return self._watched(batches)
 
-    def _watched(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _watched(self, batches: Iterator[object]) -> Iterator[Any]:
         """Yield the batches, and record the states of workers that come with them."""
         for batch in batches:
             # Batches have no states if the loader made the iterator before it was watched.

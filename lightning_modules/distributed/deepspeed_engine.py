@@ -155,7 +155,7 @@ def _at_rest(model: nn.Module) -> Iterator[None]:
 
 def _gathered(
     tensor: torch.Tensor, *, writes: bool = False
-) -> contextlib.AbstractContextManager[Any]:
+) -> contextlib.AbstractContextManager[object]:
     """Gather a sharded parameter in the block; with `writes`, rank 0's changes are distributed."""
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()
@@ -223,7 +223,7 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
 
     # Build the state that this process would have written, had the checkpoint been written with the
     # present number of processes: the engine can load no other.
-    base: dict[str, Any] = {"state": {}, "param_groups": []}
+    base = {"state": {}, "param_groups": []}
     for group, shapes in enumerate(groups):
         state = _state_of_group(part, group, list(shapes), states)
         if state:
@@ -248,7 +248,7 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
 
 def _state_of_group(
     part: ZeroPart, group: int, names: list[str], states: ZeroStates
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the optimizer state of a flat tensor, for the slice that this process has."""
     state = states.numbers(names[0])
     entries = states.entries(names[0])
@@ -315,7 +315,7 @@ def _require_same_model(
             raise ValueError(f"{states.folder} does not fit: {name} is {shapes}.")
 
 
-def _restore_scaler(scaler: Any, states: ZeroStates) -> None:
+def _restore_scaler(scaler: object, states: ZeroStates) -> None:
     """Restore the loss scaler if it is of the same class; another one starts from scratch."""
     if states.scaler is None or states.scaler[0] != type(scaler).__name__:
         return

@@ -98,7 +98,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         engine = self._make_engine(model, config, None)
         return self.use_engine(engine)
 
-    def use_engine(self, engine: Any) -> Any:
+    def use_engine(self, engine: object) -> Any:
         """Use an engine, which may be that of an earlier run."""
         self.engine = engine
         if isinstance(self.precision_plugin, EnginePrecision):
@@ -106,13 +106,13 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         return engine
 
     @property
-    def _config(self) -> dict[str, Any]:
+    def _config(self) -> dict[str, object]:
         assert isinstance(self.config, dict)
         return self.config
 
     def _make_engine(
         self, model: nn.Module, config: dict[str, Any], optimizer: torch.optim.Optimizer | None
-    ) -> Any:
+    ) -> object:
         deepspeed = import_module("deepspeed")
         if is_engine(model):
             release(model)
@@ -150,15 +150,15 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
         return super().autocast_context_manager()
 
     def backward(
-        self, tensor: torch.Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any
+        self, tensor: torch.Tensor, model: Any, optimizer: object, *args: object, **kwargs: object
     ) -> None:
         """Run the engine's backward pass; the loss is already scaled for accumulation."""
         engine = model.trainer.strategy.deepspeed_engine
         engine.backward(tensor, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(
-        self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any
-    ) -> Any:
+        self, optimizer: Any, model: Any, closure: Callable[[], object], **kwargs: object
+    ) -> object:
         """Step the engine, which clips gradients, steps the optimizer and frees the gradients."""
         closure()
         call_callback_hooks(model.trainer, "on_before_optimizer_step", optimizer)

@@ -121,7 +121,7 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
 
 
-def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, Any]:
+def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
     """As `sharding.whole_state_dict`."""
     with _whole_states(model, everywhere=False):
         state = model.state_dict()

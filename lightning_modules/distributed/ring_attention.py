@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def require_ring_attention(device: str) -> None:
         )
 
 
-def _torch_module() -> Any:
+def _torch_module() -> ModuleType:
     """Import torch's module of context parallelism.
 
     Raises:
@@ -102,7 +103,7 @@ def _attend(
     value: torch.Tensor,
     *,
     enable_gqa: bool,
-    **options: Any,
+    **options: object,
 ) -> torch.Tensor:
     # The kernel for float32 does not support grouped queries.
     if enable_gqa and query.is_cuda and query.dtype == torch.float32:

@@ -57,7 +57,7 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
     return faults + _missing_parameters(base, kind)
 
 
-def _other_layers(config: Any) -> list[str]:
+def _other_layers(config: object) -> list[str]:
     """Return the kinds of attention of a configuration other than full attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
@@ -155,7 +155,7 @@ def _is_split(value: object, length: int) -> bool:
     return isinstance(value, torch.Tensor) and value.ndim >= 2 and value.shape[1] == length
 
 
-def _shape(inputs: Mapping[str, Any]) -> tuple[int, int]:
+def _shape(inputs: Mapping[str, object]) -> tuple[int, int]:
     """Return the numbers of rows and positions."""
     for name in ("input_ids", "inputs_embeds"):
         tensor = inputs.get(name)

@@ -25,6 +25,8 @@ from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_engine
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from torch.distributed.device_mesh import DeviceMesh
 
 
@@ -330,7 +332,7 @@ class KeyDifferences(NamedTuple):
     unexpected_keys: list[str]
 
 
-def _compared(in_model: Mapping[str, Any], loaded: Mapping[str, Any]) -> KeyDifferences:
+def _compared(in_model: Mapping[str, object], loaded: Mapping[str, object]) -> KeyDifferences:
     missing = [name for name in in_model if name not in loaded]
     unexpected = [name for name in loaded if name not in in_model]
     return KeyDifferences(missing, unexpected)
@@ -391,14 +393,14 @@ def load_whole_optimizer_state(
     optimizer.load_state_dict({**state, "state": parts})
 
 
-def fsdp_wrapping() -> Any:
+def fsdp_wrapping() -> ModuleType:
     """Import `fsdp1` lazily, since it loads Lightning's strategies."""
     from . import fsdp1 as module
 
     return module
 
 
-def _library_of(model: nn.Module) -> Any:
+def _library_of(model: nn.Module) -> ModuleType | None:
     """Return the module for FSDP1 or DeepSpeed if that shards a model; None for DTensors."""
     if _is_wrapper(model):
         return fsdp_wrapping()

@@ -51,7 +51,7 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
     return {**plan_of_config, **plan_of_model}
 
 
-def _plan_of_config(model: nn.Module) -> Mapping[str, Any] | None:
+def _plan_of_config(model: nn.Module) -> Mapping[str, object] | None:
     """Return the plan in the configuration of a model of transformers; None without one."""
     config = getattr(model, "config", None)
     plan = getattr(config, "base_model_tp_plan", None)

@@ -83,7 +83,7 @@ def _attend(
     *,
     group: dist.ProcessGroup,
     enable_gqa: bool,
-    **options: Any,
+    **options: object,
 ) -> torch.Tensor:
     """Compute attention between two exchanges."""
     processes = group.size()
@@ -121,7 +121,7 @@ class _Exchange(torch.autograd.Function):
         return _exchanged(tensor, sharded, gathered, group)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
         return _exchanged(gradients[0], *ctx.reverse), None, None, None
 
 

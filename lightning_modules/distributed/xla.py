@@ -31,12 +31,12 @@ class PjrtAccelerator(XLAAccelerator):
         return 1
 
     @staticmethod
-    def parse_devices(devices: Any) -> int:
+    def parse_devices(devices: object) -> int:
         """Return 1."""
         return 1
 
     @staticmethod
-    def get_parallel_devices(devices: Any) -> list[torch.device]:
+    def get_parallel_devices(devices: object) -> list[torch.device]:
         """Return the device of this process."""
         return [torch.device("xla", 0)]
 
@@ -53,7 +53,7 @@ class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
         self.precision = precision
         self.device = "xla"
 
-    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> Any:
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> object:
         """Step, then execute the recorded graph."""
         import torch_xla
 

@@ -59,7 +59,7 @@ def saved_states(folder: StrPath) -> SavedStates | None:
     return SavedStates(tag, (3,), parts)
 
 
-def saved_schedule(folder: StrPath) -> dict[str, Any] | None:
+def saved_schedule(folder: StrPath) -> dict[str, object] | None:
     """Return the state of a schedule that DeepSpeed stepped itself; None without one.
 
     Raises:

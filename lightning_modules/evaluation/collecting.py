@@ -71,7 +71,7 @@ class BatchCollector:
         """Move what was kept so far to the host's memory."""
         move_to_host(self)
 
-    def take_waiting(self) -> deque[Any]:
+    def take_waiting(self) -> deque[object]:
         """Return the batches that are kept on their device, and forget them."""
         waiting = self._on_device
         self._on_device = deque()
@@ -221,7 +221,7 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
     return list(parts)
 
 
-def cut_objects(value: Any, count: int) -> Any:
+def cut_objects(value: Any, count: int) -> object:
     """Return the first `count` samples of what `join_objects` returns."""
     if isinstance(value, Mapping):
         columns = {key: cut_objects(part, count) for key, part in value.items()}
@@ -258,7 +258,7 @@ def _pad_to_one_width(batches: list[Any], padding: float) -> list[Any]:
     return [_padded(batch, width, padding) for batch in batches]
 
 
-def _padded(batch: Any, width: int, padding: float) -> Any:
+def _padded(batch: Any, width: int, padding: float) -> object:
     if batch.shape[1] == width:
         return batch
     shape = (batch.shape[0], width, *batch.shape[2:])

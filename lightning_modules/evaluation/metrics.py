@@ -294,7 +294,7 @@ def _as_metric(name: str, value: object) -> Any:
     return value
 
 
-def _require_metrics(named: Mapping[str, Any]) -> None:
+def _require_metrics(named: Mapping[str, object]) -> None:
     wrong = [
         f"{name!r}: {_kind_of(metric)}" if name else _kind_of(metric)
         for name, metric in named.items()
@@ -312,7 +312,7 @@ def _kind_of(value: object) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
-def _optional_parameters(prepare: Callable[..., Any] | None) -> list[str]:
+def _optional_parameters(prepare: Callable[..., object] | None) -> list[str]:
     if prepare is None:
         return []
     parameters = inspect.signature(prepare).parameters
@@ -360,7 +360,7 @@ class StageMetrics:
         update = metrics.update if counts else metrics.update_without_counting
         update(predictions, labels, **further)
 
-    def take(self, stage: str, process_group: Any = None) -> list[dict[str, Any]]:
+    def take(self, stage: str, process_group: object = None) -> list[dict[str, Any]]:
         """Return the values of each loader by name, see `BatchMetrics.compute`, and reset the
         metrics.
 
@@ -377,7 +377,7 @@ class StageMetrics:
         return values
 
 
-def name_in_stage(stage: str, name: str, loaders: Any, index: int, separator: str = "_") -> str:
+def name_in_stage(stage: str, name: str, loaders: object, index: int, separator: str = "_") -> str:
     """Name a value: `val_loss`, `val_<loader>_loss` in a dict of loaders, with Lightning's suffix
     in a list.
 

@@ -208,7 +208,7 @@ class PreallocatedTree:
         return container_class(results.values())
 
 
-def _keys_of(batch: Any) -> Iterable[Any]:
+def _keys_of(batch: Any) -> Iterable[object]:
     """Return the keys of a mapping, or the indices of a list or tuple."""
     if isinstance(batch, Mapping):
         return list(batch)

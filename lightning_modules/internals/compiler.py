@@ -25,7 +25,7 @@ DYNAMO = "torch._dynamo"
 _METHODS = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
-def disable_dynamo(function: Any = None, recursive: bool = True, **_: Any) -> Any:
+def disable_dynamo(function: Any = None, recursive: bool = True, **_: object) -> Any:
     """Exclude a function from compilation, as `torch.compiler.disable`, without loading the
     compiler.
     """
@@ -73,7 +73,7 @@ def _call_plainly(disabled: Any) -> None:
     function = disabled.__wrapped__
 
     @functools.wraps(function)
-    def plainly(*args: Any, **kwargs: Any) -> Any:
+    def plainly(*args: Any, **kwargs: Any) -> object:
         if DYNAMO not in sys.modules:
             return function(*args, **kwargs)
         if vars(function).get("__dynamo_disable") is plainly:

@@ -112,7 +112,7 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
                 logger.save()
 
 
-def call_callback_hooks(trainer: Trainer, hook: str, *arguments: Any) -> None:
+def call_callback_hooks(trainer: Trainer, hook: str, *arguments: object) -> None:
     """Call a hook of all Lightning callbacks, in which they may log.
 
     Args:
@@ -185,7 +185,9 @@ class FastModule(LightningModule):
     plain.
     """
 
-    def transfer_batch_to_device(self, batch: object, device: Any, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(
+        self, batch: object, device: object, dataloader_idx: int
+    ) -> object:
         """Return the batch as it is."""
         return batch
 
@@ -206,7 +208,7 @@ class EvaluationLoop(_EvaluationLoop):
         batch: object,
         batch_idx: int,
         dataloader_idx: int,
-        dataloader_iter: Iterator[Any] | None,
+        dataloader_iter: Iterator[object] | None,
     ) -> None:
         trainer: Any = self.trainer
         results = trainer._logger_connector
@@ -263,5 +265,5 @@ class HookGuard(PassThroughProfiler):
         return stop_iteration_surfaces
 
 
-def no_op(*_: Any, **__: Any) -> None:
+def no_op(*_: object, **__: object) -> None:
     """Replace a hook that is switched off."""

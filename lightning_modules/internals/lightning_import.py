@@ -45,7 +45,7 @@ class _Deferred(type):
 
 
 @contextlib.contextmanager
-def deferring(module: str, *submodules: str, **members: Any) -> Iterator[None]:
+def deferring(module: str, *submodules: str, **members: object) -> Iterator[None]:
     """Replace a module by a stand-in for the block, if its library is installed.
 
     Names imported from it in the block are resolved when used. Its submodules are hidden, because
@@ -82,7 +82,7 @@ def deferring(module: str, *submodules: str, **members: Any) -> Iterator[None]:
 
 def _stand_in(module: str) -> types.ModuleType:
     """Make a module whose names are resolved when used."""
-    stand_in: Any = types.ModuleType(module)
+    stand_in = types.ModuleType(module)
     stand_in.__spec__ = ModuleSpec(module, None)
     stand_in.__getattr__ = functools.partial(_deferred, module)
     return stand_in

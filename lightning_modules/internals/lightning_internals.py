@@ -108,7 +108,7 @@ def uses_distributed_samplers(trainer: Trainer) -> bool:
     return trainer._accelerator_connector.use_distributed_sampler
 
 
-def combined(loader: Any, *, training: bool) -> CombinedLoader:
+def combined(loader: object, *, training: bool) -> CombinedLoader:
     """Return a loader in Lightning's collection of loaders, without torch's FutureWarning."""
     mode = "max_size_cycle" if training else "sequential"
     with warnings.catch_warnings():
@@ -116,7 +116,7 @@ def combined(loader: Any, *, training: bool) -> CombinedLoader:
         return CombinedLoader(loader, mode)
 
 
-def evaluate_inside_fit(trainer: Trainer, loader: Any) -> None:
+def evaluate_inside_fit(trainer: Trainer, loader: object) -> None:
     """Run Lightning's evaluation loop over `loader` in the middle of `fit`.
 
     Afterwards the fit loop has its former state. Lightning callbacks get the validation hooks, and

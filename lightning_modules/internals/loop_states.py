@@ -134,7 +134,7 @@ def settle_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> No
         }
 
 
-def pop_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
+def pop_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, object]]:
     """Remove the states of train loaders from a checkpoint, and return them.
 
     Before a checkpoint is written: states of an `EpochLoader` may hold arrays, and Lightning reads
@@ -153,7 +153,7 @@ def train_loaders(trainer: Trainer) -> list[Any]:
     return list(loaders.flattened)
 
 
-def loaders_given_to_fit(trainer: Trainer) -> list[Any]:
+def loaders_given_to_fit(trainer: Trainer) -> list[object]:
     """Return the training loaders that were passed to `fit`; none where a method makes them."""
     source: Any = trainer.fit_loop._data_source
     if source.is_module():
@@ -329,7 +329,7 @@ def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
     usual = loop.advance
 
     # Each of these functions replaces `advance` for one turn of the loop, and then removes itself.
-    def finish_batch(fetcher: Any) -> None:
+    def finish_batch(fetcher: object) -> None:
         loop.restarting = False
         del loop.advance
         if not loop_position.at_end:

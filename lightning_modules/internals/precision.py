@@ -89,7 +89,7 @@ class LossScaler(torch.amp.GradScaler):
         devices.update(gradient.device for gradient in gradients)
         return {device: is_infinite.to(device) for device in devices}
 
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Unscale the gradients if needed, and take a step if all of them are finite."""
         stepped: list[bool] = []
         handle = optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
@@ -125,7 +125,7 @@ class ForwardCasting:
         """Return the module unchanged."""
         return module
 
-    def convert_input(self, data: object) -> Any:
+    def convert_input(self, data: object) -> object:
         """Return the data unchanged."""
         return data
 
@@ -140,7 +140,7 @@ class ForwardCasting:
 
 @contextlib.contextmanager
 def casting(
-    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
+    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[object]]
 ) -> Iterator[None]:
     """Run the forward passes of a model in `context`, and convert their outputs to float32.
 
@@ -160,7 +160,7 @@ def casting(
 
 
 def start_casting(
-    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
+    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[object]]
 ) -> None:
     """Cast the forward passes of a model until `stop_casting`, unless they are cast already."""
     if _BEFORE not in vars(model):
@@ -174,7 +174,7 @@ def stop_casting(model: nn.Module) -> None:
         _restore(model, vars(model).pop(_BEFORE))
 
 
-def _restore(model: nn.Module, forward: Callable[..., Any] | None) -> None:
+def _restore(model: nn.Module, forward: Callable[..., object] | None) -> None:
     """Give a model its former `forward` as an attribute; None for the method of its class."""
     if forward is None:
         del model.forward
@@ -183,8 +183,8 @@ def _restore(model: nn.Module, forward: Callable[..., Any] | None) -> None:
 
 
 def _cast(
-    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[Any]]
-) -> Callable[..., Any]:
+    model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[object]]
+) -> Callable[..., object]:
     """Return a `forward` that runs the original one in a context, and returns float32 outputs."""
     present: Any = model.forward
     if getattr(present, "__self__", None) is model:
@@ -193,7 +193,7 @@ def _cast(
         forward = _as_method(present)
 
     @functools.wraps(forward)
-    def cast(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def cast(self: nn.Module, *args: object, **kwargs: object) -> Any:
         with context():
             output = forward(self, *args, **kwargs)
         return map_nested(_to_float32, output)
@@ -203,7 +203,7 @@ def _cast(
     return cast
 
 
-def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
+def _as_method(function: Callable[..., object]) -> Callable[..., object]:
     """Return a function that has replaced `forward` as a method."""
 
     def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -212,7 +212,7 @@ def _as_method(function: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _to_float32(leaf: object) -> Any:
+def _to_float32(leaf: object) -> object:
     if isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values():
         return leaf.float()
     return leaf

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     pass
 
 
@@ -89,14 +91,14 @@ def _parameter_names(call: Any) -> frozenset[str]:
     return frozenset(inspect.signature(call).parameters)
 
 
-def _keras_of(model: Any) -> Any:
+def _keras_of(model: object) -> ModuleType:
     """Return the package that a model's class comes from: `keras`, or `tf_keras`."""
     packages = [cls.__module__.partition(".")[0] for cls in type(model).__mro__]
     name = next(package for package in packages if package in ("keras", "tf_keras"))
     return sys.modules[name]
 
 
-def _with_equal_ranks(labels: Any, logits: Any) -> tuple[Any, Any]:
+def _with_equal_ranks(labels: Any, logits: Any) -> tuple[object, object]:
     """Drop a last dimension of size 1 that only one of both has, as Keras does."""
     if len(labels.shape) == len(logits.shape) + 1 and labels.shape[-1] == 1:
         return labels[..., 0], logits

@@ -46,7 +46,7 @@ class KerasModule(nn.Module, ABC):
         """Return whether all weights exist."""
 
     @abstractmethod
-    def build(self, features: Any, labels: object) -> None:
+    def build(self, features: object, labels: object) -> None:
         """Make the weights by a forward pass, which changes nothing else.
 
         Args:
@@ -130,7 +130,7 @@ def constrained(model: Any) -> list[Any]:
     return variables
 
 
-def nested_layers(model: Any) -> Iterator[Any]:
+def nested_layers(model: object) -> Iterator[Any]:
     """Yield the layers of a model, and of the models in it."""
     for layer in getattr(model, "layers", ()):
         yield layer

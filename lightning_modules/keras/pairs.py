@@ -60,7 +60,7 @@ class PairCollator:
             f"{sample!r:.60}."
         )
 
-    def _columns(self, sample: Mapping[str, Any]) -> tuple[Any, Any]:
+    def _columns(self, sample: Mapping[str, object]) -> tuple[Any, Any]:
         label_names = self.label_names or [name for name in LABELS if name in sample][:1]
         missing = [name for name in label_names if name not in sample]
         if missing or not label_names:
@@ -77,7 +77,7 @@ class PairCollator:
         return _single_or_all(features), _single_or_all(labels)
 
 
-def stacked(values: Sequence[Any]) -> Any:
+def stacked(values: Sequence[Any]) -> object:
     """Stack the same part of several samples.
 
     float64 becomes torch's default type, as in Keras.
@@ -156,7 +156,7 @@ class IterablePairs(IterableDataset):
         return iter(self.samples)
 
 
-def as_dataset(data: Any) -> Any:
+def as_dataset(data: Any) -> object:
     """Return data that torch's loaders can read.
 
     A sequence is returned as it is; an `IterableDataset` is made of anything else.
@@ -166,7 +166,7 @@ def as_dataset(data: Any) -> Any:
     return IterablePairs(data)
 
 
-def first_sample(data: Any) -> Any:
+def first_sample(data: Any) -> object:
     """Return the first sample, or None, without changing the random generators."""
     rng = capture_host_rng()
     try:
@@ -183,7 +183,7 @@ def _is_sequence(data: object) -> bool:
     return hasattr(data, "__getitem__") and has_length(data)
 
 
-def _single_or_all(columns: dict[str, Any]) -> Any:
+def _single_or_all(columns: dict[str, Any]) -> object:
     if len(columns) == 1:
         return next(iter(columns.values()))
     return columns

@@ -41,7 +41,7 @@ def require_cardinality(dataset: Any, name: str) -> int:
     return count
 
 
-def sample_like(dataset: Any) -> tuple[Any, Any]:
+def sample_like(dataset: Any) -> tuple[object, object]:
     """Return a batch with one sample of zeros, of the shapes in a `tf.data.Dataset`.
 
     Nothing is read from the dataset.
@@ -73,7 +73,7 @@ def _zeros_like(spec: Any) -> torch.Tensor:
     return torch.zeros(shape, dtype=zero.dtype)
 
 
-def pair_of(element: object) -> tuple[Any, Any]:
+def pair_of(element: object) -> tuple[object, object]:
     """Return features and labels.
 
     Raises:
@@ -237,7 +237,7 @@ class BatchLoader(EpochLoader):
         return self.batches
 
 
-def as_batch(element: object) -> dict[str, Any]:
+def as_batch(element: object) -> dict[str, object]:
     """Return a pair of features and labels in tensors of torch."""
     features, labels = pair_of(element)
     return {
@@ -246,7 +246,7 @@ def as_batch(element: object) -> dict[str, Any]:
     }
 
 
-def rebatched(batches: Iterable[Any], size: int) -> Iterator[Any]:
+def rebatched(batches: Iterable[object], size: int) -> Iterator[object]:
     """Yield the same rows in batches of `size`; the last one may be shorter."""
     remainder: Any = None
     for batch in batches:
@@ -268,7 +268,7 @@ def rows_of(batch: object, start: int, stop: int) -> Any:
     return map_nested(lambda leaf: leaf[start:stop], batch)
 
 
-def padded_to(batch: object, rows: int) -> Any:
+def padded_to(batch: object, rows: int) -> object:
     """Return a nested batch with its last row repeated, so that it has a number of rows."""
 
     def pad(leaf: torch.Tensor) -> torch.Tensor:

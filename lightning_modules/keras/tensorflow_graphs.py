@@ -54,8 +54,8 @@ class TensorFlowGraphs:
         return graph(*tensors)
 
     def _make_graph(
-        self, arguments: tuple[Any, ...], leaves: list[object], tensors: list[Any]
-    ) -> Callable[..., Any]:
+        self, arguments: tuple[object, ...], leaves: list[object], tensors: list[Any]
+    ) -> Callable[..., object]:
         """Trace a graph for the shapes of these arguments, and all earlier ones of their kind.
 
         Args:
@@ -75,7 +75,7 @@ class TensorFlowGraphs:
         self._shapes[key] = common_shapes
 
         # The graph has only the tensors as arguments; all other leaves are constants.
-        def function_of_tensors(*graph_tensors: Any) -> Any:
+        def function_of_tensors(*graph_tensors: object) -> object:
             remaining = iter(graph_tensors)
             graph_leaves: list[object] = []
             for leaf in leaves:
@@ -85,7 +85,7 @@ class TensorFlowGraphs:
             graph_arguments = tf.nest.pack_sequence_as(arguments, graph_leaves)
             return self._function(*graph_arguments)
 
-        signature: list[Any] = []
+        signature: list[object] = []
         for shape, tensor in zip(common_shapes, tensors, strict=True):
             signature.append(tf.TensorSpec(shape, tensor.dtype))
         function = tf.function(

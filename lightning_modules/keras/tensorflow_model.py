@@ -69,7 +69,7 @@ class TensorFlowModule(KerasModule):
         layers = [self.model, *nested_layers(self.model), *_layers_of_keras_2(self.model)]
         return has_variables and all(getattr(layer, "built", True) for layer in layers)
 
-    def build(self, features: Any, labels: object) -> None:
+    def build(self, features: object, labels: object) -> None:
         """See `KerasModule.build`."""
         self.compute(self.native(features), self.native(labels), False)
         self.pull()
@@ -172,13 +172,13 @@ class TensorFlowModule(KerasModule):
         )
 
     def _compute_with_states(
-        self, features: Any, labels: object, training: bool
+        self, features: object, labels: object, training: bool
     ) -> tuple[Any, Any, list[Any]]:
         losses, predictions = self.compute(features, labels, training)
         return losses, predictions, self._values_of_states()
 
     def _compute_with_gradients(
-        self, features: Any, labels: object, training: bool, scale: Any
+        self, features: object, labels: object, training: bool, scale: object
     ) -> tuple[Any, Any, list[Any], Any]:
         """Return losses, predictions, states, and gradients.
 
@@ -302,7 +302,7 @@ def _check_library(model: Any) -> None:
     import_module("tensorflow")
 
 
-def _variables(model: Any) -> list[Any]:
+def _variables(model: object) -> list[Any]:
     """Return all variables of a model, except those of metrics, which start from scratch each time.
 
     Keras 2 does not list the states of its random generators, which it has for dropout.
@@ -336,14 +336,14 @@ def _layers_of_keras_2(model: Any) -> list[Any]:
     return layers
 
 
-def _existing_variables(model: Any, name: str) -> list[Any]:
+def _existing_variables(model: object, name: str) -> list[Any]:
     """Return variables of a model; none before it is built, when models of Keras 2 raise."""
     if not getattr(model, "built", True):
         return []
     return list(getattr(model, name))
 
 
-def _tensorflow_variable(variable: Any) -> Any:
+def _tensorflow_variable(variable: object) -> Any:
     """Return the variable of TensorFlow in a variable of Keras 3; others are returned unchanged."""
     value = getattr(variable, "value", None)
     if hasattr(value, "read_value"):
@@ -355,5 +355,5 @@ def _path(variable: Any) -> str:
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
-def _name(model: Any) -> str:
+def _name(model: object) -> str:
     return f"The model ({getattr(model, 'name', type(model).__name__)})"

@@ -54,7 +54,7 @@ class TorchKerasModule(KerasModule):
         """Return whether each layer has its weights."""
         return self.model.built and all(layer.built for layer in nested_layers(self.model))
 
-    def build(self, features: Any, labels: object) -> None:
+    def build(self, features: object, labels: object) -> None:
         """See `KerasModule.build`."""
         with torch.no_grad(), self._on_device():
             self.compute(features, labels, False)

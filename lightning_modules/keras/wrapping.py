@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from .module import Compute, KerasModule
 
 
-def wrap_keras_model(model: Any, compute: Compute, *, xla: bool = False) -> KerasModule:
+def wrap_keras_model(model: object, compute: Compute, *, xla: bool = False) -> KerasModule:
     """Put a module around a model.
 
     Args:

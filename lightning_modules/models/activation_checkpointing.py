@@ -23,7 +23,7 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
 
 def enable_activation_checkpointing(
-    model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
+    model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: object
 ) -> Callable[[], None]:
     """Keep only the inputs of layers for the backward pass, which computes the rest again.
 
@@ -65,7 +65,7 @@ def enable_activation_checkpointing(
 
 
 def checkpoint_activations(
-    model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: Any
+    model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: object
 ) -> Callable[[], None]:
     """Let each layer of a model keep only its inputs, and recompute the rest in the backward pass.
 
@@ -175,7 +175,7 @@ class _CheckpointedForward:
         return inspect.signature(self._forward)
 
     @property
-    def _forward(self) -> Callable[..., Any]:
+    def _forward(self) -> Callable[..., object]:
         if self.instance_forward is None:
             return functools.partial(type(self.layer).forward, self.layer)
         return self.instance_forward
@@ -200,8 +200,8 @@ def _tracks_statistics(module: nn.Module) -> bool:
 
 
 def _with_positional_arguments(
-    forward: Callable[..., Any], count: int, names: list[str]
-) -> Callable[..., Any]:
+    forward: Callable[..., object], count: int, names: list[str]
+) -> Callable[..., object]:
     """Return a function that takes all arguments by position.
 
     Args:
@@ -210,7 +210,7 @@ def _with_positional_arguments(
         names: the names of its keyword arguments, which follow.
     """
 
-    def forward_by_position(*values: Any) -> Any:
+    def forward_by_position(*values: object) -> object:
         args = values[:count]
         kwargs = dict(zip(names, values[count:], strict=True))
         return forward(*args, **kwargs)
@@ -219,8 +219,8 @@ def _with_positional_arguments(
 
 
 def _with_statistics_updated_once(
-    layer: nn.Module, forward: Callable[..., Any]
-) -> Callable[..., Any]:
+    layer: nn.Module, forward: Callable[..., object]
+) -> Callable[..., object]:
     """Return the forward pass, with running statistics updated only in its first run."""
     runs = 0
 
@@ -251,7 +251,7 @@ def _without_updating_statistics(layer: nn.Module) -> Iterator[None]:
             module._buffers.update(buffers)
 
 
-def _saved_on_host(enabled: bool) -> contextlib.AbstractContextManager[Any]:
+def _saved_on_host(enabled: bool) -> contextlib.AbstractContextManager[object]:
     """Store in main memory what autograd saves in the block, if enabled."""
     if not enabled:
         return contextlib.nullcontext()
@@ -294,6 +294,6 @@ def _offload(model: nn.Module, offload: bool) -> None:
         module._gradient_checkpointing_func = functools.partial(_run_offloaded, run)
 
 
-def _run_offloaded(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run_offloaded(run: Callable[..., object], *args: object, **kwargs: object) -> Any:
     with _saved_on_host(True):
         return run(*args, **kwargs)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def read_generation_config(source: object, config_class: Any = None) -> Any:
+def read_generation_config(source: object, config_class: Any = None) -> object:
     """Read the settings of a generation from an object, a dict, a file, a folder or the Hub.
 
     As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
@@ -100,7 +100,7 @@ def set_generation_config(model: Any, config: Any) -> None:
     model.generation_config = config
 
 
-def settings_of(config: Any) -> dict[str, Any]:
+def settings_of(config: object) -> dict[str, Any]:
     """Return the settings of a config of any kind by name, without those that are None."""
     to_dict = getattr(config, "to_dict", None)
     if isinstance(config, Mapping):
@@ -134,7 +134,7 @@ def generate_parameters(model: Any) -> list[str]:
     return names
 
 
-def require_accepted(model: nn.Module, options: Mapping[str, Any], source: str) -> None:
+def require_accepted(model: nn.Module, options: Mapping[str, object], source: str) -> None:
     """Check that the model's `generate` accepts these keyword arguments.
 
     Args:
@@ -180,7 +180,7 @@ def _find_config(name: str, config_class: type) -> str | Path:
     )
 
 
-def _make_config(source: object, config_class: Any) -> Any:
+def _make_config(source: object, config_class: Any) -> object:
     if isinstance(source, Mapping):
         settings = dict(source)
         if config_class is dict:
@@ -200,7 +200,7 @@ def _make_config(source: object, config_class: Any) -> Any:
     return config_class.from_pretrained(str(source))
 
 
-def _copy_with_settings(model_config: Any, settings: Mapping[str, Any]) -> Any:
+def _copy_with_settings(model_config: object, settings: Mapping[str, object]) -> object:
     """Return a copy of the model's config with other settings."""
     public_names = [name for name in dir(model_config) if not name.startswith("_")]
     _require_known(settings, public_names, type(model_config).__name__)
@@ -210,7 +210,7 @@ def _copy_with_settings(model_config: Any, settings: Mapping[str, Any]) -> Any:
     return config
 
 
-def _require_known(settings: Mapping[str, Any], known: Iterable[str], class_name: str) -> None:
+def _require_known(settings: Mapping[str, object], known: Iterable[str], class_name: str) -> None:
     """Raise a ValueError that lists the unknown settings, with suggestions."""
     known = set(known)
     problems: list[str] = []
@@ -222,7 +222,7 @@ def _require_known(settings: Mapping[str, Any], known: Iterable[str], class_name
         raise ValueError("\n".join(problems))
 
 
-def _problem_of_config(config: Any) -> str:
+def _problem_of_config(config: object) -> str:
     """Return the problem that the config's `validate` reports; an empty text without one."""
     validate = getattr(config, "validate", None)
     if not callable(validate):

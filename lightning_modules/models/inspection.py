@@ -22,7 +22,7 @@ _WRAPPERS = {
 _INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
 
 
-def to_call(model: Any, wrapped: Any) -> Any:
+def to_call(model: object, wrapped: object) -> Any:
     """Return `wrapped` if it is `model` or a wrapper of it; otherwise `model`.
 
     The user may have replaced the model after it was wrapped.
@@ -53,7 +53,7 @@ def inside_compiled(model: Any) -> nn.Module | None:
     return None
 
 
-def own_attribute(model: Any, name: str) -> Any:
+def own_attribute(model: object, name: str) -> Any:
     """Return an attribute of an object or its class, or None.
 
     Unlike `getattr` this ignores `__getattr__`, with which wrappers forward to an inner model.
@@ -195,7 +195,7 @@ def number_of_classes(model: nn.Module) -> int | None:
     return getattr(base.get_output_embeddings(), "out_features", None)
 
 
-def accepted_arguments(function: object, **arguments: Any) -> dict[str, Any]:
+def accepted_arguments(function: object, **arguments: object) -> dict[str, Any]:
     """Return those of `arguments` that `function` accepts.
 
     So overrides with an older signature still work.

@@ -28,13 +28,13 @@ class ModelOutput(OrderedDict):
         ValueError: it has no fields, or several without a default; or the pairs are invalid.
     """
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
 
         def flatten(output: ModelOutput) -> tuple[list[Any], list[str]]:
             return list(output.values()), list(output.keys())
 
-        def unflatten(values: Iterable[Any], names: Iterable[str]) -> ModelOutput:
+        def unflatten(values: Iterable[object], names: Iterable[str]) -> ModelOutput:
             return cls(**dict(zip(names, values, strict=True)))
 
         register_output(cls, flatten, unflatten)
@@ -92,7 +92,7 @@ class ModelOutput(OrderedDict):
         super().__setitem__(key, value)
         super().__setattr__(key, value)
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         raise Exception(
             f"The fields of a {type(self).__name__} cannot be added or removed. Set an attribute "
             "instead."
@@ -119,7 +119,7 @@ def _fields(output: Any) -> tuple[Field[Any], ...]:
     return fields(output)
 
 
-def _read_pairs(value: object) -> list[tuple[str, Any]] | None:
+def _read_pairs(value: object) -> list[tuple[str, object]] | None:
     """Return the pairs of name and value in a single first field; None if it is a value itself."""
     if isinstance(value, (str, bytes, torch.Tensor, np.ndarray)):
         return None

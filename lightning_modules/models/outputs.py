@@ -18,7 +18,7 @@ _ADVICE = (
 
 def read_loss(
     outputs: Any,
-    inputs: Mapping[str, Any] | str | None = None,
+    inputs: Mapping[str, object] | str | None = None,
     advice: str | Callable[[], str] = _ADVICE,
     *,
     first_of_vector: bool = False,
@@ -74,7 +74,7 @@ def additional_losses(outputs: object) -> dict[str, torch.Tensor]:
     return losses
 
 
-def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> Any:
+def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> object:
     """Return the predictions: all outputs of a model except the loss and `ignore_keys`, in order.
 
     Args:
@@ -147,7 +147,9 @@ def _named_outputs(outputs: object) -> Mapping[str, Any] | None:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _no_loss_message(outputs: object, inputs: Mapping[str, Any] | str | None, advice: str) -> str:
+def _no_loss_message(
+    outputs: object, inputs: Mapping[str, object] | str | None, advice: str
+) -> str:
     inputs_text = ""
     if isinstance(inputs, str):
         inputs_text = f" It was given: {inputs}."

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
-def align_special_tokens(model: nn.Module, processing_class: Any) -> dict[str, int]:
+def align_special_tokens(model: nn.Module, processing_class: object) -> dict[str, int]:
     """Set the special tokens of a tokenizer in the configs of a model.
 
     As `transformers.trainer_utils.align_special_tokens` of 5.23.
@@ -71,7 +71,7 @@ def align_special_tokens(model: nn.Module, processing_class: Any) -> dict[str, i
     return changed
 
 
-def _tokenizer_of(processing_class: Any) -> Any:
+def _tokenizer_of(processing_class: object) -> object:
     """Return the tokenizer that a processing class is or has; None for other classes."""
     bases = {base.__name__ for base in type(processing_class).__mro__}
     if "ProcessorMixin" in bases:
@@ -81,7 +81,7 @@ def _tokenizer_of(processing_class: Any) -> Any:
     return None
 
 
-def _tokens_of(config: Any, name: str) -> list[int]:
+def _tokens_of(config: object, name: str) -> list[int]:
     """Return the tokens that a config has under a name: none, one or several."""
     tokens = getattr(config, name, None)
     if tokens is None:

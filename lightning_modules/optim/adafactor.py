@@ -249,7 +249,7 @@ class AdafactorSchedule(LambdaLR):
         for group in optimizer.param_groups:
             del group["initial_lr"]
 
-    def get_lr(self) -> list[Any]:
+    def get_lr(self) -> list[float | torch.Tensor]:
         """Return the step size of each group's first parameter; before its first step, the initial.
 
         The initial rate is also shown while the parameter has no gradient.

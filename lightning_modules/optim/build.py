@@ -185,7 +185,7 @@ def build_optimizer(
         kind = optimizer_class
     if issubclass(kind, (Optimizer, OptimizerFunction)):
         other_kwargs = _without_fused_on_xla(kwargs, model)
-        first_argument: Any = groups
+        first_argument: object = groups
         for name in ("params", "model", "optimizer_dict"):
             first_argument = other_kwargs.pop(name, first_argument)
         optimizer = optimizer_class(first_argument, **other_kwargs)
@@ -205,7 +205,7 @@ def build_optimizer(
     return optimizer
 
 
-def _without_fused_on_xla(kwargs: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+def _without_fused_on_xla(kwargs: dict[str, Any], model: nn.Module) -> dict[str, object]:
     """Return the arguments without `fused` on torch_xla, which has no such kernel."""
     kwargs = dict(kwargs)
     if not kwargs.get("fused"):
@@ -233,7 +233,7 @@ def let_backward_step(optimizer: torch.optim.Optimizer) -> None:
         mark_as_stepped(optimizer, _run_closure)
 
 
-def _run_closure(optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+def _run_closure(optimizer: Optimizer, closure: Callable[[], object] | None = None) -> object:
     if closure is None:
         return None
     with torch.enable_grad():

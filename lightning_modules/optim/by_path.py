@@ -82,7 +82,7 @@ def _requires_closure(optimizer_class: type[Optimizer]) -> bool:
     return closure is not None and closure.default is closure.empty
 
 
-def _read_value(text: str) -> Any:
+def _read_value(text: str) -> object:
     literal = text
     if text.lower() in ("true", "false", "none"):
         literal = text.title()

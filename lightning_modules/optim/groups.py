@@ -133,7 +133,7 @@ def _learning_rate(settings: Mapping[str, Any], lr: float) -> float:
     return rate * factor * decay_of_layer
 
 
-def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, Any]]) -> None:
+def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, object]]) -> None:
     """Set `requires_grad` of the parameters that rules freeze or unfreeze, permanently.
 
     Args:
@@ -174,7 +174,7 @@ def _index_group_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> Non
             continue
 
         indices = {parameter: index for index, parameter in enumerate(group["params"])}
-        states_by_index: dict[int, Any] = {}
+        states_by_index: dict[int, object] = {}
         for parameter, state in saved[_STATE_KEY].items():
             states_by_index[indices[parameter]] = state
         saved[_STATE_KEY] = states_by_index

@@ -99,7 +99,7 @@ class LayerwiseSchedule(LRScheduler):
         optimizer.schedulers = self.schedulers
         super().__init__(optimizer)
 
-    def get_lr(self) -> list[Any]:
+    def get_lr(self) -> list[float | torch.Tensor]:
         """Return the rate of the first parameter."""
         first = next(iter(self.schedulers.values()))
         return [first.optimizer.param_groups[0]["lr"]]

@@ -175,7 +175,9 @@ def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
     return optimizer, {**kwargs, "optim_bits": optim_bits, "is_paged": "paged" in name}
 
 
-def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: nn.Module) -> None:
+def keep_embeddings_whole(
+    optimizer_class: object, kwargs: dict[str, Any], model: nn.Module
+) -> None:
     """Make bitsandbytes keep 32 bits of state for embeddings, whose gradients vary too much for 8.
 
     Args:
@@ -200,7 +202,7 @@ def keep_embeddings_whole(optimizer_class: Any, kwargs: dict[str, Any], model: n
     )
 
 
-def _ademamix_arguments(request: OptimizerRequest) -> dict[str, Any]:
+def _ademamix_arguments(request: OptimizerRequest) -> dict[str, object]:
     config = request.config
     arguments = request.arguments
     betas = arguments.take(beta1=config.beta1, beta2=config.beta2, beta3=0.9999)
@@ -211,7 +213,7 @@ def _ademamix_arguments(request: OptimizerRequest) -> dict[str, Any]:
     }
 
 
-def _rmsprop_arguments(request: OptimizerRequest) -> dict[str, Any]:
+def _rmsprop_arguments(request: OptimizerRequest) -> dict[str, object]:
     """Return the arguments of RMSprop as numbers.
 
     The reference passes texts, with which bitsandbytes fails.

@@ -84,8 +84,8 @@ def _low_rank(
     model = request.require_model()
     layers = target_layers(request.name, model, request.config.target_modules)
     projected_names = {f"{layer}.weight" for layer in layers}
-    plain_group: dict[str, Any] = {"params": []}
-    projected_group: dict[str, Any] = {"params": [], **projection}
+    plain_group = {"params": []}
+    projected_group = {"params": [], **projection}
     for name, parameter in model.named_parameters():
         group = plain_group
         if name in projected_names:

@@ -47,7 +47,7 @@ ParameterRules = Mapping[str, Mapping[str, Any]]
 Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
 
 
-def as_optimizer_setting(setting: object) -> Any:
+def as_optimizer_setting(setting: object) -> object:
     """Return an `OptimizerConfig`, a description or a function.
 
     Raises:
@@ -59,7 +59,7 @@ def as_optimizer_setting(setting: object) -> Any:
     return _as_setting(setting, OptimizerConfig, "optimizer")
 
 
-def as_schedule_setting(setting: object) -> Any:
+def as_schedule_setting(setting: object) -> object:
     """Return a `ScheduleConfig`, a description, a function, or None.
 
     Raises:
@@ -159,7 +159,7 @@ def build_module_schedule(
     total_steps: Callable[[], int],
     monitor: str,
     interval: str | None = None,
-) -> Any:
+) -> object:
     """Return the schedule, as the "lr_scheduler" of `configure_optimizers`.
 
     Args:
@@ -209,7 +209,7 @@ def learning_rate_of(setting: object) -> float | None:
     return None
 
 
-def with_learning_rate(setting: Any, learning_rate: float) -> Any:
+def with_learning_rate(setting: Any, learning_rate: float) -> object:
     """Return the same optimizer with another full learning rate."""
     if isinstance(setting, OptimizerConfig):
         return dataclasses.replace(setting, learning_rate=learning_rate)
@@ -222,7 +222,7 @@ def with_learning_rate(setting: Any, learning_rate: float) -> Any:
     return _FunctionWithLearningRate(setting, learning_rate)
 
 
-def to_plain_setting(setting: object) -> Any:
+def to_plain_setting(setting: object) -> object:
     """Return the setting in plain values, from which it can be rebuilt; None for a function."""
     if is_description(setting):
         return {
@@ -289,7 +289,7 @@ class _FunctionWithLearningRate:
         return self.function([{**group, "lr": self.learning_rate} for group in groups])
 
 
-def _as_setting(setting: object, config_class: type[Config], argument: str) -> Any:
+def _as_setting(setting: object, config_class: type[Config], argument: str) -> object:
     if isinstance(setting, config_class) or is_description(setting):
         return setting
     if isinstance(setting, dict) and set(setting) == {_FUNCTION_KEY}:
@@ -314,7 +314,9 @@ def _as_setting(setting: object, config_class: type[Config], argument: str) -> A
     )
 
 
-def _require_fields(setting: Mapping[str, Any], config_class: type[Config], argument: str) -> None:
+def _require_fields(
+    setting: Mapping[str, object], config_class: type[Config], argument: str
+) -> None:
     """Raise a ValueError for an entry that is not a field of the config, and suggest a field."""
     fields = [field.name for field in dataclasses.fields(config_class)]
     unknown = next((name for name in setting if name not in fields), None)
@@ -330,7 +332,7 @@ def _require_fields(setting: Mapping[str, Any], config_class: type[Config], argu
     )
 
 
-def _to_plain(value: object) -> Any:
+def _to_plain(value: object) -> object:
     """Return a value of a setting in types that a checkpoint can hold."""
     if isinstance(value, Enum):
         return value.value

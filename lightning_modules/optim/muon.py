@@ -51,15 +51,15 @@ def matrices(model: nn.Module) -> list[nn.Parameter]:
 
 def split_groups(
     groups: Iterable[dict[str, Any]], parameters: Iterable[Tensor]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     """Split each parameter group into the given parameters, and all others.
 
     Returns:
         The groups with the given parameters, and those with the others.
     """
     given_parameters = set(parameters)
-    given_groups: list[dict[str, Any]] = []
-    other_groups: list[dict[str, Any]] = []
+    given_groups: list[dict[str, object]] = []
+    other_groups: list[dict[str, object]] = []
     for group in groups:
         given_params = [tensor for tensor in group["params"] if tensor in given_parameters]
         other_params = [tensor for tensor in group["params"] if tensor not in given_parameters]

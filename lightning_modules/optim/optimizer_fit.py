@@ -194,7 +194,7 @@ def _problem_of_group(
     optimizer: torch.optim.Optimizer,
     index: int,
     group: Any,
-    optimizer_group: Mapping[str, Any],
+    optimizer_group: Mapping[str, object],
     expected: list[ParameterShape],
 ) -> str | None:
     """Compare a group of the file with that of the optimizer: parameters, rules, options."""
@@ -249,7 +249,7 @@ def _problem_of_length(entries: object, expected: int, description: str) -> str 
     return None
 
 
-def _problem_of_option(value: object, optimizer_value: Any) -> str | None:
+def _problem_of_option(value: object, optimizer_value: object) -> str | None:
     """Check that an option that is a tensor has one element, or its shape in the optimizer.
 
     Fused steps rely on that.

@@ -96,7 +96,7 @@ class OptimizerArguments:
         """Return the names that were not taken."""
         return list(self._left)
 
-    def take(self, **defaults: Any) -> dict[str, Any]:
+    def take(self, **defaults: object) -> dict[str, Any]:
         """Return the values of arguments by name, each of the type of its default.
 
         Args:
@@ -111,11 +111,11 @@ class OptimizerArguments:
                 values[name] = self._take(name, type(default))
         return values
 
-    def take_given(self, kind: type, *names: str) -> dict[str, Any]:
+    def take_given(self, kind: type, *names: str) -> dict[str, object]:
         """Return the values, of one type, of those named arguments that the text has."""
         return {name: self._take(name, kind) for name in names if name in self._left}
 
-    def _take(self, name: str, kind: type) -> Any:
+    def _take(self, name: str, kind: type) -> object:
         text = self._left.pop(name)
         read, expected = _READERS[kind]
         try:
@@ -175,7 +175,7 @@ class OptimizerRequest:
         return OptimizerNames(self.config.name)
 
     @property
-    def adam(self) -> dict[str, Any]:
+    def adam(self) -> dict[str, object]:
         """Return betas and epsilon of Adam under torch's names, which other libraries use too."""
         return {"betas": (self.config.beta1, self.config.beta2), "eps": self.config.epsilon}
 

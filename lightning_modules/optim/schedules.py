@@ -47,7 +47,7 @@ _STEP_PARAMETERS = {"warmup": "num_warmup_steps", "total": "num_training_steps"}
 """Parameters of the schedules by the name that curves have for them."""
 
 
-def _require_steps(name: SchedulerType, **values: Any) -> None:
+def _require_steps(name: SchedulerType, **values: object) -> None:
     """Raise a ValueError if one of the values is None."""
     for parameter, value in values.items():
         if value is None:
@@ -77,7 +77,7 @@ def _schedule(
     optimizer: Optimizer,
     curve: Callable[..., float],
     last_epoch: int,
-    **values: Any,
+    **values: object,
 ) -> LambdaLR:
     """Return the scheduler of a curve, and check that its step counts were passed."""
     for value_name, parameter in _STEP_PARAMETERS.items():
@@ -575,7 +575,7 @@ def get_scheduler(
     optimizer: Optimizer,
     num_warmup_steps: int | None = None,
     num_training_steps: int | None = None,
-    scheduler_specific_kwargs: Mapping[str, Any] | None = None,
+    scheduler_specific_kwargs: Mapping[str, object] | None = None,
 ) -> LRScheduler:
     """Create a learning rate schedule by its name.
 
@@ -627,7 +627,7 @@ def get_scheduler(
 
 def _known_arguments(
     name: SchedulerType, kwargs: dict[str, Any], known: list[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the schedule's own arguments.
 
     An unknown one raises an error; schedules in `_LENIENT` ignore it with a warning.

@@ -69,7 +69,7 @@ class Channel:
             dist.destroy_process_group(self._group)
             self._group = None
 
-    def broadcast(self, message: Any = None) -> Any:
+    def broadcast(self, message: object = None) -> Any:
         """Return the message of rank 0 on every rank."""
         if self.is_single_process:
             return message

@@ -72,7 +72,7 @@ class SharedTrial:
         self._channel.run_on_first(lambda: self.in_study.set_user_attr(key, value))
         self.user_attrs = {**self.user_attrs, key: value}
 
-    def _suggest(self, method_name: str, name: str, *args: Any, **kwargs: Any) -> Any:
+    def _suggest(self, method_name: str, name: str, *args: object, **kwargs: object) -> object:
         def suggest() -> Any:
             method = getattr(self.in_study, method_name)
             return method(name, *args, **kwargs)
@@ -94,9 +94,9 @@ def optimize_together(
     *,
     catch: Iterable[type[Exception]] | type[Exception] = (),
     channel: Channel | None = None,
-    result: Callable[[Study], Any] | None = None,
+    result: Callable[[Study], object] | None = None,
     completed: Callable[[], None] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Any:
     """Run a study of optuna on all ranks of a process group.
 
@@ -148,7 +148,7 @@ def _lead(
     trials: _SharedTrials,
     result: Callable[[Study], Any] | None,
     **options: Any,
-) -> Any:
+) -> object:
     """Run optuna's loop on rank 0, and tell the other ranks how it ended."""
     channel = trials.channel
     run_trial = trials.lead

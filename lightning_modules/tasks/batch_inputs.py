@@ -45,7 +45,7 @@ def parts_of(batch: object) -> tuple[Any, ...]:
     return (batch,)
 
 
-def as_arguments(inputs: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_arguments(inputs: tuple[object, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return inputs as positional and keyword arguments.
 
     A mapping alone, as in `({"input_ids": ...}, y)`, becomes keyword arguments.
@@ -168,7 +168,7 @@ def cut_batch(batch: object, samples: int) -> Any:
     return sequence_like(batch, parts)
 
 
-def _cut(value: Any, samples: int, size: int | None) -> Any:
+def _cut(value: Any, samples: int, size: int | None) -> object:
     """Cut a part of a batch.
 
     Args:

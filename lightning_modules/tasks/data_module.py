@@ -358,7 +358,7 @@ class DataModule(LightningDataModule):
         return self._build_loader(dataset, self._eval_batch_size, sampler)
 
     def _build_loader(
-        self, dataset: Any, batch_size: int, sampler: Sampler[int] | None, **options: Any
+        self, dataset: object, batch_size: int, sampler: Sampler[int] | None, **options: Any
     ) -> EpochLoader:
         share = self._share()
         dataset, collate_fn = self._without_unused_columns(dataset)
@@ -391,7 +391,7 @@ class DataModule(LightningDataModule):
             return RandomSampler(dataset)
         return None
 
-    def _length_sampler(self, dataset: Any, batch_size: int) -> LengthGroupedSampler:
+    def _length_sampler(self, dataset: object, batch_size: int) -> LengthGroupedSampler:
         lengths = column_lengths(dataset, self.length_column)
         if lengths is None:
             lengths = sample_lengths(dataset, self.input_column, length_argument="length_column")
@@ -519,7 +519,7 @@ def _require_dataset(dataset: object, argument: str) -> None:
     )
 
 
-def _make_dataset(dataset: Any, argument: str) -> Any:
+def _make_dataset(dataset: object, argument: str) -> Any:
     """Return a dataset, made from a function or a description if one is given.
 
     A dict of datasets is handled by name.

@@ -37,7 +37,7 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
     return [loader for loader in train_loaders(trainer) if isinstance(loader, EpochLoader)]
 
 
-def position_state(trainer: Trainer) -> Any:
+def position_state(trainer: Trainer) -> object:
     """Return the position in the loaders and in an incomplete step, in plain values and tensors.
 
     After a loader has started again within an epoch, its state does not cover the batches before.
@@ -78,7 +78,7 @@ def position_state(trainer: Trainer) -> Any:
     return to_plain(position)
 
 
-def facade_position(trainer: Trainer) -> Any:
+def facade_position(trainer: Trainer) -> object:
     """Return the position as in `data_state_*.pth`, in whole steps.
 
     With it the Trainer API resumes from folders of Lightning. In a training of the Trainer API
@@ -162,7 +162,7 @@ def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, 
     }
 
 
-def is_inside_of_epoch(loop_position: LoopPosition, position: Mapping[str, Any]) -> bool:
+def is_inside_of_epoch(loop_position: LoopPosition, position: Mapping[str, object]) -> bool:
     """Return whether the loops resume inside an epoch, or at its end.
 
     They may do so before the first batch is done: the loaders have yielded a batch that was
@@ -365,7 +365,7 @@ def _layout(trainer: Trainer) -> dict[str, Any]:
 
 
 def _count_unused(
-    loader: Any, loop_position: LoopPosition, unused: int, batches_in_progress: int
+    loader: object, loop_position: LoopPosition, unused: int, batches_in_progress: int
 ) -> int:
     """Return how many batches a loader handed out in this epoch that no step was taken on.
 
@@ -409,7 +409,7 @@ def _may_have_begun_again(
     return False
 
 
-def _state_before(loader: Any, unused: int) -> dict[str, Any] | None:
+def _state_before(loader: Any, unused: int) -> dict[str, object] | None:
     """Return the state of a loader before its last batches.
 
     None if it has no state, or one that a checkpoint cannot hold.
@@ -425,7 +425,7 @@ def _state_before(loader: Any, unused: int) -> dict[str, Any] | None:
     return None
 
 
-def _has_order_without_state(loader: Any) -> bool:
+def _has_order_without_state(loader: object) -> bool:
     """Return whether Lightning has wrapped the sampler of a loader to shard its samples."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     sampler = getattr(batch_sampler, "sampler", None)
@@ -434,7 +434,7 @@ def _has_order_without_state(loader: Any) -> bool:
     )
 
 
-def _set_epoch_of_samplers(loader: Any, epoch: int) -> None:
+def _set_epoch_of_samplers(loader: object, epoch: int) -> None:
     """Set the epoch of samplers that shuffle by it.
 
     Lightning sets it too late for loaders that read ahead.
@@ -447,7 +447,7 @@ def _set_epoch_of_samplers(loader: Any, epoch: int) -> None:
             set_epoch(epoch)
 
 
-def _if_plain(state: dict[str, Any]) -> dict[str, Any] | None:
+def _if_plain(state: dict[str, Any]) -> dict[str, object] | None:
     """Return a state that a checkpoint can hold; None for other states, with a warning."""
     try:
         to_plain(state)
@@ -474,11 +474,11 @@ def _next_batch(loop_position: LoopPosition) -> tuple[int, int]:
     return loop_position.epoch, loop_position.done
 
 
-def _is_stateful(loader: Any) -> bool:
+def _is_stateful(loader: object) -> bool:
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 
-def _has_order_to_restore(loader: Any) -> bool:
+def _has_order_to_restore(loader: object) -> bool:
     """Return whether the order of later epochs depends on the loader's state at the end of one.
 
     Other loaders may have no batch left in such a state, and lose an epoch.

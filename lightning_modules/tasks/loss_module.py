@@ -472,7 +472,7 @@ class LossModule(OptimizerModule):
         loaders = self._count_loaders(stage) or 1
         self._stage_metrics[stage].begin(stage, loaders, self.device)
 
-    def _set_metrics(self, metrics: Any, train_metrics: Any) -> None:
+    def _set_metrics(self, metrics: object, train_metrics: object) -> None:
         self.metrics = None
         if metrics is not None:
             self.metrics = as_batch_metrics(metrics)
@@ -494,7 +494,7 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def _compute_evaluation_loss(
-        self, stage: str, batch: Any, batch_idx: int, loader: int
+        self, stage: str, batch: object, batch_idx: int, loader: int
     ) -> torch.Tensor:
         if self.attached_trainer is None:
             loss, _ = self.compute_loss(batch, self._items(batch))
@@ -514,10 +514,10 @@ class LossModule(OptimizerModule):
     @_not_compiled
     def _log_training_batch(
         self,
-        batch: Any,
+        batch: object,
         items: torch.Tensor | None,
         loss: torch.Tensor,
-        outputs: Any,
+        outputs: object,
         loader: int | None,
     ) -> torch.Tensor | None:
         """Log a batch, and update the metrics of the training.
@@ -565,10 +565,10 @@ class LossModule(OptimizerModule):
     def _log_evaluation_batch(
         self,
         stage: str,
-        batch: Any,
+        batch: object,
         loader: int,
         loss: torch.Tensor,
-        outputs: Any,
+        outputs: object,
         unrepeated: int | None,
     ) -> None:
         size = unrepeated
@@ -596,7 +596,9 @@ class LossModule(OptimizerModule):
             return None
         return size * self.trainer.world_size
 
-    def _count_unrepeated(self, stage: str, batch: Any, batch_idx: int, index: int) -> int | None:
+    def _count_unrepeated(
+        self, stage: str, batch: object, batch_idx: int, index: int
+    ) -> int | None:
         """Return the number of samples of a batch that are not repeated ones, if some are."""
         loader = self._loaders(stage)
         if isinstance(loader, Mapping):
@@ -610,9 +612,9 @@ class LossModule(OptimizerModule):
         self,
         stage: str,
         loader: int,
-        batch: Any,
+        batch: object,
         loss: torch.Tensor,
-        outputs: Any,
+        outputs: object,
         *,
         counts: bool,
     ) -> None:
@@ -630,7 +632,7 @@ class LossModule(OptimizerModule):
             counts=counts,
         )
 
-    def _labels(self, batch: Any) -> Any:
+    def _labels(self, batch: object) -> Any:
         if not isinstance(batch, Mapping):
             inputs, labels = split_labels(batch)
             if labels is None and self._uses_inputs_as_labels():
@@ -642,7 +644,7 @@ class LossModule(OptimizerModule):
             return labels[0]
         return labels
 
-    def _labels_by_name(self, batch: Any) -> Any:
+    def _labels_by_name(self, batch: object) -> Any:
         """Return the column `labels`.
 
         The Trainer API counts and smooths this column, whatever `label_names` says.
@@ -722,7 +724,7 @@ class LossModule(OptimizerModule):
         else:
             log_of_loader(self, index, numbers, **options)
 
-    def _warn_not_logged(self, name: str, value: Any) -> None:
+    def _warn_not_logged(self, name: str, value: object) -> None:
         if name in self._warned_names:
             return
         self._warned_names.add(name)
@@ -733,7 +735,7 @@ class LossModule(OptimizerModule):
             "%s is a %s, which cannot be logged. Read it in `module.metric_values`.", name, kind
         )
 
-    def _items(self, batch: Any) -> torch.Tensor | None:
+    def _items(self, batch: object) -> torch.Tensor | None:
         """Return the number of labels that count, if the model takes it."""
         if self.loss_fn is not None:
             return None
@@ -743,7 +745,7 @@ class LossModule(OptimizerModule):
         return NotedItems.of(self._count_labels(labels))
 
     def _items_of_loss(
-        self, batch: Any, items: torch.Tensor | None, outputs: Any
+        self, batch: object, items: torch.Tensor | None, outputs: object
     ) -> torch.Tensor | None:
         """Return the number of items whose mean is the loss of a batch; None if it is not a mean.
 

@@ -190,7 +190,7 @@ class ModelModule(HookedModule):
         """Return the columns that the model takes, with labels; `DataModule` drops all others."""
         return signature_columns(base_of_adapter(self._require_model()), self.label_names)
 
-    def keep_hyperparameters(self, **values: Any) -> None:
+    def keep_hyperparameters(self, **values: object) -> None:
         """Keep plain values as `hparams`; called by `__init__`.
 
         Under `LightningCLI` its configuration is kept instead.

@@ -5,8 +5,6 @@ So users can override the hooks of a module without calling `super()`.
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch.optim import Optimizer
 
 from ..internals.lightning_import import Callback, LightningModule, Trainer
@@ -56,7 +54,7 @@ class HookedModule(ResumableModule):
             stage: train, val or test.
         """
 
-    def begin_batch(self, batch: Any) -> None:
+    def begin_batch(self, batch: object) -> None:
         """Prepare a batch of the training.
 
         Args:
@@ -91,7 +89,7 @@ class ModuleCallback(Callback):
             pl_module.begin_epoch("train")
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
         """Begin a batch of the training."""
         if isinstance(pl_module, HookedModule):

@@ -141,7 +141,7 @@ class OptimizerModule(ModelModule):
             self.window.clear()
             self._schedule_added_groups()
 
-    def begin_batch(self, batch: Any) -> None:
+    def begin_batch(self, batch: object) -> None:
         """Begin a batch of the step."""
         super().begin_batch(batch)
         self.window.begin_batch()

@@ -289,7 +289,7 @@ class ResumableModule(LightningModule):
         renamed = self._with_names_of_module(state_dict)
         return super().load_state_dict(renamed, strict=strict, assign=assign)
 
-    def _with_names_of_module(self, stored: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_names_of_module(self, stored: Mapping[str, object]) -> dict[str, object]:
         """Return weights under the names of this module.
 
         A safetensors file stores tied weights once; they get all of their names.
@@ -360,7 +360,7 @@ def add_process_states(
         pop_loader_states(checkpoint)
 
 
-def _capture_generators(trainer: Trainer) -> dict[str, Any]:
+def _capture_generators(trainer: Trainer) -> dict[str, object]:
     """Return the generators of this process, and those in attributes of the modules."""
     modules = _modules_by_name(trainer)
     return capture_generators(modules, distributed=trainer.world_size > 1)

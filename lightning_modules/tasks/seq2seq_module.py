@@ -101,9 +101,9 @@ class Seq2SeqModule(TaskModule):
         self,
         stage: str,
         loader: int,
-        batch: Any,
+        batch: object,
         loss: torch.Tensor,
-        outputs: Any,
+        outputs: object,
         *,
         counts: bool,
     ) -> None:
@@ -127,7 +127,7 @@ class Seq2SeqModule(TaskModule):
             stage, loader, tokens, labels, inputs=batch, loss=loss.detach(), counts=counts
         )
 
-    def _with_names(self, batch: Any) -> Mapping[str, Any]:
+    def _with_names(self, batch: object) -> Mapping[str, object]:
         if isinstance(batch, Mapping):
             return batch
         args, kwargs = self.positional_inputs(batch, labels=False)

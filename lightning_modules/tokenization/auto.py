@@ -18,7 +18,7 @@ from .names import CONFIG_FILE
 logger = logging.getLogger(__name__)
 
 
-def _tokens(**tokens: str) -> dict[str, Any]:
+def _tokens(**tokens: str) -> dict[str, str]:
     return {f"{name}_token": token for name, token in tokens.items()}
 
 
@@ -200,7 +200,7 @@ class AutoTokenizer:
 def _set_defaults(tokenizer: PreTrainedTokenizerFast, defaults: dict[str, Any]) -> None:
     """Set what neither files nor user have set; a token only if the vocabulary has it."""
     settings = tokenizer.init_kwargs
-    missing_tokens: dict[str, Any] = {}
+    missing_tokens: dict[str, object] = {}
     for name, value in defaults.items():
         if name in settings:
             continue

@@ -153,10 +153,10 @@ class Backend(SpecialTokens):
 
     def decode(
         self,
-        token_ids: Any,
+        token_ids: object,
         skip_special_tokens: bool = False,
         clean_up_tokenization_spaces: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Convert token ids to a text, or to a list of texts for a list of lists.
 
@@ -201,7 +201,7 @@ class Backend(SpecialTokens):
         return texts
 
     def _decode(
-        self, token_ids: Any, skip: bool = False, clean_up: bool | None = None, **kwargs: Any
+        self, token_ids: Any, skip: bool = False, clean_up: bool | None = None, **kwargs: object
     ) -> str:
         if isinstance(token_ids, (int, np.integer)):
             token_ids = [token_ids]

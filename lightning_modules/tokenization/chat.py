@@ -32,7 +32,7 @@ class Chat(Calls):
         return_dict: bool = True,
         return_assistant_tokens_mask: bool = False,
         tokenizer_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Convert a chat to text or token ids, by a template of jinja.
 
@@ -150,7 +150,7 @@ class Chat(Calls):
         return templates["default"]
 
 
-def _chats_of(conversation: object) -> tuple[Sequence[Any], bool]:
+def _chats_of(conversation: object) -> tuple[Sequence[object], bool]:
     """Return several chats, and whether the conversation is a batch of them."""
     if not isinstance(conversation, (list, tuple)):
         return [conversation], False

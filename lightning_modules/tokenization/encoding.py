@@ -14,6 +14,7 @@ from .names import INSTALL_TRANSFORMERS, TensorType
 
 if TYPE_CHECKING:
     import tokenizers
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +229,7 @@ def _lengths_of_rows(values: object) -> set[int]:
     return {len(row) for row in values if isinstance(row, (list, tuple))}
 
 
-def _to_tensor(values: object) -> Any:
+def _to_tensor(values: object) -> torch.Tensor:
     import torch
 
     if isinstance(values, torch.Tensor):

@@ -314,7 +314,7 @@ def _merge_special_tokens(
         model_tokens.update(arguments.pop("extra_special_tokens"))
 
 
-def _special(value: object) -> Any:
+def _special(value: object) -> object:
     """Return a special token with the flags in a dict; return its text unchanged."""
     if not isinstance(value, dict):
         return value

@@ -35,9 +35,9 @@ class Lengths:
 
 
 def lengths_of(
-    tokenizer: Any,
-    padding: Any = False,
-    truncation: Any = None,
+    tokenizer: object,
+    padding: object = False,
+    truncation: object = None,
     max_length: int | None = None,
     pad_to_multiple_of: int | None = None,
     verbose: bool = True,
@@ -78,7 +78,7 @@ def lengths_of(
     return lengths
 
 
-def _padding_strategy(padding: Any) -> PaddingStrategy:
+def _padding_strategy(padding: object) -> PaddingStrategy:
     if padding is False:
         return PaddingStrategy.DO_NOT_PAD
     if padding is True:
@@ -86,7 +86,7 @@ def _padding_strategy(padding: Any) -> PaddingStrategy:
     return PaddingStrategy(getattr(padding, "value", padding))
 
 
-def _truncation_strategy(truncation: Any) -> TruncationStrategy:
+def _truncation_strategy(truncation: object) -> TruncationStrategy:
     if truncation is False or truncation is None:
         return TruncationStrategy.DO_NOT_TRUNCATE
     if truncation is True:
@@ -262,7 +262,7 @@ class Padding(Backend):
         return row
 
 
-def _to_columns(encoded: Any) -> dict[str, Any]:
+def _to_columns(encoded: object) -> dict[str, Any]:
     if isinstance(encoded, (list, tuple)) and encoded and isinstance(encoded[0], Mapping):
         return {name: [sample[name] for sample in encoded] for name in encoded[0]}
     if isinstance(encoded, Mapping):
@@ -286,7 +286,7 @@ def _tensor_type_of(rows: object, name: str) -> str | None:
     )
 
 
-def _first_number(rows: Any) -> Any:
+def _first_number(rows: Any) -> object:
     """Return the first number, or the first row if that is a tensor or an array."""
     if not isinstance(rows[0], (list, tuple)):
         return rows[0]

@@ -49,7 +49,7 @@ class Saving(Backend):
         save_directory: str | os.PathLike[str],
         *,
         push_to_hub: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> tuple[str, ...]:
         """Write the files of the tokenizer, which transformers can read, 4.x too.
 

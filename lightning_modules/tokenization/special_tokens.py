@@ -39,7 +39,7 @@ class SpecialTokens:
         self._special_tokens_map = dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES)
         self._extra_special_tokens = []
         model_tokens = kwargs.pop("model_specific_special_tokens", None) or {}
-        other_tokens: dict[str, Any] = {}
+        other_tokens: dict[str, object] = {}
         for name in list(kwargs):
             if name in self.SPECIAL_TOKENS_ATTRIBUTES:
                 self._special_tokens_map[name] = _token_or_none(name, kwargs.pop(name))
@@ -57,7 +57,7 @@ class SpecialTokens:
         else:
             self._extra_special_tokens = _as_list("extra_special_tokens", tokens)
 
-    def _add_attributes(self, tokens: Mapping[str, Any]) -> None:
+    def _add_attributes(self, tokens: Mapping[str, object]) -> None:
         """Add attributes for tokens that only this model has."""
         if not tokens:
             return
@@ -130,7 +130,7 @@ class SpecialTokens:
 
     def add_special_tokens(
         self,
-        special_tokens_dict: Mapping[str, Any],
+        special_tokens_dict: Mapping[str, object],
         replace_extra_special_tokens: bool = True,
         replace_additional_special_tokens: bool | None = None,
     ) -> int:
@@ -225,7 +225,7 @@ def _split_name(name: str) -> tuple[str, bool]:
     return token_name, token_name != name
 
 
-def _as_list(name: str, tokens: Any) -> list[Any]:
+def _as_list(name: str, tokens: object) -> list[Any]:
     if tokens is None:
         return []
     if not isinstance(tokens, (list, tuple)):

@@ -225,7 +225,7 @@ class WindowLoader:
             self.windows_done += 1
             yield window
 
-    def _begin_epoch(self) -> Iterator[Any]:
+    def _begin_epoch(self) -> Iterator[object]:
         """Return the micro-batches from the position on; none at the end of an epoch."""
         self._stopped = False
         self.exhausted = False

@@ -193,7 +193,7 @@ class WeighsBackward(TorchFunctionMode):
         types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: Any = None,
-    ) -> Any:
+    ) -> object:
         """Call the function; `Tensor.backward` gets the weighed loss, unless that was weighed."""
         if func is Tensor.backward and not self.micro_batch.is_weighed_by_trainer:
             loss, *others = args

@@ -64,11 +64,11 @@ class NotedItems(Tensor):
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         """Compute with the plain number, and record the use."""
         operands = _Operands()
         plain_args = [operands.unwrap(arg) for arg in args]
@@ -97,7 +97,7 @@ class _Operands:
         self.use: Use | None = None
         self.other_tensors = False
 
-    def unwrap(self, argument: Any) -> Any:
+    def unwrap(self, argument: Any) -> object:
         """Return an argument with the plain number instead of a `NotedItems`.
 
         Those in lists and tuples are replaced, too.

@@ -78,7 +78,7 @@ class Shadow:
             raise
         return module
 
-    def _resolve(self, name: str) -> Any:
+    def _resolve(self, name: str) -> object:
         return resolve(self._served[name])
 
 

@@ -88,7 +88,7 @@ def note_options_of_script(command: str, options: Namespace) -> None:
 
 
 def run_changed(
-    command: str, options: Namespace, arguments: dict[str, Any], **settings: Any
+    command: str, options: Namespace, arguments: dict[str, Any], **settings: object
 ) -> dict[str, Any] | None:
     """Run a script with a changed Trainer, in a scratch folder; its output goes to stderr.
 

@@ -39,7 +39,7 @@ class CommandParser(ArgumentParser):
             formatter_class=RawDescriptionHelpFormatter,
         )
 
-    def parse_own(self, words: Sequence[str], note: str, namespace: Any = None) -> Any:
+    def parse_own(self, words: Sequence[str], note: str, namespace: object = None) -> Any:
         """Parse words; the error for an unknown option names the nearest known one.
 
         Args:

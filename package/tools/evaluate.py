@@ -91,7 +91,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
         if os.path.isfile(state_file):
             trainer.state.epoch = TrainerState.load_from_json(state_file).epoch
 
-    def evaluate_checkpoint(self: Trainer, *args: Any, **kwargs: Any) -> dict[str, float]:
+    def evaluate_checkpoint(self: Trainer, *args: object, **kwargs: object) -> dict[str, float]:
         load_checkpoint(self)
         metrics = original(self, *args, **kwargs)
         write_result(self, settings, metrics)
@@ -100,7 +100,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
     def train(
         self: Trainer,
         resume_from_checkpoint: str | bool | None = None,
-        trial: Any = None,
+        trial: object = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> NoReturn:
         # A script may override the loader instead of passing a dataset.

@@ -149,7 +149,7 @@ def _merge_settings(
 
 
 def _sources(
-    set_options: Mapping[str, Any], settings: Mapping[str, Any], file: str | None
+    set_options: Mapping[str, object], settings: Mapping[str, object], file: str | None
 ) -> dict[str, str]:
     """Return the source of each variable as the user wrote it: an option, or a key of the file.
 
@@ -179,7 +179,7 @@ def default_file() -> str | None:
     return str(path) if path.is_file() else None
 
 
-def read_settings(path: str | None, options: Collection[str]) -> dict[str, Any]:
+def read_settings(path: str | None, options: Collection[str]) -> dict[str, object]:
     """Read a file of `accelerate config`.
 
     Args:
@@ -248,7 +248,7 @@ def _read_distributed_type(path: str, content: dict[str, Any]) -> str:
     return distributed_type
 
 
-def _check_keys(path: str, settings: Mapping[str, Any], options: Collection[str]) -> None:
+def _check_keys(path: str, settings: Mapping[str, object], options: Collection[str]) -> None:
     """Refuse settings that are unknown or not supported."""
     from ..lightning_modules.common.suggestions import did_you_mean
 
@@ -287,7 +287,7 @@ def variables(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _options_without_effect(
-    set_options: Mapping[str, Any], settings: Mapping[str, Any]
+    set_options: Mapping[str, object], settings: Mapping[str, object]
 ) -> dict[str, str]:
     """Return the options of features that are off, each with the option that turns it on."""
     from ..facade.arguments.launch_variables import VARIABLES
@@ -304,7 +304,7 @@ def _options_without_effect(
     return without_effect
 
 
-def _command(settings: Mapping[str, Any], script: str) -> list[str]:
+def _command(settings: Mapping[str, object], script: str) -> list[str]:
     """Return the command that starts the processes, up to the script.
 
     Raises:
@@ -337,7 +337,7 @@ def _command(settings: Mapping[str, Any], script: str) -> list[str]:
     return [sys.executable, *words, script]
 
 
-def _command_of_one_process(settings: Mapping[str, Any], script: str) -> list[str]:
+def _command_of_one_process(settings: Mapping[str, object], script: str) -> list[str]:
     """Return the command that runs a script without a launcher."""
     if settings.get("no_python"):
         program = shutil.which(script)
@@ -351,7 +351,7 @@ def _command_of_one_process(settings: Mapping[str, Any], script: str) -> list[st
     return [sys.executable, script]
 
 
-def _rendezvous(settings: Mapping[str, Any], machines: int) -> list[str]:
+def _rendezvous(settings: Mapping[str, object], machines: int) -> list[str]:
     """Return the options of torchrun by which the machines find each other."""
     address = settings.get("main_process_ip")
     port = _number(settings, "main_process_port")
@@ -378,7 +378,7 @@ def _number(settings: Mapping[str, Any], name: str) -> int:
         raise ValueError(f"{name}={settings[name]!r} is not a whole number.") from None
 
 
-def _number_of_devices(settings: Mapping[str, Any]) -> int:
+def _number_of_devices(settings: Mapping[str, object]) -> int:
     """Return the number of GPUs of this machine; 1 without any."""
     if settings.get("use_cpu"):
         return 1

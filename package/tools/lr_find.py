@@ -243,7 +243,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
             state: TrainerState,
             control: TrainerControl,
             optimizer: Optimizer | None = None,
-            **kwargs: Any,
+            **kwargs: object,
         ) -> None:
             assert optimizer is not None
             rate = rates[state.global_step]
@@ -258,14 +258,14 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
             state: TrainerState,
             control: TrainerControl,
             logs: dict[str, float] | None = None,
-            **kwargs: Any,
+            **kwargs: object,
         ) -> None:
             if logs is not None and "loss" in logs:
                 losses.append(float(logs["loss"]))
                 if len(smooth(losses)) < len(losses):
                     control.should_training_stop = True
 
-    def train(self: Trainer, *args: Any, **kwargs: Any) -> NoReturn:
+    def train(self: Trainer, *args: object, **kwargs: object) -> NoReturn:
         self.add_callback(GrowingRate())
         original(self)
         write_result(self, settings, {"losses": losses})

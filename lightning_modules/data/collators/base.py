@@ -93,7 +93,7 @@ def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any
 
 
 @contextmanager
-def _no_advice(tokenizer: Any) -> Generator[None]:
+def _no_advice(tokenizer: object) -> Generator[None]:
     """Mark the warning as already shown, within the block."""
     shown_warnings = getattr(tokenizer, "deprecation_warnings", None)
     if shown_warnings is None:
@@ -274,7 +274,7 @@ def _pad_token_id(tokenizer: Any) -> int:
     return tokenizer.pad_token_id
 
 
-def _unpadded_slice(tokenizer: Any, size: int, length: int) -> slice:
+def _unpadded_slice(tokenizer: object, size: int, length: int) -> slice:
     """Return where the tokens of a sequence are in its padded row."""
     if getattr(tokenizer, "padding_side", "right") == "right":
         return slice(0, size)

@@ -66,7 +66,7 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
     return batch
 
 
-def torch_default_data_collator(features: Sequence[Any]) -> Batch:
+def torch_default_data_collator(features: Sequence[object]) -> Batch:
     """Stack the columns of samples into tensors, see `default_data_collator`.
 
     As `torch_default_data_collator` in `transformers.data.data_collator`.
@@ -80,7 +80,7 @@ def torch_default_data_collator(features: Sequence[Any]) -> Batch:
     return default_data_collator(features, "pt")
 
 
-def numpy_default_data_collator(features: Sequence[Any]) -> Batch:
+def numpy_default_data_collator(features: Sequence[object]) -> Batch:
     """Stack the columns of samples into arrays, see `default_data_collator`.
 
     As `numpy_default_data_collator` in `transformers.data.data_collator`.
@@ -94,7 +94,7 @@ def numpy_default_data_collator(features: Sequence[Any]) -> Batch:
     return default_data_collator(features, "np")
 
 
-def collate_samples(features: Sequence[Any]) -> Any:
+def collate_samples(features: Sequence[object]) -> Any:
     """As torch's `default_collate`, but samples with columns as `default_data_collator`.
 
     Args:
@@ -123,7 +123,7 @@ def _is_value(sample: object) -> bool:
     return isinstance(sample, (torch.Tensor, np.ndarray, tuple, list, int, float, str, bytes))
 
 
-def _as_mapping(feature: object, index: int) -> Mapping[str, Any]:
+def _as_mapping(feature: object, index: int) -> Mapping[str, object]:
     if isinstance(feature, Mapping):
         return cast("Mapping[str, Any]", feature)
     attributes = getattr(feature, "__dict__", None)
@@ -165,7 +165,7 @@ def _shape(value: Any) -> str:
         return "ragged"
 
 
-def _stack_torch(values: list[Any], name: str) -> Any:
+def _stack_torch(values: list[Any], name: str) -> object:
     """Return the values of a column as a tensor."""
     import torch
 
@@ -214,7 +214,7 @@ def _labels_torch(
     return labels.to(torch.long)
 
 
-def _stack_numpy(values: list[Any], name: str) -> Any:
+def _stack_numpy(values: list[Any], name: str) -> object:
     """Return the values of a column as an array."""
     first = values[0]
     is_array = _is_array(first)
@@ -317,7 +317,7 @@ class RemoveColumnsCollator:
             self._explain(error, features)
             raise
 
-    def _without_unused_columns(self, feature: Any) -> Any:
+    def _without_unused_columns(self, feature: object) -> Any:
         if not isinstance(feature, dict):
             return feature
         columns = cast("dict[str, Any]", feature)

@@ -79,7 +79,7 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         columns = self._columns(features, separator)
         return {name: _column(kind, name, values) for name, values in columns.items()}
 
-    def _columns(self, features: list[Any], separator: int) -> dict[str, Any]:
+    def _columns(self, features: list[Any], separator: int) -> dict[str, list[int]]:
         """Return the columns of the batch as lists and numbers."""
         features = [feature for feature in features if len(feature["input_ids"]) > 0]
         if not features:
@@ -122,7 +122,7 @@ def _chained(rows: Iterable[Iterable[int]]) -> list[int]:
     return list(chain.from_iterable(rows))
 
 
-def _column(kind: str, name: str, values: object) -> Any:
+def _column(kind: str, name: str, values: object) -> object:
     """Return a column as a tensor or array; the lengths of the longest samples stay numbers."""
     if name in _NUMBERS:
         return values

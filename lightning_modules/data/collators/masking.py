@@ -53,8 +53,8 @@ class Masking:
     def _mask(
         self,
         inputs: NDArray[Any],
-        special_tokens_mask: Any,
-        spans: Any,
+        special_tokens_mask: object,
+        spans: object,
         draws: MaskingDraws,
         mask_id: int,
     ) -> NDArray[Any]:
@@ -94,7 +94,9 @@ class Masking:
             inputs[replaced] = draws.random_tokens(replaced)
         return labels
 
-    def _never_drawn(self, special: np.ndarray, spans: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    def _never_drawn(
+        self, special: np.ndarray, spans: object
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the tokens that are never chosen, and for whole words the word of each token."""
         if not self.whole_word_mask:
             return special.astype(bool), None

@@ -213,7 +213,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             )
 
 
-def _token_ids(features: list[Any]) -> list[Any]:
+def _token_ids(features: list[Any]) -> list[object]:
     """Return the token ids of each sample."""
     if isinstance(features[0], Mapping):
         return [feature["input_ids"] for feature in features]

@@ -117,7 +117,7 @@ def _compare_contents(reference: Findings, lightrainer: Findings, tolerance: flo
     return comparison
 
 
-def _with_prefix(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_prefix(prefix: str, values: Mapping[str, object]) -> dict[str, object]:
     return {f"{prefix} {name}": value for name, value in values.items()}
 
 

@@ -127,7 +127,7 @@ def _read_calls(findings: Findings, calls: list[dict[str, Any]]) -> None:
                 findings.weights.append(findings.run.folder / call["weights"])
 
 
-def _logged_numbers(history: list[dict[str, Any]], prefix: str) -> dict[str, Any]:
+def _logged_numbers(history: list[dict[str, Any]], prefix: str) -> dict[str, object]:
     """Return each logged number by its step and name.
 
     Args:
@@ -171,7 +171,7 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
     return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
-def read_text_file(findings: Findings, name: str) -> dict[str, Any] | None:
+def read_text_file(findings: Findings, name: str) -> dict[str, object] | None:
     """Return the values of a file by their positions, which are lines or paths in JSON.
 
     Args:
@@ -201,7 +201,7 @@ def read_text_file(findings: Findings, name: str) -> dict[str, Any] | None:
     return {f"line {number}": line for number, line in enumerate(text.splitlines(), 1)}
 
 
-def _json_leaves(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+def _json_leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """Yield each value that contains no others, with its path, such as `a.b[0]`."""
     if isinstance(value, dict) and value:
         for key, child in value.items():

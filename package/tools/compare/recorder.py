@@ -114,14 +114,14 @@ class Recorder:
             setattr(module.Trainer, name, self._with_recording(name, method))
         module.Trainer.training_step = self._with_gradient_norm(module.Trainer.training_step)
 
-    def _with_gradient_norm(self, method: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def _with_gradient_norm(self, method: Callable[..., torch.Tensor]) -> Callable[..., object]:
         """Wrap `training_step` to keep the norm of the gradients of the first optimizer step.
 
         It is the norm before clipping. Both sides have the same weights at that step.
         """
 
         @functools.wraps(method)
-        def training_step(trainer: AnyTrainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        def training_step(trainer: AnyTrainer, *args: object, **kwargs: object) -> torch.Tensor:
             loss = method(trainer, *args, **kwargs)
             step = trainer.state.global_step
             if self._first_step is None:
@@ -134,11 +134,11 @@ class Recorder:
         del training_step.__wrapped__
         return training_step
 
-    def _with_recording(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _with_recording(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         """Wrap a method to record each call that is not made by another recorded method."""
 
         @functools.wraps(method)
-        def call(trainer: AnyTrainer, *args: Any, **kwargs: Any) -> Any:
+        def call(trainer: AnyTrainer, *args: object, **kwargs: object) -> Any:
             self._depth += 1
             try:
                 result = method(trainer, *args, **kwargs)
@@ -151,7 +151,9 @@ class Recorder:
 
         return call
 
-    def _record(self, name: str, trainer: AnyTrainer, result: object, first_argument: Any) -> None:
+    def _record(
+        self, name: str, trainer: AnyTrainer, result: object, first_argument: object
+    ) -> None:
         """Record a call.
 
         Args:
@@ -262,7 +264,7 @@ def _gradient_norm(model: torch.nn.Module) -> float:
     return sum_of_squares**0.5
 
 
-def _to_json(value: Any) -> Any:
+def _to_json(value: Any) -> object:
     """Return a number of numpy or torch as a number of Python, anything else as text."""
     try:
         return value.item()

@@ -169,7 +169,7 @@ class Space:
                 ) from None
 
 
-def read_space(path: str, arguments: Mapping[str, Any] | None = None) -> Space:
+def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Space:
     """Read a space from a YAML or JSON file, with an entry for each parameter as in `EXAMPLE`.
 
     Args:
@@ -219,7 +219,9 @@ class _SpaceLoader(yaml.SafeLoader):
     In YAML 1.1 `1e-5` is text, because it has no decimal point.
     """
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, object]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
@@ -248,7 +250,7 @@ def _load(path: str) -> Any:
 
 
 def _read_parameter(
-    name: str, entry: object, earlier: Mapping[str, Parameter], arguments: Mapping[str, Any]
+    name: str, entry: object, earlier: Mapping[str, Parameter], arguments: Mapping[str, object]
 ) -> Parameter:
     """Return the parameter for an entry of the file.
 
@@ -377,7 +379,7 @@ def _require_fitting_values(name: str, distribution: Distribution, argument_type
             raise ValueError("the training argument does not accept null. Remove it.")
 
 
-def _read_condition(when: Any, earlier: Mapping[str, Parameter]) -> dict[str, list[Value]]:
+def _read_condition(when: object, earlier: Mapping[str, Parameter]) -> dict[str, list[Value]]:
     """Return the condition of a parameter, see `Parameter.when`."""
     if not isinstance(when, Mapping):
         raise ValueError(
@@ -394,7 +396,7 @@ def _read_condition(when: Any, earlier: Mapping[str, Parameter]) -> dict[str, li
     return conditions
 
 
-def _require_one_of(prefix: str, value: object, choices: Collection[Any]) -> None:
+def _require_one_of(prefix: str, value: object, choices: Collection[object]) -> None:
     """Check a value; the prefix says in the message where it is."""
     if value in choices:
         return
