@@ -142,9 +142,16 @@ def why_no_loss(trainer: Trainer, model: nn.Module, inputs: Any) -> str:
         model: the model, in training or evaluation mode.
         inputs: the batch.
     """
-    name = type(inspection.base_of_adapter(trainer.model)).__name__
+    base = inspection.base_of_adapter(trainer.model)
+    name = type(base).__name__
     instead = "override compute_loss, or pass compute_loss_func"
     if not trainer.label_names:
+        # Such as CLIP.
+        if "return_loss" in inspection.signature_columns(base, []):
+            return (
+                f"{name}.forward computes one if asked: let the data_collator add "
+                "return_loss=True to the batch."
+            )
         return f"{name}.forward takes no labels: {instead}."
 
     missing = [label for label in trainer.label_names if inputs.get(label) is None]

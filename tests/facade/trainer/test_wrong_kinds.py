@@ -128,6 +128,14 @@ class Unsupervised(Tiny):
         return self.logits(x)
 
 
+class Contrastive(Tiny):
+    """Computes a loss when asked, as CLIP does."""
+
+    def forward(self, x, return_loss=None):
+        logits = self.logits(x)
+        return {"loss": logits.mean() if return_loss else None, "logits": logits}
+
+
 def test_loss_of_none_names_missing_labels_and_dropped_columns(tmp_path):
     renamed = [{"x": row["x"], "target": row["labels"]} for row in points(8)]
     bare = [{"x": row["x"]} for row in points(8)]
@@ -145,6 +153,7 @@ def test_loss_of_none_names_missing_labels_and_dropped_columns(tmp_path):
         (Tiny, bare, r"no `loss`, but a dict with logits.*Missing: labels.*Add a column 'labels'"),
         (Unsupervised, bare, r"no loss, but a Tensor.*Unsupervised.forward takes no labels"),
         (Unlabelled, bare, r"compute_loss_func"),
+        (Contrastive, bare, r"data_collator add return_loss=True"),
     )
     for model, data, match in expected:
         refused(tmp_path, train, match, model=model(), train_dataset=data)
