@@ -282,7 +282,8 @@ class LightningBridge(Callback):
         """Fire `on_train_end`, after the last log."""
         self._fire_unreported_save()
         self._update_best_checkpoint(trainer)
-        self._log(self._logs.summary(trainer, self.state.global_step))
+        steps_of_this_call = self.state.global_step - self._phase.first_step
+        self._log(self._logs.summary(trainer, steps_of_this_call))
         self._fire("on_train_end")
         self._end_training(trainer)
 

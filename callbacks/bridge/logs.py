@@ -177,7 +177,12 @@ class LogCollector:
         return {name: value for name, value in logs.items() if value is not None}
 
     def summary(self, trainer: Trainer, steps: int) -> dict[str, float]:
-        """Return time, speed and mean loss of the whole training."""
+        """Return time, speed and mean loss of the training.
+
+        Args:
+            trainer: Lightning's Trainer.
+            steps: taken since the training began or was resumed.
+        """
         self._sum_up()
         runtime = time.perf_counter() - self._start_time
         logs = {

@@ -138,7 +138,7 @@ def why_no_labels(trainer: Trainer, columns: Sequence[str] | None) -> str:
         f"{type(model).__name__} takes: {parameters}. A batch has: {_listed(columns)}. "
         f"label_names={trainer.label_names}: set it to the columns that hold labels. Columns that "
         f"forward does not take are dropped (remove_unused_columns="
-        f"{trainer.args.remove_unused_columns}): name its argument as the column."
+        f"{trainer.args.remove_unused_columns}): give its argument the name of the column."
     )
 
 

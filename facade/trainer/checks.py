@@ -193,7 +193,10 @@ def _check_model(model: object, model_init: object) -> None:
             "them."
         )
     if model is not None and not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, but is {describe(model)}.")
+        remedy = ""
+        if isinstance(model, type):
+            remedy = " Pass an instance of it, or the class as model_init."
+        raise TypeError(f"model must be a torch.nn.Module, but is {describe(model)}.{remedy}")
 
 
 def _type_problems(
@@ -457,7 +460,7 @@ def require_training_data(trainer: Trainer) -> None:
     if isinstance(dataset, dict):
         raise TypeError(
             f"train_dataset is a dict ({', '.join(map(str, dataset))}), but training takes one "
-            "dataset."
+            "dataset. Pass one of its values, or datasets.Dataset.from_dict(...) of columns."
         )
     if has_length(dataset) and len(dataset) == 0:
         raise ValueError(

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import inspect
 import logging
+import os
 import sys
 import warnings
 import weakref
@@ -156,6 +157,19 @@ def set_verbosity(args: TrainingArguments) -> None:
     package_logger.setLevel(args.get_process_log_level())
     if not package_logger.hasHandlers():
         package_logger.addHandler(logging.StreamHandler())
+
+
+def make_output_dir(output_dir: str) -> None:
+    """Create the output folder and its parents, unless it exists.
+
+    Raises:
+        OSError: it cannot be created, for example a PermissionError.
+    """
+    try:
+        os.makedirs(output_dir, exist_ok=True)
+    except OSError as error:
+        reason = f"output_dir cannot be created ({error.strerror}). Pass another one"
+        raise type(error)(error.errno, reason, output_dir) from None
 
 
 def make_model(model_init: Callable[..., nn.Module], trial: object) -> nn.Module:

@@ -56,7 +56,7 @@ class ShortTraceback:
         left_out = sum(_shorten(one) for one in _with_causes(error))
         if left_out:
             error.add_note(
-                f"({left_out} frames of the training loop are left out; "
+                f"(frames of the training loop that are left out: {left_out}; "
                 f"{FULL_TRACEBACK}=full shows them)"
             )
 

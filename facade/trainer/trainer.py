@@ -384,7 +384,7 @@ class Trainer:
         if self.args.push_to_hub:
             self.init_hf_repo()
         if self.args.should_save:
-            os.makedirs(str(self.args.output_dir), exist_ok=True)
+            construction.make_output_dir(str(self.args.output_dir))
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._memory_tracker.stop("init")
 

@@ -169,6 +169,15 @@ def test_should_save(tmp_path, event):
     )
 
 
+def test_bridge_speed_after_a_resumption_counts_its_own_steps(tmp_path):
+    fit(raising("on_epoch_end", "should_save", 6), bridge={"output_dir": str(tmp_path)})
+    bridge, trainer, _ = fit(ckpt_path=tmp_path / "checkpoint-6.ckpt")
+    assert trainer.global_step == 12
+    summary = bridge.state.log_history[-1]
+    steps = summary["train_steps_per_second"] * summary["train_runtime"]
+    assert steps == pytest.approx(6, rel=0.05)
+
+
 class AsksAtTheSecondStep(callbacks.JITCheckpointCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == 2:

@@ -62,6 +62,32 @@ def test_wrong_models(nothing_is_written, changes, kind, words):
     refusal(kind, *words, folder=nothing_is_written, **changes)
 
 
+def test_model_that_is_a_class_names_model_init(nothing_is_written):
+    refusal(
+        TypeError, "model", "Pass an instance", "model_init", folder=nothing_is_written, model=Tiny
+    )
+
+
+def test_train_dataset_that_is_a_dict_names_its_keys_and_a_remedy(tmp_path):
+    refusal(
+        TypeError,
+        "x, labels",
+        "from_dict",
+        folder=tmp_path,
+        train_dataset={"x": [1.0], "labels": [1]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"), [("file", FileExistsError), ("file/folder", NotADirectoryError)]
+)
+def test_output_dir_that_cannot_be_created_is_named(tmp_path, place, kind):
+    (tmp_path / "file").touch()
+    with pytest.raises(kind, match="output_dir cannot be created") as error:
+        trainer(tmp_path / place)
+    assert error.value.filename == str(tmp_path / place)
+
+
 # --- the types, parameter by parameter
 
 SGD = torch.optim.SGD(tiny().parameters(), lr=0.1)
