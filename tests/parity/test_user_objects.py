@@ -67,8 +67,11 @@ def noting(calls, owner, name, original):
         if depths[thread] == 0:
             # None is the default of every parameter that gets it.
             positional = tuple(describe_value(value) for value in args if value is not None)
+            # Newer versions also pass the default of `is_main_process`.
             named = tuple(
-                (key, describe_value(value)) for key, value in kwargs.items() if value is not None
+                (key, describe_value(value))
+                for key, value in kwargs.items()
+                if value is not None and key != "is_main_process"
             )
             calls.noted.append((f"{owner}.{name}", positional, named))
         depths[thread] += 1
