@@ -65,6 +65,46 @@ def test_model_that_is_set_after_construction_is_trained_by_ours(library, tmp_pa
     assert (other.linear.bias.item() != 3.0) == (name == "ours")
 
 
+class Classifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 3)
+        self.config = None  # read by transformers where labels are smoothed
+
+    def forward(self, x, labels=None):
+        logits = self.linear(x)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("per_device_train_batch_size", 2), ("data_seed", 7), ("label_smoothing_factor", 0.5)],
+)
+def test_argument_that_is_set_after_construction_applies_in_ours(
+    library, tmp_path, argument, value
+):
+    name, api = library
+    samples = [{"x": point["x"], "labels": index % 3} for index, point in enumerate(points(16))]
+
+    def trained_weight(at_construction, afterwards):
+        settings = arguments(api, tmp_path, learning_rate=0.1, **at_construction)
+        trainer = api.Trainer(Classifier(), settings, train_dataset=samples)
+        for field, changed in afterwards.items():
+            setattr(trainer.args, field, changed)
+        trainer.train()
+        return trainer.model.linear.weight.detach().clone()
+
+    set_later = trained_weight({}, {argument: value})
+    set_at_once = trained_weight({argument: value}, {})
+    never_set = trained_weight({}, {})
+    assert not torch.equal(set_at_once, never_set)
+    assert torch.equal(set_later, set_at_once) == (name == "ours")
+    assert torch.equal(set_later, never_set) == (name == "reference")
+
+
 def test_override_of_create_optimizer_and_scheduler_is_called_by_ours(library, tmp_path):
     name, api = library
     calls = []

@@ -177,6 +177,10 @@ PROMISES: dict[str, Promise] = {
         },
         others="The configs of transformers take attributes.",
     ),
+    "`trainer.args.per_device_train_batch_size`, `data_seed`": Promise(
+        {"own module": IGNORED + "test_argument_that_is_set_after_construction_applies_in_ours"},
+        others="The arguments are read when a training begins, whatever it trains.",
+    ),
     "an override of `create_optimizer_and_scheduler`": Promise(
         {"override": IGNORED + "test_override_of_create_optimizer_and_scheduler_is_called_by_ours"},
         others="It is a method of the Trainer.",
