@@ -361,7 +361,7 @@ class ForeignLoader:
         It begins each pass of an epoch at the state that was loaded, and loaders of torchdata do
         not tell it the epoch.
         """
-        dataset = getattr(self.loader, "dataset", None)
+        dataset: Any = getattr(self.loader, "dataset", None)
         if self._has_loaded and is_instance(dataset, "datasets", "IterableDataset"):
             dataset.load_state_dict(None)
 
