@@ -73,15 +73,12 @@ class DataPosition:
             state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
             state["evaluation"] = part_states(self.trainer.eval_data_collator)
 
-        worker_states: dict[str, Any] = {}
-        for key, loader in loaders.items():
-            worker_states[key] = getattr(loader, "worker_states", None)
         accumulation = self.trainer.args.gradient_accumulation_steps
         state |= {
             **self._layout,
             "layout": {**self._layout["layout"], "accumulation": accumulation},
             "windows": run.windows.windows_per_epoch,
-            "evaluated": worker_states,
+            "evaluated": run.interrupted_evaluation.worker_states(loaders),
             "ended": run.epoch_is_over,
             "left": self.trainer.control.should_epoch_stop,
             "progress": run.progress(),

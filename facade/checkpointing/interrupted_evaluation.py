@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -23,6 +23,8 @@ class Before(NamedTuple):
     data_states: list[dict[str, Any]]
     """States of the collator and the data."""
     logs: int
+    worker_states: dict[str, Any]
+    """Of the loaders of evaluations."""
 
 
 class InterruptedEvaluation:
@@ -45,11 +47,26 @@ class InterruptedEvaluation:
         """Capture the state before an evaluation, for checkpoints saved during it."""
         logs = len(self.run.trainer.state.log_history)
         generators = capture_generators(self.run.trainer)
-        self.before = Before(generators, part_states(*self._drawing_parts), logs)
+        data_states = part_states(*self._drawing_parts)
+        worker_states = self.worker_states(self.run.trainer._eval_dataloaders)
+        self.before = Before(generators, data_states, logs, worker_states)
         try:
             yield
         finally:
             self.before = None
+
+    def worker_states(self, loaders: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the states of persistent workers; during an evaluation those from before it.
+
+        Args:
+            loaders: of evaluations, by name.
+        """
+        if self.before is not None:
+            return self.before.worker_states
+        states: dict[str, Any] = {}
+        for key, loader in loaders.items():
+            states[key] = getattr(loader, "worker_states", None)
+        return states
 
     @contextlib.contextmanager
     def generators_before(self) -> Iterator[None]:

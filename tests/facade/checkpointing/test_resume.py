@@ -463,6 +463,37 @@ def test_resume_collator_that_evaluations_share(tmp_path):
         assert train(tmp_path / str(step), kind, resume=begin, **options).end == whole.end
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable")
+@pytest.mark.parametrize("evaluating", ["steps", "epoch"])
+def test_resume_repeats_an_evaluation_with_workers_as_they_were(tmp_path, evaluating):
+    """Persistent workers draw in the collator: a checkpoint from the middle of an evaluation, as
+    SIGTERM writes it, has their states from before it.
+    """
+    options = {
+        "eval_strategy": evaluating,
+        "eval_steps": 3,
+        "dataloader_num_workers": 1,
+        "dataloader_persistent_workers": True,
+        "save_strategy": "no",
+    }
+    made: list[Trainer] = []
+
+    class Saving(TrainerCallback):
+        def on_prediction_step(self, args, state, control, **kwargs):
+            if state.global_step == 6 and not os.path.exists(tmp_path / "whole" / "checkpoint-6"):
+                made[0]._run._save_at_once()
+
+    class Known(Trainer):
+        def train(self, *args, **kwargs):
+            made[:] = [self]
+            return super().train(*args, **kwargs)
+
+    kind = Kind(cls=Known)
+    whole = train(tmp_path / "whole", kind, callbacks=[Saving()], **options)
+    begin = whole.checkpoint(6)
+    assert train(tmp_path / "6", kind, resume=begin, **options).end == whole.end
+
+
 class DrawingModel(Tiny):
     """Draws in evaluations too; a submodule makes its generator when it draws first."""
 
