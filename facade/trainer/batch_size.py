@@ -141,7 +141,7 @@ class BatchSizeFinder:
         """Adjust the accumulation to the size, from the arguments of the user."""
         if not self.trainer.keep_effective_batch_size:
             return
-        self.trainer.args = fitted(args, self.trainer._train_batch_size)
+        self.trainer.args = with_batch_size(args, self.trainer._train_batch_size)
         self.trainer.accelerator.apply_accumulation(self.trainer.args)
 
     def _may_try_again(self, error: Exception, start: _InitialState) -> bool:
@@ -198,7 +198,7 @@ class BatchSizeFinder:
         )
         if trainer.keep_effective_batch_size:
             old_steps = trainer.args.gradient_accumulation_steps
-            adjusted = fitted(args, size)
+            adjusted = with_batch_size(args, size)
             change = (
                 f"per_device_train_batch_size {old_size} -> {size}, gradient_accumulation_steps "
                 f"{old_steps} -> {adjusted.gradient_accumulation_steps}, effective batch "
@@ -326,7 +326,7 @@ def effective_batch(args: TrainingArguments) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps
 
 
-def fitted(args: TrainingArguments, batch_size: int) -> TrainingArguments:
+def with_batch_size(args: TrainingArguments, batch_size: int) -> TrainingArguments:
     """Return a copy of the arguments with another batch size, and the nearest effective batch.
 
     Args:

@@ -262,28 +262,28 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
         name: the name of the parameter, for the message.
         inner: it is a value in a dict of datasets.
     """
-    kind = "a dataset (with __getitem__ and __len__, or __iter__)"
+    expected = "a dataset (with __getitem__ and __len__, or __iter__)"
     if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
         return (
-            f"{name} must be {kind}, but is {describe(dataset)}, an iterator, which can be "
+            f"{name} must be {expected}, but is {describe(dataset)}, an iterator, which can be "
             "consumed only once. Pass list(...)."
         )
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
-        return f"{name} must be {kind}, but is {describe(dataset)}."
+        return f"{name} must be {expected}, but is {describe(dataset)}."
     # Look into plain lists and tuples only: reading a sample of a subclass may be expensive.
     if type(dataset) in (list, tuple) and any(map(_is_dataset, dataset[:1])):
-        meant = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
+        remedy = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
         if name == "train_dataset":
-            meant = "Join them with torch.utils.data.ConcatDataset"
+            remedy = "Join them with torch.utils.data.ConcatDataset"
         return (
             f"{name} is a {type(dataset).__name__} of datasets, whose samples would be whole "
-            f"datasets. {meant}."
+            f"datasets. {remedy}."
         )
     if inner and isinstance(dataset, dict):
         return (
-            f"{name} must be {kind}, but is a dict ({', '.join(map(str, dataset))}): those go into "
-            "eval_dataset."
+            f"{name} must be {expected}, but is a dict ({', '.join(map(str, dataset))}): those go "
+            "into eval_dataset."
         )
     return None
 

@@ -32,7 +32,7 @@ from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
 from ...lightning_modules.models.inspection import accepted_arguments
-from ..arguments.parallelism import copies_of_batches, data_rank, ways_of_sharing
+from ..arguments.parallelism import copies_of_batches, data_rank, sharding_options
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
 
@@ -90,7 +90,7 @@ class DataLoading:
             collate_fn=collator,
             sampler=sampler,
             drop_last=args.dataloader_drop_last and not is_stream,
-            **ways_of_sharing(
+            **sharding_options(
                 args,
                 cast("AcceleratorConfig", args.accelerator_config),
                 trainer.accelerator.even_batches,

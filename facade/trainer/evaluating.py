@@ -83,7 +83,7 @@ def evaluate_loader(
     has_results = evaluation.found_labels or evaluation.metrics or not evaluation.steps
     if description == "Evaluation" and not has_results:
         needs_metrics = trainer.compute_metrics is not None and not evaluation.prediction_loss_only
-        trainer._best_metric.warn_of_missing_labels(wanted=needs_metrics)
+        trainer._best_metric.warn_of_missing_labels(needs_metrics=needs_metrics)
     return output
 
 

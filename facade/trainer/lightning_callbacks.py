@@ -91,20 +91,20 @@ class ReplacedSchedule:
     Lightning itself steps no schedule.
 
     Attributes:
-        given: the schedule that Lightning got from `configure_optimizers`. The Trainer's may have
-            been replaced since then.
+        configured: the schedule that Lightning got from `configure_optimizers`. The Trainer's may
+            have been replaced since then.
         config: Lightning's config of the callback's schedule; None while the Trainer's is used.
     """
 
     def __init__(self) -> None:
-        self.given: Any = None
+        self.configured: Any = None
         self.config: Any = None
 
     def update(self, lightning_trainer: Any) -> None:
         """Update `config` at the beginning of an epoch."""
         self.config = None
         configs = lightning_trainer.lr_scheduler_configs
-        if configs and configs[0].scheduler is not self.given:
+        if configs and configs[0].scheduler is not self.configured:
             self.config = configs[0]
 
     def step(self) -> float:

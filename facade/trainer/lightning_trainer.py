@@ -52,9 +52,9 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
         "callbacks": list(callbacks),
         "logger": logger,
         "log_every_n_steps": 1,  # avoids a warning; a training sets it at its start
-        "enable_checkpointing": _any_of(callbacks, "Checkpoint"),
-        "enable_progress_bar": _any_of(callbacks, "ProgressBar"),
-        "enable_model_summary": _any_of(callbacks, "ModelSummary"),
+        "enable_checkpointing": _has_callback(callbacks, "Checkpoint"),
+        "enable_progress_bar": _has_callback(callbacks, "ProgressBar"),
+        "enable_model_summary": _has_callback(callbacks, "ModelSummary"),
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
         "inference_mode": False,
@@ -224,7 +224,7 @@ def _precision(trainer: Trainer) -> Any:
     plan = trainer.plan
     device = trainer.args.device.type
     name: Any = plan.precision
-    own = plan.strategy.precision(name, device)
+    strategy_plugin = plan.strategy.precision(name, device)
 
     # Scaler of losses.
     scaler = None
@@ -234,16 +234,18 @@ def _precision(trainer: Trainer) -> Any:
         scaler.gradients_are_sharded = plan.strategy.shards_weights
 
     # The strategy's own plugin, or one of the two here.
-    if own is not None:
-        if hasattr(own, "scaler"):
-            own.scaler = scaler
-        return own
+    if strategy_plugin is not None:
+        if hasattr(strategy_plugin, "scaler"):
+            strategy_plugin.scaler = scaler
+        return strategy_plugin
     if name == "32-true":
         return Precision()
     return fast_path.ForwardPrecision(name, device, scaler)
 
 
-def _any_of(callbacks: list[Any], kind: str) -> bool:
+def _has_callback(callbacks: list[Any], class_name: str) -> bool:
     from lightning.pytorch import callbacks as lightning_callbacks
 
-    return any(isinstance(callback, getattr(lightning_callbacks, kind)) for callback in callbacks)
+    return any(
+        isinstance(callback, getattr(lightning_callbacks, class_name)) for callback in callbacks
+    )

@@ -83,7 +83,7 @@ class RunningLoss:
             self._tensor -= self._tensor
         steps = self._not_finite_steps
         if self.trainer.args.world_size > 1:
-            loss, steps = self._of_all_processes(loss)
+            loss, steps = self._reduce_over_processes(loss)
 
         self._warn_once(steps)
         self.not_finite += len(steps)
@@ -136,7 +136,7 @@ class RunningLoss:
             self._not_finite_steps.add(self.last_logged + steps_since_log + 1)
         return total
 
-    def _of_all_processes(self, loss: float) -> tuple[float, set[int]]:
+    def _reduce_over_processes(self, loss: float) -> tuple[float, set[int]]:
         """Return the mean loss, and the steps that are not finite in any process."""
         local = torch.tensor(
             [[loss, len(self._not_finite_steps), bool(self.recorded)]],

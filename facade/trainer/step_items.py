@@ -105,25 +105,25 @@ class LossWeights:
             return count_labels(batch["shift_labels"], shifted=False)
         return count_labels(batch.get("labels"), shifted=self._shifted)
 
-    def _count_whole(self, own: Tensor, items: object) -> Tensor:
+    def _count_whole(self, own_labels: Tensor, items: object) -> Tensor:
         """Return the labels of the whole step divided by the ranks.
 
         Averaging the gradients over the ranks divides by their number as well.
 
         Args:
-            own: labels of this process.
+            own_labels: labels of this process.
             items: `num_items_in_batch`, None where it is not counted.
         """
         args = self._trainer.args
         if self.ranks == 1 or not args.average_tokens_across_devices:
-            return own
+            return own_labels
 
         # The same labels have been counted in all processes.
         if isinstance(items, Tensor) and not self._shifted and not followed().counts_shifted_labels:
             return items / self.ranks
 
-        everywhere = self._trainer.accelerator.gather(own).sum()
-        return everywhere / (copies_of_batches(args) * self.ranks)
+        all_labels = self._trainer.accelerator.gather(own_labels).sum()
+        return all_labels / (copies_of_batches(args) * self.ranks)
 
 
 def _leaves_out_first_labels(trainer: Trainer) -> bool:

@@ -176,8 +176,8 @@ def _dropped_columns(trainer: Trainer, *, training: bool) -> list[str]:
     """Return the columns that no batch has, as the model does not take them; none where the
     dataset does not tell its columns.
     """
-    taken = trainer._signature_columns
-    if taken is None:
+    accepted_columns = trainer._signature_columns
+    if accepted_columns is None:
         return []
     dataset = trainer.train_dataset if training else trainer.eval_dataset
     columns: Iterable[str] = ()
@@ -185,7 +185,7 @@ def _dropped_columns(trainer: Trainer, *, training: bool) -> list[str]:
         columns = dataset.column_names
     elif isinstance(dataset, list) and dataset and isinstance(dataset[0], Mapping):
         columns = dataset[0]
-    return [column for column in columns if column not in taken]
+    return [column for column in columns if column not in accepted_columns]
 
 
 def smoothed_loss(
@@ -279,7 +279,7 @@ def only_model_needs_logits(trainer: Trainer, inputs: dict[str, Any]) -> bool:
     return inputs.get("labels") is not None and can_skip_logits(trainer.model)
 
 
-def only(values: object) -> Any:
+def unwrap_single(values: object) -> Any:
     """Return the one value of a sequence of one, and anything else unchanged."""
     if isinstance(values, (tuple, list)) and len(values) == 1:
         return values[0]

@@ -10,7 +10,7 @@ from types import TracebackType
 from ...lightning_modules.distributed.health import FULL_TRACEBACK
 
 _OWN = __name__.partition(".")[0]
-_INNER = (_OWN, "lightning", "pytorch_lightning", "lightning_fabric", "contextlib")
+_HIDDEN_PACKAGES = (_OWN, "lightning", "pytorch_lightning", "lightning_fabric", "contextlib")
 _STEPS = {
     "evaluate",
     "predict",
@@ -28,7 +28,7 @@ _CAUSES_OF_DEVICE_ASSERT = (
     "often reports it at a later line: run a few steps with use_cpu=True, where the error names "
     "the index and the line. This process cannot use the GPU any more."
 )
-_OF_MODULES = {"_wrapped_call_impl", "_call_impl"}
+_MODULE_CALLS = {"_wrapped_call_impl", "_call_impl"}
 
 
 class ShortTraceback:
@@ -53,7 +53,7 @@ class ShortTraceback:
         if os.environ.get(FULL_TRACEBACK) == "full":
             return
 
-        left_out = sum(_shorten(one) for one in _with_causes(error))
+        left_out = sum(_shorten(shown_error) for shown_error in _with_causes(error))
         if left_out:
             error.add_note(
                 f"(frames of the training loop that are left out: {left_out}; "
@@ -63,15 +63,15 @@ class ShortTraceback:
 
 def _with_causes(error: BaseException) -> list[BaseException]:
     """Return an error and the errors that Python shows before it."""
-    found: list[BaseException] = []
-    following: BaseException | None = error
-    while following is not None and following not in found:
-        found.append(following)
-        cause = following.__cause__
-        if cause is None and not following.__suppress_context__:
-            cause = following.__context__
-        following = cause
-    return found
+    errors: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in errors:
+        errors.append(current)
+        cause = current.__cause__
+        if cause is None and not current.__suppress_context__:
+            cause = current.__context__
+        current = cause
+    return errors
 
 
 def _shorten(error: BaseException) -> int:
@@ -102,8 +102,8 @@ def _package(link: TracebackType) -> str:
 def _is_shown(link: TracebackType) -> bool:
     name, module = link.tb_frame.f_code.co_name, str(link.tb_frame.f_globals.get("__name__", ""))
     if module == "torch.nn.modules.module":
-        return name not in _OF_MODULES
+        return name not in _MODULE_CALLS
     if module.startswith(f"{_OWN}.facade.trainer."):
         # Modules have Lightning's hooks, some of which have the names of these steps.
         return name in _STEPS and not module.endswith("_module")
-    return _package(link) not in _INNER
+    return _package(link) not in _HIDDEN_PACKAGES

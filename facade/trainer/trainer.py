@@ -1382,7 +1382,7 @@ class Trainer:
         labels = None
         if has_loss and not prediction_loss_only:
             label_tensors = [inputs.get(name) for name in self.label_names]
-            labels = nested_detach(steps.only(tuple(label_tensors)))
+            labels = nested_detach(steps.unwrap_single(tuple(label_tensors)))
 
         # Logits take most of the memory. As in transformers 5.23, the Liger kernel computes the
         # loss without them.
@@ -1407,7 +1407,7 @@ class Trainer:
                 ignored_by_default = CACHES
             ignore_keys = list(getattr(config, "keys_to_ignore_at_inference", ignored_by_default))
         predictions = split_outputs(outputs, ignore_keys, has_loss=has_loss)
-        return loss, nested_detach(steps.only(predictions)), labels
+        return loss, nested_detach(steps.unwrap_single(predictions)), labels
 
     def _evaluate(
         self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False

@@ -106,7 +106,7 @@ class TrainerModule(EvaluationModule):
         # Lightning would refuse a schedule that is not attached to the optimizer.
         if not optimization.is_attached(schedule, optimizer):
             return optimizer
-        self.schedule.given = schedule
+        self.schedule.configured = schedule
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
@@ -165,7 +165,7 @@ class TrainerModule(EvaluationModule):
         # If only the end of this epoch is left, its log shows the last step before the checkpoint.
         # Of a stream that is not known yet.
         if run.windows.windows_done > 0:
-            run.epoch.grad_norm, run.epoch.learning_rate = run.of_last_step
+            run.epoch.grad_norm, run.epoch.learning_rate = run.resumed_log_values
 
         # Lightning callbacks read its logging interval, and the learning rate from its schedule.
         log_every_n_steps = 0

@@ -72,7 +72,7 @@ class TrainingRun:
     losses: RunningLoss
     epoch: Epoch
     """The current epoch."""
-    of_last_step: tuple[float | None, float | None]
+    resumed_log_values: tuple[float | None, float | None]
     """Norm of the gradients and learning rate of the last step before the checkpoint."""
     generators_before_epoch: dict[str, Any] | None
     """The random generators before `on_epoch_begin` of the current epoch."""
@@ -229,7 +229,7 @@ class TrainingRun:
         self.losses = RunningLoss(trainer)
         trainer._running_loss = self.losses
         self.epoch = Epoch()
-        self.of_last_step = (None, None)
+        self.resumed_log_values = (None, None)
         self.generators_before_epoch = None
         self.interrupted_evaluation = InterruptedEvaluation(self)
         self.decisions = self._shared_decisions()
@@ -380,7 +380,7 @@ class TrainingRun:
         """Restore what `progress` saved, so that the next log covers the steps before it too."""
         self.losses.load_state_dict(progress["losses"])
         self.losses.recorded.load_state_dict(progress.get("recorded", {}))
-        self.of_last_step = progress["grad_norm"], progress["learning_rate"]
+        self.resumed_log_values = progress["grad_norm"], progress["learning_rate"]
 
     # Parts of the training.
 
