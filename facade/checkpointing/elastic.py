@@ -44,7 +44,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 """Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resuming`."""
 
-_KINDS: dict[str, Any] = {
+_ENTRY_TYPES: dict[str, Any] = {
     "epoch": int,
     "done": int,
     "windows": int,
@@ -68,12 +68,12 @@ _NAMES = {
 
 
 def _load(path: str) -> dict[str, Any]:
-    written = checkpoints.load_torch(path)
+    content = checkpoints.load_torch(path)
     try:
-        state = {**_DEFAULTS, **from_plain(written)}
-        for name, kinds in _KINDS.items():
-            if not isinstance(state[name], kinds):
-                raise TypeError(f"{name}={state[name]!r:.60}, but expected is {kinds}")
+        state = {**_DEFAULTS, **from_plain(content)}
+        for name, types in _ENTRY_TYPES.items():
+            if not isinstance(state[name], types):
+                raise TypeError(f"{name}={state[name]!r:.60}, but expected is {types}")
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(
             f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or "
@@ -205,7 +205,7 @@ class ElasticResumption:
         if stored is not None and stored["layout"] != self.layout():
             adjusted = self._adjusted(stored)
         if stored is not None:
-            self.length_group = self._group_of(stored, adjusted)
+            self.length_group = self._stored_length_group(stored, adjusted)
         adjusted_args = None
         if adjusted is not None:
             adjusted_args = self._adjusted_arguments(*adjusted)
@@ -232,7 +232,7 @@ class ElasticResumption:
         ):
             return
         is_in_middle = 0 < stored["done"] < stored["windows"]
-        state = self._of_rank_0(stored, checkpoint)["loader"]
+        state = self._position_of_rank_0(stored, checkpoint)["loader"]
         if not is_in_middle or state is None or "handed_out" not in state:
             return
 
@@ -277,7 +277,7 @@ class ElasticResumption:
             )
         return None
 
-    def _of_rank_0(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any]:
+    def _position_of_rank_0(self, stored: dict[str, Any], checkpoint: str) -> dict[str, Any]:
         """Return the position of rank 0, whose order all ranks follow.
 
         If its file is missing, the position of this rank is returned.
@@ -303,17 +303,17 @@ class ElasticResumption:
 
         # The samples seen so far, in steps of the current layout.
         seen = stored["done"] * _samples(before)
-        done, rest = divmod(seen, _samples(now))
-        self._warn_of_change(before, now, seen, rest)
+        done, remainder = divmod(seen, _samples(now))
+        self._warn_of_change(before, now, seen, remainder)
         if stored["done"] >= stored["windows"]:
             done = length.num_update_steps_per_epoch
         done = min(done, length.num_update_steps_per_epoch)
 
-        state = self._of_rank_0(stored, checkpoint)["loader"]
+        state = self._position_of_rank_0(stored, checkpoint)["loader"]
         if _is_foreign(state):
             # Such a loader counts the batches of this process, so they have to be the same.
             has_same_batches = {**before, "accumulation": now["accumulation"]} == now
-            if has_same_batches and rest == 0:
+            if has_same_batches and remainder == 0:
                 return stored["epoch"], done, stored["loader"]
             return stored["epoch"], done, None
 
@@ -350,8 +350,8 @@ class ElasticResumption:
         self.steps_ahead = stored["ahead"]
         has_other_layout = stored["layout"] != self.layout()
         if has_other_layout and sized:
-            taken = self.trainer.state.global_step + self._steps_left_out(stored)
-            self.steps_ahead = epoch * steps_of_epoch + done - taken
+            steps_before = self.trainer.state.global_step + self._steps_left_out(stored)
+            self.steps_ahead = epoch * steps_of_epoch + done - steps_before
         elif has_other_layout:
             # A stream has no steps per epoch: compare within the current pass, unless it has ended.
             self.steps_ahead = 0
@@ -386,22 +386,22 @@ class ElasticResumption:
         None if files of some processes are missing, because each machine may hold only its own.
         """
         processes = stored["layout"]["world_size"]
-        of_processes: list[dict[str, Any]] = []
+        progress_of_ranks: list[dict[str, Any]] = []
         for rank in range(processes):
             state = self.stored(checkpoint, rank)
             if state is None or state["progress"] is None:
                 return None
-            of_processes.append(state["progress"])
+            progress_of_ranks.append(state["progress"])
 
-        losses = LossMeter.joined([progress["losses"]["losses"] for progress in of_processes])
-        sums = joined_sums(progress.get("recorded", {}) for progress in of_processes)
+        losses = LossMeter.joined([progress["losses"]["losses"] for progress in progress_of_ranks])
+        sums = joined_sums(progress.get("recorded", {}) for progress in progress_of_ranks)
         recorded = {
             name: (total / processes, weights / processes)
             for name, (total, weights) in sums.items()
         }
 
         # Everything else is the same in all processes.
-        joined = dict(of_processes[0])
+        joined = dict(progress_of_ranks[0])
         joined["losses"] = {**joined["losses"], "losses": losses}
         joined["recorded"] = recorded
         return joined
@@ -424,15 +424,15 @@ class ElasticResumption:
         if (stored["asked"] or layout_asked) != self._asked:
             return None
         now = self.layout()
-        of_process, rest = divmod(_samples(stored["layout"]), now["world_size"])
-        if rest or of_process == _unit(now) * now["accumulation"]:
+        samples_per_process, remainder = divmod(_samples(stored["layout"]), now["world_size"])
+        if remainder or samples_per_process == _unit(now) * now["accumulation"]:
             return None
 
         # The largest batch that is not larger than the one asked for, and divides the samples of a
         # process.
-        largest = min(_unit(now), of_process)
-        batch = next(size for size in range(largest, 0, -1) if of_process % size == 0)
-        accumulation = of_process // batch
+        largest = min(_unit(now), samples_per_process)
+        batch = next(size for size in range(largest, 0, -1) if samples_per_process % size == 0)
+        accumulation = samples_per_process // batch
         if "tokens" in now:
             return now["batch_size"], accumulation
         return batch, accumulation
@@ -451,7 +451,9 @@ class ElasticResumption:
         config: Any = self.trainer.args.accelerator_config
         return bool(config.split_batches)
 
-    def _group_of(self, stored: dict[str, Any], adjusted: tuple[int, int] | None) -> int | None:
+    def _stored_length_group(
+        self, stored: dict[str, Any], adjusted: tuple[int, int] | None
+    ) -> int | None:
         """Return the stored batch size for grouping by length, which determines the order.
 
         None if a step takes another number of samples, so that the order cannot be kept.
@@ -500,7 +502,7 @@ class ElasticResumption:
         return with_other_batches(loader, handed_out, rng)
 
     def _warn_of_change(
-        self, before: dict[str, int], now: dict[str, int], seen: int, rest: int
+        self, before: dict[str, int], now: dict[str, int], seen: int, repeated_samples: int
     ) -> None:
         if not self.trainer.args.should_log:
             return
@@ -514,8 +516,8 @@ class ElasticResumption:
                 f"a step takes {samples_now} {unit} instead of {samples_before}, and {seen} of "
                 "this epoch are seen"
             )
-            if rest:
-                effect += f", the last {rest} of which are seen again"
+            if repeated_samples:
+                effect += f", the last {repeated_samples} of which are seen again"
         logger.warning("Training continues with %s: %s.", _changes(before, now), effect)
 
 

@@ -106,7 +106,7 @@ class StoreFolder:
         self._clear(name)
         self._files.rm(name, recursive=True)
 
-    def here(self) -> list[str]:
+    def local_checkpoints(self) -> list[str]:
         """Return the local checkpoints, sorted by step."""
         return [folder.name for folder in checkpoints.list_checkpoints(self.folder)]
 
@@ -118,7 +118,7 @@ class StoreFolder:
                 names.append(folder.name)
         return names
 
-    def there(self, *, complete: bool = True) -> list[str]:
+    def stored_checkpoints(self, *, complete: bool = True) -> list[str]:
         """Return the complete checkpoints in the store, or the incomplete ones, sorted by step."""
         files = set(self._find(""))
         names: set[str] = set()
@@ -232,7 +232,7 @@ class ObjectStore:
         """
         if self.is_open:
             self._run_dir = run_dir
-            self._together(self._prepare, runs=self.trainer.args.process_index == 0)
+            self._run_on_ranks(self._prepare, runs=self.trainer.args.process_index == 0)
 
     def submit(self) -> None:
         """Upload new files, in a thread of the first process."""
@@ -240,7 +240,7 @@ class ObjectStore:
             # A job that has not started would upload the same files.
             if self._job is not None:
                 self._job.cancel()
-            self._job = self._thread.submit(self._send_until_there)
+            self._job = self._thread.submit(self._send_with_retries)
 
     def finish(self) -> None:
         """Upload the remaining files, and wait for all uploads; collective.
@@ -285,7 +285,7 @@ class ObjectStore:
         if problem:
             logger.warning(problem)
 
-    def _send_until_there(self) -> None:
+    def _send_with_retries(self) -> None:
         """Upload with retries: for a minute, or until the deadline of `wait`."""
         is_warned = bool(self._problem)
         for pause in PAUSES:
@@ -313,9 +313,10 @@ class ObjectStore:
         """
         output_dir = str(self.trainer.args.output_dir)
         store = _opened(self._run_dir or output_dir)
-        others = _opened(output_dir)
+        output_store = _opened(output_dir)
         assert store is not None
-        assert others is not None
+        assert output_store is not None
+
         self._rotate(limit)
         while True:
             unsent = store.unsent()
@@ -323,14 +324,16 @@ class ObjectStore:
                 break
             store.send(unsent[-1])
             self._rotate(limit)
+
         # All are in the store now, so only the newest has to stay on the local disk.
         self._rotate(limit or 1)
-        others.send_others()
+        output_store.send_others()
+
         if limit:
-            there = store.there()
-            here = store.here()
-            gone = [name for name in there if name not in here]
-            for name in gone[: max(len(there) - limit, 0)]:
+            stored = store.stored_checkpoints()
+            local = store.local_checkpoints()
+            only_stored = [name for name in stored if name not in local]
+            for name in only_stored[: max(len(stored) - limit, 0)]:
                 store.discard(name)
 
     def _rotate(self, limit: int) -> None:
@@ -347,11 +350,11 @@ class ObjectStore:
         self._send(0)
 
         # Remove partial uploads of a machine that was terminated.
-        for name in store.there(complete=False):
+        for name in store.stored_checkpoints(complete=False):
             store.discard(name)
-        there = store.there()
-        for name in store.here():
-            if name not in there:
+        stored = store.stored_checkpoints()
+        for name in store.local_checkpoints():
+            if name not in stored:
                 logger.warning(
                     "Removing %s: %s does not have it any more.",
                     store.folder / name,
@@ -372,7 +375,9 @@ class ObjectStore:
         store = _opened(run_dir)
         if store is None:
             return os.fspath(path)
-        self._together(partial(store.fetch, name), runs=self.trainer.args.local_process_index == 0)
+        self._run_on_ranks(
+            partial(store.fetch, name), runs=self.trainer.args.local_process_index == 0
+        )
         if os.path.isdir(local):
             return local
         return os.fspath(path)
@@ -388,10 +393,12 @@ class ObjectStore:
         if store is None:
             return
         names: list[str] = []
-        self._together(lambda: names.extend(store.there()), runs=args.process_index == 0)
+        self._run_on_ranks(
+            lambda: names.extend(store.stored_checkpoints()), runs=args.process_index == 0
+        )
         for name in reversed(broadcast_from_rank_zero(names, args.world_size)):
             first_of_machine = args.local_process_index == 0
-            self._together(partial(store.fetch, name), runs=first_of_machine)
+            self._run_on_ranks(partial(store.fetch, name), runs=first_of_machine)
             damaged = first_of_machine and bool(
                 checkpoints.problems(store.folder / name, weights=weights)
             )
@@ -400,7 +407,7 @@ class ObjectStore:
 
     # --- several processes
 
-    def _together(self, job: Callable[[], None], *, runs: bool) -> None:
+    def _run_on_ranks(self, job: Callable[[], None], *, runs: bool) -> None:
         """Run a job in some processes, and raise its error in all.
 
         Args:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
 """File of a checkpoint with the states of Lightning callbacks; not in the reference."""
 
-_OF_LIGHTNING = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
+_LIGHTNING_ENTRIES = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
 """Entries of Lightning's own in a checkpoint dict; callbacks added all others."""
 
 _NOT_INCLUDED = (
@@ -162,7 +162,7 @@ class LightningCallbackStates:
         # Entries that callbacks added to the checkpoint besides their states.
         entries: dict[str, Any] = {}
         for name, value in self.checkpoint.items():
-            if name not in _OF_LIGHTNING:
+            if name not in _LIGHTNING_ENTRIES:
                 entries[name] = value
 
         content = {"callbacks": plain_entries(states), "further": plain_entries(entries)}
