@@ -16,7 +16,7 @@ from ...lightning_modules.common.nested import to_device
 from ...lightning_modules.data.iteration import can_be_rebuilt, has_batches
 from ...lightning_modules.data.loaders import EpochLoader, rebuild_loader
 from ...lightning_modules.optim import steps_in_backward
-from ..arguments.parallelism import ways_of_sharing
+from ..arguments.parallelism import sharding_options
 from ..distributed.process import forwarded
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def prepared_loader(
 
     # A namespace with the fields of the argument; scripts may have changed them.
     config = cast("AcceleratorConfig", accelerator.dataloader_config)
-    sharing_options = ways_of_sharing(accelerator.args, config, accelerator.even_batches)
+    sharing_options = sharding_options(accelerator.args, config, accelerator.even_batches)
     sharded_loader = rebuild_loader(loader, **sharing_options)
     sharded_loader.watcher = _Watcher(accelerator, moves_batches=moves_batches)
     return sharded_loader

@@ -287,7 +287,7 @@ def copies_of_batches(args: TrainingArguments) -> int:
     return copies if args.world_size % copies == 0 else 1
 
 
-def ways_of_sharing(
+def sharding_options(
     args: TrainingArguments, config: AcceleratorConfig, even_batches: bool
 ) -> dict[str, Any]:
     """Return the options of `build_loader` that divide batches among the ranks."""
@@ -355,7 +355,7 @@ def set_groups_of_model(args: object, groups: ParallelismConfig | None) -> None:
         attributes[_GROUPS_OF_MODEL] = groups
 
 
-def is_spread_before(args: object) -> bool:
+def was_parallelized(args: object) -> bool:
     """Return True if the model was parallelized before the Trainer got it."""
     return vars(args).get(_GROUPS_OF_MODEL) is not None
 

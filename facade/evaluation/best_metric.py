@@ -77,15 +77,15 @@ class BestMetric:
             )
         return value
 
-    def warn_of_missing_labels(self, *, wanted: bool) -> None:
+    def warn_of_missing_labels(self, *, needs_metrics: bool) -> None:
         """Warn once that an evaluation yielded neither a loss nor labels for `compute_metrics`,
-        if `wanted`.
+        if `needs_metrics`.
         """
         if self._has_warned_of_labels:
             return
         self._has_warned_of_labels = True
         consequence = (
-            "compute_metrics was not called." if wanted else "The evaluation found nothing."
+            "compute_metrics was not called." if needs_metrics else "The evaluation found nothing."
         )
         logger.warning("%s %s", consequence, why_no_labels(self.trainer, self.columns))
 

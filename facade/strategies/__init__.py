@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, settings_of
-from ..arguments.parallelism import is_spread_before, read_parallelism, spreads_model
+from ..arguments.parallelism import read_parallelism, spreads_model, was_parallelized
 from .ddp import DDP, SingleDevice
 from .deepspeed import DeepSpeed
 from .fsdp import FSDP
@@ -39,7 +39,7 @@ def choose(
         model: its layers and hidden size are used where the arguments leave them open.
         steps: optimizer steps of the training, where the data is known.
     """
-    if is_spread_before(args):
+    if was_parallelized(args):
         return ModelParallel.of(args, None, model)
     if args.deepspeed:
         return DeepSpeed.of(args, model, steps)

@@ -151,17 +151,18 @@ class DeepSpeed(Strategy):
             optimizer = optimizer_name(args.optim)
             self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
 
-    def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
+    def check_optimizer(self, args: TrainingArguments, description: str, name: str) -> None:
         """See `Strategy.check_optimizer`; stage 0 keeps the shapes of parameters."""
         demands = optimizer_demands(name)
         if OptimizerDemands.OWN_STEPS in demands:
             raise ValueError(
-                f"{given} does not go with deepspeed. Use FSDP (fsdp=True), or another optimizer."
+                f"{description} does not go with deepspeed. Use FSDP (fsdp=True), or another "
+                "optimizer."
             )
         if self.stage != 0 and OptimizerDemands.WHOLE_PARAMETERS in demands:
             raise ValueError(
-                f"{given} needs whole parameters, and deepspeed flattens parameters. Use version 2 "
-                "of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
+                f"{description} needs whole parameters, and deepspeed flattens parameters. Use "
+                "version 2 of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
             )
 
     def build(self) -> ModelDeepSpeedStrategy:

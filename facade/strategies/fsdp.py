@@ -90,15 +90,15 @@ class FSDP(Strategy):
         optimizer = optimizer_name(args.optim)
         self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
 
-    def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
+    def check_optimizer(self, args: TrainingArguments, description: str, name: str) -> None:
         """See `Strategy.check_optimizer`; under `NO_SHARD` parameters can keep their shapes."""
         whole = not self.shards_weights or args.world_size == 1
         if whole and self.options["use_orig_params"]:
             return
         if OptimizerDemands.WHOLE_PARAMETERS in optimizer_demands(name):
             raise ValueError(
-                f"{given} needs whole parameters, and version 1 of fsdp flattens parameters. Set "
-                "fsdp_config={'version': 2}, or choose another optimizer, such as "
+                f"{description} needs whole parameters, and version 1 of fsdp flattens parameters. "
+                "Set fsdp_config={'version': 2}, or choose another optimizer, such as "
                 "'adamw_torch'."
             )
 

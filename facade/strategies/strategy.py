@@ -352,12 +352,12 @@ class Strategy:
         self._check_made_optimizer(trainer)
         return trainer.optimizer, trainer.lr_scheduler
 
-    def check_optimizer(self, args: TrainingArguments, given: str, name: str) -> None:
+    def check_optimizer(self, args: TrainingArguments, description: str, name: str) -> None:
         """Check that an optimizer works with the parameters that the strategy gives it.
 
         Args:
             args: the training arguments.
-            given: text about the optimizer and its argument, for the error.
+            description: text about the optimizer and its argument, for the error.
             name: the name of the optimizer or its class.
 
         Raises:
