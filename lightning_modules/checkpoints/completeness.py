@@ -112,7 +112,7 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
     for name, names in expected.names.items():
         if not written.isdisjoint(names):
             continue
-        if any(_is_end_among(each, written) for each in names):
+        if any(_is_end_among(alias, written) for alias in names):
             continue
         if name in expected.frozen:
             frozen.append(name)

@@ -60,15 +60,15 @@ def write_states(
         other_weights: weights that are not the model's.
         state_entries: entries of `trainer_state.json` that the checkpoint does not hold.
     """
-    rest: dict[str, Any] = {**checkpoint, "state_dict": dict(other_weights)}
-    optimizers: list[dict[str, Any]] = list(rest.pop("optimizer_states", []))
-    schedulers: list[dict[str, Any]] = list(rest.pop("lr_schedulers", []))
-    packed_states: dict[int, torch.Tensor] = rest.pop(PROCESS_STATES, {})
+    other_entries: dict[str, Any] = {**checkpoint, "state_dict": dict(other_weights)}
+    optimizers: list[dict[str, Any]] = list(other_entries.pop("optimizer_states", []))
+    schedulers: list[dict[str, Any]] = list(other_entries.pop("lr_schedulers", []))
+    packed_states: dict[int, torch.Tensor] = other_entries.pop(PROCESS_STATES, {})
     states = {rank: unpack(packed) for rank, packed in packed_states.items()}
 
     # The batches of another module are not windows; the files hold the position.
-    if rest.pop(IN_WINDOWS, False):
-        del rest["loops"]
+    if other_entries.pop(IN_WINDOWS, False):
+        del other_entries["loops"]
 
     # The first optimizer with its schedule.
     if optimizers:
@@ -78,10 +78,10 @@ def write_states(
         else:
             schedule = _constant_schedule(optimizers[0], checkpoint["global_step"])
         save_torch(schedule, folder / SCHEDULER_NAME)
-        rest["optimizer_states"] = optimizers[1:]
-        rest["lr_schedulers"] = schedulers[1:]
-    if "scale" in rest.get(PRECISION, {}):
-        save_torch(rest.pop(PRECISION), folder / SCALER_NAME)
+        other_entries["optimizer_states"] = optimizers[1:]
+        other_entries["lr_schedulers"] = schedulers[1:]
+    if "scale" in other_entries.get(PRECISION, {}):
+        save_torch(other_entries.pop(PRECISION), folder / SCALER_NAME)
 
     # Random generators and position in the data of each process.
     for rank, state in states.items():
@@ -90,7 +90,7 @@ def write_states(
         if state["data"] is not None:
             save_torch(state["data"], folder / data_state_name(rank))
 
-    save_torch(_plain_only(rest), folder / LIGHTNING_STATE_NAME)
+    save_torch(_plain_only(other_entries), folder / LIGHTNING_STATE_NAME)
     content = trainer_state(checkpoint, states, **state_entries)
     text = json.dumps(content, indent=2, sort_keys=True)
     (folder / TRAINER_STATE_NAME).write_text(f"{text}\n", encoding="utf-8")

@@ -210,14 +210,14 @@ def _lock(path: Path, locked: ExitStack) -> bool:
         except OSError as error:
             if error.errno not in _LOCKED_BY_OTHER:
                 return False
-            taken = error
+            lock_error = error
         if time.monotonic() > give_up:
             file.seek(0)
             holder = file.read() or "a process"
             raise FolderInUseError(
                 f"output_dir={str(path.parent)!r} is in use: {holder} trains there. Pass another "
                 "folder."
-            ) from taken
+            ) from lock_error
         time.sleep(0.05)
 
     file.truncate(0)

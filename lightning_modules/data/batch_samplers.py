@@ -129,10 +129,10 @@ class ShardedBatchSampler(BatchSampler):
             return self._split_batches_of_rank(batches)
 
         # A last, incomplete round has a batch for each process if it is filled up.
-        rounds, rest = divmod(batches, self.world_size)
-        has_last_round = rest > 0 and not self.drop_last
+        rounds, extra_batches = divmod(batches, self.world_size)
+        has_last_round = extra_batches > 0 and not self.drop_last
         if has_last_round and self.rank is not None and not self.even_batches:
-            has_last_round = self.rank < rest
+            has_last_round = self.rank < extra_batches
         return (rounds + has_last_round) * self._batches_in_round
 
     @property

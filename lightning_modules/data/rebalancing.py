@@ -86,10 +86,10 @@ class BatchRebalanceSampler(BatchSampler):
     @property
     def _steps(self) -> int:
         """Optimizer steps in an epoch."""
-        whole, rest = divmod(len(self.lengths), self.effective_batch_size)
-        if rest > 0 and not self.drop_last:
-            return whole + 1
-        return whole
+        full_steps, extra_samples = divmod(len(self.lengths), self.effective_batch_size)
+        if extra_samples > 0 and not self.drop_last:
+            return full_steps + 1
+        return full_steps
 
     def __iter__(self) -> Iterator[list[int]]:
         return self.batches_from(0)

@@ -138,13 +138,13 @@ class IterableShard(IterableDataset[Any]):
 
     def __len__(self) -> int:
         """Count the samples of this process in an epoch, including those that fill up a round."""
-        rounds, rest = divmod(len(self.dataset), self.samples_per_rank * self.world_size)
+        rounds, extra_samples = divmod(len(self.dataset), self.samples_per_rank * self.world_size)
         samples_of_full_rounds = rounds * self.samples_per_rank
-        if self.drop_last or rest == 0:
+        if self.drop_last or extra_samples == 0:
             return samples_of_full_rounds
         if self.fill_round:
             return samples_of_full_rounds + self.samples_per_rank
-        return samples_of_full_rounds + -(-rest // self.world_size)
+        return samples_of_full_rounds + -(-extra_samples // self.world_size)
 
     def __iter__(self) -> Iterator[Any]:
         self._seed_generator()

@@ -187,9 +187,9 @@ def whole_optimizer_state(
     groups: list[dict[str, Any]] = []
     begin = 0
     own_groups = optimizer.state_dict()["param_groups"]
-    for own, group in zip(own_groups, by_name["param_groups"], strict=True):
+    for saved_group, group in zip(own_groups, by_name["param_groups"], strict=True):
         end = begin + len(group["params"])
-        groups.append({**own, "params": list(range(begin, end))})
+        groups.append({**saved_group, "params": list(range(begin, end))})
         begin = end
     return {"state": states, "param_groups": groups}
 
@@ -203,18 +203,18 @@ def load_whole_optimizer_state(
     groups = optimizer.param_groups
     if names is None:
         with _whole_states(model, everywhere=True):
-            own = FullyShardedDataParallel.optim_state_dict(model, optimizer)
-        names = _names_in(own)
-        groups = own["param_groups"]
+            named_state = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+        names = _names_in(named_state)
+        groups = named_state["param_groups"]
 
     # Compare them with the state.
     whole = whole_shapes(model)
     in_order = iter(names)
     shapes: list[list[ParameterShape]] = []
     for group in groups:
-        of_group = itertools.islice(in_order, len(group["params"]))
+        names_of_group = itertools.islice(in_order, len(group["params"]))
         shapes.append(
-            [ParameterShape(name, whole[name].shape, whole[name].dtype) for name in of_group]
+            [ParameterShape(name, whole[name].shape, whole[name].dtype) for name in names_of_group]
         )
     require_fitting_optimizer_state(optimizer, state, file, groups=shapes)
 
@@ -230,8 +230,8 @@ def load_whole_optimizer_state(
             {**group, "params": [name_of[number] for number in group["params"]]}
         )
     with _whole_states(model, everywhere=True):
-        own = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, by_name)
-    optimizer.load_state_dict(own)
+        named_state = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, by_name)
+    optimizer.load_state_dict(named_state)
 
 
 def clip_gradients(
@@ -248,11 +248,11 @@ def clip_gradients(
     Returns:
         The norm that the gradients had.
     """
-    of_model = {id(parameter) for parameter in model.parameters()}
-    to_clip = {id(parameter) for parameter in parameters}
-    if to_clip == of_model:
+    ids_of_model = {id(parameter) for parameter in model.parameters()}
+    ids_to_clip = {id(parameter) for parameter in parameters}
+    if ids_to_clip == ids_of_model:
         return model.clip_grad_norm_(max_norm, norm_type)
-    if to_clip.isdisjoint(of_model) or model.sharding_strategy.name == "NO_SHARD":
+    if ids_to_clip.isdisjoint(ids_of_model) or model.sharding_strategy.name == "NO_SHARD":
         return gradient_norms.clip_gradients(parameters, max_norm, norm_type)
 
     # FSDP clips only all parameters together. For some of them, combine the norms of the shards of

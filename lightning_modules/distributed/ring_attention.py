@@ -88,12 +88,12 @@ def ring_attention(
         mesh, buffers=list(buffers), buffer_seq_dims=list(dims), no_restore_buffers=kept or set()
     )
     with shards, sdpa_kernel(_FUSED):
-        of_torch = functional.scaled_dot_product_attention
+        torch_attention = functional.scaled_dot_product_attention
         with replaced_attention("cp_size", _attend) as calls:
             yield calls
 
     # torch adds an entry for the replaced function in each block, and never removes it.
-    module._replaced_functions.pop(of_torch, None)
+    module._replaced_functions.pop(torch_attention, None)
 
 
 def _attend(

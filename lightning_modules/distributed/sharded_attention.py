@@ -38,7 +38,7 @@ def replaced_attention(
     Raises:
         ValueError: attention is called in a way that sharded sequences do not support.
     """
-    of_torch = functional.scaled_dot_product_attention
+    torch_attention = functional.scaled_dot_product_attention
     calls = AttentionCalls()
 
     def scaled_dot_product_attention(
@@ -58,14 +58,14 @@ def replaced_attention(
             )
         calls.count += 1
         return attend(
-            of_torch, query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa
+            torch_attention, query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa
         )
 
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     try:
         yield calls
     finally:
-        functional.scaled_dot_product_attention = of_torch
+        functional.scaled_dot_product_attention = torch_attention
 
 
 def _fault(

@@ -46,7 +46,7 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
     Parameters of modules that are already in the list do not count.
     """
     names: list[str] = []
-    taken: set[int] = set()
+    counted: set[int] = set()
     tied = tied_modules(model)
     for name, module in _below(model):
         # Containers have no forward pass that would gather their parameters.
@@ -54,11 +54,11 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
             continue
         sizes: dict[int, int] = {}
         for parameter in module.parameters():
-            if id(parameter) not in taken:
+            if id(parameter) not in counted:
                 sizes[id(parameter)] = parameter.numel()
         if sum(sizes.values()) >= smallest:
             names.append(name)
-            taken.update(sizes)
+            counted.update(sizes)
     return names
 
 
@@ -256,9 +256,11 @@ class WholeModel:
 
     def __init__(self, model: nn.Module) -> None:
         self.sharded = model
-        own = unwrap_model(model)
-        self._keys_to_ignore_on_save = own_attribute(own, "_keys_to_ignore_on_save")
-        self._keys_to_ignore_on_load_missing = own_attribute(own, "_keys_to_ignore_on_load_missing")
+        unwrapped = unwrap_model(model)
+        self._keys_to_ignore_on_save = own_attribute(unwrapped, "_keys_to_ignore_on_save")
+        self._keys_to_ignore_on_load_missing = own_attribute(
+            unwrapped, "_keys_to_ignore_on_load_missing"
+        )
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return whole tensors without values; tied names share one tensor."""
@@ -383,8 +385,8 @@ def load_whole_optimizer_state(
         return
     require_fitting_optimizer_state(optimizer, state, file, model=model)
     parts: dict[int, dict[str, Any]] = {}
-    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        for parameter, number in zip(own["params"], saved["params"], strict=True):
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for parameter, number in zip(group["params"], saved["params"], strict=True):
             if number in state["state"]:
                 values = state["state"][number]
                 parts[number] = {

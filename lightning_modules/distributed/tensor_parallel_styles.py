@@ -95,12 +95,12 @@ class WholeWeights(ParallelStyle):
 
     def _shard_input(self, module: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> Any:
         """Shard the first argument, before the module is called."""
-        first, *others = inputs
+        first, *other_inputs = inputs
         if not isinstance(first, DTensor):
             # The processes agree on the layout, so torch need not compare it.
             first = DTensor.from_local(first, mesh, [self.outside], run_check=False)
         sharded = first.redistribute(placements=[self.inside])
-        return (sharded, *others)
+        return (sharded, *other_inputs)
 
     def _restore_output(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
         """Return the result with the layout of the argument, as a plain tensor."""

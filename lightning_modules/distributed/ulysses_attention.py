@@ -55,7 +55,7 @@ def ulysses_attention(
             "Sequence parallel: no tensors to split. Pass buffers and buffer_seq_dims."
         )
 
-    whole = [buffer.clone() for buffer in buffers]
+    whole_buffers = [buffer.clone() for buffer in buffers]
     for buffer, dim in zip(buffers, dims, strict=True):
         shards = buffer.chunk(mesh.size(), dim)
         _set(buffer, shards[mesh.get_local_rank()].clone())
@@ -65,7 +65,7 @@ def ulysses_attention(
         ) as calls:
             yield calls
     finally:
-        for buffer, before in zip(buffers, whole, strict=True):
+        for buffer, before in zip(buffers, whole_buffers, strict=True):
             if kept is None or buffer not in kept:
                 _set(buffer, before)
 
@@ -97,14 +97,14 @@ def _attend(
         key, value = repeated_heads(query, key, value)
         enable_gqa = False
 
-    of_heads = attention(
+    attended_heads = attention(
         _Exchange.apply(query, _HEADS, _SEQUENCE, group),
         _Exchange.apply(key, _HEADS, _SEQUENCE, group),
         _Exchange.apply(value, _HEADS, _SEQUENCE, group),
         enable_gqa=enable_gqa,
         **options,
     )
-    return _Exchange.apply(of_heads, _SEQUENCE, _HEADS, group)
+    return _Exchange.apply(attended_heads, _SEQUENCE, _HEADS, group)
 
 
 class _Exchange(torch.autograd.Function):

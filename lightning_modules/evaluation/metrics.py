@@ -209,12 +209,14 @@ class BatchMetrics(nn.Module):
             predictions, labels = shifted(predictions, labels)
 
         # Metrics of one kind share their arguments.
-        made: dict[InputKind, Arguments] = {}
+        arguments_by_kind: dict[InputKind, Arguments] = {}
         for metric, kinds in zip(self.metrics, self._kinds, strict=True):
             for kind in kinds:
-                if kind not in made:
-                    made[kind] = _counted_or_made_up(*metric_inputs(kind, predictions, labels))
-            yield metric, [made[kind] for kind in kinds]
+                if kind not in arguments_by_kind:
+                    arguments_by_kind[kind] = _counted_or_made_up(
+                        *metric_inputs(kind, predictions, labels)
+                    )
+            yield metric, [arguments_by_kind[kind] for kind in kinds]
 
 
 def as_batch_metrics(value: object) -> BatchMetrics:
@@ -238,22 +240,22 @@ def _counted_or_made_up(predictions: torch.Tensor, labels: torch.Tensor) -> Argu
     """
     if labels.numel():
         return Arguments((predictions, labels), {})
-    one = (*labels.shape[:-1], 1)
-    sample = predictions.new_zeros((*one, *predictions.shape[labels.ndim :]))
-    return Arguments((sample, labels.new_zeros(one)), {}, counts=False)
+    label_shape = (*labels.shape[:-1], 1)
+    sample = predictions.new_zeros((*label_shape, *predictions.shape[labels.ndim :]))
+    return Arguments((sample, labels.new_zeros(label_shape)), {}, counts=False)
 
 
-def _show_shapes(metric: object, given: list[Arguments]) -> None:
+def _show_shapes(metric: object, arguments_of_metrics: list[Arguments]) -> None:
     """Put empty tensors into states that are lists, so that all ranks have the same states."""
-    for one, arguments in zip(_each(metric), given, strict=True):
-        if one.update_called:
+    for each_metric, arguments in zip(_each(metric), arguments_of_metrics, strict=True):
+        if each_metric.update_called:
             continue
-        example = one.clone()
+        example = each_metric.clone()
         example.update(*arguments.positional, **arguments.keywords)
         for name, state in example.metric_state.items():
             if isinstance(state, list):
                 setattr(
-                    one,
+                    each_metric,
                     name,
                     [row[:0] for row in state if isinstance(row, torch.Tensor) and row.ndim],
                 )
@@ -272,14 +274,14 @@ def _synchronised_over(metric: object, process_group: Any) -> Iterator[None]:
 
     The group is removed afterwards, because metrics with a group cannot be copied.
     """
-    unset = [one for one in _each(metric) if one.process_group is None]
-    for one in unset:
-        one.process_group = process_group
+    unset = [each_metric for each_metric in _each(metric) if each_metric.process_group is None]
+    for each_metric in unset:
+        each_metric.process_group = process_group
     try:
         yield
     finally:
-        for one in unset:
-            one.process_group = None
+        for each_metric in unset:
+            each_metric.process_group = None
 
 
 def _named_values(name: str, metric: object, value: object) -> dict[str, Any]:

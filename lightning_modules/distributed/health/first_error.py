@@ -137,15 +137,15 @@ def _report(error: BaseException, key: str) -> Failure | None:
     if store is None:
         return None
 
-    own = Failure(dist.get_rank(), os.getpid(), socket.gethostname(), one_line(error))
+    failure = Failure(dist.get_rank(), os.getpid(), socket.gethostname(), one_line(error))
     try:
-        first = Failure(*json.loads(store.compare_set(key, "", json.dumps(own))))
-        if first == own and store.check([_ENDED]):
+        first = Failure(*json.loads(store.compare_set(key, "", json.dumps(failure))))
+        if first == failure and store.check([_ENDED]):
             first = Failure(*json.loads(store.get(_ENDED)))
     except dist.DistError:
         # The process that hosted the store has exited.
         return None
-    if first.rank == own.rank:
+    if first.rank == failure.rank:
         return None
     return first
 
