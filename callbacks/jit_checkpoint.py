@@ -432,7 +432,7 @@ class JITCheckpointCallback(TrainerCallback):
         with 128 plus the number of the signal, by a `SystemExit`.
 
         Raises:
-            SystemExit: see above.
+            SystemExit: the signal has the default handler.
         """
         number = self.received_signal
         has_stopped_training = self.is_stopping

@@ -180,7 +180,7 @@ class ProgressCallback(TrainerCallback):
         self._close_training_bar()
 
     def close(self) -> None:
-        """Close all bars as they are, where a training has ended by an error."""
+        """Close all bars in their present state, after a training ended with an error."""
         self._close_prediction_bar()
         self._close_training_bar()
 

@@ -104,7 +104,7 @@ class LightningBridge(Callback):
         self._validation_request = ValidationRequest()
         self._interception = ExitStack()
 
-    # What Lightning's checkpoints hold of this callback.
+    # The state of this callback in Lightning's checkpoints.
 
     @property
     def state_key(self) -> str:
@@ -155,7 +155,7 @@ class LightningBridge(Callback):
             if type(candidate).__name__ == class_name:
                 exporters.append(candidate)
 
-        # There may be fewer objects now, or more.
+        # The number of objects may have changed since.
         for exporter, state in zip(exporters, states, strict=False):
             restored = type(exporter).from_state(state)
             vars(exporter).update(vars(restored))
@@ -216,7 +216,7 @@ class LightningBridge(Callback):
         if not phase.is_in_epoch:
             self._begin_inside_epoch(batch_idx)
 
-        # The module's hook of this name, which comes next, leaves the epoch.
+        # Lightning calls the module's hook of this name next, which leaves the epoch.
         has_trained = phase.batches_done_in_epoch > 0
         phase.must_leave_epoch = self.control.should_epoch_stop and has_trained
         if phase.must_leave_epoch:
@@ -325,7 +325,7 @@ class LightningBridge(Callback):
         self._apply_stop(trainer)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prepare a test, as a validation."""
+        """Start the clock of a test; fires no event."""
         self._begin_evaluation(trainer, trainer.test_dataloaders)
 
     def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
@@ -340,7 +340,7 @@ class LightningBridge(Callback):
         )
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Prepare a prediction, as a validation."""
+        """Start the clock of a prediction; fires no event."""
         self._begin_evaluation(trainer, trainer.predict_dataloaders)
 
     on_predict_batch_end = on_test_batch_end
@@ -354,7 +354,7 @@ class LightningBridge(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the losses of all processes, and replace the weights by those that evaluations use.
+        """Add the losses of all processes, and save the averaged weights that evaluations use.
 
         `on_save` fires at the next hook.
         """
@@ -370,7 +370,7 @@ class LightningBridge(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Load the trained weights into a resumed training, if a checkpoint has others too."""
+        """Load the trained weights into a resumed training, if the checkpoint has averages too."""
         state = checkpoint.get("callbacks", {}).get(self.state_key, {})
         trained_weights = state.get("trained_weights")
         if trained_weights and trainer.state.fn == TrainerFn.FITTING:
@@ -391,7 +391,7 @@ class LightningBridge(Callback):
 
     @property
     def _event_args(self) -> TrainingArguments:
-        """The `args` of events, which have the names of `TrainingArguments` that Lightning has."""
+        """The `args` of events: settings of Lightning under the names of `TrainingArguments`."""
         return cast("TrainingArguments", self.args)
 
     @stop_iteration_surfaces
@@ -452,7 +452,7 @@ class LightningBridge(Callback):
         self._logs.last_logged_step = trainer.global_step
 
     def _intercept(self, trainer: Trainer, module: LightningModule) -> None:
-        """Wrap what Lightning has no hook for, until the end of the training."""
+        """Wrap methods where Lightning has no hook, until the end of the training."""
 
         def wrap(name: str, wrapper: Callable[..., object]) -> None:
             wrap_method(self._interception, module, name, wrapper)
@@ -470,9 +470,9 @@ class LightningBridge(Callback):
     def _save_weights_only(
         self, module: LightningModule, original: Callable[..., object], checkpoint: dict[str, Any]
     ) -> None:
-        """As `on_save_checkpoint` of the module, and that of the bridge in a file of weights only.
+        """Replace the module's `on_save_checkpoint`, to handle files of weights only as well.
 
-        Lightning calls the hook of callbacks for other files.
+        For such files Lightning calls no hook of callbacks.
         """
         original(checkpoint)
         if "callbacks" not in checkpoint:
@@ -499,7 +499,7 @@ class LightningBridge(Callback):
     def _leave_epoch_if_requested(
         self, original: Callable[..., object], *args: object, **kwargs: object
     ) -> Any:
-        """As `on_train_batch_start` of the module, but -1 lets Lightning leave the epoch."""
+        """Replace the module's `on_train_batch_start`, and return -1 to leave the epoch."""
         if self._phase.must_leave_epoch:
             return -1
         return original(*args, **kwargs)
@@ -507,7 +507,7 @@ class LightningBridge(Callback):
     def _clip_gradients(
         self, original: Callable[..., object], optimizer: Optimizer, *args: object, **kwargs: object
     ) -> None:
-        """As `configure_gradient_clipping` of the module, followed by an event."""
+        """Replace the module's `configure_gradient_clipping`, and fire the event after it."""
         original(optimizer, *args, **kwargs)
         self._before_optimizer_step(optimizer)
 
@@ -549,7 +549,7 @@ class LightningBridge(Callback):
     def _fire_skipped_events(self, trainer: Trainer) -> None:
         """Fire the events around the optimizer step that no hook has fired.
 
-        That is where the scaler of fp16 skipped the step, or the optimizer has no hooks.
+        That happens if the scaler of fp16 skipped the step, or if the optimizer has no hooks.
         """
         if self._phase.awaits_pre_optimizer_step:
             self._fire("on_pre_optimizer_step")
@@ -562,8 +562,8 @@ class LightningBridge(Callback):
     def _count_step(self, trainer: Trainer, batch_idx: int) -> None:
         """Update step and epoch of the state."""
         state = self.state
-        # Lightning counts the steps of each optimizer. The planned number has one step a batch,
-        # unless it is `max_steps` of the user.
+        # Lightning counts the steps of each optimizer, but plans one step for each batch, unless
+        # the user set `max_steps`.
         phase = self._phase
         is_first_step = state.global_step == phase.first_step
         counted_steps = trainer.global_step - phase.global_step_before_batch
@@ -603,8 +603,8 @@ class LightningBridge(Callback):
     def _log_epoch(self, trainer: Trainer) -> None:
         """Log the metrics that are only known at the end of an epoch.
 
-        If a log is due, the loss is logged with them. Of an epoch whose last batch was trained
-        before the training resumed, all metrics are those of the checkpoint.
+        If a log is due, the loss is logged with them. If the last batch of the epoch was trained
+        before the training resumed, all metrics come from the checkpoint.
         """
         logs: dict[str, float] = {}
         if self._phase.has_trained_in_epoch:
@@ -639,7 +639,7 @@ class LightningBridge(Callback):
             self._validation_request.restore(trainer)
 
     def _begin_evaluation(self, trainer: Trainer, loaders: object) -> None:
-        """Start the clock, and exclude older metrics from those of the evaluation."""
+        """Start the clock, and record the present metrics, to tell new ones from them."""
         if trainer.sanity_checking:
             return
         self._validation_request.restore(trainer)
@@ -669,13 +669,13 @@ class LightningBridge(Callback):
 
     def _save(self, trainer: Trainer) -> None:
         """Write a checkpoint, and fire `on_save`."""
-        # Reset before the checkpoint has it, so that a resumed training does not save again.
+        # Reset before the checkpoint is written, so that a resumed training does not save again.
         self.control.should_save = False
         self._checkpoints.save(trainer, self.state, self.args)
         self._fire("on_save")
 
     def _update_best_checkpoint(self, trainer: Trainer) -> None:
-        """Take the best checkpoint of Lightning, unless the best one was written here."""
+        """Use Lightning's best checkpoint, unless the bridge wrote the best one."""
         path = getattr(trainer.checkpoint_callback, "best_model_path", None)
         if path and self.state.best_model_checkpoint not in self._checkpoints.paths:
             self.state.best_model_checkpoint = str(path)

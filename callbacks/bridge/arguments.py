@@ -161,13 +161,13 @@ class BridgeArguments:
     bridge.
 
     Args:
-        settings: given by the user of the bridge; see `BRIDGE_SETTINGS`.
+        settings: the settings that the user passed to the bridge; see `BRIDGE_SETTINGS`.
 
     Raises:
         TypeError: a setting is unknown, or has to be set on the Lightning Trainer.
 
     Attributes:
-        settings: those that were given.
+        settings: the settings that were passed.
         trainer: the Lightning Trainer; None before the first run.
     """
 

@@ -25,7 +25,7 @@ def use_evaluated_weights(
     """
     averages = _averages_by_weight(callbacks)
 
-    # Weights that are not averaged, and frozen ones, stay as they are.
+    # Weights without an average, such as frozen ones, are kept.
     trained_weights: dict[str, Tensor] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         average = averages.get(id(weight))
@@ -48,11 +48,11 @@ def _averages_by_weight(callbacks: Iterable[TrainerCallback]) -> dict[int, Tenso
 
 
 def load_trained_weights(module: nn.Module, trained_weights: Mapping[str, Tensor]) -> None:
-    """Copy what `use_evaluated_weights` returned back into the module.
+    """Copy the trained weights that `use_evaluated_weights` returned back into the module.
 
     Args:
         module: the LightningModule, which has the averages.
-        trained_weights: by their names.
+        trained_weights: the weights, by their names.
     """
     weights = {**module.state_dict(), **trained_weights}
     module.load_state_dict(weights)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BridgeFlow(DefaultFlowCallback):
-    """As `DefaultFlowCallback`, but in addition to what Lightning does by itself.
+    """Apply the intervals of the bridge, in addition to evaluations and checkpoints of Lightning.
 
     Evaluations and checkpoints are requested only by strategies that were given to the bridge.
     If a module steps several optimizers, `global_step` grows by more than one at a time, so an

@@ -1,4 +1,4 @@
-"""Where a training under a `LightningBridge` is, and which hook fires which events.
+"""The phase of a training under a `LightningBridge`, and which hook fires which events.
 
 The hooks of a training, in the order in which Lightning calls them, with the events that fire in
 each. "module." marks a method of the LightningModule that is wrapped while the training runs.

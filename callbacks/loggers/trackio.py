@@ -53,7 +53,7 @@ class TrackioCallback(PredictionLogger):
         self._static_space_id: str | None = None
         self._description: dict[str, Any] = {}
 
-        # Those of the training, for events after it. None before the first one.
+        # Arguments and model of the last training, for later events. None before the first one.
         self._args: TrainingArguments | None = None
         self._model: nn.Module | None = None
 

@@ -200,6 +200,9 @@ class ElasticResumption:
         """
         self.batch_size = batch_size
         stored = self.stored(checkpoint)
+
+        # Checkpoints of this run get the user's arguments, not the adjusted ones, so that the next
+        # resumption compares with the former.
         self._asked = self._asked_now()
         adjusted = None
         if stored is not None and stored["layout"] != self.layout():

@@ -396,6 +396,8 @@ class ObjectStore:
         self._run_on_ranks(
             lambda: names.extend(store.stored_checkpoints()), runs=args.process_index == 0
         )
+
+        # A checkpoint has to be intact on every machine; otherwise all try the one before.
         for name in reversed(broadcast_from_rank_zero(names, args.world_size)):
             first_of_machine = args.local_process_index == 0
             self._run_on_ranks(partial(store.fetch, name), runs=first_of_machine)

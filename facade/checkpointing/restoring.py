@@ -382,6 +382,8 @@ class CheckpointRestorer:
         state = self.trainer.state
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
+
+        # Only the machine of the saving process may have it on its disk.
         if self._on_several_machines:
             self.store.finish()
             self.store.fetch(best)

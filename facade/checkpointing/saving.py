@@ -256,6 +256,7 @@ class CheckpointSaver:
         if state.best_global_step:
             best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
             if (best == name or best.exists()) and state.best_model_checkpoint != str(best):
+                # The former one is recorded too, in case this one cannot be written.
                 if state.best_model_checkpoint is not None:
                     self._best_checkpoints.append(state.best_model_checkpoint)
                 self._best_checkpoints.append(str(best))
@@ -649,6 +650,9 @@ class CheckpointSaver:
         with reservation as is_reserved:
             if args.should_save and os.path.isdir(run_dir):
                 checkpoints.remove_leftovers(run_dir, is_reserved=is_reserved)
+
+                # Rotation spares the newest checkpoint of earlier runs until one of this run has
+                # been flushed.
                 self._flushed = checkpoints.get_last_checkpoint(run_dir)
             try:
                 yield

@@ -72,6 +72,8 @@ class ModelParallel(Strategy):
             settings: the settings of FSDP; None if layers are split, but nothing is sharded.
             model: the model, for the names of its layers.
         """
+        # Without `parallelism_config` all ranks shard one copy of the model. Under hybrid sharding
+        # each machine shards a copy.
         groups = groups_of(args)
         if groups is None or groups.total_size == 1:
             copies = 1
@@ -81,6 +83,8 @@ class ModelParallel(Strategy):
                 dp_replicate_size=copies, dp_shard_size=args.world_size // copies
             )
 
+        # Ranks that share sequences shard the model as well, so Lightning counts them as data
+        # parallel.
         options: dict[str, Any] = {
             "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
             "tensor_parallel_size": groups.tp_size,
@@ -152,6 +156,8 @@ class ModelParallel(Strategy):
 
             check_sequences(model, "cp_size", self.options["context_parallel_size"])
             require_ring_attention(args.device.type)
+
+        # Ulysses attention divides the heads that tensor parallelism has left on a rank.
         if "sequence_parallel_size" in self.options:
             size = self.options["sequence_parallel_size"]
             check_sequences(

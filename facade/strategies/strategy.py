@@ -522,8 +522,9 @@ class Strategy:
         Raises:
             ValueError: the state does not fit the optimizer.
         """
-        # Only a model that FSDP shards has the file of states by name.
         file = os.path.join(checkpoint, OPTIMIZER_NAME)
+
+        # Checkpoints of transformers under FSDP have the states by parameter name, in this file.
         file_by_names = os.path.join(checkpoint, OPTIMIZER_NAME_BIN)
         if os.path.isfile(file_by_names) and not os.path.isfile(file):
             file = file_by_names

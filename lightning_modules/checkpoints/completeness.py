@@ -104,6 +104,9 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
     written = set(_names_in(Path(folder)))
     if not written:
         return
+
+    # Unknown names in the files mean that the class has renamed weights; then nothing can be
+    # compared.
     if expected.may_be_renamed and written.difference(*expected.names.values()):
         return
 

@@ -96,6 +96,8 @@ class FolderCheckpointIO(CheckpointIO):
         if final.suffix == ".ckpt" and not final.is_dir():
             TorchCheckpointIO().save_checkpoint(checkpoint, path)
             return
+
+        # Once for each folder, remove what killed runs have left there.
         if final.parent not in self._cleaned:
             self._cleaned.add(final.parent)
             staging.remove_leftovers(final.parent)

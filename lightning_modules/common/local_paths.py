@@ -63,12 +63,15 @@ def local_folder(path: StrPath) -> str:
     credentials = host.rpartition("@")[0]
     if ":" in credentials:
         raise ValueError(f"{scheme}://...: leave the password out, because logs would show it.")
+
+    # The address becomes a path below a local folder, which it must not leave.
     folders = location.removeprefix("/").split("/")
     if location.startswith("//") or not {"", ".", ".."}.isdisjoint(folders):
         raise ValueError(
             f"{path!r} has to name a bucket or host, and no folder may be empty, '.' or '..'."
         )
 
+    # Raises if the scheme is unknown, or if its package is not installed.
     fsspec.get_filesystem_class(scheme)
     if location.startswith("/"):
         location = _NO_HOST + location

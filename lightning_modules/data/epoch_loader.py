@@ -511,6 +511,8 @@ class EpochLoader(DataLoader[Any]):
             )
 
         position = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
+
+        # The order and the seeds of workers are drawn again from the generators of that time.
         if state["start"] is not None:
             restore_random_states(state["start"], *drawing_parts(self))
         self._restore_order(state.get("order"))

@@ -250,6 +250,7 @@ def _state_of_group(
     part: ZeroPart, group: int, names: list[str], states: ZeroStates
 ) -> dict[str, object]:
     """Return the optimizer state of a flat tensor, for the slice that this process has."""
+    # A flat tensor has a single state, so all parameters in it must have been at the same step.
     state = states.numbers(names[0])
     entries = states.entries(names[0])
     for name in names:

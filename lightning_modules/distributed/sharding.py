@@ -276,6 +276,7 @@ class WholeModel:
             RuntimeError: a tensor has another shape, or with `strict` names are missing or
                 unexpected.
         """
+        # Compare everything before a weight is changed.
         shapes = self.state_dict()
         differences = _compared(shapes, state_dict)
         missing, unexpected = differences
@@ -316,6 +317,7 @@ class WholeModel:
             read.update(state_dict)
             return _compared(shapes, state_dict)
 
+        # The caller compares names and shapes, so it has to see whole tensors.
         module.load_state_dict = load_state_dict
         module.named_parameters = lambda *_, **__: iter(shapes.items())
         try:

@@ -55,6 +55,7 @@ def ulysses_attention(
             "Sequence parallel: no tensors to split. Pass buffers and buffer_seq_dims."
         )
 
+    # The buffers are resized in place, and restored from these copies.
     whole_buffers = [buffer.clone() for buffer in buffers]
     for buffer, dim in zip(buffers, dims, strict=True):
         shards = buffer.chunk(mesh.size(), dim)

@@ -66,6 +66,7 @@ def deferring(module: str, *submodules: str, **members: object) -> Iterator[None
         name = f"{module}.{submodule}"
         stand_ins[name] = _stand_in(name)
 
+    # Hide modules that are loaded already, so that imports in the block find the stand-ins.
     hidden: dict[str, types.ModuleType] = {}
     for name in list(sys.modules):
         if name == module or name.startswith(f"{module}."):

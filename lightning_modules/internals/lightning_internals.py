@@ -209,6 +209,8 @@ def quiet(active: bool = True) -> Iterator[None]:
         logger = logging.getLogger(name)
         if active and logger.getEffectiveLevel() < logging.WARNING:
             levels[logger] = logging.WARNING
+
+    # The logger of callbacks would inherit the raised level, so set its present level on itself.
     if levels:
         callbacks = logging.getLogger(_CALLBACKS)
         levels[callbacks] = callbacks.getEffectiveLevel()

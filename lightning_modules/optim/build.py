@@ -185,6 +185,8 @@ def build_optimizer(
         kind = optimizer_class
     if issubclass(kind, (Optimizer, OptimizerFunction)):
         other_kwargs = _without_fused_on_xla(kwargs, model)
+
+        # As in the reference, any of these arguments replaces the parameter groups.
         first_argument: object = groups
         for name in ("params", "model", "optimizer_dict"):
             first_argument = other_kwargs.pop(name, first_argument)

@@ -149,6 +149,7 @@ def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, 
     if position["done"] >= position["windows"]:
         next_batch = (position["epoch"] + 1, 0)
 
+    # A position that differs from Lightning's own counters belongs to another moment.
     loader_state = position["loader"]
     has_state = loader_state is not None and "handed_out" in loader_state
     if next_batch != _next_batch(loop_position) or not has_state:

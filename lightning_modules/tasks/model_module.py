@@ -135,6 +135,7 @@ class ModelModule(HookedModule):
 
     def configure_model(self) -> None:
         """Make the model unless it exists, and shard it under `ModelParallelStrategy`."""
+        # Lightning calls this hook at the start of each fit, validation and test.
         source = self.model_source
         if self.model is None and source is not None:
             if isinstance(source, Mapping):

@@ -118,6 +118,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 raise AttributeError(
                     f"`{name}` is a method of {type(self).__name__}, so it cannot be an argument."
                 )
+
+        # The name of transformers 4.
         if "additional_special_tokens" in kwargs and "extra_special_tokens" not in kwargs:
             kwargs["extra_special_tokens"] = kwargs.pop("additional_special_tokens")
         self.init_kwargs = copy.deepcopy(kwargs)

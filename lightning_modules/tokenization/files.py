@@ -148,6 +148,7 @@ def _download(
             f"{name!r} is neither a file nor a folder, nor can it be a repository on the Hub."
         ) from error
     except Exception as error:
+        # The message may contain the token.
         strip_token(error, token)
         raise OSError(f"The tokenizer {name!r} is not available from the Hub: {error}") from error
     return Path(folder)
