@@ -207,12 +207,15 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
         )
     final = _folder_for(folder, target, weights=False)
 
+    # Stage 0 partitions nothing, so its states are whole.
     saved = saved_states(folder)
     in_parts = saved is not None and saved.processes is not None
     states = ZeroStates(folder) if in_parts else ReplicatedStates(folder)
 
     with _new_folder(final, force) as staged:
         _copy_other_files(folder, staged, except_names=_OF_DEEPSPEED)
+
+        # Weights of adapters are among the copied files.
         if not adapter_folders(folder):
             weights = _whole_weights(states, dtype)
             save_weights(torch.nn.Module(), staged, state_dict=weights)

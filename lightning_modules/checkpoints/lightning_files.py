@@ -163,6 +163,7 @@ def _position(
     """
     steps = int(state["global_step"])
     written = processes.get(0, {}).get("data")
+    # Checkpoints of transformers have no position in the data: it follows from the step.
     if written is None:
         epoch, done = place_from_state(state, accumulation=accumulation)
         batches = steps * accumulation

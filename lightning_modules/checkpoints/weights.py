@@ -353,6 +353,8 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for state_dict in _read_files(files.paths):
         weights.update(state_dict)
+
+    # Files hold a tied tensor once, under one of its names.
     tied: dict[str, Tensor] = {}
     for alias, saved in files.aliases.items():
         if saved in weights:

@@ -160,9 +160,9 @@ def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
 
 
 def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
-    """As `Trainer._load_rng_state`, without the file.
+    """Restore the states of the random generators of this process.
 
-    A warning names a generator whose state is missing.
+    Warns of each generator whose state is missing.
 
     Args:
         state: from `capture_rng_state` or `load_rng_file`, or of the reference.

@@ -97,6 +97,7 @@ class Chat(Calls):
         if not tokenize:
             return texts
 
+        # Templates write the special tokens themselves.
         encoded = self(
             texts,
             padding=padding,

@@ -112,6 +112,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
         Args:
             lengths: the lengths of the documents.
         """
+        # First fit, longest first: short documents fill the room that long ones leave.
         rows: list[list[int]] = []
         room: list[int] = []
         longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
