@@ -37,7 +37,7 @@ EventResult: TypeAlias = "TrainerControl | None"
 class TrainerCallback:
     """Base of callbacks: override the events that you need; the others cost next to nothing.
 
-    As `transformers.TrainerCallback`.
+    Works like `transformers.TrainerCallback`.
 
     Every event is called as `event(args, state, control, **kwargs)`:
 

@@ -24,8 +24,9 @@ class EarlyStoppingError(ValueError, AssertionError):
 class EarlyStoppingCallback(TrainerCallback, ExportableState):
     """Stop the training when a metric has not improved for some evaluations.
 
-    As `transformers.EarlyStoppingCallback`; the count of evaluations is kept in checkpoints. The
-    metric is that of `metric_for_best_model`, which has to be set, as has `eval_strategy`.
+    Works like `transformers.EarlyStoppingCallback`; the count of evaluations is kept in
+    checkpoints. The metric is that of `metric_for_best_model`, which has to be set, as has
+    `eval_strategy`.
 
     Args:
         early_stopping_patience: consecutive evaluations without improvement after which training

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class DefaultFlowCallback(TrainerCallback):
     """Decide when to log, evaluate, save and stop, by the strategies of the arguments.
 
-    As `transformers.DefaultFlowCallback`; the Trainer adds it.
+    Works like `transformers.DefaultFlowCallback`; the Trainer adds it.
 
     It reads the strategies from the arguments and the intervals from the state. It only sets
     switches, and resets none.

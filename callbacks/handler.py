@@ -52,7 +52,8 @@ def _forwarded(event: str, *switches_to_reset: str) -> ForwardedEvent:
 class CallbackHandler(TrainerCallback):
     """Call the events of all callbacks, in the order in which they were added.
 
-    As `transformers.CallbackHandler`, but events that a callback does not override are skipped.
+    Works like `transformers.CallbackHandler`, but events that a callback does not override are
+    skipped.
 
     All events go through `call_event`. The attributes can be replaced at any time, and callbacks
     may be appended to `callbacks`.

@@ -61,7 +61,7 @@ class SavingTrainer(Protocol):
 class CheckpointManager:
     """Request a checkpoint after a SIGTERM.
 
-    As `transformers.trainer_jit_checkpoint.CheckpointManager`.
+    Works like `transformers.trainer_jit_checkpoint.CheckpointManager`.
 
     Requests a checkpoint `kill_wait` seconds after a SIGTERM. `JITCheckpointCallback` is its own
     manager; a manager that a script assigns to `jit_manager` replaces its signal handling.

@@ -50,7 +50,7 @@ class ProgressBar(Protocol):
 class ProgressCallback(TrainerCallback):
     """Show the progress of training and evaluations as bars of tqdm, with current values.
 
-    As `transformers.ProgressCallback`, with more values beside the bar.
+    Works like `transformers.ProgressCallback`, with more values beside the bar.
 
     These are epoch, last losses, learning rate and speed. Speed is in tokens per second if input
     tokens are counted, otherwise in samples per second; it excludes evaluation and saving.
@@ -252,7 +252,7 @@ class ProgressCallback(TrainerCallback):
 class PrinterCallback(TrainerCallback):
     """Print each log, in process 0 of each machine.
 
-    As `transformers.PrinterCallback`; used with `disable_tqdm=True`.
+    Works like `transformers.PrinterCallback`; used with `disable_tqdm=True`.
     """
 
     def on_log(

@@ -30,7 +30,7 @@ _HIDDEN_METRICS = (
 class NotebookProgressCallback(ProgressCallback):
     """Show the progress of a training in a notebook: a bar, and a table of metrics.
 
-    As `transformers.utils.notebook.NotebookProgressCallback`.
+    Works like `transformers.utils.notebook.NotebookProgressCallback`.
 
     The Trainer uses it by default in the kernel of a notebook. The bar shows steps, elapsed and
     remaining time, epoch, last losses, learning rate and speed. The table below has a row for each

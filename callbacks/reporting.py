@@ -21,7 +21,7 @@ Its value is `wait,warmup,active`.
 def available_reporting_integrations() -> list[str]:
     """List the trackers that `report_to="all"` stands for.
 
-    As `transformers.integrations.get_available_reporting_integrations`.
+    Works like `transformers.integrations.get_available_reporting_integrations`.
 
     These are the names whose package is installed, without those that cannot work: Flyte outside of
     its tasks, DagsHub without `MLFLOW_TRACKING_URI`, Comet without a key. MLflow replaces Azure ML,
@@ -60,7 +60,8 @@ _NAMES_IN_ALL = (
 def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[TrainerCallback]]:
     """Return the callback classes of trackers.
 
-    As `transformers.integrations.get_reporting_integration_callbacks`, with "all" in lists too.
+    Works like `transformers.integrations.get_reporting_integration_callbacks`, with "all" in lists
+    too.
 
     In a Kubeflow job that accepts reports, its callback is always among the result.
 

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class ExportableState:
     """Mix into callbacks whose progress is kept in checkpoints.
 
-    As `transformers.ExportableState`.
+    Works like `transformers.ExportableState`.
 
     `state()` returns `{"args": {...}, "attributes": {...}}`, both of plain JSON values: `args` are
     the arguments to construct the object again, `attributes` are set on it afterwards.
@@ -48,7 +48,7 @@ class ExportableState:
 class TrainerControl(ExportableState):
     """Hold the switches that callbacks set, and the training loop reads and resets.
 
-    As `transformers.TrainerControl`.
+    Works like `transformers.TrainerControl`.
     """
 
     should_training_stop: bool = False
@@ -115,7 +115,7 @@ def collect_states(candidates: Iterable[Any]) -> dict[str, Any]:
 class TrainerState:
     """Hold the progress of a training: its steps, its history of logs, its best metric.
 
-    As `transformers.TrainerState`, with the same JSON file, but written atomically.
+    Works like `transformers.TrainerState`, with the same JSON file, but written atomically.
 
     One *step* is one update of the weights, however many micro-batches went into it.
     """

@@ -73,8 +73,9 @@ is_wandb_available = _check_for("wandb")
 def is_comet_available() -> bool:
     """Return whether Comet can be used: it is installed, and has a key unless it is offline.
 
-    As `transformers.integrations.is_comet_available`, but offline no API key is needed. Reads the
-    installed version without importing the package; imports it only to read the key in its files.
+    Works like `transformers.integrations.is_comet_available`, but offline no API key is needed.
+    Reads the installed version without importing the package; imports it only to read the key in
+    its files.
     """
     if not is_comet_installed():
         return False
@@ -96,7 +97,7 @@ def is_comet_installed() -> bool:
 def is_dagshub_available() -> bool:
     """Return whether DagsHub's client and MLflow's are installed.
 
-    As `transformers.integrations.is_dagshub_available`.
+    Works like `transformers.integrations.is_dagshub_available`.
     """
     return is_installed("dagshub") and is_installed("mlflow")
 
@@ -104,7 +105,7 @@ def is_dagshub_available() -> bool:
 def is_flyte_deck_standard_available() -> bool:
     """Return whether flytekit's plugin for decks is installed.
 
-    As `transformers.integrations.is_flyte_deck_standard_available`.
+    Works like `transformers.integrations.is_flyte_deck_standard_available`.
     """
     return is_flytekit_available() and is_installed("flytekitplugins.deck")
 
@@ -112,7 +113,7 @@ def is_flyte_deck_standard_available() -> bool:
 def is_mlflow_available() -> bool:
     """Return whether MLflow is installed, and not disabled by the environment.
 
-    As `transformers.integrations.is_mlflow_available`.
+    Works like `transformers.integrations.is_mlflow_available`.
     """
     return not is_switched_on("DISABLE_MLFLOW_INTEGRATION") and is_installed("mlflow")
 
@@ -120,7 +121,7 @@ def is_mlflow_available() -> bool:
 def is_tensorboard_available() -> bool:
     """Return whether tensorboard or tensorboardX is installed.
 
-    As `transformers.integrations.is_tensorboard_available`.
+    Works like `transformers.integrations.is_tensorboard_available`.
     """
     return is_installed("tensorboard") or is_installed("tensorboardX")
 

@@ -25,7 +25,8 @@ _SINGLE_VALUES = (*SUMMARY_NAMES, "epoch")
 class ClearMLCallback(LoggerCallback):
     """Log to a task of ClearML.
 
-    As `transformers.integrations.ClearMLCallback`, but a closed task is reopened for later logs.
+    Works like `transformers.integrations.ClearMLCallback`, but a closed task is reopened for later
+    logs.
 
     An existing task is used, and left open; the names of a second training in it end with "_2" and
     so on. Otherwise a task is created, and closed when training ends. Later logs are added to it.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class DVCLiveCallback(LoggerCallback):
     """Log to DVCLive.
 
-    As `transformers.integrations.DVCLiveCallback`, but keywords reach `dvclive.Live`.
+    Works like `transformers.integrations.DVCLiveCallback`, but keywords reach `dvclive.Live`.
 
     A step of DVCLive is one log.
 

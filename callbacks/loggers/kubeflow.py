@@ -38,7 +38,7 @@ def accepts_kubeflow_reports() -> bool:
 class KubeflowCallback(TrainerCallback):
     """Report progress and metrics to the controller of a Kubeflow job.
 
-    As `transformers.integrations.KubeflowCallback` of 5.4.
+    Works like `transformers.integrations.KubeflowCallback` of 5.4.
 
     Process 0 reports progress, remaining time and the last metrics, at most every five seconds, and
     at the end. The controller of the job sets the address, and the files of certificate and token

@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 class MLflowCallback(LogsFirst):
     """Log to a run of MLflow.
 
-    As `transformers.integrations.MLflowCallback`, but every training and trial has its own run.
+    Works like `transformers.integrations.MLflowCallback`, but every training and trial has its own
+    run.
 
     An active run is used, and left open. Metrics keep the names of the logs (`loss`, `eval_loss`);
     those of an evaluation after the training are added to its run. Needs mlflow 3.9 or newer, or
@@ -187,7 +188,8 @@ class MLflowCallback(LogsFirst):
 class DagsHubCallback(MLflowCallback):
     """Log to a run of MLflow on DagsHub, and upload the output folder there.
 
-    As `transformers.integrations.DagsHubCallback`, but its run is closed when training ends.
+    Works like `transformers.integrations.DagsHubCallback`, but its run is closed when training
+    ends.
 
     Environment variables, in addition to those of `MLflowCallback`:
 

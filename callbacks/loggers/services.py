@@ -26,7 +26,7 @@ _COMET_MODES = ("get", "get_or_create", "create")
 class AzureMLCallback(LogsFirst):
     """Log numbers to the Azure ML run of the script.
 
-    As `transformers.integrations.AzureMLCallback`.
+    Works like `transformers.integrations.AzureMLCallback`.
 
     Metrics keep the names of the logs (`loss`, `eval_loss`). Outside of Azure, azureml prints them.
 
@@ -69,7 +69,7 @@ class AzureMLCallback(LogsFirst):
 class CodeCarbonCallback(LoggerCallback):
     """Measure the power and the emissions of a training with CodeCarbon.
 
-    As `transformers.integrations.CodeCarbonCallback`, but every training is measured.
+    Works like `transformers.integrations.CodeCarbonCallback`, but every training is measured.
 
     Writes `emissions.csv` to the output folder, in the first process of every machine, as each
     machine has its own power. `tracker.final_emissions_data` has the figures.
@@ -166,7 +166,8 @@ class CodeCarbonCallback(LoggerCallback):
 class CometCallback(PredictionLogger):
     """Log to an experiment of Comet.
 
-    As `transformers.integrations.CometCallback`, through the public methods of an experiment.
+    Works like `transformers.integrations.CometCallback`, through the public methods of an
+    experiment.
 
     Environment variables, in addition to those of comet_ml itself (`COMET_API_KEY`,
     `COMET_WORKSPACE`, `COMET_OFFLINE_DIRECTORY`, ...):
@@ -275,7 +276,7 @@ class CometCallback(PredictionLogger):
 class FlyteCallback(LoggerCallback):
     """Store checkpoints in Flyte, and show the logs of a task.
 
-    As `transformers.integrations.FlyteCallback`, but only process 0 creates the deck.
+    Works like `transformers.integrations.FlyteCallback`, but only process 0 creates the deck.
 
     It works inside a Flyte task.
 

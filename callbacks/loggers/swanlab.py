@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 class SwanLabCallback(PredictionLogger):
     """Log to an experiment of SwanLab.
 
-    As `transformers.integrations.SwanLabCallback`, but each trial of a search is an experiment.
+    Works like `transformers.integrations.SwanLabCallback`, but each trial of a search is an
+    experiment.
 
     Environment variables, in addition to those of swanlab itself (`SWANLAB_API_KEY`,
     `SWANLAB_WEB_HOST`, `SWANLAB_API_HOST`, `SWANLAB_MODE` with "local", "offline", "cloud" or

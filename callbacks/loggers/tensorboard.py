@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 class TensorBoardCallback(LogsFirst):
     """Log to files of TensorBoard.
 
-    As `transformers.integrations.TensorBoardCallback`, but searches respect the log directory.
+    Works like `transformers.integrations.TensorBoardCallback`, but searches respect the log
+    directory.
 
     Logs are written to `args.logging_dir`, otherwise to the environment variable
     `TENSORBOARD_LOGGING_DIR`, otherwise to `output_dir/runs/<date>_<host>`. Each trial of a

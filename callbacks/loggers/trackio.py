@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 class TrackioCallback(PredictionLogger):
     """Log to a project of Trackio.
 
-    As `transformers.integrations.TrackioCallback`, but later logs are added to the same run.
+    Works like `transformers.integrations.TrackioCallback`, but later logs are added to the same
+    run.
 
     Reads the arguments `run_name`, `project`, `trackio_space_id` (unset keeps the data on this
     machine), `trackio_bucket_id`, `trackio_static_space_id` and `hub_private_repo`, and trackio's

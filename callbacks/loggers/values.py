@@ -26,8 +26,9 @@ SUMMARY_NAMES = (
 def rewrite_logs(d: Mapping[str, object]) -> dict[str, Any]:
     """Group the names of logs, as trackers show them.
 
-    As `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss` becomes
-    `train/loss`. Names that begin with `eval_` or `test_` are in that group, all others in `train`.
+    Works like `transformers.integrations.rewrite_logs`: `eval_loss` becomes `eval/loss`, `loss`
+    becomes `train/loss`. Names that begin with `eval_` or `test_` are in that group, all others in
+    `train`.
 
     Args:
         d: values by name.

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 class WandbLogModel(str, Enum):
     """Name the models that are uploaded to wandb: the values of `WANDB_LOG_MODEL`.
 
-    As `transformers.integrations.integration_utils.WandbLogModel`.
+    Works like `transformers.integrations.integration_utils.WandbLogModel`.
     """
 
     CHECKPOINT = "checkpoint"
@@ -65,7 +65,8 @@ class WandbLogModel(str, Enum):
 class WandbCallback(PredictionLogger):
     """Log to a run of Weights and Biases.
 
-    As `transformers.integrations.WandbCallback`, but searches leave the arguments unchanged.
+    Works like `transformers.integrations.WandbCallback`, but searches leave the arguments
+    unchanged.
 
     Environment variables, in addition to those of wandb itself (`WANDB_API_KEY`,
     `WANDB_MODE=offline`, `WANDB_DIR`, `WANDB_RUN_ID` with `WANDB_RESUME`, ...):

@@ -22,7 +22,7 @@ def _setting(name: str, default: object, doc: str) -> Any:
 
 
 class GradientState:
-    """As `accelerate.state.GradientState`, but each accelerator has its own state.
+    """Like `accelerate.state.GradientState`, but each accelerator has its own state.
 
     Args:
         settings: any of `num_steps`, `adjust_scheduler`, `sync_with_dataloader` and

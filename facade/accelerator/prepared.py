@@ -55,7 +55,7 @@ class ReadableAccelerator(Protocol):
 
 
 class PreparedOptimizer(Optimizer):
-    """As `accelerate.optimizer.AcceleratedOptimizer`: steps at the end of a window.
+    """Optimizer that steps at the end of a window, like accelerate's `AcceleratedOptimizer`.
 
     Gradients are cleared then, too. While Lightning runs it only delegates.
 
@@ -150,7 +150,7 @@ class PreparedOptimizer(Optimizer):
 
 
 class PreparedScheduler:
-    """As `accelerate.scheduler.AcceleratedScheduler`: steps with the optimizer.
+    """Schedule that steps with the optimizer, like accelerate's `AcceleratedScheduler`.
 
     A schedule is written for the steps of a single process. With N processes there are N times
     fewer, so it steps N times.

@@ -152,7 +152,7 @@ class Processes:
         return first_process_first(self.is_main_process, self.num_processes)
 
     def local_main_process_first(self) -> contextlib.AbstractContextManager[None]:
-        """As `main_process_first`, with the first process of each machine."""
+        """Let the first process of each machine run the block before the others there."""
         return first_process_first(self.is_local_main_process, self.num_processes)
 
     @contextlib.contextmanager
@@ -237,7 +237,7 @@ class Processes:
     def on_local_process(
         self, function: Function | None = None, local_process_index: int | None = None
     ) -> Function:
-        """As `on_process`, with the rank within each machine."""
+        """Call a function only on the process of this rank within each machine."""
         decorate = functools.partial(
             self._run_where, lambda: self.local_process_index == local_process_index
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StateView(Processes):
-    """As `accelerate.state.AcceleratorState`, but only a view of the arguments.
+    """View of the arguments with the attributes of `accelerate.state.AcceleratorState`.
 
     Args:
         args: the training arguments.

@@ -21,7 +21,8 @@ def _setting(default: Any, help: str) -> Any:
 class AcceleratorConfig:
     """Say how batches are divided over the processes: the argument `accelerator_config`.
 
-    As `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest key.
+    Works like `transformers.trainer_pt_utils.AcceleratorConfig`, but errors suggest the nearest
+    key.
     """
 
     split_batches: bool = _setting(

@@ -10,7 +10,7 @@ from ...lightning_modules.common.suggestions import SchedulerType as SchedulerTy
 class IntervalStrategy(ExplicitEnum):
     """Name when to log or to evaluate: never, at every n-th step, or after each epoch.
 
-    As `transformers.IntervalStrategy`. A member equals its text: `IntervalStrategy.STEPS ==
+    Works like `transformers.IntervalStrategy`. A member equals its text: `IntervalStrategy.STEPS ==
     "steps"`.
     """
 
@@ -22,7 +22,7 @@ class IntervalStrategy(ExplicitEnum):
 class SaveStrategy(ExplicitEnum):
     """Name when to write a checkpoint: never, by steps, after each epoch, or on a new best metric.
 
-    As `transformers.trainer_utils.SaveStrategy`.
+    Works like `transformers.trainer_utils.SaveStrategy`.
     """
 
     NO = "no"
@@ -34,9 +34,9 @@ class SaveStrategy(ExplicitEnum):
 class HubStrategy(ExplicitEnum):
     """Name what is uploaded to the Hub, and when.
 
-    As `transformers.trainer_utils.HubStrategy`. `END` uploads the model at the end; `EVERY_SAVE`
-    also at each checkpoint; `CHECKPOINT` uploads the newest checkpoint beside it, in the folder
-    `last-checkpoint`; `ALL_CHECKPOINTS` uploads all of them.
+    Works like `transformers.trainer_utils.HubStrategy`. `END` uploads the model at the end;
+    `EVERY_SAVE` also at each checkpoint; `CHECKPOINT` uploads the newest checkpoint beside it, in
+    the folder `last-checkpoint`; `ALL_CHECKPOINTS` uploads all of them.
     """
 
     END = "end"
@@ -48,7 +48,7 @@ class HubStrategy(ExplicitEnum):
 class ParallelMode(Enum):
     """Name how the processes of a training are arranged: the value of `args.parallel_mode`.
 
-    As `transformers.training_args.ParallelMode`, of which `NOT_PARALLEL` (one process),
+    Works like `transformers.training_args.ParallelMode`, of which `NOT_PARALLEL` (one process),
     `DISTRIBUTED` (several) and `TPU` occur here.
     """
 
@@ -63,7 +63,7 @@ class ParallelMode(Enum):
 class DebugOption(ExplicitEnum):
     """Name what can be watched while training: the words of the argument `debug`.
 
-    As `transformers.debug_utils.DebugOption`. `UNDERFLOW_OVERFLOW` attaches a
+    Works like `transformers.debug_utils.DebugOption`. `UNDERFLOW_OVERFLOW` attaches a
     `DebugUnderflowOverflow` to the model; `TPU_METRICS_DEBUG` prints the metrics of torch_xla after
     evaluations.
     """
@@ -75,8 +75,8 @@ class DebugOption(ExplicitEnum):
 class FSDPOption(ExplicitEnum):
     """Name the words that the argument `fsdp` is made of.
 
-    As `transformers.trainer_utils.FSDPOption`. The first five say what is sharded, `OFFLOAD` keeps
-    it in host memory, `AUTO_WRAP` shards each layer separately.
+    Works like `transformers.trainer_utils.FSDPOption`. The first five say what is sharded,
+    `OFFLOAD` keeps it in host memory, `AUTO_WRAP` shards each layer separately.
     """
 
     FULL_SHARD = "full_shard"
@@ -91,7 +91,7 @@ class FSDPOption(ExplicitEnum):
 class HPSearchBackend(ExplicitEnum):
     """Name the library that runs a hyperparameter search.
 
-    As `transformers.trainer_utils.HPSearchBackend`. `OPTUNA` and `RAY` are supported.
+    Works like `transformers.trainer_utils.HPSearchBackend`. `OPTUNA` and `RAY` are supported.
     """
 
     OPTUNA = "optuna"

@@ -34,7 +34,7 @@ def _active() -> HfDeepSpeedConfig | None:
 class HfDeepSpeedConfig:
     """Hold a DeepSpeed configuration, which is active as long as this object is referenced.
 
-    As `transformers.integrations.HfDeepSpeedConfig`.
+    Works like `transformers.integrations.HfDeepSpeedConfig`.
 
     While a stage 3 configuration is active, models of `transformers` are loaded sharded.
 
@@ -110,7 +110,7 @@ class HfDeepSpeedConfig:
 class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
     """Hold a DeepSpeed configuration, and fill in its values "auto" from training arguments.
 
-    As `transformers.integrations.HfTrainerDeepSpeedConfig`.
+    Works like `transformers.integrations.HfTrainerDeepSpeedConfig`.
 
     Args:
         config_file_or_dict: a dict, the path of a JSON file, or another form of the argument

@@ -25,7 +25,7 @@ ROTATIONS = ("allgather", "alltoall")
 
 @dataclass(frozen=True)
 class ContextParallelConfig:
-    """As `accelerate.utils.TorchContextParallelConfig`, frozen, not read from the environment."""
+    """`accelerate.utils.TorchContextParallelConfig`, but frozen, and without environment."""
 
     cp_comm_strategy: str = "allgather"
     """One of `ROTATIONS`."""

@@ -82,7 +82,7 @@ class ProcessView(ArgumentFields):
 
     @property
     def _setup_devices(self) -> torch.device:
-        """As `device`, under the private name that older scripts read."""
+        """The `device`, under the private name that older scripts read."""
         return self.device
 
     @property
@@ -92,7 +92,7 @@ class ProcessView(ArgumentFields):
 
     @property
     def _n_gpu(self) -> int:
-        """As `n_gpu`; older scripts read this name, and set it to 1 if they see several GPUs."""
+        """The `n_gpu` for older scripts, which set this name to 1 if they see several GPUs."""
         if self._n_gpu_override is not None:
             return self._n_gpu_override
         return 0 if self.device.type in ("cpu", "xla") else 1

@@ -231,7 +231,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 class Seq2SeqTrainingArguments(GenerationArguments, TrainingArguments):
     """Hold the arguments of a `Seq2SeqTrainer`: those of a training, and of generation.
 
-    As `transformers.Seq2SeqTrainingArguments`, but `sortish_sampler` has an effect.
+    Works like `transformers.Seq2SeqTrainingArguments`, but `sortish_sampler` has an effect.
 
     transformers accepts `sortish_sampler` and never reads it. Here training batches contain samples
     of similar length, as with `train_sampling_strategy="group_by_length"`, if the data has a

@@ -29,7 +29,8 @@ def notebook_launcher(
 ) -> list[Any]:
     """Run a function in several processes, from a notebook, and return its results.
 
-    As `accelerate.notebook_launcher`, which returns nothing and has a fixed port by default.
+    Works like `accelerate.notebook_launcher`, which returns nothing and has a fixed port by
+    default.
 
     The processes are forked, so the function sees the notebook's variables; its changes to them
     stay in its process. Each joins the group when it makes its training arguments. If one fails,

@@ -47,7 +47,7 @@ def speed_metrics(
 ) -> dict[str, float]:
     """Measure the seconds since a start, and rates per second.
 
-    As `transformers.trainer_utils.speed_metrics`.
+    Works like `transformers.trainer_utils.speed_metrics`.
 
     Args:
         split: prefix of the metrics.
@@ -68,7 +68,7 @@ def speed_metrics(
 
 
 def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> dict[str, float]:
-    """As `speed_metrics`, for a runtime in seconds, and counts by their name."""
+    """Return the metrics of `speed_metrics`, from a runtime in seconds, and counts by name."""
     result = {f"{split}_runtime": round(runtime, 4)}
     for name, count in counts.items():
         if count is not None and runtime != 0:
@@ -79,7 +79,7 @@ def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> di
 def denumpify_detensorize(metrics: Any) -> Any:
     """Convert scalars of NumPy and torch to plain Python numbers, so that metrics become JSON.
 
-    As `transformers.trainer_utils.denumpify_detensorize`.
+    Works like `transformers.trainer_utils.denumpify_detensorize`.
 
     Args:
         metrics: a value, or nested lists, tuples and dicts of them.

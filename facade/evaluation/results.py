@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 class EvalPrediction:
     """Hold what `compute_metrics` gets: predictions and labels, and more where it is asked for.
 
-    As `transformers.EvalPrediction`; it unpacks like a tuple: `predictions, labels = result`.
+    Works like `transformers.EvalPrediction`; it unpacks like a tuple: `predictions, labels =
+    result`.
 
     Args:
         predictions: outputs of the model, arrays over all samples; a tuple of them for several.
@@ -42,7 +43,7 @@ class EvalPrediction:
 class EvalLoopOutput(NamedTuple):
     """Result of `Trainer.evaluation_loop`.
 
-    As `transformers.trainer_utils.EvalLoopOutput`.
+    Works like `transformers.trainer_utils.EvalLoopOutput`.
     """
 
     predictions: Any
@@ -54,7 +55,7 @@ class EvalLoopOutput(NamedTuple):
 class PredictionOutput(NamedTuple):
     """Result of `Trainer.predict`.
 
-    As `transformers.trainer_utils.PredictionOutput`.
+    Works like `transformers.trainer_utils.PredictionOutput`.
     """
 
     predictions: Any
@@ -65,7 +66,7 @@ class PredictionOutput(NamedTuple):
 class TrainOutput(NamedTuple):
     """Result of `Trainer.train`.
 
-    As `transformers.trainer_utils.TrainOutput`.
+    Works like `transformers.trainer_utils.TrainOutput`.
     """
 
     global_step: int

@@ -34,7 +34,7 @@ class Evaluation:
 def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
     """List the evaluations in the history of a training, for a model card.
 
-    As `transformers.modelcard.parse_log_history`, but including evaluations without a loss.
+    Works like `transformers.modelcard.parse_log_history`, but including evaluations without a loss.
 
     Args:
         log_history: the `log_history` of a `TrainerState`.

@@ -66,7 +66,7 @@ _OPTIONAL_PACKAGES = ("transformers", "peft", "datasets", "tokenizers")
 class ModelCard:
     """Write the model card of a training: a loss curve and a table of evaluations.
 
-    As `transformers.modelcard.TrainingSummary`, with a picture and more tables.
+    Works like `transformers.modelcard.TrainingSummary`, with a picture and more tables.
 
     Args:
         facts: facts of the training.

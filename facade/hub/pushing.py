@@ -78,7 +78,7 @@ _upload_numbers = itertools.count(1)
 class PushInProgress:
     """Hold the uploads to the Hub that are not finished.
 
-    As `transformers.utils.PushInProgress`.
+    Works like `transformers.utils.PushInProgress`.
 
     Args:
         jobs: futures.

@@ -46,7 +46,8 @@ def HfArg(  # noqa: N802 - the documented name
 ) -> Any:
     """Declare a field of a dataclass, with what its option on the command line shows and accepts.
 
-    As `transformers.hf_argparser.HfArg`, but a dict of metadata that is passed is not changed.
+    Works like `transformers.hf_argparser.HfArg`, but a dict of metadata that is passed is not
+    changed.
 
     Args:
         aliases: Other names of the option, such as "-e"; one or a list.
@@ -75,7 +76,7 @@ def HfArg(  # noqa: N802 - the documented name
 class HfArgumentParser(ArgumentParser):
     """Read dataclasses from a command line, a JSON or YAML file, or a dict.
 
-    As `transformers.HfArgumentParser`, but errors suggest the nearest option.
+    Works like `transformers.HfArgumentParser`, but errors suggest the nearest option.
 
     Each field of a dataclass is an option, written with underscores or with dashes. A bool that is
     True by default also has the option `--no_x`. The help groups the training arguments under
@@ -286,7 +287,7 @@ class HfArgumentParser(ArgumentParser):
         return did_you_mean(name, sorted(valid_names))
 
     def _check_value(self, action: Action, value: object) -> None:
-        """As in argparse, but suggest the nearest choice."""
+        """Check a value against the choices; the error suggests the nearest one."""
         # An optimizer may also be the path of a class.
         if action.dest == "optim" and "." in str(value):
             return

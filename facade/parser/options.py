@@ -35,7 +35,7 @@ class AcceptsOptions(Protocol):
     """A parser, or a group of options in its help."""
 
     def add_argument(self, *name_or_flags: str, **kwargs: Any) -> Action:
-        """As `argparse.ArgumentParser.add_argument`."""
+        """Add an option, as `argparse.ArgumentParser.add_argument` does."""
         ...
 
 

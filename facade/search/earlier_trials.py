@@ -173,7 +173,7 @@ def trial_with_values(hp_space: Callable[[Any], object], values: dict[str, Any])
 
 
 def _suggest(hp_space: Callable[[Any], object], values: dict[str, Any]) -> Trial | None:
-    """As `trial_with_values`; None if a value is not in the space."""
+    """Return the trial of `trial_with_values`, or None if a value is not in the space."""
     try:
         return trial_with_values(hp_space, values)
     except ValueError:

@@ -23,7 +23,7 @@ _HEARTBEAT = "lightrainer:heartbeat"
 
 
 class HeartbeatJournal(JournalStorage, BaseHeartbeat):
-    """As `optuna.storages.JournalStorage`, with heartbeats.
+    """`optuna.storages.JournalStorage` with heartbeats.
 
     Args:
         path: path of the journal file.

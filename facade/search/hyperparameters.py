@@ -15,7 +15,7 @@ _BATCH_SIZES = [4, 8, 16, 32, 64]
 class BestRun(NamedTuple):
     """Result of `Trainer.hyperparameter_search`: the best trial.
 
-    As `transformers.trainer_utils.BestRun`.
+    Works like `transformers.trainer_utils.BestRun`.
     """
 
     run_id: str
@@ -31,8 +31,8 @@ class BestRun(NamedTuple):
 def default_compute_objective(metrics: dict[str, float]) -> float | None:
     """Compute the objective of a search from the metrics of an evaluation.
 
-    As `transformers.trainer_utils.default_compute_objective`, which adds up memory and the seconds
-    of the preparation too.
+    Works like `transformers.trainer_utils.default_compute_objective`, which adds up memory and the
+    seconds of the preparation too.
 
     Args:
         metrics: those of an evaluation. Speed, epoch, memory and the seconds of the preparation are

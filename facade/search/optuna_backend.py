@@ -184,7 +184,7 @@ class OptunaBackend:
 def make_study(
     directions: list[str], options: dict[str, Any], metrics: Sequence[str] = ()
 ) -> Study:
-    """As `optuna.create_study`, with the storage opened by `open_storage`.
+    """Create a study as `optuna.create_study` does, with the storage opened by `open_storage`.
 
     Args:
         directions: one for each objective.

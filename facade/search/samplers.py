@@ -132,7 +132,7 @@ def _parse_value(text: str) -> object:
 
 
 def make_safe_cma_sampler(**settings: Any) -> CmaEsSampler:
-    """As `optuna.samplers.CmaEsSampler`, but it unpickles only known classes from a storage.
+    """`optuna.samplers.CmaEsSampler`, but it unpickles only known classes from a storage.
 
     Args:
         settings: the settings of the sampler.

@@ -12,7 +12,7 @@ _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 class TrialShortNamer:
     """Make short names from the values of trials, and read them back.
 
-    As `transformers.utils.hp_naming.TrialShortNamer`.
+    Works like `transformers.utils.hp_naming.TrialShortNamer`.
 
         class Namer(TrialShortNamer):
             PREFIX = "lm"

@@ -29,8 +29,8 @@ _STAGES = {
 class MemoryTracker:
     """Measure how much memory each stage of a Trainer allocates, and its peak.
 
-    As `transformers.trainer_utils.TrainerMemoryTracker`. Only the outermost stage is measured: an
-    evaluation in the middle of training belongs to the training.
+    Works like `transformers.trainer_utils.TrainerMemoryTracker`. Only the outermost stage is
+    measured: an evaluation in the middle of training belongs to the training.
 
     Args:
         skip: measure nothing.

@@ -40,7 +40,7 @@ from .trainer import Trainer
 class Seq2SeqTrainer(Trainer):
     """Train sequence-to-sequence models, and evaluate what they generate.
 
-    As `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`. With
+    Works like `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`. With
     `predict_with_generate=True` the predictions of `evaluate` (where there is `compute_metrics`)
     and of `predict` are generated token ids, and the loss is that of a forward pass with the
     labels. Everything else is as in `Trainer`.
@@ -303,7 +303,7 @@ class Seq2SeqTrainer(Trainer):
             self._gather_losses = None
 
     def _gather_sequences(self, input_data: object, use_gather_object: bool = False) -> object:
-        """As `accelerator.gather_for_metrics`, for tensors with several rows per sample."""
+        """Gather as `accelerator.gather_for_metrics` does, with several rows per sample."""
         accelerator = self.accelerator
         if accelerator.num_processes == 1:
             return input_data

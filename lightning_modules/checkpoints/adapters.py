@@ -36,7 +36,7 @@ _PREFIX_OF_PEFT = "base_model.model."
 def load_adapters(
     model: nn.Module | WholeModel, folder: Path, adapters: Mapping[str, Path]
 ) -> LoadReport:
-    """As `Trainer._load_from_checkpoint` for PEFT models, but loads all adapters.
+    """Load all adapters of a PEFT model from a checkpoint.
 
     No setting is changed: the active adapters stay active, and trainable ones trainable. An adapter
     that is alone in its folder, not in a subfolder, is loaded into a model with one adapter of any

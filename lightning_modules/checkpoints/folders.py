@@ -40,8 +40,8 @@ def list_checkpoints(run_dir: StrPath, prefix: str = PREFIX_CHECKPOINT_DIR) -> l
 def get_last_checkpoint(folder: StrPath) -> str | None:
     """Find the checkpoint with the highest step in a folder.
 
-    As `transformers.trainer_utils.get_last_checkpoint`. It is not checked; `last_intact_checkpoint`
-    skips damaged ones.
+    Works like `transformers.trainer_utils.get_last_checkpoint`. It is not checked;
+    `last_intact_checkpoint` skips damaged ones.
 
     Args:
         folder: the folder that holds the checkpoints, such as `output_dir`.
@@ -102,7 +102,7 @@ def sort_checkpoints(
 ) -> list[str]:
     """List the checkpoints of a folder, in the order in which they are deleted.
 
-    As `transformers.trainer_utils.sort_checkpoints`.
+    Works like `transformers.trainer_utils.sort_checkpoints`.
 
     The reference matches `PREFIX-*`, but here only `PREFIX-<digits>`: a user's `checkpoint-12-keep`
     is never deleted.
@@ -164,7 +164,7 @@ def rotate_checkpoints(
 ) -> bool:
     """Delete the oldest checkpoints of a folder, beyond a number to keep.
 
-    As `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
+    Works like `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
 
     A kill never leaves half a checkpoint. The oldest are deleted first, until `save_total_limit`
     are left. The most recent and the best are never deleted, so that with a limit of 1 two may be

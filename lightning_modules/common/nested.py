@@ -13,7 +13,7 @@ import torch
 def find_batch_size(tensors: Any) -> int | None:
     """Return the length of the first tensor or array in nested lists, tuples and mappings.
 
-    As `transformers.trainer_pt_utils.find_batch_size`.
+    Works like `transformers.trainer_pt_utils.find_batch_size`.
 
     Args:
         tensors: a batch, or a part of one.
@@ -116,7 +116,7 @@ def to_device(batch: object, device: torch.device, non_blocking: bool) -> Any:
 def nested_detach(tensors: object) -> Any:
     """Detach all tensors in nested lists, tuples and mappings from their graph.
 
-    As `transformers.trainer_pt_utils.nested_detach`.
+    Works like `transformers.trainer_pt_utils.nested_detach`.
 
     Args:
         tensors: tensors, or a structure of them; other values stay as they are.
@@ -136,7 +136,8 @@ def _detached(leaf: object) -> object:
 def nested_numpify(tensors: object) -> Any:
     """Convert all tensors in nested lists, tuples and mappings to arrays, on the CPU.
 
-    As `transformers.trainer_pt_utils.nested_numpify`. NumPy has no bfloat16, which becomes float32.
+    Works like `transformers.trainer_pt_utils.nested_numpify`. NumPy has no bfloat16, which becomes
+    float32.
 
     Args:
         tensors: tensors, or a structure of them; other values stay as they are.

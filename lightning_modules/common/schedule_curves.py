@@ -172,7 +172,7 @@ def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> flo
 def cosine_from_first_step(
     step: int, *, warmup: int, total: int, cycles: float, floor: float, start: float | None
 ) -> float:
-    """As `cosine`, one step ahead; the rise starts at `start` if given."""
+    """Return the factor of `cosine` one step later; the rise begins at `start` if given."""
     if step < warmup:
         if start is None:
             return (step + 1.0) / max(1.0, float(warmup))

@@ -37,7 +37,7 @@ DETERMINISTIC_ENVIRONMENT = {
 def set_seed(seed: int, deterministic: bool = False) -> None:
     """Seed the random generators of Python, NumPy and torch, on every device.
 
-    As `transformers.set_seed`.
+    Works like `transformers.set_seed`.
 
     Args:
         seed: 0 to 2**32 - 1, a whole number of any type.
@@ -67,8 +67,8 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
 def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
     """Seed all random generators, and give up speed for repeatable results.
 
-    As `transformers.enable_full_determinism`. torch uses deterministic algorithms only, and cuDNN
-    and CUDA are set up so that they have them.
+    Works like `transformers.enable_full_determinism`. torch uses deterministic algorithms only, and
+    cuDNN and CUDA are set up so that they have them.
 
     Args:
         seed: see `set_seed`.
@@ -87,7 +87,7 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
 def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
     """Seed the random generators of a worker of a data loader: its `worker_init_fn`.
 
-    As `transformers.trainer_utils.seed_worker`.
+    Works like `transformers.trainer_utils.seed_worker`.
 
     Pass it through `functools.partial`. The seed is torch's own in this worker, which differs
     between workers and epochs, plus `num_workers` for each rank. It wraps around at 2**32, where
@@ -103,7 +103,7 @@ def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
 
 
 def capture_rng_state(distributed: bool) -> dict[str, Any]:
-    """As `Trainer._save_rng_state`, without the file: the states of all random generators.
+    """Return the states of all random generators of this process.
 
     Args:
         distributed: several processes train; includes the states of all CUDA devices.
@@ -240,7 +240,7 @@ class _NumpyGenerator:
         """Whether the second of two normal numbers is left, whose draw moves no word."""
 
     def get_state(self) -> Any:
-        """As `np.random.get_state`."""
+        """Return the state of NumPy's global generator, as `np.random.get_state` does."""
         numpy_random: Any = np.random  # numpy declares no type of `get_bit_generator`
         generator = numpy_random.get_bit_generator()
         if type(generator) is not np.random.MT19937:
@@ -254,7 +254,7 @@ class _NumpyGenerator:
         return self._state
 
     def set_state(self, state: Any) -> None:
-        """As `np.random.set_state`."""
+        """Set the state of NumPy's global generator, as `np.random.set_state` does."""
         # Forgotten, because two states may differ in nothing but the spare normal number.
         self._words = b""
         np.random.set_state(state)

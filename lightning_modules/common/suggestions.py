@@ -69,7 +69,7 @@ _LEAST_SHARE = 1 / 3
 class ExplicitEnum(str, Enum):
     """Base of named choices, whose members equal their text: `SchedulerType.LINEAR == "linear"`.
 
-    As `transformers.utils.ExplicitEnum`, but its error suggests the nearest valid value.
+    Works like `transformers.utils.ExplicitEnum`, but its error suggests the nearest valid value.
 
     A member equals its text: `SchedulerType.LINEAR == "linear"`.
 
@@ -89,7 +89,7 @@ class ExplicitEnum(str, Enum):
 class SchedulerType(ExplicitEnum):
     """Name the learning rate schedules: the values of `lr_scheduler_type`.
 
-    As `transformers.SchedulerType`.
+    Works like `transformers.SchedulerType`.
     """
 
     LINEAR = "linear"
@@ -114,7 +114,7 @@ class SchedulerType(ExplicitEnum):
 class OptimizerNames(ExplicitEnum):
     """Name the optimizers: the values of `optim`.
 
-    As `transformers.training_args.OptimizerNames`.
+    Works like `transformers.training_args.OptimizerNames`.
 
     Many of them are in optional libraries; if one is missing, the error says what to install.
     """

@@ -1,4 +1,4 @@
-"""As `torch.save` and `torch.load`, but safe: only tensors and plain values are unpickled.
+"""Safe `torch.save` and `torch.load`: only tensors and plain values are unpickled.
 
 Errors name the file. Tensors of torch_xla are copied to main memory to be written.
 """
@@ -26,7 +26,7 @@ _PROBE_SIZE = 1 << 20
 
 
 def save_torch(obj: object, path: StrPath) -> None:
-    """As `torch.save`, but a failed write is an `OSError` that names the file.
+    """Write a file with `torch.save`; a failed write is an `OSError` that names the file.
 
     Args:
         obj: tensors, numbers, strings, NumPy arrays, and dicts, lists and tuples of them.
@@ -66,7 +66,7 @@ def load_torch(
     mmap: bool = False,
     stand_ins: Mapping[str, object] | None = None,
 ) -> Any:
-    """As `torch.load(weights_only=True)`, but NumPy arrays and numbers are allowed too.
+    """Read a file with `torch.load(weights_only=True)`, and allow NumPy arrays and numbers.
 
     Random states hold them.
 
@@ -161,14 +161,14 @@ def torch_bytes(obj: object) -> bytes:
 
 
 def pack(obj: object) -> torch.Tensor:
-    """As `save_torch`, but into a tensor of bytes, for files from which only tensors are read."""
+    """Pack an object into a tensor of bytes, for files from which only tensors are read."""
     import torch
 
     return torch.frombuffer(bytearray(torch_bytes(obj)), dtype=torch.uint8)
 
 
 def unpack(packed: torch.Tensor) -> Any:
-    """As `load_torch`, from a tensor that `pack` returned.
+    """Return the object in a tensor that `pack` returned; safe, as `load_torch`.
 
     Raises:
         ValueError: it is damaged, or holds objects other than tensors and plain values.
@@ -177,7 +177,7 @@ def unpack(packed: torch.Tensor) -> Any:
 
 
 def load_torch_bytes(content: bytes, name: str) -> object:
-    """As `load_torch`, from the bytes of such a file.
+    """Return the object in the bytes of a file of `save_torch`; safe, as `load_torch`.
 
     Args:
         content: the bytes.

@@ -45,7 +45,7 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generat
 class ShardedBatchSampler(BatchSampler):
     """Sample this process's share of the batches of a batch sampler.
 
-    As `accelerate.data_loader.BatchSamplerShard`.
+    Works like `accelerate.data_loader.BatchSamplerShard`.
 
     A round is a batch for each process. With `even_batches` the last round is filled up from the
     first one, so that every process gets the same number of equally long batches. Unlike there, a

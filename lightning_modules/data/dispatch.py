@@ -24,10 +24,10 @@ _NO_ROUND: Round = ([], 0)
 class DispatchLoader(EpochLoader):
     """Read all data on rank 0, and send each process its batches.
 
-    As `accelerate.data_loader.DataLoaderDispatcher`, but each process receives its own batch only,
-    so batches of a round may have different shapes. If a stream ends in the middle of a round, its
-    last batches are joined, filled up with the first samples of the stream, and split evenly; for
-    that their shapes have to match.
+    Works like `accelerate.data_loader.DataLoaderDispatcher`, but each process receives its own
+    batch only, so batches of a round may have different shapes. If a stream ends in the middle of a
+    round, its last batches are joined, filled up with the first samples of the stream, and split
+    evenly; for that their shapes have to match.
 
     Args:
         dataset: see `EpochLoader`; on other processes than 0 it is not read.
@@ -68,7 +68,7 @@ class DispatchLoader(EpochLoader):
 
     @property
     def remainder(self) -> int:
-        """As `EpochLoader.remainder`; process 0 sends it to the others."""
+        """Return `EpochLoader.remainder`, which process 0 sends to the others."""
         if self.drops_last or self.total is not None:
             return super().remainder
         if not self.end_of_loader:

@@ -21,7 +21,7 @@ def get_length_grouped_indices(
 ) -> list[int]:
     """Draw an order in which samples of similar length are in the same batches.
 
-    As `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy.
+    Works like `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy.
 
     A random order is cut into chunks of `mega_batch_mult` batches, and each chunk is sorted,
     longest first. Then the longest sample of all and the first one are swapped, so that memory
@@ -75,7 +75,7 @@ def grouped_order(
 class LengthGroupedSampler(Sampler[int]):
     """Sample in an order in which samples of similar length are in the same batches.
 
-    As `transformers.trainer_pt_utils.LengthGroupedSampler`.
+    Works like `transformers.trainer_pt_utils.LengthGroupedSampler`.
 
     It reads a `datasets.Dataset` by column.
 

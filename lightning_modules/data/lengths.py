@@ -159,7 +159,7 @@ class _CachedLengths(NamedTuple):
 def has_length(dataset: Any) -> bool:
     """Return whether `len()` of a dataset or loader works.
 
-    As `transformers.trainer_utils.has_length`.
+    Works like `transformers.trainer_utils.has_length`.
 
     Args:
         dataset: any object.

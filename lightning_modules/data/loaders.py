@@ -45,7 +45,7 @@ def build_loader(
 ) -> EpochLoader:
     """Build a loader that is sharded over the processes, seeded, and can be resumed.
 
-    As `Accelerator.prepare(DataLoader(...))`, in one step.
+    Works like `Accelerator.prepare(DataLoader(...))`, in one step.
 
     Args:
         dataset: map-style or iterable dataset.

@@ -15,7 +15,7 @@ from .order import random_order
 class BatchRebalanceSampler(BatchSampler):
     """Sample batches that cost the same in all processes and micro-batches of a step.
 
-    As `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later), with the same
+    Works like `transformers.trainer_pt_utils.BatchRebalanceSampler` (5.17 and later), with the same
     batches.
 
     The samples of an optimizer step are the next `effective_batch_size` of a random order, which

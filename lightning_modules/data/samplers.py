@@ -18,7 +18,7 @@ from .order import in_sequence, random_order
 class SeedableRandomSampler(RandomSampler):
     """Sample in a random order that depends on the seed and the epoch alone.
 
-    As `accelerate.data_loader.SeedableRandomSampler`.
+    Works like `accelerate.data_loader.SeedableRandomSampler`.
 
     Args:
         data_source: the dataset, anything with a length.

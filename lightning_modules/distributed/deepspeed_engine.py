@@ -91,7 +91,7 @@ def release(engine: Any) -> None:
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """As `sharding.whole_state_dict`."""
+    """Return the whole weights, as `sharding.whole_state_dict` does."""
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     with _at_rest(model):

@@ -122,7 +122,7 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """As `sharding.whole_state_dict`."""
+    """Return the whole weights, as `sharding.whole_state_dict` does."""
     with _whole_states(model, everywhere=False):
         state = model.state_dict()
     if not keep:
@@ -165,7 +165,7 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def whole_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
-    """As `sharding.whole_optimizer_state`."""
+    """Return the whole state of the optimizer, as `sharding.whole_optimizer_state` does."""
     with _whole_states(model, everywhere=False):
         by_name = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if not keep:
@@ -197,7 +197,7 @@ def whole_optimizer_state(
 def load_whole_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
-    """As `sharding.load_whole_optimizer_state`."""
+    """Shard and load a whole state, as `sharding.load_whole_optimizer_state` does."""
     # Names of the parameters, and how many are in each group.
     names = _parameter_names(model, optimizer)
     groups = optimizer.param_groups
@@ -237,7 +237,7 @@ def load_whole_optimizer_state(
 def clip_gradients(
     model: Any, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """As `torch.nn.utils.clip_grad_norm_`, with the norm over all processes; collective.
+    """Clip as `torch.nn.utils.clip_grad_norm_`, by the norm over all processes; collective.
 
     Args:
         model: the outermost `FullyShardedDataParallel`.

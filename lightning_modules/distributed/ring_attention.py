@@ -66,7 +66,7 @@ def ring_attention(
 ) -> Iterator[AttentionCalls]:
     """Shard sequences in the block, and compute attention in a ring of processes.
 
-    As `torch.distributed.tensor.experimental.context_parallel`, but with checks.
+    Works like `torch.distributed.tensor.experimental.context_parallel`, but with checks.
 
     In the block `torch.nn.functional.scaled_dot_product_attention` attends to the whole sequence.
     The backward pass has to run in the block too.

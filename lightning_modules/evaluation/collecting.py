@@ -35,7 +35,8 @@ def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
 class BatchCollector:
     """Collect the results of an evaluation, batch by batch, in the host's memory.
 
-    As `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of batches.
+    Works like `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of
+    batches.
 
     Batches that are in the host's memory already are written straight into the result.
 

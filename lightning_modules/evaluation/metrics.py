@@ -543,7 +543,7 @@ class TokenLoss(torchmetrics.Metric):
 class TokenPerplexity(TokenLoss):
     """Compute the perplexity: the exponential of `TokenLoss`.
 
-    As `torchmetrics.text.Perplexity`, but summed in double precision.
+    Works like `torchmetrics.text.Perplexity`, but summed in double precision.
 
     Args:
         ignore_index: labels that do not count.

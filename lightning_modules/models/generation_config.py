@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def read_generation_config(source: object, config_class: Any = None) -> object:
     """Read the settings of a generation from an object, a dict, a file, a folder or the Hub.
 
-    As `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation configs.
+    Works like `transformers.Seq2SeqTrainer.load_generation_config`, for any class of generation
+    configs.
 
     Args:
         source: an object with the settings, which is copied; a dict; a JSON file; the folder of a

@@ -142,7 +142,7 @@ def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]
 def find_labels(model_class: type) -> list[str]:
     """List the arguments of a model's `forward` that hold labels.
 
-    As `transformers.utils.find_labels`.
+    Works like `transformers.utils.find_labels`.
 
     Args:
         model_class: the class of the model.
@@ -160,8 +160,8 @@ def find_labels(model_class: type) -> list[str]:
 def can_return_loss(model_class: type) -> bool:
     """Return whether a model computes its loss without labels.
 
-    As `transformers.utils.can_return_loss`: its `forward` has an argument `return_loss` that is
-    True by default.
+    Works like `transformers.utils.can_return_loss`: its `forward` has an argument `return_loss`
+    that is True by default.
 
     Args:
         model_class: the class of the model.

@@ -34,7 +34,7 @@ def liger_patch() -> Callable[..., None]:
 def apply_liger_kernels(model: nn.Module, config: Mapping[str, Any] | None) -> None:
     """Replace layers of a model by Liger's kernels, in place.
 
-    As `transformers.integrations.apply_liger_kernel`.
+    Works like `transformers.integrations.apply_liger_kernel`.
 
     Args:
         model: a model of `transformers`, or a PEFT adapter around one; other models are not

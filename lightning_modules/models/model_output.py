@@ -16,7 +16,7 @@ from ..internals.torch_names import register_output
 class ModelOutput(OrderedDict):
     """Base of dataclasses that models return, with keys and indices.
 
-    As `transformers.utils.ModelOutput`.
+    Works like `transformers.utils.ModelOutput`.
 
     The fields of an output are also accessible by key and index; fields that are None do not count.
     A subclass is a dataclass, whose fields have the default None, except the first. It is made from

@@ -13,8 +13,8 @@ from torch.utils.hooks import RemovableHandle
 def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
     """Add uniform noise to the input embeddings of a model in training mode.
 
-    As `transformers.integrations.neftune.activate_neftune`. The noise lies within `noise_alpha /
-    sqrt(length * dim)`: Jain et al. (arXiv:2310.05914), algorithm 1.
+    Works like `transformers.integrations.neftune.activate_neftune`. The noise lies within
+    `noise_alpha / sqrt(length * dim)`: Jain et al. (arXiv:2310.05914), algorithm 1.
 
     Adds uniform noise within `noise_alpha / sqrt(length * dim)` to each input embedding of a model
     in training mode: Jain et al. (arXiv:2310.05914), algorithm 1.

@@ -105,7 +105,7 @@ def has_loss(outputs: object) -> bool:
 
 
 def predictions_in(outputs: object, ignore_keys: Sequence[str]) -> Any:
-    """As `split_outputs`, for outputs with a loss or without; a single value is returned itself."""
+    """Split outputs with or without a loss; a single value is returned itself."""
     has_positions = isinstance(outputs, (tuple, list, torch.Tensor))
     predictions = split_outputs(
         outputs, ignore_keys, has_loss=has_loss(outputs) or not has_positions

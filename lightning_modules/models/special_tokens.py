@@ -19,7 +19,7 @@ _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 def align_special_tokens(model: nn.Module, processing_class: object) -> dict[str, int]:
     """Set the special tokens of a tokenizer in the configs of a model.
 
-    As `transformers.trainer_utils.align_special_tokens` of 5.23.
+    Works like `transformers.trainer_utils.align_special_tokens` of 5.23.
 
     Model and generation config get the special tokens of the tokenizer. Tokens that the tokenizer
     lacks are not changed. A generation may end at any of several tokens: the tokenizer's end token

@@ -53,7 +53,7 @@ class Frame:
 class DebugUnderflowOverflow:
     """Find the module in which numbers become infinite or NaN, and end the run there.
 
-    As `transformers.debug_utils.DebugUnderflowOverflow`, but with a log, and removable.
+    Works like `transformers.debug_utils.DebugUnderflowOverflow`, but with a log, and removable.
 
     It records the smallest and largest absolute value of each module's own weights, inputs and
     outputs in every forward pass. At the first infinite or NaN value it logs the last passes, to

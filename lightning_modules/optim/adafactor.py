@@ -24,8 +24,8 @@ _HALF = (torch.float16, torch.bfloat16)
 class Adafactor(Optimizer):
     """Optimize with second moments that are kept as means of rows and columns.
 
-    As `transformers.Adafactor`, but half-precision weights keep a float32 state in checkpoints.
-    Shazeer and Stern (arXiv:1804.04235).
+    Works like `transformers.Adafactor`, but half-precision weights keep a float32 state in
+    checkpoints. Shazeer and Stern (arXiv:1804.04235).
 
     Per step, with gradient `G`, weights `X` and step `t` (from 1): `V` becomes
     `b V + (1 - b) (G^2 + eps[0])` with `b = 1 - t^decay_rate`, kept as the means of its rows and
@@ -232,8 +232,8 @@ def _to_float32(tensor: Tensor) -> Tensor:
 class AdafactorSchedule(LambdaLR):
     """Show the learning rates that an Adafactor with `relative_step` sets itself.
 
-    As `transformers.optimization.AdafactorSchedule`: a schedule that changes nothing, for code that
-    needs one.
+    Works like `transformers.optimization.AdafactorSchedule`: a schedule that changes nothing, for
+    code that needs one.
 
     Shows the learning rates that an Adafactor with `relative_step` sets itself.
 
@@ -268,7 +268,7 @@ class AdafactorSchedule(LambdaLR):
 def get_adafactor_schedule(optimizer: Optimizer, initial_lr: float = 0.0) -> AdafactorSchedule:
     """Create a schedule that shows the learning rates of an Adafactor with `relative_step`.
 
-    As `transformers.optimization.get_adafactor_schedule`.
+    Works like `transformers.optimization.get_adafactor_schedule`.
 
     Args:
         optimizer: an `Adafactor`.

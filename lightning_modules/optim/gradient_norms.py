@@ -39,7 +39,8 @@ def clip_gradients(
 ) -> torch.Tensor:
     """Clip gradients to a norm over all shards; return the norm before clipping.
 
-    As `torch.nn.utils.clip_grad_norm_`, but for gradients that are sharded over several meshes.
+    Works like `torch.nn.utils.clip_grad_norm_`, but for gradients that are sharded over several
+    meshes.
     """
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]

@@ -45,7 +45,7 @@ _STATE_NAMES = (
 class StreamingAverage:
     """Average the last values of a stream of numbers.
 
-    As `transformers.optimization.StreamingAverage`.
+    Works like `transformers.optimization.StreamingAverage`.
     """
 
     def __init__(self, window_size: int) -> None:
@@ -85,7 +85,7 @@ class StreamingAverage:
 class GreedyLR(ReduceLROnPlateau):
     """Raise the learning rates while a metric improves, and lower them while it does not.
 
-    As `transformers.optimization.GreedyLR` (5.4 and later), but Lightning accepts it.
+    Works like `transformers.optimization.GreedyLR` (5.4 and later), but Lightning accepts it.
 
     Lightning expects a `ReduceLROnPlateau`, which is stepped with a metric. After more than
     `patience` steps in a row with a better metric all rates are divided by `factor`, after as many

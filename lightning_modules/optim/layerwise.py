@@ -24,8 +24,8 @@ _LAYERS_KEY = "layers"
 class LayerwiseOptimizer(Optimizer):
     """Hold an optimizer for each parameter, which steps in the backward pass.
 
-    As `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved and
-    loaded.
+    Works like `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved
+    and loaded.
 
     The inner optimizers step in every backward pass, as long as this object lives. The parameter
     group of this object holds a placeholder instead of a parameter of the model.
@@ -79,7 +79,8 @@ class LayerwiseOptimizer(Optimizer):
 class LayerwiseSchedule(LRScheduler):
     """Hold a schedule for each parameter of a `LayerwiseOptimizer`.
 
-    As `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer too.
+    Works like `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer
+    too.
 
     Each parameter has a schedule, which steps after its optimizer. This object shows the rate of
     the first, and saves and loads the states of all. (The reference's Trainer shows a schedule that

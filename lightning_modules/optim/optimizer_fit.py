@@ -125,7 +125,7 @@ def require_fitting_optimizer_state(
 
 
 def require_fitting_loaded_state(optimizer: torch.optim.Optimizer, file: StrPath) -> None:
-    """As `require_fitting_optimizer_state`, for a state that other code has already loaded.
+    """Check, as `require_fitting_optimizer_state` does, a state that is already loaded.
 
     Args:
         optimizer: an optimizer that has not taken a step since.

@@ -94,7 +94,7 @@ def _schedule(
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:
     """Keep the learning rate constant: its factor is `f = 1` at every step.
 
-    As `transformers.get_constant_schedule`.
+    Works like `transformers.get_constant_schedule`.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -112,7 +112,7 @@ def get_constant_schedule_with_warmup(
 ) -> LambdaLR:
     """Raise the learning rate from 0, and keep it: `f = min(1, step / warmup)`.
 
-    As `transformers.get_constant_schedule_with_warmup`.
+    Works like `transformers.get_constant_schedule_with_warmup`.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -140,8 +140,8 @@ def get_linear_schedule_with_warmup(
 ) -> LambdaLR:
     """Raise the learning rate from 0, and let it fall to 0 along a line.
 
-    As `transformers.get_linear_schedule_with_warmup`. After the warm-up the factor is `f = (total -
-    step) / (total - warmup)`.
+    Works like `transformers.get_linear_schedule_with_warmup`. After the warm-up the factor is `f =
+    (total - step) / (total - warmup)`.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -175,9 +175,9 @@ def get_cosine_schedule_with_warmup(
 ) -> LambdaLR:
     """Raise the learning rate from 0, and let it fall to 0 along a cosine.
 
-    As `transformers.get_cosine_schedule_with_warmup`. After the warm-up the factor is `f = (1 +
-    cos(2 pi cycles progress)) / 2`, where `progress` is the completed fraction of the steps after
-    the warm-up: the annealing of Loshchilov and Hutter, SGDR (arXiv:1608.03983), equation 5,
+    Works like `transformers.get_cosine_schedule_with_warmup`. After the warm-up the factor is `f =
+    (1 + cos(2 pi cycles progress)) / 2`, where `progress` is the completed fraction of the steps
+    after the warm-up: the annealing of Loshchilov and Hutter, SGDR (arXiv:1608.03983), equation 5,
     without restarts.
 
     Args:
@@ -215,8 +215,8 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
 ) -> LambdaLR:
     """Raise the learning rate from 0, and let it fall to 0 along a cosine several times.
 
-    As `transformers.get_cosine_with_hard_restarts_schedule_with_warmup`: Loshchilov and Hutter,
-    SGDR (arXiv:1608.03983), equation 5, with restarts of equal length.
+    Works like `transformers.get_cosine_with_hard_restarts_schedule_with_warmup`: Loshchilov and
+    Hutter, SGDR (arXiv:1608.03983), equation 5, with restarts of equal length.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -253,10 +253,10 @@ def get_polynomial_decay_schedule_with_warmup(
 ) -> LambdaLR:
     """Raise the learning rate from 0, and let it fall to `lr_end` along a polynomial.
 
-    As `transformers.get_polynomial_decay_schedule_with_warmup`. After the warm-up `lr = (lr0 -
-    lr_end) (1 - progress)^power + lr_end`, where `progress` is the completed fraction of the steps
-    after the warm-up, as in the BERT and fairseq code bases. A warm-up as long as the run ends at
-    `lr_end`, where transformers divides by zero.
+    Works like `transformers.get_polynomial_decay_schedule_with_warmup`. After the warm-up `lr =
+    (lr0 - lr_end) (1 - progress)^power + lr_end`, where `progress` is the completed fraction of the
+    steps after the warm-up, as in the BERT and fairseq code bases. A warm-up as long as the run
+    ends at `lr_end`, where transformers divides by zero.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled; its default is `lr0`.
@@ -358,9 +358,9 @@ def get_cosine_with_min_lr_schedule_with_warmup(
 ) -> LambdaLR:
     """Raise the learning rate from 0, and let it fall to a lowest rate along a cosine.
 
-    As `transformers.get_cosine_with_min_lr_schedule_with_warmup`. After the warm-up the factor is
-    `f = c (1 - m) + m`, where `c` is the cosine of SGDR (arXiv:1608.03983), equation 5, and `m` the
-    lowest factor.
+    Works like `transformers.get_cosine_with_min_lr_schedule_with_warmup`. After the warm-up the
+    factor is `f = c (1 - m) + m`, where `c` is the cosine of SGDR (arXiv:1608.03983), equation 5,
+    and `m` the lowest factor.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -404,8 +404,8 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
 ) -> LambdaLR:
     """Raise the learning rate from above 0, and let it fall to a lowest rate along a cosine.
 
-    As `transformers.get_cosine_with_min_lr_schedule_with_warmup_lr_rate`. The factor of step `i` is
-    the one that `get_cosine_with_min_lr_schedule_with_warmup` has at `i + 1`.
+    Works like `transformers.get_cosine_with_min_lr_schedule_with_warmup_lr_rate`. The factor of
+    step `i` is the one that `get_cosine_with_min_lr_schedule_with_warmup` has at `i + 1`.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -457,8 +457,8 @@ def get_wsd_schedule(
 ) -> LambdaLR:
     """Raise the learning rate, keep it in a stable phase, and let it fall.
 
-    As `transformers.get_wsd_schedule`: the schedule of Hu et al., MiniCPM (arXiv:2404.06395),
-    section 4; "1-sqrt" is the decay of Haegele et al. (arXiv:2405.18392).
+    Works like `transformers.get_wsd_schedule`: the schedule of Hu et al., MiniCPM
+    (arXiv:2404.06395), section 4; "1-sqrt" is the decay of Haegele et al. (arXiv:2405.18392).
 
     Hu et al., MiniCPM (arXiv:2404.06395), section 4; "1-sqrt" is the decay of Haegele et al.
     (arXiv:2405.18392).
@@ -519,8 +519,8 @@ def get_wsd_schedule(
 def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> ReduceLROnPlateau:
     """Lower the learning rate when a metric does not improve: torch's `ReduceLROnPlateau`.
 
-    As `transformers.get_reduce_on_plateau_schedule`. The Trainer steps it after each evaluation,
-    with the metric of `metric_for_best_model`.
+    Works like `transformers.get_reduce_on_plateau_schedule`. The Trainer steps it after each
+    evaluation, with the metric of `metric_for_best_model`.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -535,7 +535,7 @@ def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> Reduc
 def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> GreedyLR:
     """Create a `GreedyLR`, which raises the rate while a metric improves, and lowers it otherwise.
 
-    As `transformers.optimization.get_greedy_schedule` of 5.4 and later.
+    Works like `transformers.optimization.get_greedy_schedule` of 5.4 and later.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -579,7 +579,7 @@ def get_scheduler(
 ) -> LRScheduler:
     """Create a learning rate schedule by its name.
 
-    As `transformers.get_scheduler`, but the inverse square root gets its own arguments too.
+    Works like `transformers.get_scheduler`, but the inverse square root gets its own arguments too.
 
     So it does in transformers 5.23 and later.
 

@@ -22,7 +22,7 @@ _UNITS = ("steps", "epochs")
 
 
 class SharedTrial:
-    """As `optuna.Trial`, for the same trial on several ranks: rank 0 asks the study.
+    """An `optuna.Trial` that several ranks share: rank 0 asks the study.
 
     All ranks have to call `suggest_...`, `report` and `should_prune` in the same order, as they do
     when they run the same script. Only rank 0 has the attribute `study`.
@@ -60,15 +60,15 @@ class SharedTrial:
         raise TypeError("A trial that is shared by several processes cannot be pickled.")
 
     def report(self, value: float, step: int) -> None:
-        """As `optuna.Trial.report`; the value of rank 0 is the one that counts."""
+        """Report as `optuna.Trial.report` does; the value of rank 0 is the one that counts."""
         self._channel.run_on_first(lambda: self.in_study.report(value, step))
 
     def should_prune(self) -> bool:
-        """As `optuna.Trial.should_prune`, with the same answer on every rank."""
+        """Ask `optuna.Trial.should_prune` on rank 0; return its answer on every rank."""
         return self._channel.run_on_first(lambda: bool(self.in_study.should_prune()))
 
     def set_user_attr(self, key: str, value: object) -> None:
-        """As `optuna.Trial.set_user_attr`."""
+        """Store an attribute of the trial, as `optuna.Trial.set_user_attr` does."""
         self._channel.run_on_first(lambda: self.in_study.set_user_attr(key, value))
         self.user_attrs = {**self.user_attrs, key: value}
 
@@ -100,7 +100,7 @@ def optimize_together(
 ) -> Any:
     """Run a study of optuna on all ranks of a process group.
 
-    As `optuna.Study.optimize`, with one study on rank 0.
+    Works like `optuna.Study.optimize`, with one study on rank 0.
 
         def best_params(study):
             return study.best_params
@@ -262,9 +262,9 @@ class _SharedTrials:
 class OptunaPruningCallback(Callback):
     """End a training of Lightning whose trial optuna prunes, in all processes together.
 
-    As `optuna.integration.PyTorchLightningPruningCallback`, also for several processes.
+    Works like `optuna.integration.PyTorchLightningPruningCallback`, also for several processes.
 
-    As `optuna.integration.PyTorchLightningPruningCallback`, where other ranks wait forever.
+    Works like `optuna.integration.PyTorchLightningPruningCallback`, where other ranks wait forever.
 
         def objective(trial):
             learning_rate = trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)

@@ -64,7 +64,7 @@ def optimize_without_taken(
     callbacks: Sequence[Callable[[Study, FrozenTrial], None]] | None = None,
     **options: Any,
 ) -> None:
-    """As `optuna.Study.optimize`, but trials that another process took over are not counted.
+    """Run `optuna.Study.optimize`, but do not count trials that another process took over.
 
     Args:
         study: the study.

@@ -21,7 +21,7 @@ _IGNORED = -100
 class Seq2SeqModule(TaskModule):
     """Train sequence-to-sequence models, with metrics of generated tokens.
 
-    As `Seq2SeqTrainer(predict_with_generate=True)`.
+    Works like `Seq2SeqTrainer(predict_with_generate=True)`.
 
     That holds for validation and test; metrics of the training are updated with the most likely
     token at each position, given the correct tokens before it. Losses come from a forward pass with

@@ -148,7 +148,7 @@ def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str
 class AutoTokenizer:
     """Load the tokenizer of a model from a folder or from the Hub.
 
-    As `transformers.AutoTokenizer`, for tokenizer.json files of any class.
+    Works like `transformers.AutoTokenizer`, for tokenizer.json files of any class.
 
     The class named in the files has default settings: input names, padding side, special tokens
     that the vocabulary has. They apply here, too.

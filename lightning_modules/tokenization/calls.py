@@ -79,8 +79,8 @@ class Calls(Backend):
     ) -> BatchEncoding:
         """Convert texts to token ids and further columns.
 
-        As `PreTrainedTokenizerFast.__call__` of transformers, but safe in several threads, and an
-        unknown argument is warned of.
+        Works like `PreTrainedTokenizerFast.__call__` of transformers, but safe in several threads,
+        and an unknown argument is warned of.
 
         Args:
             text: a text, a list of texts; with `is_split_into_words` a list of words, or several

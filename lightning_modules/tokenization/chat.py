@@ -36,8 +36,8 @@ class Chat(Calls):
     ) -> Any:
         """Convert a chat to text or token ids, by a template of jinja.
 
-        As `PreTrainedTokenizerBase.apply_chat_template` of transformers 5.3.0, which returns a dict
-        by default.
+        Works like `PreTrainedTokenizerBase.apply_chat_template` of transformers 5.3.0, which
+        returns a dict by default.
 
         Args:
             conversation: messages, dicts with "role" and "content"; or a list of such chats.

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class BatchEncoding(UserDict):
     """Hold the columns that a tokenizer returns, with the words and characters of each token.
 
-    As `transformers.BatchEncoding`: a dict whose columns are attributes, too.
+    Works like `transformers.BatchEncoding`: a dict whose columns are attributes, too.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ def _is_empty(values: object) -> bool:
 def as_lists(values: Any) -> Any:
     """Convert nested tensors and arrays to lists of numbers.
 
-    As `transformers.utils.to_py_obj`.
+    Works like `transformers.utils.to_py_obj`.
     """
     if isinstance(values, (int, float, str)) or values is None:
         return values

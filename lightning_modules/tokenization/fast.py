@@ -54,7 +54,8 @@ _PADDING_ARGUMENTS = {
 class PreTrainedTokenizerBase(Padding, Chat, Saving):
     """Base of all tokenizers: here of `PreTrainedTokenizerFast` only.
 
-    As `transformers.PreTrainedTokenizerBase`; for `isinstance` in code that takes any tokenizer.
+    Works like `transformers.PreTrainedTokenizerBase`; for `isinstance` in code that takes any
+    tokenizer.
     """
 
     vocab_files_names: dict[str, str] = {"tokenizer_file": "tokenizer.json"}
@@ -64,7 +65,8 @@ class PreTrainedTokenizerBase(Padding, Chat, Saving):
 class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
     """Convert text to token ids and back, by a tokenizer.json.
 
-    As `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without transformers.
+    Works like `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without
+    transformers.
 
     The same ids, columns and files, from the same tokenizer.json; it can be called from several
     threads.

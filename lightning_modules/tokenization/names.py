@@ -30,7 +30,7 @@ ALMOST_NO_LIMIT = int(1e20)
 class PaddingStrategy(ExplicitEnum):
     """Name to which length a tokenizer pads: of the longest text, `max_length`, or not at all.
 
-    As `transformers.utils.PaddingStrategy`.
+    Works like `transformers.utils.PaddingStrategy`.
     """
 
     LONGEST = "longest"
@@ -41,7 +41,7 @@ class PaddingStrategy(ExplicitEnum):
 class TruncationStrategy(ExplicitEnum):
     """Name which text of a pair a tokenizer cuts.
 
-    As `transformers.tokenization_utils_base.TruncationStrategy`.
+    Works like `transformers.tokenization_utils_base.TruncationStrategy`.
     """
 
     ONLY_FIRST = "only_first"
@@ -53,7 +53,7 @@ class TruncationStrategy(ExplicitEnum):
 class TensorType(ExplicitEnum):
     """Name what a tokenizer returns: the values of `return_tensors`.
 
-    As `transformers.utils.TensorType`, without MLX.
+    Works like `transformers.utils.TensorType`, without MLX.
     """
 
     PYTORCH = "pt"

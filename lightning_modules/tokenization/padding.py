@@ -145,7 +145,7 @@ class Padding(Backend):
     ) -> BatchEncoding:
         """Pad samples to one length; the samples are not changed.
 
-        As `PreTrainedTokenizerBase.pad` of transformers.
+        Works like `PreTrainedTokenizerBase.pad` of transformers.
 
         "input_ids", "attention_mask", "token_type_ids" and "special_tokens_mask" are padded; other
         columns are not.

@@ -136,7 +136,7 @@ class SpecialTokens:
     ) -> int:
         """Set special tokens, and add those that the vocabulary lacks.
 
-        As `PreTrainedTokenizerBase.add_special_tokens` of transformers.
+        Works like `PreTrainedTokenizerBase.add_special_tokens` of transformers.
 
         Sets special tokens, and adds those that the vocabulary lacks.
 

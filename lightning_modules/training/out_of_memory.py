@@ -34,7 +34,7 @@ class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out, so that a smaller batch may help.
 
-    As `accelerate.utils.should_reduce_batch_size`.
+    Works like `accelerate.utils.should_reduce_batch_size`.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return True

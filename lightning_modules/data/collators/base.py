@@ -28,7 +28,7 @@ _ADVICE = "Asking-to-pad-a-fast-tokenizer"
 class DataCollatorMixin:
     """Base of collators that make tensors or arrays, by `torch_call` or `numpy_call`.
 
-    As `transformers.DataCollatorMixin`.
+    Works like `transformers.DataCollatorMixin`.
 
     `return_tensors` decides which. A subclass has an attribute of that name, "pt" or "np", and the
     methods for those that it supports.
@@ -164,7 +164,7 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
 def to_numpy(values: Any) -> np.ndarray:
     """Convert a tensor, an array or nested lists to an array.
 
-    As `transformers.data.data_collator.to_numpy`. The tensor may be on any device.
+    Works like `transformers.data.data_collator.to_numpy`. The tensor may be on any device.
     """
     if isinstance(values, np.ndarray):
         return cast("NDArray[Any]", values)
@@ -178,7 +178,7 @@ def torch_collate_batch(
 ) -> torch.Tensor:
     """Make a tensor of token ids, padded only where lengths differ.
 
-    As `_torch_collate_batch` in `transformers.data.data_collator`.
+    Works like `_torch_collate_batch` in `transformers.data.data_collator`.
 
     Args:
         examples: sequences of token ids: lists, arrays or tensors.
@@ -214,7 +214,7 @@ def numpy_collate_batch(
 ) -> np.ndarray:
     """Make an array of token ids, padded only where lengths differ, see `torch_collate_batch`.
 
-    As `_numpy_collate_batch` in `transformers.data.data_collator`.
+    Works like `_numpy_collate_batch` in `transformers.data.data_collator`.
     """
     if isinstance(examples[0], (list, tuple)):
         examples = [np.array(example, dtype=np.int64) for example in examples]

@@ -22,7 +22,7 @@ _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_c
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
     """Stack the columns of samples into a batch, without padding.
 
-    As `transformers.default_data_collator`, but an error names the column.
+    Works like `transformers.default_data_collator`, but an error names the column.
 
     Labels differ where 5.3.0 loses something: numpy integers are of type long, as in 5.23, and not
     float; and if the first label is an integer and another one is not (1, then 1.7), all are
@@ -69,7 +69,7 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
 def torch_default_data_collator(features: Sequence[object]) -> Batch:
     """Stack the columns of samples into tensors, see `default_data_collator`.
 
-    As `torch_default_data_collator` in `transformers.data.data_collator`.
+    Works like `torch_default_data_collator` in `transformers.data.data_collator`.
 
     Args:
         features: samples with the same columns.
@@ -83,7 +83,7 @@ def torch_default_data_collator(features: Sequence[object]) -> Batch:
 def numpy_default_data_collator(features: Sequence[object]) -> Batch:
     """Stack the columns of samples into arrays, see `default_data_collator`.
 
-    As `numpy_default_data_collator` in `transformers.data.data_collator`.
+    Works like `numpy_default_data_collator` in `transformers.data.data_collator`.
 
     Args:
         features: samples with the same columns.
@@ -234,7 +234,7 @@ def _is_array(value: object) -> bool:
 
 
 def _labels_numpy(values: list[Any], first: object) -> np.ndarray:
-    """As `_labels_torch`."""
+    """Return the labels as arrays, by the rules of `_labels_torch`."""
     if not isinstance(first, (int, np.integer)):
         return np.array(values, dtype=np.float32)
     labels = np.array(values)
@@ -247,7 +247,7 @@ def _labels_numpy(values: list[Any], first: object) -> np.ndarray:
 class DefaultDataCollator(DataCollatorMixin):
     """Stack the columns of samples into a batch, see `default_data_collator`.
 
-    As `transformers.DefaultDataCollator`.
+    Works like `transformers.DefaultDataCollator`.
     """
 
     return_tensors: str = "pt"
@@ -265,7 +265,7 @@ class DefaultDataCollator(DataCollatorMixin):
 class RemoveColumnsCollator:
     """Leave out the columns that a model does not take, before samples become a batch.
 
-    As `transformers.trainer_utils.RemoveColumnsCollator`.
+    Works like `transformers.trainer_utils.RemoveColumnsCollator`.
 
     It raises if the model takes none of the columns. Samples that are not dicts are passed to the
     collator as they are.

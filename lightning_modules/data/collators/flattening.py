@@ -22,7 +22,7 @@ _NUMBERS = ("max_length_q", "max_length_k")
 class DataCollatorWithFlattening(DefaultDataCollator):
     """Join all samples of a batch into one sequence, without padding.
 
-    As `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23.
+    Works like `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23.
 
     Empty samples are left out. The model's attention has to keep the samples apart: by
     `position_ids`, `seq_idx` or the lengths.

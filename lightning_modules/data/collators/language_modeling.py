@@ -31,7 +31,8 @@ _SPECIAL = "special_tokens_mask"
 class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
     """Pad token ids, and make the labels of masked or causal language modeling.
 
-    As `transformers.DataCollatorForLanguageModeling`, with the same draws, so the same batches.
+    Works like `transformers.DataCollatorForLanguageModeling`, with the same draws, so the same
+    batches.
 
     Better than 5.3.0: `seed=0` is a seed (as in 5.23); workers draw different numbers, also if the
     collator was used before they started (as in 5.24); for whole words, samples may have different
@@ -230,8 +231,8 @@ def _probability(name: str, value: float | None) -> float:
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     """Mask whole words for language modeling; use `DataCollatorForLanguageModeling` instead.
 
-    As `transformers.DataCollatorForWholeWordMask`, which is deprecated, and removed in later
-    versions.
+    Works like `transformers.DataCollatorForWholeWordMask`, which is deprecated, and removed in
+    later versions.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -252,8 +253,9 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 class DataCollatorForSOP(DataCollatorForLanguageModeling):
     """Mask tokens, and keep the labels of the order of sentences.
 
-    As `transformers.DataCollatorForSOP`, which is deprecated, and removed in later versions. That
-    of 5.3.0 drops its arguments, so it cannot make a single batch; here it takes a tokenizer.
+    Works like `transformers.DataCollatorForSOP`, which is deprecated, and removed in later
+    versions. That of 5.3.0 drops its arguments, so it cannot make a single batch; here it takes a
+    tokenizer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

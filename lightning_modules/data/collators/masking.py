@@ -159,7 +159,7 @@ class TorchMasking(Masking):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Mask token ids, in place, and return the labels of what was masked.
 
-        As `DataCollatorForLanguageModeling.torch_mask_tokens` of transformers.
+        Works like `DataCollatorForLanguageModeling.torch_mask_tokens` of transformers.
 
         Args:
             inputs: token ids, shape (samples, tokens); changed.
@@ -204,7 +204,7 @@ class NumpyMasking(Masking):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mask token ids, in place, and return the labels of what was masked.
 
-        As `DataCollatorForLanguageModeling.numpy_mask_tokens` of transformers.
+        Works like `DataCollatorForLanguageModeling.numpy_mask_tokens` of transformers.
 
         Args:
             inputs: token ids, an array of shape (samples, tokens); changed.

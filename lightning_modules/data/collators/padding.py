@@ -66,7 +66,8 @@ class _TensorsOrArrays(DataCollatorMixin):
 class DataCollatorWithPadding(_Padding):
     """Pad the samples of a batch to one length.
 
-    As `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method `pad`.
+    Works like `transformers.DataCollatorWithPadding`, for any tokenizer or processor with a method
+    `pad`.
     """
 
     return_tensors: str = "pt"
@@ -90,10 +91,10 @@ class DataCollatorWithPadding(_Padding):
 class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
     """Pad the samples of a batch, and their labels of each token.
 
-    As `transformers.DataCollatorForTokenClassification`, with any class that has `pad`; arrays as
-    in 5.23: 5.3.0 cannot make arrays of labels that are called "label", and makes whole numbers of
-    all other columns. "label" or "labels", as the samples call it, are int64 of shape (samples,
-    tokens).
+    Works like `transformers.DataCollatorForTokenClassification`, with any class that has `pad`;
+    arrays as in 5.23: 5.3.0 cannot make arrays of labels that are called "label", and makes whole
+    numbers of all other columns. "label" or "labels", as the samples call it, are int64 of shape
+    (samples, tokens).
     """
 
     label_pad_token_id: int = -100
@@ -116,10 +117,10 @@ class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
 class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
     """Pad the choices of all samples of a batch to one length.
 
-    As `transformers.DataCollatorForMultipleChoice`, but it leaves the samples unchanged, makes
-    arrays too, and takes samples without labels. Every column of a sample holds one value for each
-    choice: lists of token ids and the like. The batch has the shape (samples, choices, tokens), and
-    "labels", int64 of shape (samples,).
+    Works like `transformers.DataCollatorForMultipleChoice`, but it leaves the samples unchanged,
+    makes arrays too, and takes samples without labels. Every column of a sample holds one value for
+    each choice: lists of token ids and the like. The batch has the shape (samples, choices,
+    tokens), and "labels", int64 of shape (samples,).
     """
 
     return_tensors: str = "pt"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
     """Hide spans of tokens, to be predicted in a random order, as XLNet is trained.
 
-    As `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws.
+    Works like `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws.
 
     Unlike there, no pad token is needed. Spans of tokens are hidden, and predicted in a random
     order. Half of a sequence counts as remembered from the one before, so each half is permuted

@@ -21,7 +21,8 @@ from .base import (
 class DataCollatorForSeq2Seq:
     """Pad the inputs of a batch, and its labels, which have other lengths.
 
-    As `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method `pad`.
+    Works like `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method
+    `pad`.
 
     Labels have other lengths than inputs: they are padded here, on the side on which the tokenizer
     pads.

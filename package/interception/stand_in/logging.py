@@ -159,7 +159,7 @@ def add_handler(handler: logging.Handler) -> None:
 def remove_handler(handler: logging.Handler) -> None:
     """Stop passing messages of the library to a handler.
 
-    As `transformers.utils.logging.remove_handler`, but it really removes the handler.
+    Works like `transformers.utils.logging.remove_handler`, but it really removes the handler.
 
     Args:
         handler: one that was added.

@@ -9,7 +9,7 @@ import sys
 def check_min_version(min_version: str) -> None:
     """Check that the API served here is as new as a script requires.
 
-    As `transformers.utils.check_min_version`.
+    Works like `transformers.utils.check_min_version`.
 
     Args:
         min_version: a version of transformers.
@@ -33,7 +33,7 @@ def check_min_version(min_version: str) -> None:
 def require_version(requirement: str, hint: str | None = None) -> None:
     """Check the version of an installed package.
 
-    As `transformers.utils.versions.require_version`.
+    Works like `transformers.utils.versions.require_version`.
 
     Args:
         requirement: such as "datasets>=2.14.0", or "python>=3.10".
@@ -60,7 +60,7 @@ def require_version(requirement: str, hint: str | None = None) -> None:
 def require_version_core(requirement: str) -> None:
     """Check the version of an installed package, with advice for a script of transformers.
 
-    As `transformers.utils.versions.require_version_core`.
+    Works like `transformers.utils.versions.require_version_core`.
 
     Args:
         requirement: see `require_version`.
@@ -76,7 +76,7 @@ def send_example_telemetry(
 ) -> None:
     """Do nothing: no telemetry is sent.
 
-    As `transformers.utils.send_example_telemetry`, so that scripts that call it run.
+    Works like `transformers.utils.send_example_telemetry`, so that scripts that call it run.
 
     Args:
         example_name: ignored, as are all others.
