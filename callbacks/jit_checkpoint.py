@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ._signal_exchange import SignalExchange, world_size
 from .base import TrainerCallback
@@ -63,8 +63,8 @@ class CheckpointManager:
 
     Works like `transformers.trainer_jit_checkpoint.CheckpointManager`.
 
-    Requests a checkpoint `kill_wait` seconds after a SIGTERM. `JITCheckpointCallback` is its own
-    manager; a manager that a script assigns to `jit_manager` replaces its signal handling.
+    Requests a checkpoint `kill_wait` seconds after a SIGTERM. A manager that a script assigns to
+    `jit_manager` of a `JITCheckpointCallback` replaces the signal handling of the callback.
 
     Args:
         trainer: the Trainer whose state is written.
@@ -96,12 +96,41 @@ class CheckpointManager:
         self.is_checkpoint_requested = True
 
 
+class _ManagerOfCallback(CheckpointManager):
+    """The manager that a callback starts with: a request to it is one to the callback.
+
+    Args:
+        trainer: the Trainer whose state is written.
+        callback: handles the signals of the training.
+    """
+
+    def __init__(self, trainer: SavingTrainer, callback: JITCheckpointCallback) -> None:
+        self.callback = callback
+        super().__init__(trainer)
+
+    @property
+    def is_checkpoint_requested(self) -> bool:
+        """See `JITCheckpointCallback.is_checkpoint_requested`."""
+        return self.callback.is_checkpoint_requested
+
+    @is_checkpoint_requested.setter
+    def is_checkpoint_requested(self, requested: bool) -> None:
+        self.callback.is_checkpoint_requested = requested
+
+    def setup_signal_handler(self) -> None:
+        """Handle the signals of the callback from now on, before `on_train_begin`."""
+        if not self.callback.is_listening:
+            self.callback.start_listening()
+
+    def execute_jit_checkpoint(self) -> None:
+        """Write a checkpoint of the current state; a signal still ends the training."""
+        self.callback.save_now(self.trainer.state)
+
+
 class JITCheckpointCallback(TrainerCallback):
     """Write a checkpoint after a signal, and end the training, which can be resumed from it.
 
-    As the class of that name in `transformers`, but a run stopped by a signal can be resumed.
-
-    As the class of that name in `transformers`, which does not end the training.
+    The class of that name in `transformers` writes its checkpoint in the middle of a step.
 
     From `on_train_begin` on, a signal requests a checkpoint at the end of the step. Everything that
     is due at that step still happens, so a resumed run has the numbers of an uninterrupted one.
@@ -149,9 +178,8 @@ class JITCheckpointCallback(TrainerCallback):
 
         self.trainer: SavingTrainer | None = None
         """The Trainer, once `set_trainer` was called."""
-        self.jit_manager: CheckpointManager | JITCheckpointCallback | None = None
-        """As in transformers: the callback itself, set by `set_trainer` with
-        `enable_jit_checkpoint`. A script may assign its own manager.
+        self.jit_manager: CheckpointManager | None = None
+        """Set by `set_trainer` with `enable_jit_checkpoint`. A script may assign its own manager.
         """
 
         # What this training is doing because of a signal.
@@ -178,7 +206,7 @@ class JITCheckpointCallback(TrainerCallback):
         self.trainer = trainer
         if not trainer.args.enable_jit_checkpoint:
             return
-        self.jit_manager = self
+        self.jit_manager = _ManagerOfCallback(trainer, self)
         if self.save is None:
             self.save = partial(_save, trainer)
 
@@ -197,19 +225,6 @@ class JITCheckpointCallback(TrainerCallback):
         elif self.received_signal is None:
             self.received_signal = _REQUESTED_BY_SCRIPT
 
-    def setup_signal_handler(self) -> None:
-        """Handle signals from now on, before `on_train_begin`."""
-        if not self.is_listening:
-            self.start_listening()
-
-    def execute_jit_checkpoint(self) -> None:
-        """Write a checkpoint of the current state, after `set_trainer`."""
-        if self.trainer is None:
-            raise RuntimeError(
-                "execute_jit_checkpoint() needs a Trainer. Call set_trainer(trainer) first."
-            )
-        self.save_now(self.trainer.state)
-
     @property
     def is_listening(self) -> bool:
         """Return whether this callback handles the signals of this process."""
@@ -225,7 +240,7 @@ class JITCheckpointCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Start to handle signals; a training that starts over keeps its handlers."""
-        if self.is_listening or self._manager_of_script() is not None:
+        if self.is_listening or self._has_manager_of_script:
             return
         self.received_signal = None
         self.is_stopping = False
@@ -253,8 +268,8 @@ class JITCheckpointCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Save and stop if the script's own manager requests it."""
-        self._apply_manager_of_script(control)
+        """Save and stop if the manager requests it at once."""
+        self._apply_manager(control)
 
     on_pre_optimizer_step = on_step_begin
 
@@ -266,7 +281,7 @@ class JITCheckpointCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Save and stop, except at the end of an epoch, where `on_epoch_end` does."""
-        if self._apply_manager_of_script(control):
+        if self._apply_manager(control):
             control.should_save = False
             return
         # Always asked first, since all ranks have to take part in the exchange.
@@ -285,7 +300,7 @@ class JITCheckpointCallback(TrainerCallback):
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         self._is_after_epoch_end = True
         is_stop_requested = self._is_stop_requested()
-        if self._apply_manager_of_script(control):
+        if self._apply_manager(control):
             control.should_save = False
         elif self.is_stopping:
             control.should_log = False
@@ -364,9 +379,8 @@ class JITCheckpointCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Stop handling signals; save for a signal that came after the last step."""
-        manager = self._manager_of_script()
-        if manager is not None:
-            handler = manager._original_sigterm_handler  # pyright: ignore[reportPrivateUsage] - as transformers names it
+        if self.jit_manager is not None:
+            handler = self.jit_manager._original_sigterm_handler  # pyright: ignore[reportPrivateUsage] - as transformers names it
             if handler is not None:
                 signal.signal(signal.SIGTERM, handler)
 
@@ -505,21 +519,23 @@ class JITCheckpointCallback(TrainerCallback):
             self.save()
         self.is_stopping = was_stopping
 
-    def _manager_of_script(self) -> CheckpointManager | None:
-        """Return the manager that the script has assigned to `jit_manager`; None if it has not."""
-        if self.jit_manager is self:
-            return None
-        return cast("CheckpointManager | None", self.jit_manager)
+    @property
+    def _has_manager_of_script(self) -> bool:
+        """Whether a script has assigned a manager, which then handles the signals."""
+        return not isinstance(self.jit_manager, _ManagerOfCallback | None)
 
-    def _apply_manager_of_script(self, control: TrainerControl) -> bool:
-        """Save and stop at once if the script's own manager requests it, as in transformers.
+    def _apply_manager(self, control: TrainerControl) -> bool:
+        """Save and stop at once if the manager requests it, as in transformers.
+
+        Where this callback handles the signals itself, it saves at the end of the step.
 
         Returns:
             Whether it requests it.
         """
-        manager = self._manager_of_script()
-        if manager is None or not manager.is_checkpoint_requested:
+        manager = self.jit_manager
+        if manager is None or self.is_listening or not manager.is_checkpoint_requested:
             return False
+        manager.is_checkpoint_requested = False
         control.should_training_stop = True
         manager.execute_jit_checkpoint()
         return True
@@ -570,7 +586,7 @@ def _save(trainer: SavingTrainer) -> None:
     """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
     run = getattr(trainer, "_run", None)
     if run is None:
-        trainer._save_checkpoint(trainer.model, None)  # pyright: ignore[reportPrivateUsage] - as transformers names it
+        trainer._save_checkpoint(trainer.model, trial=None)  # pyright: ignore[reportPrivateUsage] - as transformers names it
     else:
         run._save_at_once()
 

@@ -7,6 +7,7 @@ import pytest
 
 from helpers.processes.starting import finished_ranks
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
+from lightrainer.callbacks.jit_checkpoint import CheckpointManager
 
 ARGUMENTS = SimpleNamespace(save_only_model=False)
 
@@ -194,9 +195,7 @@ def test_jit_checkpoint_stops_all_ranks_at_the_same_step(tmp_path):
 
 
 def test_jit_checkpoint_manager_stops_without_a_signal(callback):
-    """The callback is the `jit_manager` of scripts; what they ask for is saved, and no signal is
-    passed on.
-    """
+    """In a training it saves at the end of the step, and no signal is passed on."""
     args = SimpleNamespace(enable_jit_checkpoint=True)
     callback.set_trainer(SimpleNamespace(args=args))
     at(callback, "on_train_begin")
@@ -205,3 +204,41 @@ def test_jit_checkpoint_manager_stops_without_a_signal(callback):
     at(callback, "on_train_end", global_step=3, epoch=0.5)
     callback.raise_received_signal()
     assert not callback.jit_manager.is_checkpoint_requested
+
+
+@pytest.mark.parametrize(
+    "hook", ["on_step_begin", "on_pre_optimizer_step", "on_step_end", "on_epoch_end"]
+)
+def test_jit_checkpoint_manager_saves_at_once_outside_of_a_training(callback, hook):
+    """As scripts and tests of transformers drive the callback by hand."""
+    saved = []
+    callback.set_trainer(
+        SimpleNamespace(
+            args=SimpleNamespace(enable_jit_checkpoint=True),
+            state=TrainerState(global_step=3),
+            model="model",
+            _save_checkpoint=lambda model, trial: saved.append((model, trial)),
+        )
+    )
+    manager = callback.jit_manager
+    assert isinstance(manager, CheckpointManager)
+    control = at(callback, hook, TrainerControl(should_save=True), global_step=3, epoch=0.5)
+    assert (saved, switches(control)) == ([], ["should_save"])
+
+    manager.is_checkpoint_requested = True
+    at(callback, hook, control, global_step=3, epoch=0.5)
+    assert saved == [("model", None)]
+    assert control.should_training_stop
+    assert control.should_save is (hook in ("on_step_begin", "on_pre_optimizer_step"))
+    assert not manager.is_checkpoint_requested
+
+
+def test_jit_checkpoint_restores_the_handler_of_its_manager(callback):
+    callback.set_trainer(SimpleNamespace(args=SimpleNamespace(enable_jit_checkpoint=True)))
+    before = signal.getsignal(signal.SIGTERM)
+    callback.jit_manager._original_sigterm_handler = signal.default_int_handler
+    try:
+        at(callback, "on_train_end")
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -399,7 +399,7 @@ def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_pa
     listener = JITCheckpointCallback()
 
     def save(*_):
-        listener.execute_jit_checkpoint()
+        listener.jit_manager.execute_jit_checkpoint()
         events.append("saved")
 
     callbacks = [listener, At("on_step_end", save, 2)]
