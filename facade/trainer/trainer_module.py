@@ -122,9 +122,9 @@ class TrainerModule(EvaluationModule):
         self.has_begun = True
 
         # The optimizer was made a moment ago, when the model was on its device and wrapped.
-        trainer._load_optimizer_and_scheduler(run.checkpoint)
-        trainer._load_scaler(run.checkpoint)
         if run.checkpoint is not None:
+            trainer._load_optimizer_and_scheduler(run.checkpoint)
+            trainer._load_scaler(run.checkpoint)
             trainer._outside_model.load(run.checkpoint)
         trainer.model.zero_grad()
         trainer._outside_model.zero_grad()
