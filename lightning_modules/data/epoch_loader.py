@@ -33,6 +33,7 @@ from .stateful_parts import (
     restore_parts,
     restore_random_states,
 )
+from .stream_passes import StreamPasses
 from .worker_state import (
     ENDED,
     DatasetInEpoch,
@@ -102,6 +103,7 @@ class IterationPosition:
         start_states: the generators at the start of the iteration, from which its order and worker
             seeds can be redrawn; None if it was not tracked then.
         order_states: the states of the loader's samplers at the start; None if it was not tracked.
+        stream_at_start: the state of a stream at the start, if it is read in this process.
         draws_worker_seed: this iteration draws the seed of the workers. Persistent workers are
             seeded once, by the iteration that starts them.
         worker_states: the states of the workers after the batches read so far.
@@ -118,6 +120,7 @@ class IterationPosition:
     resumable_stream: Any = None
     start_states: dict[str, Any] | None = None
     order_states: list[dict[str, Any]] | None = None
+    stream_at_start: Any = None
     draws_worker_seed: bool = True
     worker_states: WorkerStates = _NO_WORKER_STATES
     worker_states_at_start: WorkerStates = _NO_WORKER_STATES
@@ -189,6 +192,7 @@ class EpochLoader(DataLoader[Any]):
         """Persistent workers were started, here or before an interruption."""
         self._resumed_worker_states: dict[int, dict[str, Any]] = {}
         """By index of the worker, the state from which it resumes in the iteration being opened."""
+        self._stream_passes = StreamPasses(self.whole_dataset)
         self._dataset_in_epoch: DatasetInEpoch | None = None
         """The wrapper around the dataset through which persistent workers read it."""
 
@@ -294,6 +298,9 @@ class EpochLoader(DataLoader[Any]):
             "renewed": position.draws_worker_seed,
             "files": self.files,
         }
+        if position.num_workers == 0:
+            state["stream_at_start"] = position.stream_at_start
+            state["stream_now"] = self._stream_passes.state()
 
         # Workers and a stream resume before the first batch that is read again.
         num_workers = position.num_workers
@@ -332,6 +339,7 @@ class EpochLoader(DataLoader[Any]):
         epoch = state["epoch"]
         if state["handed_out"] > 0:
             epoch += 1
+        self._stream_passes.load(state.get("stream_now"))
         self.set_epoch(epoch)
         self._restore_order(state.get("order_now"))
         self.restore_workers(state.get("workers"))
@@ -391,7 +399,9 @@ class EpochLoader(DataLoader[Any]):
             position = self._begin(self.epoch, self.num_workers)
             skipped = self._batches_to_skip
             self._batches_to_skip = 0
-            position.unread = self._open(position, skipped, is_whole=skipped == 0)
+            position.unread = self._stream_passes.begin(
+                functools.partial(self._open, position, skipped, is_whole=skipped == 0)
+            )
             self._prefetch(position)
             if not position.prefetched:  # without data
                 return
@@ -430,6 +440,8 @@ class EpochLoader(DataLoader[Any]):
         if self.tracked:
             position.start_states = random_states(*drawing_parts(self))
             position.order_states = part_states(*ordering_parts(self))
+            if num_workers == 0:
+                position.stream_at_start = self._stream_passes.state()
         is_read_here = num_workers == 0 and files_in_turn is None and self.reports_states
         if is_read_here and is_resumable(self.dataset):
             position.resumable_stream = self.dataset
@@ -510,6 +522,11 @@ class EpochLoader(DataLoader[Any]):
                 self.num_workers,
             )
 
+        # A stream that is not read again from its start has its position, or has ended.
+        if is_between_epochs(state):
+            self._stream_passes.load(state.get("stream_now"))
+        elif "stream" not in state:
+            self._stream_passes.load(state.get("stream_at_start"))
         position = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
 
         # The order and the seeds of workers are drawn again from the generators of that time.
@@ -521,6 +538,7 @@ class EpochLoader(DataLoader[Any]):
         position.draws_worker_seed = state["renewed"]
         position.start_states = state["start"]
         position.order_states = state.get("order")
+        position.stream_at_start = state.get("stream_at_start")
         if num_workers > 0 and workers_before == num_workers:
             position.worker_states = WorkerStates.known(state["workers"])
             position.worker_states_at_start = WorkerStates.known(state["workers_at_start"])
@@ -540,7 +558,7 @@ class EpochLoader(DataLoader[Any]):
         worker_states = position.worker_states
         is_stream = isinstance(self.dataset, IterableDataset)
         if "stream" in state:
-            self.dataset.load_state_dict(state["stream"])
+            self._stream_passes.load_position(state["stream"])
             return self._open(position)
 
         # Workers whose states are known resume from them. A stream in a worker resumes at its
@@ -559,7 +577,10 @@ class EpochLoader(DataLoader[Any]):
         states_at_start = None
         if num_workers > 0:
             states_at_start = position.worker_states_at_start.state_dict(num_workers)
-        return skip_items(self._open(position, 0, states_at_start), batches_done)
+        batches = self._stream_passes.begin(
+            functools.partial(self._open, position, 0, states_at_start)
+        )
+        return skip_items(batches, batches_done)
 
     def _open(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .stateful_parts import (
     restore_parts,
     restore_random_states,
 )
+from .stream_passes import StreamPasses
 from .worker_state import WatchedLoader, is_torchdata_loader
 
 _OWN_STATE = "lightrainer"
@@ -153,6 +155,7 @@ class RereadLoader:
         self._watched_loader = WatchedLoader(loader)
         self._workers: dict[str, Any] | None = None
         """The states from which persistent workers of the next iteration start."""
+        self._stream_passes = StreamPasses(getattr(loader, "dataset", None))
         self._batches_to_skip = 0
         self._states_at_start: dict[str, Any] = {}
         """The generators at the start of the current iteration."""
@@ -180,6 +183,7 @@ class RereadLoader:
             "began": random_states(*parts),
             "generators": part_states(*ordering_parts(self.loader)),
             "workers": workers or self._watched_loader.state_dict(),
+            "stream": self._stream_passes.state(),
         }
 
         # A loader that can skip does so without reading.
@@ -188,7 +192,8 @@ class RereadLoader:
         if skipped and hasattr(self.loader, "skip"):
             self.loader.skip(skipped)
             return iterate(self.loader)
-        batches = skip_items(self._watched_loader.iterate(workers), skipped)
+        batches = self._stream_passes.begin(partial(self._watched_loader.iterate, workers))
+        batches = skip_items(batches, skipped)
 
         # The collator may have drawn for evaluations, too.
         if state is not None:
@@ -207,6 +212,7 @@ class RereadLoader:
             "generators_now": part_states(*ordering_parts(self.loader)),
             "own_now": part_states(*drawing_parts(self.loader)),
             "workers_now": self._watched_loader.state_dict(),
+            "stream_now": self._stream_passes.state(),
         }
 
     def load_state_dict(self, state: dict[str, Any], *, inside_epoch: bool = False) -> None:
@@ -218,8 +224,10 @@ class RereadLoader:
                 after it.
         """
         if inside_epoch:
+            self._stream_passes.load(state.get("stream"))
             self._state_to_resume = state
             return
+        self._stream_passes.load(state.get("stream_now"))
         self._workers = state.get("workers_now")
         self._restore_order(state["generators_now"])
         restore_parts(state.get("own_now"), *drawing_parts(self.loader))

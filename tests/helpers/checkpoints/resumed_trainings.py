@@ -101,6 +101,69 @@ class ResumableStream(Stream):
         self.start = self.position = state["position"]
 
 
+class CountingStream(StatefulStream):
+    """One whose order depends on how often it was read."""
+
+    passes = 0
+
+    def __iter__(self):
+        order = random.Random(self.passes).sample(range(SAMPLES), SAMPLES)
+        while self.position < SAMPLES:
+            self.position += 1
+            yield from (self.noisy[index] for index in share([order[self.position - 1]]))
+        self.position = 0
+        self.passes += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+        self.passes = state["passes"]
+
+
+class LateCountingStream(ResumableStream):
+    """The same, but it counts when the next iteration begins, and stays at its end until then."""
+
+    passes = 0
+    is_loaded = False
+
+    def __iter__(self):
+        if not self.is_loaded:
+            self.passes += 1
+        self.is_loaded = False
+        order = random.Random(self.passes).sample(range(SAMPLES), SAMPLES)
+        start = self.start
+        self.start = 0
+        for position in range(start, SAMPLES):
+            self.position = position + 1
+            yield from (self.noisy[index] for index in share([order[position]]))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        super().load_state_dict(state)
+        self.passes = state["passes"]
+        self.is_loaded = True
+
+
+class StreamOfRows(IterableDataset):
+    """Delegates to a stream of rows, which returns to the state that was loaded in each pass."""
+
+    def __init__(self) -> None:
+        self.rows = hub_stream(shuffled=False)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.rows.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows.load_state_dict(state)
+
+
 def share(indices: Any) -> Any:
     worker = get_worker_info()
     return [index for index in indices if worker is None or index % worker.num_workers == worker.id]
@@ -418,6 +481,20 @@ KINDS = {
     "a table by tokens": Kind(hub_dataset, TOKENS, needs="datasets"),
     "a stream": Kind(Stream),
     "a stream with a state": Kind(StatefulStream),
+    "a stream that counts its passes": Kind(CountingStream),
+    "a stream that counts its passes late": Kind(LateCountingStream),
+    "a plain DataLoader of a stream that counts its passes": Kind(
+        CountingStream, cls=loaded_by(lambda data: DataLoader(data, 2, collate_fn=collate))
+    ),
+    "a plain DataLoader of a stream that counts its passes late": Kind(
+        LateCountingStream, cls=loaded_by(lambda data: DataLoader(data, 2, collate_fn=collate))
+    ),
+    "a stream around a stream of rows": Kind(StreamOfRows, needs="datasets"),
+    "a plain DataLoader of a stream around a stream of rows": Kind(
+        StreamOfRows,
+        cls=loaded_by(lambda data: DataLoader(data, 2, collate_fn=collate)),
+        needs="datasets",
+    ),
     "a stream of rows": Kind(lambda: hub_stream(shuffled=False), needs="datasets"),
     "a shuffled stream of rows": Kind(lambda: hub_stream(shuffled=True), needs="datasets"),
     "batches like those of a tokenizer": Kind(collator=lambda samples: UserDict(collate(samples))),

@@ -1,0 +1,104 @@
+"""States of streams between two passes over them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..common.libraries import is_instance
+from ..common.safe_serialization import UnsafeValueError, to_plain
+from ..common.seeding import capture_host_rng, restore_host_rng
+from .stateful_parts import walk_wrapped
+from .worker_state import is_resumable
+
+
+class StreamPasses:
+    """Let a stream begin each pass as in an uninterrupted training.
+
+    A stream with `state_dict` and `load_state_dict` may count its passes, and order its samples by
+    that count.
+
+    Args:
+        dataset: any dataset; those without a state are left alone.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self._is_new = True
+        """No pass has begun, and no state was loaded."""
+        self._is_loaded = False
+        """The next pass begins at a state that was loaded."""
+
+    def state(self) -> Any:
+        """Return the state from which the stream begins its next pass.
+
+        None stands for a new stream, for one without a state that a checkpoint can hold, and for
+        streams of `datasets`, which `set_epoch` tells the pass.
+        """
+        is_without_state = self._is_new or not is_resumable(self.dataset)
+        if is_without_state or any(_streams_of_datasets(self.dataset)):
+            return None
+
+        state = self.dataset.state_dict()
+        try:
+            to_plain(state)
+        except UnsafeValueError:
+            return None
+        return copy.deepcopy(state)
+
+    def load(self, state: object) -> None:
+        """Let the next pass begin at a `state`; None changes nothing."""
+        if state is not None and is_resumable(self.dataset):
+            self._is_new = False
+            self._is_loaded = True
+            self.dataset.load_state_dict(copy.deepcopy(state))
+
+    def load_position(self, state: object) -> None:
+        """Let the stream continue inside of a pass."""
+        self._is_new = False
+        self.dataset.load_state_dict(state)
+
+    def begin(self, open_pass: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+        """Return the items of the next pass.
+
+        Args:
+            open_pass: iterates over the stream.
+        """
+        # Otherwise a stream of `datasets` returns to the state that was loaded last.
+        if not self._is_new:
+            for stream in _streams_of_datasets(self.dataset):
+                stream.load_state_dict(None)
+
+        is_loaded = self._is_loaded
+        self._is_new = False
+        self._is_loaded = False
+        generators = capture_host_rng()
+        items = open_pass()
+        if not is_loaded:
+            return items
+        return _next_if_empty(items, open_pass, generators)
+
+
+def _next_if_empty(
+    items: Iterator[Any], open_pass: Callable[[], Iterator[Any]], generators: dict[str, Any]
+) -> Iterator[Any]:
+    """Yield the items of a pass or, if there are none, those of the next one.
+
+    A stream whose state is at its end begins its next pass when it is iterated over again.
+    """
+    for item in items:
+        yield item
+        yield from items
+        return
+    restore_host_rng(generators)
+    yield from open_pass()
+
+
+def _streams_of_datasets(dataset: object) -> Iterator[Any]:
+    """Yield the streams of `datasets` that a dataset is, wraps, or has as an attribute."""
+    for _, wrapped in walk_wrapped(dataset):
+        attributes: dict[str, Any] = getattr(wrapped, "__dict__", {})
+        for part in (wrapped, *attributes.values()):
+            if is_instance(part, "datasets", "IterableDataset"):
+                yield part
