@@ -53,7 +53,9 @@ def results(
 ) -> Callable[[str, int], dict[str, Any]]:
     """See `launched`: one launch trains under all of them, one after the other."""
     groups = (2, ["ddp", *EXACT, *HALF, "fsdp1_fp16", "fsdp2_fp16", "fsdp1_flat", *RULED, *MUON])
-    alone = ["single", "single_rules", "single_muon", "single_adafactor"]
+    alone = ["single", "single_rules", "single_adafactor"]
+    if MUON:
+        alone.append("single_muon")
     return launched(SCRIPT, tmp_path_factory.mktemp("sharded"), request.param, alone, groups)
 
 
