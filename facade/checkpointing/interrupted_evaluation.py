@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.stateful_parts import drawing_parts, part_states, restore_parts
 from .generators import capture_generators, restore_generators
@@ -43,12 +41,16 @@ class InterruptedEvaluation:
         """The `state` of the checkpoint to resume from, if it was saved in an evaluation."""
 
     @contextlib.contextmanager
-    def during_evaluation(self) -> Iterator[None]:
-        """Capture the state before an evaluation, for checkpoints saved during it."""
+    def during_evaluation(self, loaders: Mapping[str, Any]) -> Iterator[None]:
+        """Capture the state before an evaluation, for checkpoints saved during it.
+
+        Args:
+            loaders: the loaders of evaluations, by name.
+        """
         logs = len(self.run.trainer.state.log_history)
         generators = capture_generators(self.run.trainer)
         data_states = part_states(*self._drawing_parts)
-        worker_states = self.worker_states(self.run.trainer._eval_dataloaders)
+        worker_states = self.worker_states(loaders)
         self.before = Before(generators, data_states, logs, worker_states)
         try:
             yield
@@ -59,7 +61,7 @@ class InterruptedEvaluation:
         """Return the states of persistent workers; during an evaluation those from before it.
 
         Args:
-            loaders: of evaluations, by name.
+            loaders: the loaders of evaluations, by name.
         """
         if self.before is not None:
             return self.before.worker_states
@@ -92,16 +94,15 @@ class InterruptedEvaluation:
         """
         if self.before is None or self.run.epoch.is_over:
             return None
+        return {"logs": self.before.logs}
 
-        # Ranks have their own running statistics, such as those of BatchNorm, of which the weights
-        # of the checkpoint hold one rank's only.
-        buffers: dict[str, torch.Tensor] = {}
-        if self._is_distributed and self.run.strategy.sharded_model is None:
-            buffers = {name: buffer.cpu() for name, buffer in self._buffers()}
-        return {"logs": self.before.logs, "buffers": buffers}
+    def repeat(self, evaluate: Callable[[], None], loaders: Mapping[str, Any]) -> None:
+        """Repeat the evaluation that the checkpoint was saved in, if any.
 
-    def repeat(self, evaluate: Callable[[], None]) -> None:
-        """Repeat the evaluation that the checkpoint was saved in, if any."""
+        Args:
+            evaluate: runs it.
+            loaders: the loaders of evaluations, by name.
+        """
         run = self.run
         trainer = run.trainer
         owed = self.owed
@@ -109,13 +110,9 @@ class InterruptedEvaluation:
         if owed is None:
             return
 
-        # Undo what the interrupted evaluation left in the logs and the statistics of the model.
+        # Undo what the interrupted evaluation left in the logs.
         del trainer.state.log_history[owed["logs"] :]
-        with torch.no_grad():
-            for name, buffer in self._buffers():
-                if name in owed["buffers"]:
-                    buffer.copy_(owed["buffers"][name])
-        with self.during_evaluation():
+        with self.during_evaluation(loaders):
             evaluate()
         if run.stopping:
             run.stop_before_step()
@@ -124,10 +121,3 @@ class InterruptedEvaluation:
     def _drawing_parts(self) -> tuple[object, ...]:
         """Data and collators that may draw random numbers."""
         return *drawing_parts(self.run.windows.loader), self.run.trainer.eval_data_collator
-
-    @property
-    def _is_distributed(self) -> bool:
-        return self.run.trainer.args.world_size > 1
-
-    def _buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self.run.trainer.model.named_buffers()

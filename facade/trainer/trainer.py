@@ -1034,7 +1034,7 @@ class Trainer:
         # Evaluate.
         if self.control.should_evaluate:
             run.require_in_all("should_evaluate")
-            with run.interrupted_evaluation.during_evaluation():
+            with run.interrupted_evaluation.during_evaluation(self._eval_dataloaders):
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":

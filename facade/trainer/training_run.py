@@ -450,7 +450,7 @@ class TrainingRun:
         """
         self.trainer._load_rng_state(self.checkpoint)
         if self.is_fitting:
-            self.interrupted_evaluation.repeat(self._evaluate)
+            self.interrupted_evaluation.repeat(self._evaluate, self.trainer._eval_dataloaders)
 
     def _evaluate(self) -> None:
         trainer = self.trainer

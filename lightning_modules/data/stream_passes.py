@@ -73,11 +73,10 @@ class StreamPasses:
         is_loaded = self._is_loaded
         self._is_new = False
         self._is_loaded = False
-        generators = capture_host_rng()
-        items = open_pass()
         if not is_loaded:
-            return items
-        return _next_if_empty(items, open_pass, generators)
+            return open_pass()
+        generators = capture_host_rng()
+        return _next_if_empty(open_pass(), open_pass, generators)
 
 
 def _next_if_empty(
