@@ -192,7 +192,9 @@ class EpochLoader(DataLoader[Any]):
         """Persistent workers were started, here or before an interruption."""
         self._resumed_worker_states: dict[int, dict[str, Any]] = {}
         """By index of the worker, the state from which it resumes in the iteration being opened."""
-        self._stream_passes = StreamPasses(self.whole_dataset)
+        # Not `whole_dataset`, which subclasses override.
+        stream = dataset.dataset if isinstance(dataset, IterableShard) else dataset
+        self._stream_passes = StreamPasses(stream)
         self._dataset_in_epoch: DatasetInEpoch | None = None
         """The wrapper around the dataset through which persistent workers read it."""
 
