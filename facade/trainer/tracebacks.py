@@ -100,7 +100,8 @@ def _package(link: TracebackType) -> str:
 
 
 def _is_shown(link: TracebackType) -> bool:
-    name, module = link.tb_frame.f_code.co_name, str(link.tb_frame.f_globals.get("__name__", ""))
+    name = link.tb_frame.f_code.co_name
+    module = str(link.tb_frame.f_globals.get("__name__", ""))
     if module == "torch.nn.modules.module":
         return name not in _MODULE_CALLS
     if module.startswith(f"{_OWN}.facade.trainer."):

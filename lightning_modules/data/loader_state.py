@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler
 
-from ..common.libraries import is_instance
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .iteration import iterate
 from .stateful_parts import (
@@ -21,7 +20,7 @@ from .stateful_parts import (
     restore_parts,
     restore_random_states,
 )
-from .stream_passes import StreamPasses
+from .stream_passes import StreamPasses, forget_positions
 from .worker_state import WatchedLoader, is_torchdata_loader
 
 _OWN_STATE = "lightrainer"
@@ -275,7 +274,9 @@ class ForeignLoader:
     def __iter__(self) -> Iterator[Any]:
         if not self._is_positioned:
             self._batches_read_again = 0
-            self._forget_position()
+            # Loaders of torchdata do not tell a stream its epoch.
+            if self._has_loaded:
+                forget_positions(getattr(self.loader, "dataset", None))
         self._is_positioned = False
         workers = self._workers_to_start
         self._workers_to_start = None
@@ -362,16 +363,6 @@ class ForeignLoader:
         restore_host_rng(generators)
         self._parts_to_restore = parts
         return iter(self)
-
-    def _forget_position(self) -> None:
-        """Let a stream of `datasets` begin at its start again.
-
-        It begins each pass of an epoch at the state that was loaded, and loaders of torchdata do
-        not tell it the epoch.
-        """
-        dataset: Any = getattr(self.loader, "dataset", None)
-        if self._has_loaded and is_instance(dataset, "datasets", "IterableDataset"):
-            dataset.load_state_dict(None)
 
     def _until_end(self, batches: Iterator[object]) -> Iterator[object]:
         """Yield the batches, and note their end."""

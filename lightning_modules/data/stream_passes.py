@@ -29,6 +29,8 @@ class StreamPasses:
         """No pass has begun, and no state was loaded."""
         self._is_loaded = False
         """The next pass begins at a state that was loaded."""
+        self._has_loaded = False
+        """A state was loaded, for the next pass or an earlier one."""
 
     def state(self) -> Any:
         """Return the state from which the stream begins its next pass.
@@ -52,11 +54,13 @@ class StreamPasses:
         if state is not None and is_resumable(self.dataset):
             self._is_new = False
             self._is_loaded = True
+            self._has_loaded = True
             self.dataset.load_state_dict(copy.deepcopy(state))
 
     def load_position(self, state: object) -> None:
         """Let the stream continue inside of a pass."""
         self._is_new = False
+        self._has_loaded = True
         self.dataset.load_state_dict(state)
 
     def begin(self, open_pass: Callable[[], Iterator[Any]]) -> Iterator[Any]:
@@ -65,11 +69,8 @@ class StreamPasses:
         Args:
             open_pass: iterates over the stream.
         """
-        # Otherwise a stream of `datasets` returns to the state that was loaded last.
-        if not self._is_new:
-            for stream in _streams_of_datasets(self.dataset):
-                stream.load_state_dict(None)
-
+        if self._has_loaded:
+            forget_positions(self.dataset)
         is_loaded = self._is_loaded
         self._is_new = False
         self._is_loaded = False
@@ -92,6 +93,15 @@ def _next_if_empty(
         return
     restore_host_rng(generators)
     yield from open_pass()
+
+
+def forget_positions(dataset: object) -> None:
+    """Let the streams of `datasets` in a dataset begin at their start again.
+
+    In each pass of the same epoch they return to the state that was loaded last.
+    """
+    for stream in _streams_of_datasets(dataset):
+        stream.load_state_dict(None)
 
 
 def _streams_of_datasets(dataset: object) -> Iterator[Any]:

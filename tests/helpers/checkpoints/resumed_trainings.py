@@ -554,6 +554,11 @@ KINDS = {
         cls=loaded_by(stateful_loader_with_workers(**NO_WORKERS, shuffle=None)),
         needs="datasets",
     ),
+    "a StatefulDataLoader of a stream around a stream of rows": Kind(
+        StreamOfRows,
+        cls=loaded_by(stateful_loader_with_workers(**NO_WORKERS, shuffle=None)),
+        needs="datasets",
+    ),
     "a StatefulDataLoader of a stream with workers": Kind(
         Stream, cls=loaded_by(stateful_loader_with_workers(shuffle=None)), needs="torchdata"
     ),
