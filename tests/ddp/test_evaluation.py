@@ -107,6 +107,15 @@ def test_evaluation_in_training_is_of_the_saved_model(two_ranks):
         assert loss == pytest.approx(model(**batch)["loss"].item(), rel=1e-5)
 
 
+def test_evaluation_in_training_is_of_one_model_for_all_kinds(two_ranks):
+    pytest.importorskip("transformers")
+    pytest.importorskip("peft")
+    for rank in two_ranks(OURS, "evaluation2").ranks:
+        assert len(rank["kinds in training"]) == 6
+        for kind, (logged, alone) in rank["kinds in training"].items():
+            assert logged == pytest.approx(alone, rel=1e-5), kind
+
+
 def test_evaluation_loss_and_arrays_equal_the_reference(two_ranks):
     """Its own two processes, bit for bit."""
     pytest.importorskip("transformers")

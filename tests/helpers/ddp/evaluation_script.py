@@ -5,7 +5,7 @@
 Every rank writes what it saw to `OUTPUT_FOLDER/SCENARIO-rank<rank>.json`.
 """
 
-import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -179,6 +179,84 @@ def evaluations_in_training(folder: Path) -> dict[str, Any]:
     return {"losses": losses, "statistics": statistics}
 
 
+def images(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        {"pixel_values": torch.randn(1, 16, 16, generator=generator), "labels": torch.tensor(i % 3)}
+        for i in range(count)
+    ]
+
+
+def residual_network() -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    torch.manual_seed(0)
+    sizes = {"num_channels": 1, "embedding_size": 4, "hidden_sizes": [4, 4], "depths": [1, 1]}
+    return ResNetForImageClassification(ResNetConfig(layer_type="basic", num_labels=3, **sizes))
+
+
+def with_adapter() -> nn.Module:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(target_modules=["last"], modules_to_save=["norm"], r=2)
+    return get_peft_model(Normalized(), config)
+
+
+def kinds_in_training(folder: Path) -> dict[str, list[float]]:
+    """Train each kind of code with BatchNorm; return the loss of its last evaluation, and that of
+    this rank's model alone.
+    """
+    from lightrainer import Trainer, TrainingArguments
+
+    class Overriding(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+            outputs = model(**inputs)
+            return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+    kinds: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+        "override": (Normalized, Overriding, {}),
+        "stream": (Normalized, Trainer, {}),
+        "half precision": (Normalized, Trainer, {"bf16": True}),
+        "accumulated window": (Normalized, Trainer, {"gradient_accumulation_steps": 2}),
+        "head of transformers": (residual_network, Trainer, {}),
+        "PEFT": (with_adapter, Trainer, {}),
+    }
+    losses = {}
+    for kind, (make, trainer_class, options) in kinds.items():
+        make_samples = images if kind == "head of transformers" else points
+        train, evaluated = make_samples(16, 1), make_samples(8, 2)
+        sizes = {"per_device_train_batch_size": BATCH, "per_device_eval_batch_size": BATCH}
+        arguments = TrainingArguments(
+            str(folder / kind),
+            max_steps=3,
+            eval_strategy="steps",
+            eval_steps=1,
+            save_strategy="no",
+            learning_rate=0.05,
+            **sizes,
+            **QUIET,
+            **options,
+        )
+        trainer = trainer_class(
+            make(),
+            arguments,
+            train_dataset=Stream(train) if kind == "stream" else train,
+            eval_dataset=evaluated,
+        )
+        trainer.train()
+        logged = [log["eval_loss"] for log in trainer.state.log_history if "eval_loss" in log]
+
+        model = trainer.model.eval()
+        batches = []
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+            for start in range(0, len(evaluated), BATCH):
+                rows = evaluated[start : start + BATCH]
+                batch = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
+                batches.append(float(model(**batch)["loss"]))
+        losses[kind] = [logged[-1], sum(batches) / len(batches)]
+    return losses
+
+
 def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     api = importlib.import_module(library)
@@ -201,6 +279,8 @@ def main(library: str, scenario: str, folder: Path) -> None:
                 trainer, Stream(samples(count)), metrics, seen
             )
         results["in training"] = evaluations_in_training(folder / scenario)
+        if importlib.util.find_spec("transformers") and importlib.util.find_spec("peft"):
+            results["kinds in training"] = kinds_in_training(folder / scenario)
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
     del trainer
     leave_group(library)

@@ -44,6 +44,9 @@ FAILED = "tests/ddp/test_faults.py::"
 IGNORED = "tests/parity/test_ignored_by_the_reference.py::"
 OUTSIDE = "tests/facade/trainer/test_outside_model.py::"
 OUTSIDE_OF_KINDS = OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside_of_every_kind"
+ALL_EVALUATED = (
+    "tests/ddp/test_evaluation.py::test_evaluation_in_training_is_of_one_model_for_all_kinds"
+)
 OBJECTS = "tests/parity/test_user_objects.py::"
 
 ONE_BATCH = {
@@ -508,11 +511,20 @@ PROMISES: dict[str, Promise] = {
     ),
     "with layers such as BatchNorm each process evaluates": Promise(
         {
+            "own module": (
+                "tests/ddp/test_evaluation.py::test_evaluation_in_training_is_of_the_saved_model"
+            ),
             "two processes": (
                 "tests/ddp/test_evaluation.py::test_evaluation_in_training_is_of_the_saved_model"
             ),
+            "head of transformers": ALL_EVALUATED,
+            "override": ALL_EVALUATED,
+            "adapter": ALL_EVALUATED,
+            "accumulated window": ALL_EVALUATED,
+            "stream": ALL_EVALUATED,
+            "half precision": ALL_EVALUATED,
         },
-        others="One process has one set of statistics.",
+        others="A plain lightning.Trainer validates by its own loop; kwargs change no buffer.",
     ),
     "pruning a trial under DDP hangs": Promise(
         {
