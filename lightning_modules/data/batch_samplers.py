@@ -91,6 +91,7 @@ class ShardedBatchSampler(BatchSampler):
         self.world_size = world_size
         self.even_batches = even_batches
         self.split_batches = split_batches
+        # Batch samplers of the user need not have these attributes.
         self.batch_size: Any = getattr(batch_sampler, "batch_size", None)
         self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
 
@@ -212,6 +213,7 @@ class ShardedBatchSampler(BatchSampler):
 
         samples = list(itertools.chain.from_iterable(batches))
         start = list(itertools.chain.from_iterable(first))
+        # A process that reads for all divides the samples as accelerate's dispatcher does.
         if self.rank is None:
             return even_shares(samples, start[: self.world_size], self.world_size)
         missing = self.samples_per_rank * self.world_size - len(samples)

@@ -53,6 +53,7 @@ class DispatchLoader(EpochLoader):
             kwargs["worker_init_fn"] = None
         super().__init__(dataset, **kwargs)
         self.rank = rank
+        # A group of processes that get the same batches counts as one process.
         self.world_size = world_size // copies
         self.batches_of_round = self.world_size
         self.copies = copies
@@ -100,6 +101,7 @@ class DispatchLoader(EpochLoader):
             if not first_round:
                 first_round = round_
 
+            # A stream may end in the middle of a round, or of a batch.
             sizes = [_size(batch) for batch in round_]
             is_full = len(round_) == self.world_size and len(set(sizes)) == 1
             if is_full:
@@ -122,6 +124,7 @@ def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> lis
     """Join the last batches of a stream, fill them up from its start, and split them evenly."""
     batch = _concatenate(batches)
     size = -(-_size(batch) // parts)
+    # Once is enough, unless the first round has fewer samples than are missing.
     while True:
         missing = size * parts - _size(batch)
         if missing <= 0:
@@ -149,6 +152,7 @@ def _concatenate(batches: list[Any]) -> object:
         return mapping_like(mapping, columns)
     if _is_list_of_samples(first):
         return list(itertools.chain.from_iterable(batches))
+    # Other lists and tuples hold the parts of a batch, such as inputs and labels.
     if isinstance(first, (list, tuple)):
         parts_of_batches = zip(*batches, strict=True)
         kind: Any = type(cast("list[Any] | tuple[Any, ...]", first))
@@ -204,12 +208,14 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
         try:
             batches, samples_in_round = next(rounds, _NO_ROUND)
             for index, batch in enumerate(batches):
+                # Pickled once for all processes that get this batch.
                 content = pickle.dumps((batch, samples_in_round))
                 messages[index * copies : (index + 1) * copies] = [content] * copies
         except Exception as error:
             failure = error
             messages = [f"{type(error).__name__}: {error}"] * len(messages)
 
+    # All processes come here, with a batch, an error, or None at the end.
     received: list[Any] = [None]
     dist.scatter_object_list(received, messages, src=0)
     if failure is not None:

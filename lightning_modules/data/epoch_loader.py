@@ -300,6 +300,7 @@ class EpochLoader(DataLoader[Any]):
             "renewed": position.draws_worker_seed,
             "files": self.files,
         }
+        # If workers read a stream, its states are among theirs.
         if position.num_workers == 0:
             state["stream_at_start"] = position.stream_at_start
             state["stream_now"] = self._stream_passes.state()
@@ -338,6 +339,7 @@ class EpochLoader(DataLoader[Any]):
 
         self._state_to_resume = None
         restore_parts(state.get("own_now"), *drawing_parts(self))
+        # Without a batch that was yielded, the epoch has not begun.
         epoch = state["epoch"]
         if state["handed_out"] > 0:
             epoch += 1
@@ -385,6 +387,7 @@ class EpochLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] - a generator is all that a loop needs
         state = self._state_to_resume
         self._state_to_resume = None
+        # Resume now, not with the first batch: the caller restores its generators in between.
         position = None
         if state is not None:
             position = self._resume(state)
@@ -405,7 +408,8 @@ class EpochLoader(DataLoader[Any]):
                 functools.partial(self._open, position, skipped, is_whole=skipped == 0)
             )
             self._prefetch(position)
-            if not position.prefetched:  # without data
+            # As in accelerate, an iteration without data does not count as an epoch.
+            if not position.prefetched:
                 return
 
         while position.prefetched:
@@ -623,10 +627,12 @@ class EpochLoader(DataLoader[Any]):
         # it from a separate generator.
         if not position.draws_worker_seed:
             replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
+        # The workers of a resumed part of an epoch end with it.
         if not is_whole:
             replaced["persistent_workers"] = False
         if position.num_workers != self.num_workers:
             replaced["num_workers"] = position.num_workers
+            # Without workers the loader has no prefetch factor; 2 is torch's default.
             replaced["prefetch_factor"] = self.prefetch_factor or 2
 
         # Read the files in another order, or leave out the first batches.
@@ -659,6 +665,7 @@ class EpochLoader(DataLoader[Any]):
         is_read_by_workers = self.persistent_workers and position.files_in_turn is None
         if not (is_read_by_workers and hasattr(self.dataset, "set_epoch")):
             return None
+        # Running workers keep the wrapper with which they were started, and read its epoch.
         if self._dataset_in_epoch is None or self._iterator is None or starts_workers:
             self._dataset_in_epoch = DatasetInEpoch(
                 self.dataset, position.epoch, self._resumed_worker_states

@@ -25,6 +25,7 @@ _IN_ATTRIBUTES = "own"
 
 _GLOBAL_GENERATORS = (
     torch.default_generator,
+    # The functions of these two modules are methods of one hidden generator each.
     random.random.__self__,
     np.random.get_state.__self__,
 )

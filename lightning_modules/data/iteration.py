@@ -103,6 +103,7 @@ def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> 
         TypeError: a worker cannot send a batch.
     """
     # Without workers a map-style dataset is read here, which is faster and loses no error.
+    # A `MapDataPipe` is left to torch's iterators, which shard it.
     is_stream = isinstance(loader.dataset, (IterableDataset, MapDataPipe))
     if loader.num_workers == 0 and not is_stream:
         batches = _read_here(loader)

@@ -73,6 +73,7 @@ def with_other_batches(
     if is_between_epochs(state):
         return adapted
 
+    # So a stream is read again, up to the number of batches.
     adapted.pop("stream", None)
     adapted["handed_out"] = handed_out
     adapted["ended"] = False

@@ -168,6 +168,7 @@ def rebuild_loader(loader: TorchLoader, **sharding: Any) -> EpochLoader:
     batching: dict[str, object] = {"batch_size": None, "sampler": batch_sampler}
     if isinstance(loader.dataset, IterableDataset):
         batching = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    # A subclass may choose its batches in another way, so they are sharded as they are.
     elif type(batch_sampler) is BatchSampler:
         batching = {
             "batch_size": batch_sampler.batch_size,
@@ -254,6 +255,7 @@ class LoaderAfter:
         self.skipped = skipped
 
     def __getattr__(self, name: str) -> Any:
+        # An object that is being copied or unpickled has no `loader` yet: this would not end.
         if name == "loader" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.loader, name)

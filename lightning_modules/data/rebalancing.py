@@ -164,6 +164,7 @@ class _Groups:
         self.dp_size = dp_size
         self.cost = cost
         groups = dp_size * slots
+        # To begin with, all groups are of equal size; the first ones get what remains.
         size, rest = divmod(len(lengths), groups)
         self.counts = [size + 1] * rest + [size] * (groups - rest)
         self._settled: set[int] = set()
@@ -195,6 +196,7 @@ class _Groups:
         best_counts = self.counts
         smallest_gap = float("inf")
         for _ in range(max(len(self.lengths), 30 * len(self.counts))):
+            # From here on the same arrangements would follow again.
             if tuple(self.counts) in tried:
                 break
             tried.add(tuple(self.counts))

@@ -62,6 +62,7 @@ class SeedableRandomSampler(RandomSampler):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        # The order of torch's sampler, as one array instead of a list of Python numbers.
         takes_each_once = self.num_samples == len(self.data_source) and not self.replacement
         if takes_each_once:
             return in_sequence(random_order(self.num_samples, generator))
@@ -167,6 +168,7 @@ class IterableShard(IterableDataset[Any]):
                 return
             if self.fill_round:
                 samples = [*samples, *itertools.islice(itertools.cycle(first_round), missing)]
+            # A last round that is still shorter gives each process an equal share.
             shares = even_shares(samples, first_round[: self.world_size], self.world_size)
             yield from shares[self.rank]
 

@@ -78,12 +78,14 @@ def part_states(*parts: Any) -> list[dict[str, Any]]:
             if not _has_state_dict(owner):
                 continue
 
+            # A state that a checkpoint cannot hold must not end the training.
             state = owner.state_dict()
             try:
                 to_plain(state)
             except UnsafeValueError as error:
                 _warn_of_unsaved(type(owner).__name__, str(error))
                 continue
+            # Copied, because it may contain objects that its owner changes in place.
             stored = {"kind": "state_dict", "state": copy.deepcopy(state)}
             states.append({"root": root, "path": [*path, "state_dict"], **stored})
     return states

@@ -289,6 +289,7 @@ class WatchedLoader:
         if workers is not None and workers["workers"] == self.loader.num_workers:
             saved = dict(workers["states"])
             self._states = WorkerStates.known(workers)
+            # Otherwise torch would reuse persistent workers that are running, with their states.
             self.loader._iterator = None
             replaced["worker_init_fn"] = ResumedWorkers(workers, self.loader.worker_init_fn)
             # torch draws a seed for the new workers. The uninterrupted run drew it earlier, so it
@@ -457,6 +458,7 @@ def _exit_after(parent: int) -> None:
     """Exit as soon as this process has another parent, without any clean-up."""
     while os.getppid() == parent:
         time.sleep(1.0)
+    # `sys.exit` would end this thread only.
     os._exit(1)
 
 

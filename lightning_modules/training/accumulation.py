@@ -153,6 +153,7 @@ class WindowLoader:
             steps_in_epoch: micro-batches of an epoch.
         """
         micro_batches = self.windows_done * self.accumulation
+        # The last window of an epoch may be shorter.
         if self.batches_per_epoch is not None:
             micro_batches = min(micro_batches, self.batches_per_epoch)
         return self.epoch + micro_batches / steps_in_epoch
@@ -261,6 +262,7 @@ class WindowLoader:
             if state["handed_out"] > 0:
                 state = before_epoch(state, self.epoch + self.is_at_end)
         elif isinstance(source, ForeignLoader):
+            # An evaluation draws from dataset and collator; the iteration restores the rest.
             self._loader_state = source.restore_parts_of(state)
             return
         source.load_state_dict(state)
@@ -400,6 +402,7 @@ class LossMeter:
             if self.not_finite_steps[-1:] != [steps_since_log]:
                 self.not_finite_steps.append(steps_since_log)
             if self.skip_not_finite:
+                # The mean as the reference takes it, with the current step in its divisor.
                 mean = _float32(total / (1 + steps_since_log))
                 return _float32(total + mean)
         return _float32(total + loss)

@@ -51,6 +51,7 @@ class LabelSmoother:
             logits = logits[..., :-1, :].contiguous()
             labels = labels[..., 1:].contiguous()
         negative_log_probs = -functional.log_softmax(logits, dim=-1)
+        # (..., 1), because `gather` needs as many dimensions as the logits have.
         if labels.dim() == negative_log_probs.dim() - 1:
             labels = labels.unsqueeze(-1)
 

@@ -137,6 +137,7 @@ class MicroBatchLoss:
             return loss
         if self._unweighed is None:
             self._unweighed = loss.detach()
+        # Divided by the override, so neither this nor the log divides it again.
         if self._may_be_divided and _is_divided_by(loss, self._parts):
             self._is_returned_weighed = True
             self._result = loss
@@ -167,6 +168,7 @@ def _is_divided_by(loss: Tensor, parts: int) -> bool:
     operation = loss.grad_fn
     if parts == 1 or operation is None or operation.name() != "DivBackward0":
         return False
+    # torch keeps a Python number as a tensor on the CPU; any other would be waited for.
     divisor = getattr(operation, "_saved_other", None)
     return (
         isinstance(divisor, Tensor)

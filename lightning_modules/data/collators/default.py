@@ -51,6 +51,7 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
 
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
     first = samples[0]
+    # `name` is the column that is being stacked, for the error.
     name = ""
     batch: Batch = {}
     try:
@@ -170,6 +171,7 @@ def _stack_torch(values: list[Any], name: str) -> object:
     import torch
 
     first = values[0]
+    # The first label decides about the dtype: a "label" is a number, "label_ids" are a list.
     if isinstance(first, torch.Tensor):
         if name == "label":
             return _labels_torch(values, first.item(), torch.tensor)

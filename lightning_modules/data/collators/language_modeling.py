@@ -126,6 +126,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         """
         assert self.seed is not None, "a generator needs a seed"
         seed = self.seed
+        # A worker of torch's loader has imported torch; this module need not.
         torch_data: Any = sys.modules.get("torch.utils.data")
         if torch_data is not None:
             worker = torch_data.get_worker_info()

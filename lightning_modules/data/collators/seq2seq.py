@@ -105,6 +105,7 @@ class DataCollatorForSeq2Seq:
     def _label_length(self, arrays: list[np.ndarray], name: str) -> int:
         """Return the length to which labels are padded."""
         lengths = [len(array) for array in arrays]
+        # It may be a member of transformers' `PaddingStrategy`.
         padding = getattr(self.padding, "value", self.padding)
         if padding is False or padding == "do_not_pad":
             if len(set(lengths)) > 1:
