@@ -165,6 +165,7 @@ def _file_to_folder(
     model_weights, other_weights = split_weights(checkpoint["state_dict"], prefix)
     final = _folder_named(target, int(checkpoint["global_step"]))
     with _new_folder(final, force) as staged:
+        # A plain module: the file does not tell the class of the model.
         save_weights(torch.nn.Module(), staged, state_dict=model_weights)
         write_states(checkpoint, staged, other_weights, **state_entries)
     return final
@@ -352,6 +353,7 @@ def _whole_weights(
     states: ZeroStates | ReplicatedStates, dtype: str | None
 ) -> dict[str, torch.Tensor]:
     whole: dict[str, torch.Tensor] = {}
+    # Tied weights come last: they take the tensor that was cast under the other name.
     for name in sorted(states.weights, key=lambda name: name in states.tied):
         source = states.tied.get(name)
         if source is None:
@@ -512,6 +514,7 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
             "names."
         )
 
+    # torch numbers parameters through all groups.
     numbers = {name: number for number, name in enumerate(names)}
     for group in ordered:
         group["params"] = [numbers[name] for name in group["params"]]

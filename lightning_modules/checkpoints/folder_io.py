@@ -268,6 +268,7 @@ def _check_before_loading(trainer: Trainer, path: Path) -> None:
     """Make the strategy compare the states of optimizers with their parameters before loading."""
     strategy = trainer.strategy
     attributes: dict[str, Any] = vars(strategy)
+    # An earlier checkpoint may have been read without its optimizers being loaded.
     attributes.pop(_LOADING, None)
     load = getattr(strategy, _LOADING)
 

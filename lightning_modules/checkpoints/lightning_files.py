@@ -206,6 +206,8 @@ def _constant_schedule(optimizer: Mapping[str, Any], steps: int) -> dict[str, An
     for group in optimizer["param_groups"]:
         base_rates.append(group.get("initial_lr", group["lr"]))
         last_rates.append(group["lr"])
+
+    # The entries of a `LambdaLR`.
     return {
         "base_lrs": base_rates,
         "last_epoch": steps,

@@ -159,6 +159,7 @@ def _text_of(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:
     if job is not None:
         content["job"] = job
     text = json.dumps(content, sort_keys=True)
+    # The checksum is of the text without it: `read_manifest` takes it out again.
     own_checksum = xxh3_64_hexdigest(text.encode())
     return f'{text[:-1]}, "{_OWN_CHECKSUM}": "{own_checksum}"}}\n'
 

@@ -177,6 +177,7 @@ def reserve_folder(folder: StrPath) -> Generator[bool]:
         is_reserved = _lock(path, locked)
         if is_reserved:
             _reserved[real_path] = os.getpid()
+            # Undone in reverse order: the file is deleted while it is locked.
             locked.callback(_reserved.pop, real_path)
             locked.callback(path.unlink, missing_ok=True)
         yield is_reserved

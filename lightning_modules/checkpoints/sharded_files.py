@@ -303,6 +303,7 @@ def _start_writing(state: dict[str, Any], path: Path) -> Callable[[], None]:
     groups = _groups.setdefault(dist.group.WORLD, {})
     if path.name not in groups:
         groups[path.name] = gloo_group()
+    # The copies are in main memory, so none has to be fetched from a device ahead of writing.
     writer = _ChecksumWriter(path, per_thread_copy_ahead=0)
     wait_for_torch = start_writing_folder(state, writer, groups[path.name])
 

@@ -139,6 +139,7 @@ def require_same_kinds(before: object, read: object, path: Path, name: str = "")
             require_same_kinds(old_values.get(key), value, path, f"{prefix}{key}")
     elif isinstance(read, (list, tuple)):
         new_items = cast("Sequence[Any]", read)
+        # In a list of another length a tensor replaces nothing, and is refused.
         old_items = [None] * len(new_items)
         if isinstance(before, (list, tuple)) and len(cast("Sequence[Any]", before)) == len(
             new_items

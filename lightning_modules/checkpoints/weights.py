@@ -256,6 +256,7 @@ def _load_files(
     require: Callable[[LoadReport], None],
 ) -> LoadReport:
     """Load the files; find missing weights before anything is loaded, if the names suffice."""
+    # If the class may have renamed weights, missing ones are not known before it loads them.
     expected = _expected_report(model, files)
     if expected is not None and not (expected.unexpected and may_rename(model)):
         require(expected)
@@ -397,6 +398,8 @@ def _sort_metadata(path: Path) -> None:
     The library writes it in any order.
     """
     with path.open("r+b") as file:
+        # A file begins with the length of its header, and the tensors follow the header: it must
+        # not become longer, and spaces fill it up.
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -427,6 +430,7 @@ def _load_file_by_file(
     missing: list[str] | None = None
     unexpected: list[str] = []
     for state_dict in _read_files(files.paths):
+        # The model may not tie weights that were tied in the saved one.
         for alias, saved in files.aliases.items():
             if alias in names_in_model and saved in state_dict:
                 state_dict.setdefault(alias, state_dict[saved])
