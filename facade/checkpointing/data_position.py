@@ -145,6 +145,7 @@ class DataPosition:
             return windows, length
 
         self.evaluated_before = {} if stored is None else stored["evaluated"]
+        # Begin the epoch again, in the order that it had, unless only its end is left.
         if trainer.args.ignore_data_skip and done < windows.windows_per_epoch:
             done = 0
             if loader_state is not None and "handed_out" in loader_state:
@@ -176,6 +177,7 @@ class DataPosition:
         restore_parts(stored.get("evaluation"), self.trainer.eval_data_collator)
         run.generators_before_epoch = stored.get("before_epoch")
         progress = stored["progress"]
+        # Each process has saved its own losses; with others, each takes the mean over those.
         same_processes = stored["layout"]["world_size"] == data_ranks(self.trainer.args)
         if progress is not None and not same_processes:
             progress = self.elastic.progress(stored, str(checkpoint))
@@ -232,5 +234,6 @@ class DataPosition:
         state = self.trainer.state
         if sized:
             return divmod(state.global_step, length.num_update_steps_per_epoch)
+        # The steps of a stream's epoch are not known, but the state has its fraction.
         epoch, part = divmod(state.epoch, 1)
         return int(epoch), round(part * length.num_update_steps_per_epoch)

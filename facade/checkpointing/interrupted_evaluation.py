@@ -114,6 +114,8 @@ class InterruptedEvaluation:
         del trainer.state.log_history[owed["logs"] :]
         with self.during_evaluation(loaders):
             evaluate()
+
+        # A callback may stop the training by this evaluation, as it did before.
         if run.stopping:
             run.stop_before_step()
 

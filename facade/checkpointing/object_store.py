@@ -65,9 +65,11 @@ class StoreFolder:
         self.folder = Path(folder)
         self.address = str(address_of(folder))
         options = {}
+        # fsspec does not create missing local folders by default.
         if self.address.startswith("file:"):
             options["auto_mkdir"] = True
         storage, root = fsspec.url_to_fs(self.address, **options)
+        # From here on, names are relative to the address.
         self._files: Any = fsspec.filesystem("dir", path=root, fs=storage)
         self._sent: dict[str, tuple[int, int]] = {}
         """Uploaded files outside of checkpoints, with their modification time and size."""
@@ -140,6 +142,8 @@ class StoreFolder:
         files = self._find(name)
         if not files or f"{name}/{INCOMPLETE}" in files:
             return
+
+        # Equal manifests list the same files, with which the local ones are compared.
         manifest = f"{name}/_manifest.json"
         own_manifest = self.folder / manifest
         is_same = False
@@ -155,6 +159,7 @@ class StoreFolder:
 
     def _find(self, name: str) -> list[str]:
         self._files.invalidate_cache()
+        # A name in the store must not lead out of the local folder.
         return [file for file in self._files.find(name) if ".." not in file.split("/")]
 
     def _put(self, path: Path) -> None:
@@ -295,6 +300,8 @@ class ObjectStore:
             seconds_left = self._deadline - time.monotonic()
             if not self._problem or seconds_left <= 0:
                 return
+
+            # A caller of `wait` cuts a pause short that has begun before.
             if self._is_waited_for.is_set():
                 time.sleep(min(pause, seconds_left))
             else:

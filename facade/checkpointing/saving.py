@@ -318,6 +318,7 @@ class CheckpointSaver:
         """
         if not self.trainer.args.should_save:
             return
+        # A checkpoint that is still being written has no manifest yet.
         if self._newest is None or self.background.bytes_waiting:
             return
         if checkpoints.refresh_manifest(self._newest) and self.store.is_open:
@@ -384,6 +385,7 @@ class CheckpointSaver:
             DiskFullError: there is too little even without them.
         """
         best = self.trainer.state.best_model_checkpoint
+        # Without a limit, every checkpoint has to stay; with one, the newest and the best.
         older: list[str] = []
         if self.trainer.args.save_total_limit:
             older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1]
@@ -674,6 +676,7 @@ class CheckpointSaver:
         if Path(os.path.realpath(best)).parent != Path(os.path.realpath(run_dir)):
             logger.info("Keeping all checkpoints: the best one (%s) belongs to another run.", best)
             return
+        # Flushed first, so that a power failure cannot leave no checkpoint at all.
         checkpoints.sync_tree(Path(best))
         for folder in checkpoints.list_checkpoints(run_dir):
             if os.path.exists(best) and not os.path.samefile(folder, best):

@@ -39,6 +39,7 @@ def choose(
         model: its layers and hidden size are used where the arguments leave them open.
         steps: optimizer steps of the training, where the data is known.
     """
+    # `from_pretrained` has spread the model; the arguments do not ask for that.
     if was_parallelized(args):
         return ModelParallel.of(args, None, model)
     if args.deepspeed:

@@ -138,6 +138,7 @@ class FSDP(Strategy):
         ]
 
     def _distribute_model(self, model: nn.Module, module: nn.Module) -> nn.Module:
+        # An earlier run has wrapped it and its layers.
         if sharding.is_sharded(model):
             return self.lightning.wrap(model, layers=[])
         options = self.options

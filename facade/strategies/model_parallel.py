@@ -184,10 +184,12 @@ class ModelParallel(Strategy):
     def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
         mesh = module.device_mesh
         if not sharding.is_sharded(model):
+            # Each rank is about to keep its part, and the parts have to be those of one model.
             broadcast_weights(model, torch.device(mesh.device_type))
             if self.options["tensor_parallel_size"] > 1:
                 split(model, mesh["tensor_parallel"])
                 model.to(mesh.device_type)  # for layers that are not split
+            # Ranks that share a sequence have to draw the same numbers for it.
             if self._shares_sequences:
                 agree_on_generators(self.lightning.context_mesh)
         if "shard" in self.options:
