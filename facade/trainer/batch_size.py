@@ -192,6 +192,7 @@ class BatchSizeFinder:
         if not args.should_log:
             return
 
+        # Where the effective batch is kept, the next attempt adjusts the accumulation to the size.
         change = (
             f"a batch size of {size} instead of {old_size} "
             "(`Trainer.keep_effective_batch_size` keeps the samples)"
@@ -226,7 +227,8 @@ class _InitialState:
         self._pending_tokens = trainer._token_counter.pending
         self._modes = [(module, module.training) for module in model.modules()]
 
-        # Weights: a copy of trained ones, the version of frozen ones.
+        # Weights: a copy of trained ones; of frozen ones the version, by which torch counts changes
+        # in place.
         self._trained: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._frozen: dict[str, tuple[nn.Parameter, int]] = {}
         for name, weight in model.named_parameters():

@@ -55,9 +55,12 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
         "enable_checkpointing": _has_callback(callbacks, "Checkpoint"),
         "enable_progress_bar": _has_callback(callbacks, "ProgressBar"),
         "enable_model_summary": _has_callback(callbacks, "ModelSummary"),
+        # The Trainer evaluates when it is due, and its loaders are sharded by its own samplers.
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
+        # Tensors of inference mode cannot take part in a later backward pass.
         "inference_mode": False,
+        # Without it, a StopIteration of a hook would end the loop as the end of the data does.
         "profiler": fast_path.HookGuard(),
     }
     with (

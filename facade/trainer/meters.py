@@ -79,6 +79,7 @@ class RunningLoss:
     def take(self) -> float:
         """Return the sum since the last call, averaged over all processes."""
         loss = self._sum_up()
+        # In place, because an override may hold the tensor; the sum of a NaN stays NaN.
         if self._tensor is not None:
             self._tensor -= self._tensor
         steps = self._not_finite_steps
@@ -158,6 +159,7 @@ class RunningLoss:
         self._has_warned = True
         if not self.trainer.state.is_world_process_zero:
             return
+
         note = ""
         if self.meter.skip_not_finite:
             note = " logging_nan_inf_filter leaves them out of the logged average."

@@ -13,6 +13,7 @@ def is_own(trainer: object, name: str) -> bool:
     for trainer_class in type(trainer).__mro__:
         if name in vars(trainer_class):
             method = vars(trainer_class)[name]
+            # `functools.wraps` gives a wrapper the module of the method that it wraps.
             modules = (trainer_class.__module__, getattr(method, "__module__", ""))
             is_of_package = all(module.startswith(f"{__package__}.") for module in modules)
             return is_of_package and not hasattr(method, "__wrapped__")

@@ -232,6 +232,7 @@ def loss_and_outputs(
     if not isinstance(loss, torch.Tensor):
         raise wrong_loss(f"{type(trainer).__name__}.compute_loss", loss)
 
+    # As in the reference, a loss with dimensions counts by its mean.
     loss = loss.detach()
     if loss.dim() > 0:
         loss = loss.mean()

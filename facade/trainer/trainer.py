@@ -1336,6 +1336,8 @@ class Trainer:
             ignore_keys=ignore_keys,
             metric_key_prefix=metric_key_prefix,
         )
+
+        # The reported speed excludes the preparation of Lightning and of the model.
         seconds = start_time.seconds_ago - self._setup_seconds
         metrics = steps.add_speed(output, metric_key_prefix, seconds, self.args)
         self.control = self.callback_handler.on_predict(
@@ -1545,6 +1547,7 @@ class Trainer:
         self._checkpoints.save_model(
             folder, self._save, internal=_internal_call, strategy=self._strategy, run=self._fitting
         )
+        # An upload of a checkpoint begins once it has its final name.
         if _internal_call:
             return
 

@@ -333,14 +333,19 @@ class TrainerModule(EvaluationModule):
         trainer = run.trainer
         if run.epoch.windows == 0:
             self._stop_without_data()
+
         self.schedule.epoch_ended()
         trainer.control = trainer.callback_handler.on_epoch_end(
             trainer.args, trainer.state, trainer.control
         )
+
+        # A checkpoint that is written from here on resumes in the next epoch, unless an evaluation
+        # writes it.
         run.epoch.is_over = True
         self._log_save_evaluate()
         if DebugOption.TPU_METRICS_DEBUG in trainer.args.debug:
             print_metrics()
+
         run.windows.end_epoch()
         if trainer.control.should_training_stop:
             run.require_in_all("should_training_stop")

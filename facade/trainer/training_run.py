@@ -256,6 +256,8 @@ class TrainingRun:
 
             # Break the cycle of references between the windows and this run.
             self.windows.on_positioned = None
+
+            # The loader of an override may be of any class, and in use by the script.
             if is_own(trainer, "get_train_dataloader"):
                 loader.shut_down_workers()
         return self.output
@@ -267,6 +269,8 @@ class TrainingRun:
 
         trainer = self.trainer
         max_epochs = self.length.num_train_epochs
+
+        # A stream may be read any number of times: -1 is Lightning's word for no limit.
         if max_epochs == sys.maxsize:
             max_epochs = -1
         with planned(trainer) as strategy:
