@@ -235,14 +235,13 @@ class AdafactorSchedule(LambdaLR):
     Works like `transformers.optimization.AdafactorSchedule`: a schedule that changes nothing, for
     code that needs one.
 
-    Shows the learning rates that an Adafactor with `relative_step` sets itself.
-
     Args:
         optimizer: an `Adafactor`, or another optimizer with its method `_get_lr`.
         initial_lr: rate shown before the first step.
     """
 
     def __init__(self, optimizer: Optimizer, initial_lr: float = 0.0) -> None:
+        # `LambdaLR` begins with this rate; the optimizer's own may be None.
         for group in optimizer.param_groups:
             group["initial_lr"] = initial_lr
         super().__init__(optimizer, lambda _: initial_lr)

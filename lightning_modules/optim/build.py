@@ -180,6 +180,7 @@ def build_optimizer(
         groups: the usual parameter groups.
     """
     build_optimizers_without_compiler()
+    # An `OptimizerFunction` is an object that is used like a class.
     kind = type(optimizer_class)
     if isinstance(optimizer_class, type):
         kind = optimizer_class

@@ -53,7 +53,8 @@ def clip_gradients(
     if not are_sharded:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
-    # The same scale on all processes, at most 1; each applies it to its own shards.
+    # The same scale on all processes, at most 1, with the 1e-6 of `clip_grad_norm_`; each applies
+    # it to its own shards.
     norm = total_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     with torch.no_grad():

@@ -156,6 +156,8 @@ class GreedyLR(ReduceLROnPlateau):
                 f"`factor` is {factor!r}, but has to be below 1: a rate is multiplied by it to be "
                 "lowered."
             )
+
+        # The constructor of torch calls `_reset`, which reads this attribute.
         self._streaming_avg: StreamingAverage | None = None
         super().__init__(
             optimizer, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps

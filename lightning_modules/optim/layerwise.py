@@ -107,6 +107,7 @@ class LayerwiseSchedule(LRScheduler):
 
     def state_dict(self) -> dict[str, Any]:
         """Return its own numbers, and the states of the inner schedules."""
+        # torch's state of a schedule holds all of its attributes.
         state_dict = super().state_dict()
         del state_dict["schedulers"]
         inner_states = [scheduler.state_dict() for scheduler in self.schedulers.values()]

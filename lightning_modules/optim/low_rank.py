@@ -95,6 +95,8 @@ def _low_rank(
     if "layerwise" not in request.name.value:
         return optimizer, {**kwargs, "params": groups}
 
+    # One optimizer for each parameter, with the options of its group. They are made here, so the
+    # learning rate has to be passed here, too.
     kwargs["lr"] = request.config.learning_rate
     optimizers: dict[nn.Parameter, Optimizer] = {}
     for group in groups:
@@ -131,6 +133,7 @@ def target_layers(
         if isinstance(module, nn.Linear):
             linear_layers.append(path)
 
+    # A text is one expression for whole names; only entries of a list may be parts of names.
     is_single = isinstance(targets, str)
     if is_single and targets.replace("_", "-") == "all-linear":
         matched = linear_layers

@@ -108,6 +108,8 @@ def build_module_optimizer(
         if rules is not None:
             rules_kwargs["rules"] = rules
         optimizer = setting.build(model, **rules_kwargs)
+
+        # A group that a callback adds later has the defaults.
         optimizer.defaults["weight_decay"] = setting.weight_decay
     else:
         groups = parameter_groups(model, None, rules=rules, lr=_rate_for_rules(setting, rules))

@@ -97,6 +97,7 @@ def require_fitting_optimizer_state(
         ValueError: something does not fit. Nothing has been loaded.
     """
     is_mapping = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
+    # A class that loads its state in its own way has to check it itself.
     load_state_dict = getattr(type(optimizer), "load_state_dict", None)
     has_own_format = load_state_dict is not Optimizer.load_state_dict
     if has_own_format and not (is_mapping and "param_groups" in state):
@@ -171,6 +172,7 @@ def _problem_of_groups(
     if len(groups) != len(optimizer_groups):
         return f"{len(groups)} parameter groups, but the optimizer has {len(optimizer_groups)}"
 
+    # The parameter behind each number in the file.
     owners: dict[int | str, _StateOwner] = {}
     for index, (group, optimizer_group, expected) in enumerate(
         zip(groups, optimizer_groups, parameters, strict=True)
@@ -302,6 +304,7 @@ def _problem_of_tensor(
     if not _is_dense(value):
         return f"a tensor as {entry} whose elements are not contiguous in memory"
 
+    # Kernels of bitsandbytes read scales and tables as float32, whatever they are.
     if package == _BITSANDBYTES:
         if name in ("absmax1", "absmax2", "qmap1", "qmap2") and value.dtype != torch.float32:
             return f"{describe_value(value)} as {entry}, which has to be float32"

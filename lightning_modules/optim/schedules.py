@@ -460,9 +460,6 @@ def get_wsd_schedule(
     Works like `transformers.get_wsd_schedule`: the schedule of Hu et al., MiniCPM
     (arXiv:2404.06395), section 4; "1-sqrt" is the decay of Haegele et al. (arXiv:2405.18392).
 
-    Hu et al., MiniCPM (arXiv:2404.06395), section 4; "1-sqrt" is the decay of Haegele et al.
-    (arXiv:2405.18392).
-
     Args:
         optimizer: its learning rate is scheduled.
         num_warmup_steps: optimizer steps of the rise from `min_lr_ratio` to 1.
@@ -579,9 +576,8 @@ def get_scheduler(
 ) -> LRScheduler:
     """Create a learning rate schedule by its name.
 
-    Works like `transformers.get_scheduler`, but the inverse square root gets its own arguments too.
-
-    So it does in transformers 5.23 and later.
+    Works like `transformers.get_scheduler`, but the inverse square root gets its own arguments too,
+    as in 5.23 and later.
 
     Args:
         name: a `SchedulerType` or its value.
