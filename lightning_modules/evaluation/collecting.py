@@ -139,6 +139,7 @@ class LossCollector:
         if not loss.is_cpu:
             self._on_device.append(loss.detach().reshape(-1))
             return
+        # Losses that still wait on a device come before this one.
         if self._on_device:
             self.to_host()
         self.keep_on_host(loss)
@@ -213,6 +214,7 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
         return sequence_like(first, joined)
     if isinstance(first, list):
         return list(itertools.chain.from_iterable(parts))
+    # A number, such as a loss, becomes one row.
     if isinstance(first, torch.Tensor):
         tensors = [torch.atleast_1d(part) for part in parts]
         return torch.cat(_pad_to_one_width(tensors, padding))

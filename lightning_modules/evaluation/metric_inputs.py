@@ -60,6 +60,8 @@ def input_kind(metric: torch.nn.Module) -> InputKind:
     packages: set[str] = set()
     family = ""
     by_sample = False
+    # The parts of wrappers and sums are submodules, and the module of a class tells its package.
+    # Bases count too, because a script may derive its own metric.
     for part in metric.modules():
         by_sample = by_sample or getattr(part, "multidim_average", "") == "samplewise"
         for cls in type(part).__mro__:

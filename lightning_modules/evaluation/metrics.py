@@ -81,6 +81,8 @@ class BatchMetrics(nn.Module):
         self, metrics: Any, prepare: Callable[..., Any] | None = None, *, shift: bool | None = None
     ) -> None:
         super().__init__()
+
+        # Without a dict the values have the names of their classes.
         named = {"": metrics}
         if isinstance(metrics, Mapping) and not isinstance(metrics, MetricCollection):
             named = {name: _as_metric(name, metric) for name, metric in metrics.items()}
@@ -96,7 +98,7 @@ class BatchMetrics(nn.Module):
         """
         if prepare is None:
             for metric in named.values():
-                self._kinds.append([input_kind(one) for one in _each(metric)])
+                self._kinds.append([input_kind(each_metric) for each_metric in _each(metric)])
 
     @torch.no_grad()
     @metric_dtype()
@@ -118,16 +120,18 @@ class BatchMetrics(nn.Module):
             loss: the loss of the batch, for a `prepare` that takes it.
             shift: whether the model is a causal one, where `self.shift` does not say.
         """
-        for metric, given in self._arguments(
+        for metric, all_arguments in self._arguments(
             predictions, labels, inputs=inputs, loss=loss, shift=shift
         ):
-            if not all(arguments.counts for arguments in given):
-                _show_shapes(metric, given)
-            elif all(arguments is given[0] for arguments in given):
-                metric.update(*given[0].positional, **given[0].keywords)
+            first = all_arguments[0]
+            if not all(arguments.counts for arguments in all_arguments):
+                _show_shapes(metric, all_arguments)
+            elif all(arguments is first for arguments in all_arguments):
+                # As a whole, because a collection updates states that its metrics share only once.
+                metric.update(*first.positional, **first.keywords)
             else:
-                for one, arguments in zip(_each(metric), given, strict=True):
-                    one.update(*arguments.positional, **arguments.keywords)
+                for each_metric, arguments in zip(_each(metric), all_arguments, strict=True):
+                    each_metric.update(*arguments.positional, **arguments.keywords)
 
     @torch.no_grad()
     @metric_dtype()
@@ -137,8 +141,8 @@ class BatchMetrics(nn.Module):
         For a process that has seen no sample: synchronisation needs states of the same shapes
         everywhere.
         """
-        for metric, given in self._arguments(predictions, labels, **further):
-            _show_shapes(metric, given)
+        for metric, all_arguments in self._arguments(predictions, labels, **further):
+            _show_shapes(metric, all_arguments)
 
     def compute(self, process_group: Any = None) -> dict[str, Any]:
         """Return the values by name, over all batches and processes: each process has to call this.
@@ -254,11 +258,8 @@ def _show_shapes(metric: object, arguments_of_metrics: list[Arguments]) -> None:
         example.update(*arguments.positional, **arguments.keywords)
         for name, state in example.metric_state.items():
             if isinstance(state, list):
-                setattr(
-                    each_metric,
-                    name,
-                    [row[:0] for row in state if isinstance(row, torch.Tensor) and row.ndim],
-                )
+                empty = [row[:0] for row in state if isinstance(row, torch.Tensor) and row.ndim]
+                setattr(each_metric, name, empty)
 
 
 def _each(metric: object) -> list[Any]:
@@ -311,7 +312,9 @@ def _require_metrics(named: Mapping[str, object]) -> None:
 
 
 def _kind_of(value: object) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return type(value).__name__
 
 
 def _optional_parameters(prepare: Callable[..., object] | None) -> list[str]:
@@ -392,12 +395,10 @@ def name_in_stage(stage: str, name: str, loaders: object, index: int, separator:
     """
     if isinstance(loaders, Mapping):
         return f"{stage}{separator}{list(loaders)[index]}_{name}"
-    several = isinstance(loaders, (list, tuple)) and len(loaders) > 1
-    return (
-        f"{stage}{separator}{name}/dataloader_idx_{index}"
-        if several
-        else f"{stage}{separator}{name}"
-    )
+    has_suffix = isinstance(loaders, (list, tuple)) and len(loaders) > 1
+    if has_suffix:
+        return f"{stage}{separator}{name}/dataloader_idx_{index}"
+    return f"{stage}{separator}{name}"
 
 
 def as_numbers(name: str, value: object) -> dict[str, Any]:
