@@ -260,6 +260,7 @@ def _state_of_group(
             )
 
     for entry in entries:
+        # Padding stays 0.
         flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype, device="cpu")
         for name in names:
             piece = part.pieces.get(name)

@@ -32,10 +32,12 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
     kind = type(base).__name__
     config = getattr(base, "config", None)
     text = config
+    # A configuration of several modalities has one for the part with the text.
     if config is not None and hasattr(config, "get_text_config"):
         text = config.get_text_config()
 
     faults: list[str] = []
+    # Only this function is computed over sharded sequences, see `replaced_attention`.
     attention = getattr(config, "_attn_implementation", None)
     if attention not in (None, "sdpa"):
         faults.append(
@@ -125,7 +127,8 @@ def ready_to_split(
     ready["shift_labels"] = labels
     ready["position_ids"] = _positions(ready, shown, shape)
 
-    # Copy or pad, because the tensors are resized in place later.
+    # Copy or pad, because the tensors are resized in place later. In a ring each rank has a part of
+    # the beginning and one of the end, as later positions attend to more of the others.
     missing = -length % (2 * size)
     for name, tensor in ready.items():
         if not _is_split(tensor, length):

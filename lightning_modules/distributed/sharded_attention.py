@@ -61,6 +61,7 @@ def replaced_attention(
             torch_attention, query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa
         )
 
+    # A model that has imported the function itself is not reached: its calls are not counted.
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     try:
         yield calls
@@ -121,6 +122,7 @@ class SharedSequencesStrategy(ModelParallelStrategy):
     def setup_environment(self) -> None:
         """Make the groups that share sequences, after those of Lightning."""
         super().setup_environment()
+        # Lightning counts the ranks that share a sequence as data parallel, see the class.
         sizes = (
             self.device_mesh["data_parallel"].size() // self.context_parallel_size,
             self.context_parallel_size,

@@ -49,6 +49,7 @@ class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
     """
 
     def __init__(self, precision: Any) -> None:
+        # Lightning's plugin knows no mixed precision, and refuses its name.
         super().__init__("32-true")
         self.precision = precision
         self.device = "xla"

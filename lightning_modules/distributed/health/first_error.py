@@ -139,7 +139,9 @@ def _report(error: BaseException, key: str) -> Failure | None:
 
     failure = Failure(dist.get_rank(), os.getpid(), socket.gethostname(), one_line(error))
     try:
+        # Written only if the key is empty, and returned as it is then.
         first = Failure(*json.loads(store.compare_set(key, "", json.dumps(failure))))
+        # The other process may have ended before it began this training.
         if first == failure and store.check([_ENDED]):
             first = Failure(*json.loads(store.get(_ENDED)))
     except dist.DistError:
