@@ -200,9 +200,10 @@ class RunningLossAttribute:
 class TokenCounter:
     """Count tokens for `include_num_input_tokens_seen`.
 
-    `state.num_input_tokens_seen` is the sum over all ranks at logs and checkpoints. In between it
-    is up to date only in a single process with batches on the CPU: a count on another device stays
-    pending, because reading it would wait for the device.
+    `state.num_input_tokens_seen` is the sum over all ranks at logs, evaluations and checkpoints,
+    and at the end of the training. In between it is up to date only in a single process with
+    batches on the CPU: a count on another device stays pending, because reading it would wait for
+    the device.
 
     Args:
         trainer: the Trainer.

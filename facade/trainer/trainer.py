@@ -1215,6 +1215,9 @@ class Trainer:
         """
         if self._fitting is None:
             self._apply_arguments()
+        else:
+            # The log of the evaluation has the tokens of the training.
+            self._token_counter.flush()
 
         # Evaluate each dataset of a dict. The Trainer's own are passed by name, because their
         # loaders are kept under it.

@@ -318,6 +318,7 @@ class TrainingRun:
         samples = self.length.num_train_samples * steps / max(state.max_steps, 1)
         metrics = speed_metrics("train", self.start_time, num_samples=samples, num_steps=steps)
         trainer.store_flos()
+        trainer._token_counter.flush()
         metrics["total_flos"] = state.total_flos
         metrics["train_loss"] = train_loss
         trainer._memory_tracker.stop("train", metrics)

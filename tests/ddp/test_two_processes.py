@@ -11,7 +11,8 @@ from lightrainer.lightning_modules.checkpoints import problems
 
 OURS, REFERENCE = "lightrainer", "transformers"
 SCENARIOS = ["points", "tokens"]
-NUMBERS = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "train_loss", "step")
+NUMBERS = ("loss", "grad_norm", "learning_rate", "epoch", "eval_loss", "step")
+NUMBERS += ("num_input_tokens_seen",)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,6 +41,11 @@ def test_ddp_two_ranks_equal_two_of_the_reference(two_ranks, scenario):
         assert_close(numbers(one["history"]), numbers(other["history"]))
         assert other["sums"] == pytest.approx(one["sums"], rel=1e-5, abs=1e-6)
         assert other["scaler"] == one["scaler"]
+
+    # The reference's is of each process, for the steps after the last log.
+    means = [rank["history"][-1]["train_loss"] for rank in expected.ranks]
+    for rank in actual.ranks:
+        assert rank["history"][-1]["train_loss"] == pytest.approx(sum(means) / 2, rel=1e-5)
     losses = [entry["loss"] for entry in actual.ranks[0]["history"] if "loss" in entry]
     assert len(set(losses)) == len(losses)
 

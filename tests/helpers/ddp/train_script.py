@@ -109,6 +109,9 @@ def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
         "eval_strategy": "epoch",
     }
     options |= {"save_strategy": "epoch", "save_total_limit": 1, "ddp_timeout": 60, **QUIET}
+    if kind == "tokens":
+        # No log at the evaluation of the first epoch, nor at the last step.
+        options |= {"logging_steps": 4, "include_num_input_tokens_seen": "all"}
     if scenario in HALF:
         options |= {"fp16": True, "optim": "adamw_torch"}
     arguments = api.TrainingArguments(str(folder / scenario), **options)
