@@ -1,4 +1,4 @@
-"""The `TrainerCallback` family: events of a training run, and the callbacks that come with it.
+"""Events of a training run, and the callbacks included.
 
 Modules are imported when a name of theirs is used, and import what they need when a callback is
 used.

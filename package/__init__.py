@@ -1,4 +1,4 @@
-"""The documented Trainer API as a thin facade over PyTorch Lightning.
+"""The documented Trainer API over PyTorch Lightning.
 
 The public names, in one explicit list. They are imported when they are first used:
 `from lightrainer import TrainingArguments` loads neither Lightning nor datasets.

@@ -44,7 +44,9 @@ class LightningBridge(Callback):
     """Runs TrainerCallbacks in a plain `lightning.Trainer`: same events, arguments and effects.
 
         stopping = EarlyStoppingCallback(2)
-        bridge = LightningBridge(stopping, PrinterCallback(), metric_for_best_model="val_loss")
+        bridge = LightningBridge(
+            stopping, PrinterCallback(), metric_for_best_model="val_loss"
+        )
         lightning.Trainer(callbacks=[bridge]).fit(module, loader, val_loader)
 
     `HOOKS` has the hooks of Lightning in which each event fires. `TrainerState` and

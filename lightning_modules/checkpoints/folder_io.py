@@ -42,7 +42,9 @@ class FolderCheckpointIO(CheckpointIO):
             dirpath="out", filename="checkpoint-{step}", auto_insert_metric_name=False
         )
         checkpoint.FILE_EXTENSION = ""
-        trainer = lightning.Trainer(plugins=[FolderCheckpointIO(module)], callbacks=[checkpoint])
+        trainer = lightning.Trainer(
+            plugins=[FolderCheckpointIO(module)], callbacks=[checkpoint]
+        )
         trainer.fit(module, loader, ckpt_path="out/checkpoint-500")
 
     Wrapped in Lightning's `AsyncCheckpointIO` it writes while the training continues.

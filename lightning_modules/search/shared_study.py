@@ -269,7 +269,8 @@ class OptunaPruningCallback(Callback):
         def objective(trial):
             learning_rate = trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True)
             config = OptimizerConfig(learning_rate=learning_rate)
-            trainer = lightning.Trainer(callbacks=[OptunaPruningCallback(trial, "val_loss")])
+            pruning = OptunaPruningCallback(trial, "val_loss")
+            trainer = lightning.Trainer(callbacks=[pruning])
             trainer.fit(LossModule(model, optimizer=config), loader, held_out)
             return trainer.callback_metrics["val_loss"].item()
 

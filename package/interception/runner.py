@@ -18,15 +18,17 @@ usage: python -m lightrainer [OPTIONS] SCRIPT [ARGUMENTS]
        python -m lightrainer [OPTIONS] -m MODULE [ARGUMENTS]
        python -m lightrainer [OPTIONS] -c CODE [ARGUMENTS]
 
-Run a script, unchanged, with the Trainer of lightrainer instead of that of transformers.
-`lightrainer run` is the same, and also runs scripts that have the name of a command.
+Run a script, unchanged, with the Trainer of lightrainer instead of that of
+transformers. `lightrainer run` is the same, and also runs scripts that have the
+name of a command.
 
 options:
   --verbose   report on stderr at the end which names were served, and from where
-  --dry-run   print the plan of the first Trainer that would train, evaluate or predict, and exit
-              before the first step
+  --dry-run   print the plan of the first Trainer that would train, evaluate or
+              predict, and exit before the first step
   --keras-backend {torch,tensorflow}
-              backend of Keras models; by default KERAS_BACKEND, or torch if that is not set
+              backend of Keras models; by default KERAS_BACKEND, or torch if that
+              is not set
   -h, --help  show this help
 """
 

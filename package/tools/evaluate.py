@@ -36,7 +36,7 @@ def evaluate(words: Sequence[str]) -> int:
     parser = CommandParser(
         "evaluate",
         _DESCRIPTION,
-        "Example: lightrainer evaluate out/checkpoint-500 train.py --per_device_eval_batch_size 64",
+        "Example: lightrainer evaluate out/checkpoint-500 train.py --bf16_full_eval",
         "lightrainer evaluate [options] CHECKPOINT SCRIPT [ARGUMENTS]",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

@@ -28,7 +28,8 @@ launch`; accelerate is not needed. Options override the file, and the arguments 
 override both. torch.distributed.run starts the processes.
 """
 _EPILOG = """\
-Example: lightrainer launch --config_file fsdp2.yaml --num_processes 8 train.py --learning_rate 1e-4
+Example:
+  lightrainer launch --config_file fsdp2.yaml --num_processes 8 train.py --bf16
 """
 
 _PROCESS_OPTIONS = {

@@ -37,10 +37,11 @@ weights, files and the wall time are shown side by side, with the reasons for kn
 Nothing is uploaded.
 """
 _EPILOG = """\
-Options of `compare` go before the script; everything after the script is passed to it.
+Options of `compare` go before the script; everything after it is passed to it.
 Example: lightrainer compare train.py --output_dir out --max_steps 20
 
-exit status: 0 if nothing unexplained differs, 1 if something does, 2 if nothing could be compared
+exit status: 0 if nothing unexplained differs, 1 if something does, 2 if nothing
+could be compared
 """
 
 

@@ -20,8 +20,8 @@ from .source import model_from_folder, model_of_size
 from .tables import comparison_table, draw, estimate_table
 
 _EXAMPLES = """examples:
-  lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing
-  lightrainer estimate --model path/to/model --gpus 8 --batch 4 --sequence 4096 --compare
+  lightrainer estimate --params 7e9 --gpus 64 --fsdp full_shard --sequence 8192
+  lightrainer estimate --model path/to/model --gpus 8 --batch 4 --compare
   lightrainer estimate --params 70e9 --gpus 64 --tp 8 --fsdp full_shard --json
   lightrainer estimate --params 7e9 --gpus 8 --cp 8 --sequence 131072
 

@@ -31,7 +31,8 @@ _EPILOG = """\
 The values, in YAML (or the same in JSON):
 
 {}
-Arguments for the script go after --. In them, {{run}} becomes the name of the trial, such as run-3.
+Arguments for the script go after --. In them, {{run}} becomes the name of the
+trial, such as run-3.
 
 Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 \\
     --pruner median -- --epochs 3

@@ -39,15 +39,17 @@ _KEYS = ("type", "low", "high", "log", "step", "choices", "value", "when")
 _STEPS_OR_RATIOS = ("logging_steps", "eval_steps", "save_steps", "warmup_steps")
 """Training arguments that are declared as floats: ratios below 1, whole numbers of steps above."""
 EXAMPLE = """\
-learning_rate: {low: 1e-5, high: 1e-2, log: true}     # a float, as the argument is
-num_train_epochs: {type: int, low: 1, high: 4}        # whole numbers; also step: 2
+learning_rate: {low: 1e-5, high: 1e-2, log: true}  # a float, as the argument is
+num_train_epochs: {type: int, low: 1, high: 4}     # whole numbers; also step: 2
 weight_decay: {low: 0, high: 1}
-lr_scheduler_type: [constant, linear, cosine]         # one of these
-warmup_steps: {low: 0, high: 100, when: {lr_scheduler_type: [linear, cosine]}}  # for these only
-freeze: {type: flag}                                  # --freeze, or nothing
-fold: ["01", "02"]                                    # quoted values stay text
-seed: 7                                               # the same in every trial
-enqueue: [{learning_rate: 1e-4, num_train_epochs: 2}] # not a parameter: values that are tried first
+lr_scheduler_type: [constant, linear, cosine]      # one of these
+warmup_steps:                                      # for these schedules only
+  {low: 0, high: 100, when: {lr_scheduler_type: [linear, cosine]}}
+freeze: {type: flag}                               # --freeze, or nothing
+fold: ["01", "02"]                                 # quoted values stay text
+seed: 7                                            # the same in every trial
+enqueue:                          # not a parameter: values that are tried first
+  - {learning_rate: 1e-4, num_train_epochs: 2}
 """
 """A space with every form, for `--help`."""
 
