@@ -35,6 +35,7 @@ def to_plain(value: Any) -> Any:
     Raises:
         UnsafeValueError: it contains a value of another kind.
     """
+    # Exact types, as the pickle of a subclass, such as an enumeration, names its class.
     kind = type(value)
     if kind in _LEAVES:
         return value

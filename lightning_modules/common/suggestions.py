@@ -71,8 +71,6 @@ class ExplicitEnum(str, Enum):
 
     Works like `transformers.utils.ExplicitEnum`, but its error suggests the nearest valid value.
 
-    A member equals its text: `SchedulerType.LINEAR == "linear"`.
-
     Raises:
         ValueError: On look-up of a value that no member has; names the value and all valid ones.
     """

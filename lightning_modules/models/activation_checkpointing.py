@@ -87,6 +87,7 @@ def checkpoint_activations(
     Raises:
         ValueError: an option is unknown.
     """
+    # torch reads this one from its keyword arguments.
     known = ["preserve_rng_state"]
     for name in inspect.signature(checkpoint).parameters:
         if name not in ("function", "args", "kwargs"):

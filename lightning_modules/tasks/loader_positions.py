@@ -231,6 +231,7 @@ def restore_position(
 
 def _restore_step(trainer: Trainer, position: Mapping[str, Any]) -> None:
     """Restore the gradients of an incomplete step; warn where they are missing or inexact."""
+    # The gradients of other processes, or of another number of batches, do not fit.
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
     if position.get("step_is_lost"):

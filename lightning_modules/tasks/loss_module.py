@@ -486,6 +486,8 @@ class LossModule(OptimizerModule):
         for batch_metrics in (self.metrics, self.train_metrics):
             if batch_metrics is not None:
                 _require_no_loss(batch_metrics.value_names())
+
+        # Each stage has copies, as a validation runs in the middle of an epoch of training.
         self._stage_metrics = {
             "train": StageMetrics(self.train_metrics),
             "val": StageMetrics(self.metrics),

@@ -106,6 +106,8 @@ class OptimizerModule(ModelModule):
         optimizer = build_module_optimizer(
             self.optimizer_config, self._require_model(), self.parameter_rules
         )
+
+        # Set again, as Lightning calls this at the start of each fit.
         self._backward_optimizer = None
         if steps_in_backward(optimizer):
             self._backward_optimizer = optimizer

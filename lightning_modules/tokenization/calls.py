@@ -119,6 +119,7 @@ class Calls(Backend):
             ValueError: no text at all, or what is none; padding without a pad token; rows of
                 different lengths with `return_tensors`.
         """
+        # The first statement: all local variables are arguments.
         arguments = {name: value for name, value in locals().items() if name in _KNOWN}
         arguments |= tokenizer_kwargs or {}
         arguments |= kwargs
@@ -229,6 +230,8 @@ class Calls(Backend):
         split = options.split_special_tokens
         if split is None:
             split = self.split_special_tokens
+
+        # One lock for the settings and the call that they are for.
         with turns():
             self.set_truncation_and_padding(
                 padding_strategy=lengths.padding,
@@ -275,7 +278,8 @@ class Calls(Backend):
 
     def _warn_of_length(self, length: int, lengths: Lengths, options: CallOptions) -> None:
         limit = self.model_max_length
-        if lengths.max_length is None and 0 != limit < length and options.verbose:
+        is_too_long = limit != 0 and length > limit
+        if lengths.max_length is None and is_too_long and options.verbose:
             self._warn_once(
                 _TOO_LONG,
                 f"A text has {length} tokens, more than the {limit} that the model takes "

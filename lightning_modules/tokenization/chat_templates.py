@@ -66,6 +66,7 @@ def _with_spans(template: Any, messages: Any, variables: dict[str, Any]) -> tupl
     spans: list[Span] = []
 
     def spoken(text: str) -> None:
+        # The template has yielded all text before the block.
         start = sum(map(len, parts))
         spans.append((start, start + len(text)))
 
@@ -131,6 +132,7 @@ def _generation_block() -> type:
 
         def parse(self, parser: Any) -> Any:
             """Return the block as a call of `spoken` with what stands in it."""
+            # The first token is the name of the block.
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
             return nodes.CallBlock(self.call_method("spoken"), [], [], body).set_lineno(line)

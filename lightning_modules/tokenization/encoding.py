@@ -165,6 +165,7 @@ class BatchEncoding(UserDict):
         """
         if tensor_type is None:
             return self
+        # The members of transformers' enumeration are read by their value.
         kind = TensorType(getattr(tensor_type, "value", tensor_type))
         for name, values in list(self.items()):
             if prepend_batch_axis:
@@ -234,6 +235,7 @@ def _to_tensor(values: object) -> torch.Tensor:
 
     if isinstance(values, torch.Tensor):
         return values
+    # `torch.tensor` is slow with a list of arrays.
     if isinstance(values, list) and values and isinstance(values[0], np.ndarray):
         return torch.from_numpy(np.array(values))
     if _is_empty(values):

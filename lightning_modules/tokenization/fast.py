@@ -97,6 +97,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self._adds_eos_token = bool(kwargs.get("add_eos_token"))
         self._set_attributes(kwargs)
         self._complete_vocabulary(added)
+
+        # The post-processor in tokenizer.json stays, unless the user asks for another one.
         is_requested = "add_bos_token" in self.init_kwargs or "add_eos_token" in self.init_kwargs
         if is_requested or self._tokenizer.post_processor is None:
             self.update_post_processor()
@@ -124,6 +126,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         # The name of transformers 4.
         if "additional_special_tokens" in kwargs and "extra_special_tokens" not in kwargs:
             kwargs["extra_special_tokens"] = kwargs.pop("additional_special_tokens")
+
+        # Everything as it was passed, to be saved; below it is taken out of `kwargs`.
         self.init_kwargs = copy.deepcopy(kwargs)
         self.name_or_path = kwargs.pop("name_or_path", "")
         self.verbose = kwargs.pop("verbose", False)
@@ -163,6 +167,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 token = AddedToken(token, special=True)
             tokens.append(token)
 
+        # A token with a name is special, whatever its flag in the files.
         named_texts = set(map(str, named_tokens))
         for token in tokens:
             if str(token) in named_texts:

@@ -276,6 +276,7 @@ def _added_tokens(
             tokens[int(index)] = _as_token(token)
         return tokens
 
+    # Otherwise the ids are in added_tokens.json, before those in tokenizer.json.
     _merge_special_tokens(files.content(SPECIAL_TOKENS_FILE), arguments, user_arguments)
     special = {str(arguments[name]) for name in attributes if arguments.get(name)}
     special |= {str(token) for token in arguments.get("extra_special_tokens") or []}

@@ -83,6 +83,7 @@ def _padding_strategy(padding: object) -> PaddingStrategy:
         return PaddingStrategy.DO_NOT_PAD
     if padding is True:
         return PaddingStrategy.LONGEST
+    # The members of transformers' enumeration are read by their value.
     return PaddingStrategy(getattr(padding, "value", padding))
 
 
@@ -175,6 +176,7 @@ class Padding(Backend):
             )
 
         rows = columns[name]
+        # An empty batch has no number that tells its type.
         if rows is None or (isinstance(rows, Sized) and len(rows) == 0):
             if return_attention_mask:
                 columns["attention_mask"] = []
@@ -210,6 +212,8 @@ class Padding(Backend):
                     f"The column {key!r} has {len(values)} rows, but {name!r} has {count}: all "
                     "columns need the same number."
                 )
+
+        # The rows are padded one by one, all of them to the longest.
         if lengths.padding == PaddingStrategy.LONGEST:
             longest = max(len(row) for row in columns[name])
             lengths = Lengths(PaddingStrategy.MAX_LENGTH, max_length=longest)
@@ -237,6 +241,8 @@ class Padding(Backend):
             row["attention_mask"] = [1] * len(ids)
         if not lengths.pads:
             return row
+
+        # "longest" only for a sample alone: the rows of a batch come with a length.
         length = lengths.max_length
         if lengths.padding == PaddingStrategy.LONGEST:
             length = len(ids)
@@ -251,6 +257,8 @@ class Padding(Backend):
         }
         if mask:
             fill_values["attention_mask"] = 0
+
+        # Nothing is cut: a row that is too long gets no filling.
         for key, fill_value in fill_values.items():
             if key not in row:
                 continue

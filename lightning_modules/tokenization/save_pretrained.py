@@ -70,9 +70,11 @@ class Saving(Backend):
                 "`processing_class`, which uploads it with the model, or upload the folder with "
                 "huggingface_hub.upload_folder."
             )
-        asked = [name for name, value in kwargs.items() if value not in (None, False)]
-        if asked:
-            raise NotImplementedError(f"save_pretrained({asked[0]}=...): {INSTALL_TRANSFORMERS}")
+        unsupported = [name for name, value in kwargs.items() if value not in (None, False)]
+        if unsupported:
+            raise NotImplementedError(
+                f"save_pretrained({unsupported[0]}=...): {INSTALL_TRANSFORMERS}"
+            )
 
         require_local(save_directory, "save_directory")
         folder = Path(save_directory)
@@ -89,11 +91,15 @@ class Saving(Backend):
         if isinstance(templates, str):
             templates = {"default": templates}
         default = folder / CHAT_TEMPLATE_FILE
-        more = folder / CHAT_TEMPLATE_FOLDER
+        folder_of_others = folder / CHAT_TEMPLATE_FOLDER
         paths = []
         for name, template in templates.items():
-            path = default if name == "default" else more / f"{name}.jinja"
-            if path != default and path.resolve().parent != more.resolve():
+            path = default
+            if name != "default":
+                path = folder_of_others / f"{name}.jinja"
+
+            # A name with ".." must not lead out of the folder.
+            if path != default and path.resolve().parent != folder_of_others.resolve():
                 raise ValueError(
                     f"The chat template {name!r} cannot be written: it is not a valid file name."
                 )
@@ -103,6 +109,8 @@ class Saving(Backend):
 
     def _config_text(self) -> str:
         config = copy.deepcopy(self.init_kwargs)
+
+        # Attributes may have been set since the tokenizer was made.
         for name in (*config, "model_max_length"):
             if hasattr(self, name):
                 config[name] = getattr(self, name)

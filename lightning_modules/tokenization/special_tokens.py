@@ -138,8 +138,6 @@ class SpecialTokens:
 
         Works like `PreTrainedTokenizerBase.add_special_tokens` of transformers.
 
-        Sets special tokens, and adds those that the vocabulary lacks.
-
         Args:
             special_tokens_dict: name to token, such as `{"pad_token": "[PAD]"}`;
                 "extra_special_tokens" (in 4.x "additional_special_tokens") to a list.
@@ -184,6 +182,7 @@ class SpecialTokens:
         """Replace the extra tokens, or append to them; return the new ones."""
         name = "extra_special_tokens"
         tokens = [_as_added_token(name, value) for value in _as_list(name, values)]
+        # As in the reference, an empty list does not remove the current tokens.
         if replace:
             if tokens:
                 self._extra_special_tokens = list(tokens)
