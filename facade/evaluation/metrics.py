@@ -61,7 +61,10 @@ def speed_metrics(
         `{split}_runtime` in seconds, and `{split}_samples_per_second`, `_steps_per_second` and
         `_tokens_per_second` of the numbers that were passed.
     """
-    runtime = start_time.seconds_ago if isinstance(start_time, Moment) else time.time() - start_time
+    if isinstance(start_time, Moment):
+        runtime = start_time.seconds_ago
+    else:
+        runtime = time.time() - start_time
     return metrics_of_runtime(
         split, max(runtime, 0.0), samples=num_samples, steps=num_steps, tokens=num_tokens
     )
@@ -91,9 +94,8 @@ def denumpify_detensorize(metrics: Any) -> Any:
         return type(metrics)(denumpify_detensorize(part) for part in metrics)
     if isinstance(metrics, dict):
         return type(metrics)({key: denumpify_detensorize(part) for key, part in metrics.items()})
-    if isinstance(metrics, np.generic) or (
-        isinstance(metrics, torch.Tensor) and metrics.numel() == 1
-    ):
+    is_scalar_tensor = isinstance(metrics, torch.Tensor) and metrics.numel() == 1
+    if is_scalar_tensor or isinstance(metrics, np.generic):
         return metrics.item()
     return metrics
 
@@ -104,6 +106,7 @@ def metrics_format(metrics: dict[str, float]) -> dict[str, str | float]:
 
 
 def _formatted(name: str, value: Any) -> str | float:
+    # Bytes in MiB, seconds as h:mm:ss.hh, and operations in units of 2**30, as in the reference.
     if "_mem_" in name:
         return f"{value >> 20}MB"
     if "_runtime" in name:
@@ -152,6 +155,8 @@ def write_metrics(folder: str, split: str, metrics: dict[str, float], *, combine
 def _write_json(folder: str, name: str, content: Mapping[str, object]) -> None:
     path = os.path.join(folder, name)
     os.makedirs(folder, exist_ok=True)
+
+    # Renamed when it is complete, so that nothing reads a part of it.
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         json.dump(content, file, indent=4, sort_keys=True)
     os.replace(f"{path}.tmp", path)
