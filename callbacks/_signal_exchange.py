@@ -69,6 +69,8 @@ class SignalExchange:
 
         pending = self._pending
         self._pending = None
+
+        # An exchange that is under way has to end before its group is destroyed.
         try:
             if pending is not None:
                 pending.wait(timedelta(seconds=2))

@@ -163,6 +163,7 @@ class TimeLimitCallback(TrainerCallback):
         if self.save:
             control.should_save = True
 
+        # One message for all processes, which stop together.
         if state.is_world_process_zero:
             result = ", with a checkpoint to resume from" if self.save else ""
             from tqdm import tqdm

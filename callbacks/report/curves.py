@@ -64,6 +64,7 @@ def panels(log_history: Iterable[dict[str, Any]]) -> list[Panel]:
         for name, value in values.items():
             curves.setdefault(name, {})[step] = value
 
+    # An empty panel for the losses, so that they come first.
     panels_by_title = {"Loss": Panel("Loss")}
     for name in _limit_layers(curves):
         panel_and_label = _panel_and_label(name)

@@ -353,6 +353,7 @@ def _zero_faults(config: Mapping[str, object]) -> Iterator[str]:
         return
     zero = cast("dict[str, Any]", section)
     stage = zero.get("stage", 0)
+    # True and False equal 1 and 0.
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
         yield f"deepspeed: zero_optimization.stage={stage!r} must be 0, 1, 2 or 3."
     for part in ("offload_optimizer", "offload_param"):

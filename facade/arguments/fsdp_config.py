@@ -199,9 +199,13 @@ def read_fsdp(
     default_version = 2 if is_version_2 else 1
     version = values.get("version", default_version)
     wrap, layers = _wrapping(words, values, faults)
+
+    # torch has None for no prefetching.
     prefetch = values.get("backward_prefetch")
     if prefetch == "no_prefetch":
         prefetch = None
+
+    # The other fields of the settings have the names of their keys.
     same_names = {key: values[key] for key in _KEYS_OF_SETTINGS if key in values}
     settings = FSDPSettings(
         version=version,

@@ -72,12 +72,15 @@ def _set_compilation(args: TrainingArguments) -> None:
         or args.torch_compile_backend is not None
         or args.torch_compile_mode is not None
     )
+
+    # What the script sets takes precedence over the launcher.
     backend = value_of("ACCELERATE_DYNAMO_BACKEND")
     if not is_compiled and backend is not None and backend.lower() != "no":
         is_compiled = True
         args.torch_compile = True
         args.torch_compile_backend = backend.lower()
 
+    # `accelerate launch` exports "default" unless a mode is passed.
     mode = value_of("ACCELERATE_DYNAMO_MODE")
     if is_compiled and args.torch_compile_mode is None and mode != "default":
         args.torch_compile_mode = mode

@@ -82,6 +82,7 @@ def cast_to_field(name: str, value: Any, declared: object, present_value: object
         return None
 
     try:
+        # A field of a user's subclass has no reader.
         if isinstance(present_value, Enum) and name not in ARGUMENTS:
             return type(present_value)(value)
 

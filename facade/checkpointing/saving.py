@@ -659,6 +659,7 @@ class CheckpointSaver:
             try:
                 yield
             finally:
+                # Wait for all checkpoints. A failure must not hide an error of the training.
                 try:
                     self.background.make_room(0, -1)
                 except Exception as error:

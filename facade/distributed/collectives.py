@@ -47,6 +47,7 @@ def all_gather(leaf: object, every: int = 1) -> torch.Tensor:
     """
     tensor = torch.atleast_1d(require_tensor(leaf)).contiguous()
     tensors = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    # Every rank takes part in a collective, also one that is left out of the result.
     dist.all_gather(tensors, tensor)
     return torch.cat(tensors[::every])
 
@@ -81,6 +82,7 @@ def pad_to_longest(leaf: object, dim: int, pad_index: int, pad_first: bool) -> t
     if not -tensor.dim() <= dim < tensor.dim() or tensor.is_nested:
         return tensor
 
+    # Every rank asks for the longest, also the one that has it.
     longest = torch.tensor(tensor.shape[dim], device=tensor.device)
     dist.all_reduce(longest, op=dist.ReduceOp.MAX)
     padding_length = int(longest) - tensor.shape[dim]

@@ -110,6 +110,7 @@ def first_process_first(is_first: bool, processes: int) -> Iterator[None]:
         return
     import torch.distributed as dist
 
+    # Both meet at one barrier: the others before the block, the first one after it.
     if not is_first:
         dist.barrier()
     try:

@@ -62,14 +62,19 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
                 f"dataloader_num_workers={args.dataloader_num_workers} is not supported for a "
                 "tf.data.Dataset, which reads ahead in its own threads. Remove it."
             )
+
+        # Raises unless the elements are pairs of dense tensors.
         sample_like(data)
         return
+
     problem = dataset_problem(data, name, inner=True)
     if problem is not None:
         raise TypeError(problem)
     sample = first_sample(data)
     if sample is None:
         raise ValueError(f"{name} is empty: it has no sample.")
+
+    # The collator of the training shows what is wrong with a sample.
     try:
         PairCollator(args.label_names)([sample])
     except TypeError as error:

@@ -338,6 +338,7 @@ class KerasEngine(Trainer):
                 f"training_step returned {len(gradients)} gradients for {len(variables)} "
                 "variables. Return one for each of model.trainable_variables, in that order."
             )
+
         for variable, returned in zip(variables, gradients, strict=True):
             if returned is None or returned is variable.grad:
                 continue

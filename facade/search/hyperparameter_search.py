@@ -97,6 +97,8 @@ class HyperparameterSearch:
         search = SearchRun(trainer, options, self.transport)
         self.current = search
         logger.info("Search: %s.", options.goal)
+
+        # The arguments of the last trial are replaced before the final model is installed.
         try:
             best = search_backend.run(trainer, search)
             search.original_arguments.restore()

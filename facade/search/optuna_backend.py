@@ -144,6 +144,7 @@ class OptunaBackend:
             folder = tempfile.TemporaryDirectory()
             study_options["storage"] = os.path.join(folder.name, "study.log")
         study = make_study(options.directions, study_options, options.metrics)
+        # The folder is deleted with the study.
         if folder is not None:
             weakref.finalize(study, folder.cleanup)
         if self._jobs != 1 and not retries.is_persistent(study):

@@ -81,6 +81,7 @@ class ContextParallel:
     @contextlib.contextmanager
     def _split(self, model: nn.Module, inputs: dict[str, Any], argument: str) -> Iterator[None]:
         """Split the sequences of a batch in the block, and note the loss of the model."""
+        # Targets are counted before a rank keeps only its part of them.
         buffers: list[torch.Tensor] = []
         targets: dict[str, torch.Tensor] = {}
         for name in split_names(inputs):
@@ -88,6 +89,7 @@ class ContextParallel:
             if name in ("labels", "shift_labels"):
                 targets[name] = inputs[name].ne(IGNORED).sum()
 
+        # No buffer gets its whole sequence back after the block.
         sequence_dimensions = [1] * len(buffers)
         splitting = self.trainer.accelerator.maybe_context_parallel(
             buffers, sequence_dimensions, set(buffers)

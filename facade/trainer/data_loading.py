@@ -79,6 +79,7 @@ class DataLoading:
         else:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
 
+        # As in the reference, a stream has no sampler, keeps its last batch, and seeds no workers.
         is_stream = isinstance(dataset, IterableDataset)
         sampler = None
         if sampler_fn is not None and not is_stream:
