@@ -267,6 +267,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
 
     def train(self: Trainer, *args: object, **kwargs: object) -> NoReturn:
         self.add_callback(GrowingRate())
+        # Without the arguments of the script, such as a checkpoint to resume from.
         original(self)
         write_result(self, settings, {"losses": losses})
         raise SystemExit(0)

@@ -126,6 +126,7 @@ def _compare_values(
 ) -> Comparison:
     """Compare values by name; left is the reference, right is lightrainer."""
     comparison = Comparison(group=group)
+    # In the order of the reference, followed by what only lightrainer has.
     for name in {**left, **right}:
         comparison.count += 1
         if name not in right:

@@ -90,6 +90,8 @@ def model_from_config(
     # Each family of models has its own names.
     hidden = _number(config, "hidden")
     heads = _number(config, "heads")
+
+    # No key says that the MLP is gated: it is in families with SiLU or an RMS norm.
     activation = str(config.get("hidden_act") or config.get("activation_function"))
     gated = "silu" in activation or "rms_norm_eps" in config
     intermediate = 4 * hidden

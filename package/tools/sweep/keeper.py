@@ -113,6 +113,7 @@ def _reap(script: int) -> tuple[int | None, bool]:
                 return script_status, True
             if pid == script:
                 exit_code = os.waitstatus_to_exitcode(wait_status)
+                # Shells report a signal as 128 plus its number.
                 script_status = 128 - exit_code if exit_code < 0 else exit_code
     except ChildProcessError:
         return script_status, False

@@ -193,6 +193,7 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
             f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}."
         )
 
+    # All faults of the file are reported at once.
     parameters: dict[str, Parameter] = {}
     problems: list[str] = []
     for name, entry in content.items():

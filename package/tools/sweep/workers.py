@@ -339,6 +339,8 @@ class Sweep:
                 f"{waiting} queued trials were not run. Raise --n-trials or --timeout to run them.",
                 file=sys.stderr,
             )
+
+        # Without a completed trial there is no best one.
         try:
             best = best_trials(self.study)
         except ValueError as error:
