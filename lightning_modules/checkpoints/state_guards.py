@@ -51,6 +51,7 @@ def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
                 f"{', '.join(sorted(missing))} too. Set `optim` as before, or delete the file."
             )
     except ValueError:
+        # Give back the earlier state. An error in that must not hide the one to report.
         with contextlib.suppress(Exception):
             optimizer.__setstate__({"state": state, "param_groups": groups})
         raise

@@ -133,6 +133,7 @@ def build_loader(
         )
         inner_sampler = batch_sampler.sampler
         if batch_size is not None or (seedable and isinstance(inner_sampler, RandomSampler)):
+            # Of dispatched batches only rank 0 draws an order.
             readers = 1 if is_dispatched else world_size
             batch_sampler.sampler = _with_shared_order(inner_sampler, seed, seedable, readers)
         samples_per_rank = batch_sampler.samples_per_rank

@@ -115,6 +115,7 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
         else:
             is_restored = _has_state_dict(owner)
             if is_restored:
+                # A copy: the owner may change it, and the state may be loaded again.
                 owner.load_state_dict(copy.deepcopy(stored["state"]))
         if not is_restored:
             names = [type(part).__name__, *map(str, path)]

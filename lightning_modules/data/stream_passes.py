@@ -47,6 +47,7 @@ class StreamPasses:
             to_plain(state)
         except UnsafeValueError:
             return None
+        # A copy, as the stream may change what it has returned.
         return copy.deepcopy(state)
 
     def load(self, state: object) -> None:

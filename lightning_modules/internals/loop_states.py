@@ -226,6 +226,7 @@ def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tupl
 
     epoch = int(epochs)
     share_of_epoch = epochs - epoch
+    # `epoch` is a rounded fraction, so the quotient may be just above a whole number.
     steps_of_epoch = math.ceil(steps / epochs - 1e-6)
     done = steps - epoch * steps_of_epoch
 

@@ -38,6 +38,7 @@ class KerasModule(nn.Module, ABC):
 
     def __init__(self, model: Any, compute: Compute) -> None:
         super().__init__()
+        # `__setattr__` of torch would make the model a child.
         vars(self).update(model=model, compute=compute)
 
     @property
@@ -104,6 +105,8 @@ class KerasModule(nn.Module, ABC):
         if hasattr(type(self.model), "save_pretrained"):
             self.model.save_pretrained(str(folder))
             return
+
+        # Keras accepts only names that end with `.weights.h5`.
         partial = folder / ".partial.weights.h5"
         try:
             self.model.save_weights(partial)

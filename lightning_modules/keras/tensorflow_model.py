@@ -59,6 +59,7 @@ class TensorFlowModule(KerasModule):
             _loss_scale=1.0,
         )
         self._discard_graphs()
+        # A state dict has what TensorFlow has written since.
         self.register_state_dict_pre_hook(lambda *_: self._follow())
         self.pull()
 

@@ -49,6 +49,7 @@ class SharedTrial:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("suggest_"):
             return functools.partial(self._suggest, name)
+        # `self.in_study` would come here again in a copy, which has no attributes yet.
         trial = self.__dict__.get("in_study")
         if trial is None or name.startswith("__"):
             raise AttributeError(
