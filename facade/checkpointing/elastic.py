@@ -153,6 +153,8 @@ class ElasticResumption:
             stored = self.stored(checkpoint)
             copies = 1 if stored is None else stored["copies"]
             ranks = [rank * copies]
+
+        # The file of the first rank may be that of a run of one process, or of several.
         if rank == 0:
             ranks += [0, None]
 

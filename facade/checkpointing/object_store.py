@@ -155,6 +155,8 @@ class StoreFolder:
         with checkpoints.staged_folder(folder) as staging:
             targets = [str(staging / os.path.relpath(file, name)) for file in files]
             self._files.get(files, targets)
+
+        # It need not be uploaded, see `send`.
         os.utime(folder, (0, 0))
 
     def _find(self, name: str) -> list[str]:

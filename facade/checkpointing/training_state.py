@@ -196,6 +196,7 @@ class LightningCallbackStates:
             # `SpikeDetection.load_state_dict` of Lightning expects this attribute.
             if hasattr(callback, "running_mean"):
                 callback.running = callback.running_mean
+            # As in Lightning, a copy.
             callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
         if states:
             logger.warning(_NOT_INCLUDED, path, ", ".join(states))

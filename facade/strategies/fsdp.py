@@ -38,22 +38,29 @@ class FSDP(Strategy):
     def of(cls, args: TrainingArguments, settings: FSDPSettings, model: nn.Module | None) -> Self:
         """Return the strategy for `fsdp` in version 1."""
         wrap = wrap_option(settings, model)
-        nodes = args.world_size // args.local_world_size
+        checkpointed = None
+        if settings.activation_checkpointing:
+            checkpointed = wrap
+        prefetch = settings.backward_prefetch
+        if prefetch is not None:
+            prefetch = prefetch.upper()
+
         options: dict[str, Any] = {
             "sharding_strategy": TORCH_NAMES.get(settings.sharding, settings.sharding.upper()),
             "cpu_offload": settings.offload,
             "auto_wrap_policy": wrap,
-            "activation_checkpointing_policy": wrap if settings.activation_checkpointing else None,
-            "backward_prefetch": (
-                None if settings.backward_prefetch is None else settings.backward_prefetch.upper()
-            ),
+            "activation_checkpointing_policy": checkpointed,
+            "backward_prefetch": prefetch,
             "forward_prefetch": settings.forward_prefetch,
             "limit_all_gathers": settings.limit_all_gathers,
             "use_orig_params": settings.use_orig_params,
             "sync_module_states": settings.sync_module_states,
             "state_dict_type": settings.state_dict_type,
         }
+
+        # The model is sharded within a machine, and copied between machines.
         if settings.hybrid:
+            nodes = args.world_size // args.local_world_size
             options["device_mesh"] = (nodes, args.local_world_size)
         return cls("FSDPStrategy", {**options, **process_group(args)})
 
@@ -108,7 +115,9 @@ class FSDP(Strategy):
 
         options = dict(self.options)
         prefetch = options["backward_prefetch"]
-        options["backward_prefetch"] = None if prefetch is None else BackwardPrefetch[prefetch]
+        if prefetch is not None:
+            options["backward_prefetch"] = BackwardPrefetch[prefetch]
+
         # `distribute_model` applies both: Lightning would choose modules by the sizes of their
         # parts.
         del options["auto_wrap_policy"]

@@ -191,6 +191,8 @@ def make_model(model_init: Callable[..., nn.Module], trial: object) -> nn.Module
 
     if isinstance(model, nn.Module):
         return model
+
+    # As in the reference, None is a RuntimeError.
     message = f"model_init returned {model!r:.60}. It has to return the model, a torch.nn.Module."
     if model is None:
         raise RuntimeError(message)

@@ -176,6 +176,8 @@ class ContextParallel:
         """
         self._is_scaled = True
         size = parts_of_sequences(self.trainer.args)
+
+        # A sum over the items adds up over the parts, and the mean over the processes divides it.
         if not is_mean:
             return loss * size
 

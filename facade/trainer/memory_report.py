@@ -58,6 +58,7 @@ class MemoryTracker:
         if self._process is None:
             return
         if stage is None:
+            # As in the reference, by the name of the calling function.
             stage = _stage_of(sys._getframe(1).f_code.co_name)
         if self._stage not in (None, stage):
             return
@@ -95,6 +96,8 @@ class MemoryTracker:
         if self._process is None or self._stage != stage or self._watch is None:
             return
         peaks = {"cpu": self._watch.stop()}
+
+        # Garbage must not count as memory that the stage has kept.
         gc.collect()
         if torch.cuda.is_available():
             peaks["gpu"] = torch.cuda.max_memory_allocated()

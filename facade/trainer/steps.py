@@ -41,6 +41,7 @@ def count_items(
     args = trainer.args
     items = to_device_without_waiting(_own_items(trainer, batches), device)
     if args.average_tokens_across_devices and args.world_size > 1:
+        # Ranks with the same batches have counted the same labels.
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)
     if followed().counts_items_in_floats:
         return items.float()
@@ -58,6 +59,7 @@ def _counted_labels(trainer: Trainer, batches: list[Any]) -> Iterator[torch.Tens
     version = followed()
     counts_shifted = version.counts_shifted_labels
 
+    # A loss that shifts the labels does not compare the first one of a row.
     smooths = trainer.label_smoother is not None and trainer.compute_loss_func is None
     if smooths and not version.smooths_by_items:
         leaves_out_first = shifts_smoothed_labels(trainer.model)

@@ -86,6 +86,7 @@ def _shorten(error: BaseException) -> int:
 
     # The first frame is the one that catches the error, the last one raised it.
     kept = [links[0], *(link for link in links[1:-1] if _is_shown(link))]
+    # Where in this package an interrupt came says nothing.
     is_interrupt = not isinstance(error, Exception)
     if len(links) > 1 and (_is_shown(links[-1]) or not is_interrupt):
         kept.append(links[-1])

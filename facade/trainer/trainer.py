@@ -1628,6 +1628,8 @@ class Trainer:
             if self.args.device.type == "cuda":
                 device = self.args.device
             flos = torch.tensor([total], dtype=torch.float64, device=device)
+
+            # Ranks with the same batches have counted the same operations.
             total = self.accelerator.reduce(flos).item() / copies_of_batches(self.args)
         self.state.total_flos += total
         self.current_flos = 0.0

@@ -126,6 +126,8 @@ class TrainerModule(EvaluationModule):
             trainer._load_optimizer_and_scheduler(run.checkpoint)
             trainer._load_scaler(run.checkpoint)
             trainer._outside_model.load(run.checkpoint)
+
+        # Gradients from before the training must not count.
         trainer.model.zero_grad()
         trainer._outside_model.zero_grad()
 

@@ -129,6 +129,7 @@ class TrainingRun:
             trainer._model_preparation.replace_layers()
             freeze_by_rules(trainer)
             args = trainer.args
+            # Such a model was not moved when the Trainer was made.
             if args.fp16_full_eval or args.bf16_full_eval:
                 trainer._move_model_to_device(trainer.model, args.device)
             trainer._trial = trial

@@ -115,6 +115,7 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
     for name, names in expected.names.items():
         if not written.isdisjoint(names):
             continue
+        # An override may save an inner module, whose names lack the prefix.
         if any(_is_end_among(alias, written) for alias in names):
             continue
         if name in expected.frozen:

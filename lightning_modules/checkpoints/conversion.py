@@ -324,6 +324,7 @@ def _copy_other_files(folder: Path, staged: Path, except_names: Collection[str] 
         except_names: names of further files that are not copied.
     """
     adapters = adapter_folders(folder)
+    # The new folder gets another manifest.
     left_out = {*except_names, manifest.MANIFEST_NAME}
     for path in sorted(folder.iterdir()):
         if path.name in adapters:
@@ -418,6 +419,7 @@ def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
         (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
 
     if has_optimizer_parts(folder):
+        # On the disk of the new folder, which has to have room for these states anyway.
         with tempfile.TemporaryDirectory(dir=staged.parent, ignore_cleanup_errors=True) as scratch:
             state = _whole_optimizer(folder / OPTIMIZER_PARTS_NAME, Path(scratch))
             save_torch(state, staged / OPTIMIZER_NAME)

@@ -42,6 +42,7 @@ def sync_path(path: StrPath) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
+        # Some file systems cannot flush the entries of folders.
         is_unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
         if not (is_folder and is_unsupported):
             raise
@@ -205,6 +206,7 @@ def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
     except Exception as error:
         if not is_disk_full(error, folder):
             raise
+        # Raised after the exchange, for which the other processes wait.
         own_error = error
 
     # The lowest rank whose disk is full; the number of processes if no disk is.

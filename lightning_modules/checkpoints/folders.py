@@ -218,6 +218,8 @@ def _by_time(folders: list[Path]) -> list[Path]:
     times = {path: path.stat().st_mtime for path in folders}
     if len(folders) < 2:
         return folders
+
+    # As in the reference: some file systems do not keep these times.
     if max(times.values()) - min(times.values()) < 1.0:
         _log.warning(
             "The checkpoints in %s have the same times; they are ordered by step.",

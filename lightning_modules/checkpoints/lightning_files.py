@@ -170,6 +170,8 @@ def _position(
     else:
         data: dict[str, Any] = from_plain(written)
         batches_in_window = data["layout"]["accumulation"]
+
+        # At the end of an epoch the loops are at the start of the next one.
         if data["done"] >= data["windows"]:
             epoch = data["epoch"] + 1
             done = 0

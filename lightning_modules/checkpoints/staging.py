@@ -89,6 +89,7 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     staging = staging_path(final, owner)
     try:
         staging.mkdir(parents=True)
+    # Left by an attempt that was interrupted.
     except FileExistsError:
         disk.delete(staging)
         staging.mkdir()
@@ -104,6 +105,7 @@ def require_visible(staging: StrPath, final: StrPath) -> None:
     Raises:
         ValueError: the folder is on a local disk of the first machine.
     """
+    # On a shared disk the folder exists already, so that it cannot be made again.
     staging = Path(staging)
     staging.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -272,6 +272,7 @@ def _expected_report(model: nn.Module | WholeModel, files: WeightFiles) -> LoadR
 
     It is None if a module renames weights or a file has no header of names.
     """
+    # Files of pickle have to be loaded to see their names.
     has_headers = all(path.suffix == ".safetensors" for path in files.paths)
     if not has_headers or renames_what_it_loads(model):
         return None

@@ -333,6 +333,8 @@ class EpochLoader(DataLoader[Any]):
                 is still in it.
         """
         state = as_written_now(state)
+
+        # The order of an interrupted epoch is drawn again when its iteration begins.
         if inside_epoch or not is_between_epochs(state):
             self._state_to_resume = state
             return
@@ -462,6 +464,7 @@ class EpochLoader(DataLoader[Any]):
 
     def _prefetch(self, position: IterationPosition) -> None:
         """Read the next batch into `prefetched`; do nothing after the last one."""
+        # Taken before the batch is read, because a resumed training reads it again.
         state_before = None
         if self.tracked:
             stream_state = None

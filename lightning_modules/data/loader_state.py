@@ -319,6 +319,8 @@ class ForeignLoader:
         self._is_positioned = True
         self._has_loaded = True
         self._batches_read_again = 0
+
+        # The workers then read the stream from its start, with the states of that time.
         if _is_read_again(state):
             self._workers_to_start = self._workers_at_start
             self._batches_read_again = _batches_in(state)

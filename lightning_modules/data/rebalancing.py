@@ -236,6 +236,8 @@ class _Groups:
         while self._cost_with_another_sample(group) <= max_cost:
             costs = self.costs()
             excluded = slot | self._settled
+
+            # A group keeps at least one sample.
             donors: list[int] = []
             for other, count in enumerate(self.counts):
                 if other not in excluded and count > 1:

@@ -47,6 +47,7 @@ def ordering_parts(loader: object) -> tuple[Any, Any, Any]:
 
     These are the samplers of the user's script; wrappers of this library are removed.
     """
+    # The wrappers of this library draw nothing themselves: the parts are those inside of them.
     batch_sampler = getattr(loader, "batch_sampler", None)
     if isinstance(batch_sampler, ShardedBatchSampler):
         batch_sampler = batch_sampler.batch_sampler

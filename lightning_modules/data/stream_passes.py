@@ -77,6 +77,8 @@ class StreamPasses:
         self._is_loaded = False
         if not is_loaded:
             return open_pass()
+
+        # The loaded state may be that of the end of a pass.
         generators = capture_host_rng()
         return _next_if_empty(open_pass(), open_pass, generators)
 

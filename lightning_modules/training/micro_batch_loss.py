@@ -40,6 +40,8 @@ def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
         or labels.ndim == 0
     ):
         return None
+
+    # No prediction is compared with the first label of a row.
     compared = labels[..., 1:] if shifted else labels
     return compared.ne(IGNORED_LABEL).sum()
 

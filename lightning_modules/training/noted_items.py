@@ -75,6 +75,7 @@ class NotedItems(Tensor):
         plain_kwargs = {name: operands.unwrap(arg) for name, arg in (kwargs or {}).items()}
         result = func(*plain_args, **plain_kwargs)
 
+        # Where the number meets other tensors or leaves torch, the loss may be computed from it.
         use = operands.use
         if use is None:
             return result

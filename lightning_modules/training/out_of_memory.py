@@ -150,6 +150,8 @@ def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
     for parameter in parameters:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
+
+        # With the operations of DDP, so that the gradients are the same to the last bit.
         if parameter.grad.is_sparse:
             dist.all_reduce(parameter.grad.div_(size))
         else:

@@ -208,6 +208,7 @@ def _labels_torch(
 
     if not isinstance(first, (int, np.integer)):
         return make(values, dtype=torch.float)
+    # The usual case first: plain integers need no search for fractions.
     if set(map(type, values)) == {int}:
         return torch.tensor(values, dtype=torch.long)
     labels = make(values)
