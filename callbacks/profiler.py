@@ -201,6 +201,8 @@ class ProfilerCallback(TrainerCallback):
         """Add the time since the last event to a part, in the steps that count."""
         if self._profiler is None or self._steps < self.wait + self.warmup:
             return
+
+        # Kernels run asynchronously: the time until they are done is that of waiting.
         if self._accelerator:
             wait_start = time.perf_counter()
             torch.accelerator.synchronize()

@@ -106,6 +106,8 @@ class LiveMetrics:
         if logits is None or (labels is None and self.metrics.prepare is None):
             return
         self.updated = True
+
+        # The last batch may end with repeated samples.
         size = find_batch_size(batch) or 0
         count = self._own_samples(size)
         if 0 < count < size:

@@ -277,6 +277,8 @@ class Evaluation:
         """Collect the loss once per sample; returns the gathered losses for batchwise metrics."""
         accelerator = self.trainer.accelerator
         gather = self.gather_losses or self.trainer.gather_function
+
+        # With nothing to exchange, a number is kept once, see `LossCollector`.
         if self.is_alone and not self.is_batchwise and gather == accelerator.gather_for_metrics:
             rows = None
             if accelerator.end_of_dataloader and accelerator.remainder > 0:

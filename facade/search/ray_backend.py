@@ -76,6 +76,7 @@ class RayBackend:
             revive=search.transport.revive,
             options=search.options,
         )
+        # -1 is any number of samples, until a timeout.
         analysis = tune.run(
             train_trial,
             config=trainer.hp_space(None),

@@ -57,6 +57,7 @@ def shard_like(value: object, like: Any) -> Any:
             index = mesh.get_local_rank(dimension)
             local = _chunk(local, shard.dim, index, mesh.size(dimension))
 
+    # `run_check` would exchange the parts to compare them.
     return DTensor.from_local(
         local.to(like.device).contiguous(),
         mesh,

@@ -56,6 +56,7 @@ def parameters_beside_embeddings(model: nn.Module) -> int | None:
     count = 0
     for parameter in model.parameters():
         if id(parameter) not in embeddings:
+            # The size of the whole parameter, of which this process has a part.
             count += getattr(parameter, "ds_numel", parameter.numel())
     return count
 

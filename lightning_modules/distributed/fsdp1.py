@@ -76,6 +76,8 @@ class ModelFSDPStrategy(FSDPStrategy):
 
         if checkpointing:
             checkpoint_layers(model, layers)
+
+        # torch asks with `recurse` whether to look into a module, otherwise whether to wrap it.
         chosen = {model.get_submodule(name) for name in layers}
         if chosen:
             options["auto_wrap_policy"] = lambda module, recurse, **_: recurse or module in chosen

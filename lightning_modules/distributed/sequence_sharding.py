@@ -175,6 +175,8 @@ def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.T
     if tuple(mask.shape) != shape:
         raise _refusal(f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out")
     shown = mask.bool()
+
+    # A position is shown after one that is hidden.
     if bool((shown[:, 1:] > shown[:, :-1]).any()):
         raise _refusal(
             "attention_mask hides positions before others. Pad on the right (padding_side='right')"
@@ -197,6 +199,7 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
         label_shape = tuple(inputs[name].shape)
         raise _refusal(f"{name} of shape {label_shape} should have the shape of the input, {shape}")
     if shifted is None:
+        # The last position has no next token.
         return pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
     return shifted
 

@@ -237,6 +237,7 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in gathered:
             whole_tensor = gather_dtensor(tensor).detach()
+            # Every process gathers; one that keeps nothing frees each tensor at once.
             gathered[id(tensor)] = whole_tensor.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
     if not keep:

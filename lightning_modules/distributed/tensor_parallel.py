@@ -228,6 +228,7 @@ def _styles(model: nn.Module) -> dict[str, Style]:
         for name in _matching_modules(model, pattern):
             styles[name] = as_style(style)
 
+    # Modules that share a weight have to be split alike.
     for parameter_names in _tied_names(model):
         module_names = [name.rpartition(".")[0] for name in parameter_names]
         planned = [name for name in module_names if name in styles]

@@ -528,6 +528,8 @@ class TokenLoss(torchmetrics.Metric):
             )
         logits = preds.flatten(0, -2)
         labels = target.flatten()
+
+        # Half precision has too few digits for the logarithm of a probability.
         if logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()
         losses = functional.cross_entropy(

@@ -85,6 +85,8 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
     steps.ready = global_step
     steps.completed = global_step
     epoch_loop._batches_that_stepped = global_step
+
+    # Inside an epoch Lightning continues its counters; otherwise it would reset them.
     epoch_loop._restarting = window > 0
 
 

@@ -189,6 +189,7 @@ def number_of_classes(model: nn.Module) -> int | None:
             return None
         return classes
 
+    # The classes of a language model are the tokens of its output layer.
     is_language_model = name.endswith(("CausalLM", "LMHeadModel", "MaskedLM"))
     if not is_language_model or not hasattr(base, "get_output_embeddings"):
         return None

@@ -184,6 +184,8 @@ def _prepare_state(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> 
     shapes: dict[str, torch.Size] = {}
     if with_mean:
         shapes["exp_avg"] = shape
+
+    # Of a matrix only the means of rows and columns are kept.
     if gradient.dim() >= 2:
         shapes["exp_avg_sq_row"] = shape[:-1]
         shapes["exp_avg_sq_col"] = shape[:-2] + shape[-1:]

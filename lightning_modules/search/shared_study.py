@@ -176,6 +176,7 @@ def _follow(trials: _SharedTrials) -> Any:
         if announcement == "end":
             return content
         if announcement == "stop":
+            # The error of this rank is the one to raise here.
             if trials.error is not None:
                 raise trials.error
             raise OtherProcessError(f"Process 0 stopped the search: {content}")

@@ -259,6 +259,7 @@ class DataModule(LightningDataModule):
             dataset = self._first_samples(dataset)
             is_stream = False
 
+        # As under the Trainer API, a stream keeps its last batch, and its workers are not seeded.
         sampler = None
         if not is_stream and not repeats_batches:
             samples_per_step = self.batch_size * self._accumulation()
@@ -425,6 +426,7 @@ class DataModule(LightningDataModule):
                 dataset, columns, model_name, logger=logger, advice=_KEEP_ALL_COLUMNS
             )
 
+        # Each worker would log the dropped columns.
         if self.num_workers > 0:
             logger = None
         collate_fn = RemoveColumnsCollator(

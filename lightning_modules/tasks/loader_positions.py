@@ -262,6 +262,7 @@ def _resume_loaders(
             elif is_next_epoch:
                 loader.load_state_dict(before_epoch(state, epoch))
             elif state is None:
+                # Without a state it skips the batches that were trained.
                 loader.load_state_dict(position_at(epoch, loop_position.done))
             else:
                 loader.load_state_dict(state, inside_epoch=True)
@@ -401,6 +402,8 @@ def _may_have_begun_again(
     if all(used_up):
         if len(loaders) == 1:
             return False
+
+        # No loader was read once more if the first one is the longest.
         handed_out = getattr(loaders[0], "handed_out", None)
         is_first_longest = loop_position.done > 0 and handed_out == loop_position.done + 1
         return not is_first_longest

@@ -125,6 +125,8 @@ class ModelModule(HookedModule):
 
         require_local(folder, "folder")
         model = unwrap_model(self._require_model())
+
+        # All processes take part in gathering a sharded model; the first one writes.
         is_first = not dist.is_initialized() or dist.get_rank() == 0
         state_dict = None
         if is_sharded(model):

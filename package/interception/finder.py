@@ -116,6 +116,7 @@ def served_spec(name: str) -> ModuleSpec:
     loader = ServedLoader(SERVED[submodule], shadow.get, shadow.names)
     origin = None if original_spec is None else original_spec.origin
     spec = ModuleSpec(name, loader, origin=origin)
+    # Only a module with a location has a `__file__`.
     spec.has_location = origin is not None
     return spec
 

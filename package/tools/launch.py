@@ -219,6 +219,8 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, objec
 
     if distributed_type in _STRATEGY_OPTIONS:
         settings[_STRATEGY_OPTIONS[distributed_type]] = True
+
+    # Beside a configuration file of DeepSpeed these are refused.
     deepspeed_fields = list(content.get("deepspeed_config") or {})
     if "mixed_precision" in content:
         deepspeed_fields.append("mixed_precision")
@@ -273,6 +275,7 @@ def variables(settings: Mapping[str, Any]) -> dict[str, str]:
     environment = {}
     for name, variable in VARIABLES.items():
         value = settings.get(variable.option) if variable.option else None
+        # `accelerate config` writes "all" for the GPUs that are used by default.
         if value in (None, "", "all") or (variable.flag and not value):
             value = variable.default
         if value == "":
