@@ -142,20 +142,22 @@ class ElasticResumption:
     def rng_path(self, checkpoint: str) -> str | None:
         """Return the file with the random generators of this rank; None if it is missing.
 
-        Rank 0 accepts the file of rank 0 of a run with any number of processes.
+        Rank 0, and ranks that the run of the checkpoint did not have, accept the file of rank 0 of
+        a run with any number of processes. So samplers draw the same order in all ranks.
         """
         args = self.trainer.args
         rank = data_rank(args)
+        stored = self.stored(checkpoint)
 
         # The name of the file has a rank in it, except in runs of one process.
         ranks: list[int | None] = [None]
         if args.world_size > 1:
-            stored = self.stored(checkpoint)
             copies = 1 if stored is None else stored["copies"]
             ranks = [rank * copies]
 
         # The file of the first rank may be that of a run of one process, or of several.
-        if rank == 0:
+        is_new_rank = stored is not None and rank >= stored["layout"]["world_size"]
+        if rank == 0 or is_new_rank:
             ranks += [0, None]
 
         for name in ranks:

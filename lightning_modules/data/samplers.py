@@ -237,15 +237,15 @@ class SharedOrderSampler(Sampler[int]):
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[int]:
-        generator = cast("torch.Generator | None", self.sampler.generator)
-        state = torch.get_rng_state() if generator is None else generator.get_state()
+        generator = cast("torch.Generator", self.sampler.generator or torch.default_generator)
+        state = generator.get_state()
         state_of_rank_zero = broadcast_from_rank_zero(state)
 
         # This also advances the generator of this process if its order is not used.
         order: list[int] = list(self.sampler)
         if not torch.equal(state, state_of_rank_zero):
-            self.sampler.generator = torch.Generator()
-            self.sampler.generator.set_state(state_of_rank_zero)
+            state_after = generator.get_state()
+            generator.set_state(state_of_rank_zero)
             order = list(self.sampler)
-            self.sampler.generator = generator
+            generator.set_state(state_after)
         yield from order

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import SubsetRandomSampler, default_collate
 
 from helpers.processes.forking import forked
 from helpers.processes.rank_training import QUIET, Classifier, Stream, points
@@ -70,6 +70,13 @@ def items() -> list[dict[str, Any]]:
     ]
 
 
+class OwnSampler(Trainer):
+    """Draws its order from the global generator."""
+
+    def _get_train_sampler(self, train_dataset=None):
+        return SubsetRandomSampler(range(SAMPLES))
+
+
 def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return default_collate(
         [{name: sample[name] for name in ("x", "labels", "index")} for sample in samples]
@@ -91,11 +98,8 @@ CASES: dict[str, dict[str, Any]] = {
     "by length": BY_LENGTH,
     "by tokens": BY_TOKENS,
     "unseeded": UNSEEDED,
-    "unseeded, from one process": {
-        **UNSEEDED,
-        "gradient_accumulation_steps": 4,
-        "num_train_epochs": 1,
-    },
+    "unseeded, from one process": {**UNSEEDED, "gradient_accumulation_steps": 4},
+    "own sampler, from one process": {"gradient_accumulation_steps": 4, "cls": OwnSampler},
     "a stream": {"max_steps": 12},
     "dispatched": DISPATCHED,
     "split": SPLIT,
@@ -113,7 +117,8 @@ RESUMED: dict[str, list[tuple[int, int, dict[str, int]]]] = {
     "by length": [(1, 3, {}), (4, 8, {})],
     "by tokens": [(1, 3, {}), (4, 8, {}), (2, 4, {})],
     "unseeded": [(1, 3, {}), (4, 4, {})],
-    "unseeded, from one process": [(2, 3, {})],
+    "unseeded, from one process": [(2, 3, {}), (2, 8, {})],
+    "own sampler, from one process": [(2, 3, {})],
     "a stream": [(1, 3, {}), (4, 8, {})],
     "dispatched": [(1, 3, {}), (4, 3, {})],
     "split": [(1, 3, {}), (4, 3, {})],
@@ -152,14 +157,13 @@ def train(
     }
     options["optim"] = "adamw_torch"
     model, data = Model(), items()
+    cls = changes.pop("cls", Trainer)
     steps = Steps(model, stop)
     if resume is not None and stop is None:
         changes["save_strategy"] = "no"  # not resumed from
     arguments = TrainingArguments(str(output), **{**options, **changes})
     dataset = Stream(data) if "max_steps" in changes else data
-    trainer = Trainer(
-        model, arguments, train_dataset=dataset, data_collator=collate, callbacks=[steps]
-    )
+    trainer = cls(model, arguments, train_dataset=dataset, data_collator=collate, callbacks=[steps])
     if resume is not None:
         torch.manual_seed(99)
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
