@@ -665,7 +665,8 @@ class EpochLoader(DataLoader[Any]):
             position: the iteration.
             starts_workers: new workers are started even if persistent ones are running.
         """
-        is_read_by_workers = self.persistent_workers and position.files_in_turn is None
+        keeps_workers = self.persistent_workers and position.num_workers > 0
+        is_read_by_workers = keeps_workers and position.files_in_turn is None
         if not (is_read_by_workers and hasattr(self.dataset, "set_epoch")):
             return None
         # Running workers keep the wrapper with which they were started, and read its epoch.

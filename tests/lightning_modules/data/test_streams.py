@@ -104,3 +104,33 @@ def test_stream_of_two_readers_continues_in_one_process():
     again.load_state_dict(alone.state_dict())
     assert rows_of(again) == in_turn[4:]
     assert rows_of(again) == [[0, 1], [2, 3], [4, 5], [10, 11], [12, 13], [14, 15]]
+
+
+class Epochs(IterableDataset):
+    """Yields rows whose numbers tell the epoch."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return ({"row": 10 * self.epoch + index} for index in range(6))
+
+
+def test_stream_read_by_no_worker_continues_where_workers_persist():
+    """In this process; the next pass is read by the workers."""
+
+    def make(**workers):
+        loader = build_loader(Epochs(), batch_size=2, **workers)
+        loader.tracked = True
+        return loader
+
+    alone = make()
+    next(iter(alone))
+    context = {"multiprocessing_context": "fork"}
+    with_worker = make(num_workers=1, persistent_workers=True, **context)
+    with_worker.load_state_dict(alone.state_dict())
+    assert rows_of(with_worker) == [[2, 3], [4, 5]]
+    assert rows_of(with_worker) == [[10, 11], [12, 13], [14, 15]]
+    with_worker.shut_down_workers()
