@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ...callbacks.recording import record
+from ...lightning_modules.checkpoints.weights import warn_of_differences
 from ...lightning_modules.common.file_names import (
     PREFIX_CHECKPOINT_DIR,
     SCALER_NAME,
@@ -1506,6 +1507,10 @@ class Trainer:
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""
         self._restorer.load_best(self._strategy, self._outside_model.load)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Warn of names that a checkpoint lacks or adds; overrides that load weights call it."""
+        warn_of_differences(self.model, load_result)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random generators from a checkpoint."""

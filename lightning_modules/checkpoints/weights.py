@@ -462,17 +462,25 @@ def _read_files(paths: list[Path]) -> Iterator[dict[str, Tensor]]:
             raise ValueError(f"the weights file {path} is damaged or missing: {error}") from error
 
 
-def _warn(report: LoadReport, folder: Path) -> None:
+def warn_of_differences(
+    model: nn.Module, differences: KeyDifferences, source: StrPath = "The checkpoint"
+) -> None:
+    """Warn of the differences that `load_state_dict` found between a model and a file."""
+    missing = required_missing(model, differences.missing_keys)
+    _warn(LoadReport(missing, tuple(differences.unexpected_keys)), source)
+
+
+def _warn(report: LoadReport, source: StrPath) -> None:
     if report.missing:
         _log.warning(
             "%s has no values for %s; they keep their present values.",
-            folder,
+            source,
             some_of(report.missing),
         )
     if report.unexpected:
         _log.warning(
             "%s has values for names that the model does not have, which are ignored: %s.",
-            folder,
+            source,
             some_of(report.unexpected),
         )
 

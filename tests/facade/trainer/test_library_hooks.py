@@ -32,8 +32,9 @@ from lightrainer.facade.arguments.exports import export_precision
 from lightrainer.facade.distributed.process import has_accelerate_state
 
 HOOKS = split("""
-    _get_dataloader _get_eval_sampler _get_output_dir _get_train_sampler _inner_training_loop _load_best_model
-    _load_from_checkpoint _load_optimizer_and_scheduler _maybe_log_save_evaluate _prepare_inputs
+    _get_dataloader _get_eval_sampler _get_output_dir _get_train_sampler _inner_training_loop
+    _issue_warnings_after_load _load_best_model _load_from_checkpoint _load_optimizer_and_scheduler
+    _maybe_log_save_evaluate _prepare_inputs
     _push_from_checkpoint _save _save_checkpoint _set_signature_columns_if_needed call_model_init
     compute_loss_context_manager create_accelerator_and_postprocess create_model_card get_decay_parameter_names
     get_tp_size
@@ -250,6 +251,19 @@ def test_library_hooks_save_and_load_an_own_format(tmp_path):
         resume=str(tmp_path / "checkpoint-2"),
     )
     assert same(weights(again.model), weights(made.model))
+
+
+def test_library_hook_warns_of_names_after_its_own_loading(tmp_path, caplog):
+    made = trainer(tmp_path)
+    saved = dict(made.model.state_dict())
+    made._issue_warnings_after_load(made.model.load_state_dict(saved, strict=False))
+    assert caplog.records == []
+
+    saved["other.weight"] = saved.pop("first.weight")
+    made._issue_warnings_after_load(made.model.load_state_dict(saved, strict=False))
+    missing, unexpected = [record.getMessage() for record in caplog.records]
+    assert "first.weight" in missing
+    assert "other.weight" in unexpected
 
 
 class Evaluated(Trainer):
