@@ -240,8 +240,8 @@ def values_for(argument: str, version: int | None = None) -> dict[str, str]:
     """Return the values of the variables for an argument, as text by key.
 
     Args:
-        argument: The argument.
-        version: The version of FSDP.
+        argument: The name of the argument.
+        version: The version of FSDP, where variables of the other one do not count.
     """
     values: dict[str, str] = {}
     for name, variable in VARIABLES.items():

@@ -146,7 +146,7 @@ def _wrong_interval(kind: str, strategy: str, steps: float | None) -> list[str]:
     Args:
         kind: The event: "logging", "eval" or "save".
         strategy: Only with "steps" is the number read.
-        steps: The number.
+        steps: The value of `logging_steps`, `eval_steps` or `save_steps`.
     """
     if strategy != "steps":
         return []

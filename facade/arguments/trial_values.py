@@ -65,7 +65,7 @@ def cast_to_field(name: str, value: Any, declared: object, present_value: object
     """Cast a value to the type of a field, such as text to a truth value.
 
     Args:
-        name: The field.
+        name: The name of the field.
         value: The value of the trial.
         declared: The field's type, None if unknown.
         present_value: The current value, whose type counts if none is declared.

@@ -62,7 +62,7 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
 
     Args:
         cls: The class, which has the methods of `NamesItsArguments`.
-        kwargs: The keywords.
+        kwargs: The keyword arguments.
 
     Raises:
         TypeError: Names each unknown keyword and a remedy, without its value, which may be a

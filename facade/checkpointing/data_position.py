@@ -61,9 +61,9 @@ class DataPosition:
         """Write the position of this process; called on every process.
 
         Args:
-            folder: the checkpoint.
+            folder: the folder of the checkpoint.
             files_of: a folder -> the object that writes its files.
-            run: the training.
+            run: the current training.
             loaders: evaluation loaders with persistent workers, by name.
         """
         # A checkpoint from the middle of an evaluation gets the generators of its beginning,

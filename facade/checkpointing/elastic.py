@@ -117,7 +117,7 @@ class ElasticResumption:
         Checkpoints of other libraries have no positions.
 
         Args:
-            checkpoint: the folder.
+            checkpoint: the folder of the checkpoint.
             rank: data-parallel rank; by default that of this process. If its file is missing, the
                 first file is taken: each machine may hold only the files of its own processes.
         """
@@ -228,7 +228,7 @@ class ElasticResumption:
         Args:
             dataloader: the training data.
             stored: position in the checkpoint.
-            checkpoint: the folder.
+            checkpoint: the folder of the checkpoint.
 
         Raises:
             ValueError: the stream was sharded in another way when the checkpoint was made.

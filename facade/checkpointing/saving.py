@@ -421,7 +421,7 @@ class CheckpointSaver:
         """Write a model; collective over all processes.
 
         Args:
-            folder: the target.
+            folder: the folder to write to.
             write: `Trainer._save`, called in the process that saves.
             internal: the call comes from this package, so that `folder` may be a checkpoint.
             strategy: gathers the weights of a model that is spread over processes, or writes their
@@ -465,7 +465,7 @@ class CheckpointSaver:
         """Write weights, processing class and arguments, see `Trainer._save`.
 
         Args:
-            folder: the target.
+            folder: the folder to write to.
             state_dict: weights to write instead of the model's; empty if they are written
                 elsewhere.
         """

@@ -40,7 +40,7 @@ def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: s
     Args:
         strategy: loads the state of its optimizer.
         schedule: the schedule of the learning rate.
-        checkpoint: the folder.
+        checkpoint: the folder of the checkpoint.
     """
     if not strategy.load_optimizer(checkpoint):
         return

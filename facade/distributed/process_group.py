@@ -220,8 +220,8 @@ def warn_of_other_group(backend: str | None, ddp_backend: str | None, ddp_timeou
 
     Args:
         backend: the backend of the group.
-        ddp_backend: the argument.
-        ddp_timeout: the argument, in seconds.
+        ddp_backend: the value of the argument.
+        ddp_timeout: the value of the argument, in seconds.
     """
     message = (
         "%s=%s has no effect: the process group exists already. Create the training arguments "

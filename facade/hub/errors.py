@@ -96,9 +96,9 @@ def explain(error: Exception, repository: str, token: str | None = None) -> None
     that show local variables would show the token in the headers of the client.
 
     Args:
-        error: is changed.
+        error: changed in place.
         repository: name of the repository.
-        token: redacted.
+        token: the secret to redact.
     """
     note = f"\nThe repository is {repository!r}."
     status = http_status(error)

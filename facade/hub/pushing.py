@@ -81,7 +81,7 @@ class PushInProgress:
     Works like `transformers.utils.PushInProgress`.
 
     Args:
-        jobs: futures.
+        jobs: the futures of the uploads.
     """
 
     def __init__(self, jobs: list[futures.Future[Any]] | None = None) -> None:
@@ -112,7 +112,7 @@ class StagingFolder:
 
     Args:
         checkpoint: a complete checkpoint.
-        output_dir: on the same file system.
+        output_dir: a folder on the same file system.
     """
 
     def __init__(self, checkpoint: Path, output_dir: Path) -> None:
@@ -220,7 +220,7 @@ class Pusher:
             upload: uploads when it is called.
             step: the step of the uploaded model.
             label: name of the uploaded object, for messages.
-            repository: its target.
+            repository: the repository to upload to.
         """
         if self._api is None:
             from huggingface_hub import HfApi

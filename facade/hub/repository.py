@@ -97,7 +97,7 @@ class Repository:
         """Upload a folder as one commit; unchanged files are not sent again.
 
         Args:
-            folder: the local folder.
+            folder: the local folder to upload.
             message: the message of the commit.
             path_in_repo: folder of the repository for the files; None for its top.
             ignore: patterns of excluded files.
@@ -131,7 +131,7 @@ class Repository:
 
         Args:
             folder: its name in the repository.
-            commit: the revision.
+            commit: the id of the commit to read.
 
         Returns:
             The local folder; it does not exist if the repository lacks it.

@@ -177,7 +177,7 @@ class HubSession:
         """Start the upload of a complete checkpoint, unless another one is pending.
 
         Args:
-            checkpoint: the folder.
+            checkpoint: the folder of the checkpoint.
             has_default_card: `create_model_card` is not overridden.
         """
         trainer = self.trainer

@@ -343,6 +343,7 @@ class KerasEngine(Trainer):
             if returned is None or returned is variable.grad:
                 continue
             gradient = self.model.to_torch(returned).detach().to(variable).reshape(variable.shape)
+            # A backward pass of torch has summed its gradients over the processes already.
             if add and self.world_size > 1:
                 gradient = self.accelerator.reduce(gradient)
             if add and variable.grad is not None:

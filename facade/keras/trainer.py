@@ -274,7 +274,7 @@ class TFTrainer:
 
         Args:
             features: the features of the micro-batch of this replica.
-            labels: of the same.
+            labels: the labels of that batch.
             nb_instances_in_global_batch: labels other than -100 in the whole step, over all
                 replicas.
 
@@ -312,7 +312,7 @@ class TFTrainer:
 
         Args:
             features: the features of the micro-batch of this replica.
-            labels: of the same.
+            labels: the labels of that batch.
             nb_instances_in_global_batch: labels other than -100 in the whole step, over all
                 replicas.
         """
@@ -343,7 +343,7 @@ class TFTrainer:
 
         Args:
             features: the features of the batch of this replica.
-            labels: of the same.
+            labels: the labels of that batch.
             nb_instances_in_global_batch: labels other than -100 in it.
         """
         module = self._engine.model

@@ -444,7 +444,7 @@ class Strategy:
         """Write the part of the weights that each rank has; all ranks have to call it.
 
         Args:
-            folder: where to.
+            folder: the folder to write to.
             files: says whether to write at once.
             step: number of optimizer steps taken.
             states_follow: `save_optimizer` is about to write to the same folder.
@@ -469,7 +469,7 @@ class Strategy:
         """Write the state of the optimizer; all ranks have to call it.
 
         Args:
-            folder: where to.
+            folder: the folder to write to.
             files: writes it, or says whether to write parts at once.
             checkpoint: see `saves_parts`.
             step: number of optimizer steps taken.

@@ -136,7 +136,7 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
     Args:
         model: to be trained.
         argument: `cp_size` or `sp_size`.
-        size: its value.
+        size: the value of that argument.
         heads_over: ranks over which the heads of attention are sharded.
 
     Raises:

@@ -45,7 +45,7 @@ def load_adapters(
     Args:
         model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`; if sharded, as
             a `WholeModel`.
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         adapters: the folder of each adapter, see `adapter_folders`.
 
     Raises:
@@ -116,7 +116,7 @@ def _warn_of_missing_adapters(
     """Warn of adapters made by `add_adapter` that no file of the folder holds.
 
     Args:
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         without_file: adapters that have no file.
         extra_weights: may hold them.
     """

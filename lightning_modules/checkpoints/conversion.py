@@ -232,7 +232,7 @@ def _write_states_of_zero(
 
     Args:
         folder: the checkpoint of DeepSpeed.
-        states: its contents.
+        states: the states of that folder.
         staged: the folder to write into.
     """
     save_torch(states.whole_optimizer(), staged / OPTIMIZER_NAME)

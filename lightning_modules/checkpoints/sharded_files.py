@@ -77,8 +77,8 @@ def save_model_parts(model: nn.Module, folder: StrPath, later: PartWriters | Non
     """Write this process's shards of a model; collective.
 
     Args:
-        model: sharded.
-        folder: the checkpoint.
+        model: a model that is sharded over the processes.
+        folder: the folder of the checkpoint.
         later: receives a function that lets a thread write copies of the parts; None writes at
             once.
 
@@ -103,7 +103,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
 
     Args:
         model: sharded or whole.
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         all_ranks: all processes call this; otherwise each reads by itself.
 
     Raises:
@@ -244,7 +244,7 @@ def read_model_parts(
     """Return weights in a folder by their names, whole, in the memory of this process.
 
     Args:
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         names: the names of the weights; None for all.
     """
     described = describe_model_parts(folder)

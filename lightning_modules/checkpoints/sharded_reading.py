@@ -121,7 +121,7 @@ def require_same_kinds(before: object, read: object, path: Path, name: str = "")
         before: the state to be replaced, nested in dicts and lists.
         read: the state that replaces it.
         path: the file of `read`.
-        name: the name of the state.
+        name: the keys that lead to the state, joined by dots, for the error.
 
     Raises:
         ValueError: a tensor is in the place of something else, or has another shape or format.
@@ -223,8 +223,8 @@ def _parse_entry(written: object, name: str) -> TensorStorageMetadata | BytesSto
     """Build the description of a tensor, or of a value that is not a tensor.
 
     Args:
-        written: its record.
-        name: its name in the table.
+        written: the record of the table.
+        name: the name of the tensor or value, for errors.
     """
     if getattr(written, "class_name", None) == "BytesStorageMetadata":
         return BytesStorageMetadata()

@@ -84,7 +84,7 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
     weights in another format are accepted.
 
     Args:
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         training_state: also require `trainer_state.json` and check the files from which training
             resumes. False for a folder of which only the weights are used.
         weights: require weights in a known format. False if the caller stores them itself.
@@ -103,7 +103,7 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
     purpose.
 
     Args:
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         training_state: as for `problems`.
         weights: as for `problems`.
 

@@ -193,7 +193,7 @@ def load_weights(
         model: the module. A file may lack tied weights loaded under another name, and those that
             the module lists in `_keys_to_ignore_on_save` or matches by
             `_keys_to_ignore_on_load_missing`, regular expressions.
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         strict: if False, missing weights are only reported and logged, as unexpected ones are.
 
     Raises:
@@ -510,7 +510,7 @@ def _load_through_class(
 
     Args:
         model: the model.
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         require: raises for a report of missing weights; called before anything is copied.
     """
     module = _module_of(model)

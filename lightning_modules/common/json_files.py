@@ -14,7 +14,7 @@ def read_object(
     """Return the JSON object that a file holds.
 
     Args:
-        path: the file.
+        path: the file to read.
         purpose: the purpose of the file, such as the name of an argument; the message begins with
             it.
         keys: description of the entries of such a file, for the message.

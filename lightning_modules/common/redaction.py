@@ -99,7 +99,7 @@ def strip_token(error: BaseException, token: object = None) -> None:
     The frames of an HTTP client hold its headers.
 
     Args:
-        error: is changed.
+        error: changed in place.
         token: the secret; whatever looks like one is removed too.
     """
     for cause in error_chain(error):

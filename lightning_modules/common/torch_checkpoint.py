@@ -48,8 +48,8 @@ def write_folder(
     """Write nested dicts of tensors and plain values to a folder.
 
     Args:
-        state: the values.
-        writer: the writer of the folder.
+        state: nested dicts of the values.
+        writer: writes the files, into its folder.
         planner: as for torch's `save`.
         all_ranks: all processes call this, each with its part; otherwise this one writes alone.
     """
@@ -65,7 +65,7 @@ def start_writing_folder(
 
     Args:
         state: stays unchanged until it is written.
-        writer: the writer of the folder.
+        writer: writes the files, into its folder.
         group: the group of all processes, used by this thread alone.
 
     Returns:
@@ -82,7 +82,7 @@ def read_folder(
 
     Args:
         state: tensors are filled in place, other values are replaced.
-        reader: the reader of the folder.
+        reader: reads the files of its folder.
         planner: as for torch's `load`.
         all_ranks: all processes call this; otherwise this one reads alone.
     """

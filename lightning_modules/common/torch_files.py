@@ -180,7 +180,7 @@ def load_torch_bytes(content: bytes, name: str) -> object:
     """Return the object in the bytes of a file of `save_torch`; safe, as `load_torch`.
 
     Args:
-        content: the bytes.
+        content: all bytes of the file.
         name: description of the bytes, for errors.
 
     Raises:

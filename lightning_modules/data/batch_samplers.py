@@ -32,7 +32,7 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generat
 
     Args:
         samplers: batch samplers; those without such an attribute are not changed.
-        even_batches: the value.
+        even_batches: fill up the last round.
     """
     with contextlib.ExitStack() as restoring:
         for sampler in samplers:

@@ -602,7 +602,7 @@ class EpochLoader(DataLoader[Any]):
         """Start torch's iterator over the batches of an iteration.
 
         Args:
-            position: the iteration.
+            position: the position of that iteration.
             skipped: batches to leave out.
             workers: the states in which the workers start.
             is_whole: it begins with the first batch of an epoch, so that persistent workers are
@@ -662,7 +662,7 @@ class EpochLoader(DataLoader[Any]):
         """Return the dataset wrapped for persistent workers; None if it needs no wrapper.
 
         Args:
-            position: the iteration.
+            position: the position of that iteration.
             starts_workers: new workers are started even if persistent ones are running.
         """
         keeps_workers = self.persistent_workers and position.num_workers > 0

@@ -133,7 +133,7 @@ def restore_generators(
     skipped with a warning.
 
     Args:
-        state: the result.
+        state: what `capture_generators` returned, or the content of a file of transformers.
         objects: the same ones, or others of the same names.
         distributed: several processes train, see `capture_rng_state`.
     """
@@ -161,7 +161,7 @@ def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bo
     """Restore the generator in an attribute; return whether it has a counterpart there.
 
     Args:
-        owner: the object.
+        owner: the object with the attribute.
         name: the name of the attribute.
         stored: its "kind" and "state", as `generators_of` yields them.
     """

@@ -336,7 +336,7 @@ class ForeignLoader:
         """Start the iteration after that of a state.
 
         Args:
-            state: of `restore_parts_of`.
+            state: what `restore_parts_of` returned.
             was_left: that iteration was left before its end.
         """
         generators = capture_host_rng()

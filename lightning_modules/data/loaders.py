@@ -247,7 +247,7 @@ class LoaderAfter:
     All other attributes are those of that loader.
 
     Args:
-        loader: the loader.
+        loader: the other loader.
         skipped: how many are left out.
     """
 

@@ -170,7 +170,7 @@ def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool
 
     Args:
         engine: the engine of the training.
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         step: optimizer steps taken.
         without_frozen: leave out parameters that are not trained.
     """
@@ -184,7 +184,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
 
     Args:
         engine: a new one.
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
         strict: require all weights.
 
     Raises:

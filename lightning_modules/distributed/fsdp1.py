@@ -244,7 +244,7 @@ def clip_gradients(
     Args:
         model: the outermost `FullyShardedDataParallel`.
         parameters: some of its parameters, all of them, or others.
-        max_norm: maximal norm.
+        max_norm: the largest norm that the gradients may have afterwards.
         norm_type: order of the norm; `inf` is the largest value.
 
     Returns:

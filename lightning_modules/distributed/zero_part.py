@@ -33,7 +33,7 @@ class ZeroPart:
     """State of ZeRO's optimizer on one rank, read from its file or from a live engine.
 
     Args:
-        content: the state.
+        content: the state dict of that optimizer.
         shapes: the parameters of each flat tensor with their shapes, in their order.
         rank: the rank whose state it is.
         ranks: number of ranks that share the parameters.

@@ -22,7 +22,7 @@ class ReplicatedStates:
     """States of a checkpoint of stage 0, with the interface of `ZeroStates`.
 
     Args:
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
 
     Attributes:
         folder: DeepSpeed's folder in it.

@@ -22,7 +22,7 @@ class ZeroStates:
     """Weights and optimizer states of a checkpoint, assembled from the files of all its ranks.
 
     Args:
-        folder: the checkpoint.
+        folder: the folder of the checkpoint.
 
     Attributes:
         folder: DeepSpeed's folder in it.

@@ -50,7 +50,7 @@ def convert_to_float8(model: nn.Module) -> list[str]:
     """Replace linear layers in place, except the first and the last; parameters keep their names.
 
     Args:
-        model: the module.
+        model: changed in place.
 
     Returns:
         The names of the replaced layers.

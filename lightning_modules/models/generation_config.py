@@ -140,7 +140,7 @@ def require_accepted(model: nn.Module, options: Mapping[str, object], source: st
 
     Args:
         model: has a method `generate`.
-        options: the arguments.
+        options: the keyword arguments.
         source: where they come from, for the message.
 
     Raises:

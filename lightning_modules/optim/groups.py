@@ -137,7 +137,7 @@ def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, object]
     """Set `requires_grad` of the parameters that rules freeze or unfreeze, permanently.
 
     Args:
-        model: the model.
+        model: changed in place.
         rules: settings by patterns of names, see `settings_by_name`.
 
     Raises:

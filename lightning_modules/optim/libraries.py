@@ -182,7 +182,7 @@ def keep_embeddings_whole(
 
     Args:
         optimizer_class: any; only 8-bit ones of bitsandbytes are affected.
-        kwargs: its arguments.
+        kwargs: the arguments of the optimizer.
         model: its modules are looked through.
     """
     if "bitsandbytes" not in str(optimizer_class) or kwargs.get("optim_bits") != 8:

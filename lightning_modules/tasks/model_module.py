@@ -95,7 +95,7 @@ class ModelModule(HookedModule):
         """Load the module from a file of Lightning.
 
         Args:
-            checkpoint_path: a file.
+            checkpoint_path: a path, an address or an open file, as in Lightning.
             args: Lightning's other positional arguments.
             kwargs: Lightning's keyword arguments, and arguments of the module that the file does
                 not hold.

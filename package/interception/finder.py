@@ -126,7 +126,7 @@ class _ExtendingLoader(Loader):
 
     Args:
         loader: the other loader.
-        extend: the function.
+        extend: called without arguments.
     """
 
     def __init__(self, loader: Loader, extend: Callable[[], None]) -> None:

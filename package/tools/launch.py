@@ -129,7 +129,7 @@ def _merge_settings(
 
     Args:
         file: path of the file; None for no file.
-        options: all options.
+        options: all options of the command line.
         set_options: those that the command line sets.
 
     Raises:

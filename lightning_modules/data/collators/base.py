@@ -236,7 +236,7 @@ def padded_rows(
     Args:
         rows: arrays or lists of shape (tokens, ...); the shape of a token is that of the first.
         length: tokens in each row of the result.
-        fill: the padding.
+        fill: the value that fills up shorter rows.
         tokenizer: has `padding_side`.
         dtype: the dtype of the result.
     """

@@ -65,7 +65,7 @@ class Masking:
             special_tokens_mask: 1 for tokens that are never masked; None to ask the tokenizer.
             spans: for whole words, the characters of each token.
             draws: draws the random numbers.
-            mask_id: the token that masks.
+            mask_id: the id of the mask token.
 
         Returns:
             The labels, -100 where nothing is predicted.

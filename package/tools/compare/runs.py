@@ -48,7 +48,7 @@ class WorkingFolder:
         """Copy the folder, with links to what the script only reads.
 
         Args:
-            target: the copy.
+            target: the path of the copy.
 
         Raises:
             CompareError: the folder is too large.
@@ -101,7 +101,7 @@ class WorkingFolder:
         """Remove what the script did not change from a copy.
 
         Args:
-            target: the copy.
+            target: the path of the copy.
         """
         # Bottom up, so that folders are empty when their turn comes.
         for folder, folder_names, file_names in os.walk(target, topdown=False):
