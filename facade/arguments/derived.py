@@ -98,11 +98,8 @@ def _derive_execution(args: TrainingArguments) -> None:
         args.torch_compile_backend = "inductor"
 
     # Activation checkpointing has two names, of which the newer one counts.
-    if (
-        args.gradient_checkpointing
-        and args.activation_checkpointing is not None
-        and not args.activation_checkpointing
-    ):
+    newer_is_off = args.activation_checkpointing is not None and not args.activation_checkpointing
+    if args.gradient_checkpointing and newer_is_off:
         logger.warning(
             "activation_checkpointing=False overrides its older name: gradient_checkpointing is "
             "disabled."
@@ -120,14 +117,13 @@ def _derive_execution(args: TrainingArguments) -> None:
         copy.copy(args.activation_checkpointing_kwargs),
     )
 
-    # Only copies to a device need pinned memory. Beside an Apple GPU workers are forked.
+    # Only copies to a device need pinned memory.
     if args.use_cpu:
         args.dataloader_pin_memory = False
-    if (
-        args.dataloader_num_workers > 1
-        and args.dataloader_multiprocessing_context is None
-        and has_mps()
-    ):
+
+    # As in the reference, workers beside an Apple GPU are forked.
+    has_no_context = args.dataloader_multiprocessing_context is None
+    if args.dataloader_num_workers > 1 and has_no_context and has_mps():
         args.dataloader_multiprocessing_context = "fork"
 
     # Accumulation may be set in either place; a rule refuses two different numbers.

@@ -152,12 +152,10 @@ class DataPosition:
                 loader_state = from_epoch_start(loader_state)
             else:
                 loader_state = None
-        if (
-            trainer.state.global_step >= length.max_steps
-            and stored is not None
-            and not stored["ended"]
-        ):
-            # Every step was taken when this was saved; only the end of the epoch is missing.
+
+        # Every step was taken when this was saved; only the end of the epoch is missing.
+        is_end_missing = stored is not None and not stored["ended"]
+        if is_end_missing and trainer.state.global_step >= length.max_steps:
             done = windows.windows_per_epoch
         windows.start_at(
             epoch,

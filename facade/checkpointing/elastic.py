@@ -234,9 +234,9 @@ class ElasticResumption:
             ValueError: the stream was sharded in another way when the checkpoint was made.
         """
         # The order matters only in a stream, and only an EpochLoader resumes in the middle of one.
-        if not isinstance(dataloader, EpochLoader) or not isinstance(
-            dataloader.dataset, IterableDataset
-        ):
+        if not isinstance(dataloader, EpochLoader):
+            return
+        if not isinstance(dataloader.dataset, IterableDataset):
             return
         is_in_middle = 0 < stored["done"] < stored["windows"]
         state = self._position_of_rank_0(stored, checkpoint)["loader"]

@@ -447,13 +447,15 @@ def require_training_data(trainer: Trainer) -> None:
     evaluates = trainer.args.eval_strategy != "no"
     if evaluates and is_own(trainer, "get_eval_dataloader"):
         for key, dataset in _datasets(trainer.eval_dataset).items():
-            if problem := _loader_problem(dataset, f"eval_dataset{key}"):
+            problem = _loader_problem(dataset, f"eval_dataset{key}")
+            if problem is not None:
                 raise TypeError(problem)
 
     if not is_own(trainer, "get_train_dataloader"):
         return
     dataset = trainer.train_dataset
-    if problem := _loader_problem(dataset, "train_dataset"):
+    problem = _loader_problem(dataset, "train_dataset")
+    if problem is not None:
         raise TypeError(problem)
     if dataset is None:
         raise ValueError("train() needs data: pass train_dataset=... to the Trainer.")

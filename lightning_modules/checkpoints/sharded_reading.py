@@ -141,10 +141,10 @@ def require_same_kinds(before: object, read: object, path: Path, name: str = "")
         new_items = cast("Sequence[Any]", read)
         # In a list of another length a tensor replaces nothing, and is refused.
         old_items = [None] * len(new_items)
-        if isinstance(before, (list, tuple)) and len(cast("Sequence[Any]", before)) == len(
-            new_items
-        ):
-            old_items = cast("Sequence[Any]", before)
+        if isinstance(before, (list, tuple)):
+            items_before = cast("Sequence[Any]", before)
+            if len(items_before) == len(new_items):
+                old_items = items_before
         for index, (old_item, new_item) in enumerate(zip(old_items, new_items, strict=True)):
             require_same_kinds(old_item, new_item, path, f"{name}.{index}")
 

@@ -33,12 +33,10 @@ def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
         The count on the device of the labels; None where labels are not class numbers, so that rows
         count instead.
     """
-    if (
-        not isinstance(labels, Tensor)
-        or labels.is_floating_point()
-        or labels.dtype == torch.bool
-        or labels.ndim == 0
-    ):
+    if not isinstance(labels, Tensor) or labels.ndim == 0:
+        return None
+    is_class_number = not labels.is_floating_point() and labels.dtype != torch.bool
+    if not is_class_number:
         return None
 
     # No prediction is compared with the first label of a row.
