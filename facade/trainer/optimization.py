@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -145,12 +146,19 @@ class _InnerOptimizer:
         return instance
 
 
-def complete_optimizer(optimizer: Any) -> None:
+_CREATED_BY = "_created_by_training_of"
+
+
+def complete_optimizer(optimizer: Any, creator: Trainer | None = None) -> None:
     """Give an optimizer the attributes that scripts and Lightning read, where it lacks them.
 
     - `optimizer`, see `_InnerOptimizer`.
     - `defaults` and `state`, without which Lightning refuses a class that is not derived from
       torch's.
+
+    Args:
+        optimizer: the optimizer.
+        creator: the Trainer whose training has created it, see `leave_earlier_training`.
 
     Raises:
         ValueError: there is none, or it is LBFGS, whose steps compute the loss again.
@@ -172,6 +180,8 @@ def complete_optimizer(optimizer: Any) -> None:
         vars(optimizer)[_IS_ITS_OWN_INNER] = True
         optimizer_class: Any = type(optimizer)
         optimizer_class.optimizer = _InnerOptimizer()
+    if creator is not None and hasattr(optimizer, "__dict__"):
+        vars(optimizer)[_CREATED_BY] = weakref.ref(creator)
     for name in ("defaults", "state"):
         if not hasattr(optimizer, name):
             setattr(optimizer, name, {})
@@ -260,6 +270,24 @@ def check_optimizer(args: TrainingArguments, optimizer: torch.optim.Optimizer) -
     if is_layerwise or steps_in_backward(optimizer):
         description = f"The optimizer {type(optimizer).__name__}"
         _refuse_conflicts(args, description, is_layerwise=is_layerwise)
+
+
+def leave_earlier_training(trainer: Trainer) -> None:
+    """Drop what an earlier training has created and this one cannot use.
+
+    That is its schedule, which has ended, and its optimizer if that holds none of the trainable
+    parameters, because the model was replaced. One that the script made stays, see `check_trains`.
+    """
+    if trainer._created_lr_scheduler:
+        trainer.lr_scheduler = None
+        trainer._created_lr_scheduler = False
+
+    creator = getattr(trainer.optimizer, _CREATED_BY, None)
+    if creator is not None and creator() is trainer:
+        held = _held_parameters(trainer.optimizer)
+        trainable = {weight for weight in trainer.model.parameters() if weight.requires_grad}
+        if trainable and trainable.isdisjoint(held):
+            trainer.optimizer = None
 
 
 def check_trains(

@@ -390,10 +390,8 @@ class TrainerModule(EvaluationModule):
         run = self.run
         trainer = run.trainer
 
-        # The schedule of an earlier training has ended.
-        if trainer._created_lr_scheduler:
-            trainer.lr_scheduler = None
-            trainer._created_lr_scheduler = False
+        optimization.leave_earlier_training(trainer)
+        is_new = trainer.optimizer is None
 
         # Without a step left to take, the strategy is not set up.
         if not run.is_fitting:
@@ -405,7 +403,8 @@ class TrainerModule(EvaluationModule):
             trainer._created_lr_scheduler = True
         optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.optimizer_holds_parameters:
-            optimization.complete_optimizer(trainer.optimizer)
+            creator = trainer if is_new else None
+            optimization.complete_optimizer(trainer.optimizer, creator)
             left_out, outside = optimization.check_trains(
                 trainer.optimizer, trainer.model, run.strategy.forward_model
             )

@@ -65,6 +65,16 @@ def test_model_that_is_set_after_construction_is_trained_by_ours(library, tmp_pa
     assert (other.linear.bias.item() != 3.0) == (name == "ours")
 
 
+def test_model_that_is_replaced_between_trainings_is_trained_by_ours(library, tmp_path):
+    name, api = library
+    trainer = api.Trainer(Regression(), arguments(api, tmp_path), train_dataset=points(8))
+    trainer.train()
+    other = Regression(bias=3.0)
+    trainer.model = trainer.model_wrapped = other
+    trainer.train()
+    assert (other.linear.bias.item() != 3.0) == (name == "ours")
+
+
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()

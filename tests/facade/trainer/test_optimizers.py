@@ -199,11 +199,6 @@ def test_override_that_makes_no_optimizer_is_named(tmp_path, name):
         trainer(tmp_path, forgetful).train()
 
 
-def swapped(made):
-    made.train()
-    made.model = tiny(5)
-
-
 def made_too_early(made):
     made.create_optimizer()
     made.model = made.model_wrapped = tiny(5)
@@ -213,7 +208,13 @@ def of_another_model(made):
     made.optimizer = torch.optim.SGD(tiny(4).parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize("mistake", [swapped, made_too_early, of_another_model])
+def passed_and_swapped(made):
+    made.optimizer = torch.optim.SGD(made.model.parameters(), lr=0.1)
+    made.train()
+    made.model = tiny(5)
+
+
+@pytest.mark.parametrize("mistake", [made_too_early, of_another_model, passed_and_swapped])
 def test_optimizer_of_another_model_is_refused(tmp_path, mistake):
     """No weight would move. Nothing is changed, and with a new optimizer the training goes."""
     made = trainer(tmp_path)
@@ -228,6 +229,32 @@ def test_optimizer_of_another_model_is_refused(tmp_path, mistake):
     made.optimizer = made.lr_scheduler = None
     made.train()
     assert not any(map(torch.equal, before, weights(made)))
+
+
+def own_optimizer(self):
+    """As scripts override `create_optimizer`."""
+    if self.optimizer is None:
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    return self.optimizer
+
+
+@pytest.mark.parametrize("methods", [{}, {"create_optimizer": own_optimizer}])
+def test_optimizer_of_a_training_is_created_again_for_another_model(tmp_path, methods):
+    """As SetFit searches: one Trainer, whose model is replaced before each trial."""
+    kind = type("Replaced", (Trainer,), methods)
+    expected = trainer(tmp_path / "expected", kind)
+    expected.model = expected.model_wrapped = tiny(5)
+    expected.train()
+    made = trainer(tmp_path / "made", kind)
+    made.train()
+    first = made.optimizer
+    made.model = tiny(5)
+    made.train()
+    assert torch.equal(weights(made), weights(expected))
+    second = made.optimizer
+    assert second is not first
+    made.train()
+    assert made.optimizer is second  # the same model: its state stays, as in the reference
 
 
 def new_layer(made):

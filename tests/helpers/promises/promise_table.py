@@ -172,6 +172,17 @@ PROMISES: dict[str, Promise] = {
         {"own module": IGNORED + "test_model_that_is_set_after_construction_is_trained_by_ours"},
         others="The attribute is read, whatever it holds.",
     ),
+    "a second `train` after the model was replaced": Promise(
+        {
+            "own module": IGNORED
+            + "test_model_that_is_replaced_between_trainings_is_trained_by_ours",
+            "override": (
+                "tests/facade/trainer/test_optimizers.py::"
+                "test_optimizer_of_a_training_is_created_again_for_another_model"
+            ),
+        },
+        others="The parameters of the optimizer are compared with the model's, whatever it is.",
+    ),
     "a module of your own whose `config` is a dict": Promise(
         {
             "own module": (
