@@ -292,7 +292,8 @@ def set_up_model(trainer: Trainer, model: nn.Module) -> None:
         trainer._move_model_to_device(model, args.device)
     trainer.model = model
     trainer.model_wrapped = model
-    freeze_by_rules(trainer)
+    if args.parameter_rules:
+        freeze_by_rules(trainer)
 
     # Loss and labels; in a model with an adapter its base has the signature.
     base = inspection.base_of_adapter(model)

@@ -107,8 +107,7 @@ def _group_row(name: str, group: dict[str, Any], learning_rate: float) -> tuple[
 def freeze_by_rules(trainer: Trainer) -> None:
     """Freeze parameters of the model by the rules of the arguments, see `freeze_parameters`."""
     rules: Any = trainer.args.parameter_rules
-    if rules:
-        freeze_parameters(trainer.model, rules)
+    freeze_parameters(trainer.model, rules)
 
 
 def check_rules(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> None:
@@ -117,7 +116,7 @@ def check_rules(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> No
     Raises:
         ValueError: it was made in another way, so that the rules would have no effect.
     """
-    rules: Any = args.parameter_rules or {}
+    rules: Any = args.parameter_rules
     makes_groups = any(settings.keys() - {"frozen"} for settings in rules.values())
     if makes_groups and not any("rules" in group for group in optimizer.param_groups):
         raise ValueError(

@@ -401,7 +401,8 @@ class TrainerModule(EvaluationModule):
         optimizers = run.strategy.make_optimizers(self, run.length.max_steps)
         if run.strategy.makes_schedule:
             trainer._created_lr_scheduler = True
-        optimization.check_rules(trainer.args, trainer.optimizer)
+        if trainer.args.parameter_rules:
+            optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.optimizer_holds_parameters:
             creator = trainer if is_new else None
             optimization.complete_optimizer(trainer.optimizer, creator)

@@ -127,7 +127,8 @@ class TrainingRun:
             if trial is not None:
                 trainer._object_store.begin_training(trainer._get_output_dir(trial))
             trainer._model_preparation.replace_layers()
-            freeze_by_rules(trainer)
+            if trainer.args.parameter_rules:
+                freeze_by_rules(trainer)
             args = trainer.args
             # Such a model was not moved when the Trainer was made.
             if args.fp16_full_eval or args.bf16_full_eval:
