@@ -39,6 +39,7 @@ class SharedDecisions:
 
     seconds = 20.0
     """Time until process 0 raises and the others warn, at most half of the timeout."""
+    # Seconds between two questions to the store.
     _interval = 0.005
 
     def __init__(

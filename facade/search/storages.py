@@ -26,6 +26,7 @@ HEARTBEAT_SECONDS = 60
 MAX_RETRY = 3
 """How often a trial whose worker was killed is retried."""
 
+# Until a database that several processes create at once has its tables.
 _SECONDS_TO_CREATE = 60
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
 """Database errors raised while another process creates the same tables; a new attempt succeeds."""

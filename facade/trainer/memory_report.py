@@ -14,6 +14,7 @@ from ...lightning_modules.common.libraries import is_installed
 
 logger = logging.getLogger(__name__)
 
+# Between two readings of the memory of the process, from which the peak is taken.
 _POLL_SECONDS = 0.001
 
 _STAGES = {

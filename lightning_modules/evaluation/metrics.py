@@ -341,6 +341,7 @@ class StageMetrics:
         """Reset the metrics of all loaders of a stage, on every rank, to be synchronised later."""
         self._stages_with_batches.discard(stage)
         if self.metrics is not None:
+            # One for each loader, of which there may be more or fewer than before.
             sets = self._sets.setdefault(stage, [])
             sets += [copy.deepcopy(self.metrics) for _ in range(loaders - len(sets))]
             del sets[loaders:]

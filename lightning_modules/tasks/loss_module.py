@@ -710,6 +710,7 @@ class LossModule(OptimizerModule):
 
     def _metrics_process_group(self) -> ProcessGroup | None:
         """Return the process group over which metrics are summed; None for all processes."""
+        # Processes that share the layers see the same samples, which must not count twice.
         mesh = self.device_mesh
         if mesh is None or "data_parallel" not in (mesh.mesh_dim_names or ()):
             return None
@@ -811,6 +812,8 @@ class LossModule(OptimizerModule):
         world_size = self.trainer.world_size
         if loss_items is None or world_size == 1:
             return self.window.add(loss, loss_items)
+
+        # A copy, as it is reduced in place.
         items_of_all_ranks = self.trainer.strategy.reduce(loss_items.clone(), reduce_op="sum")
         items_of_all_ranks = cast("torch.Tensor", items_of_all_ranks)
         return self.window.add(loss, items_of_all_ranks, share=loss_items * world_size)

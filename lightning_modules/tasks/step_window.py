@@ -127,6 +127,7 @@ class StepWindow:
         loss = loss.detach()
         before = self._with_current
         if items is None:
+            # The running mean of losses that all weigh the same.
             mean = loss
             if before.mean is not None:
                 mean = before.mean + (loss - before.mean) / (self.batches + 1)
@@ -153,6 +154,7 @@ class StepWindow:
             self._with_current = _Losses(loss, first)
             return loss
 
+        # The running mean, to which each loss adds by its share of the items so far.
         number = before.items.number + items
         total = before.items.total + loss * share
         mean = before.mean + (loss - before.mean) * (items / number.clamp(min=1))
@@ -189,6 +191,9 @@ class StepWindow:
         """
         if self.batches == 0:
             return
+
+        # Lightning has divided each loss by `divisor`. With items the gradients are in units of the
+        # first batch, too; they have to be those of the sum over all items by their number.
         finished_loss, items = self._counted
         factor: float | torch.Tensor = divisor / self.batches
         if items is not None:

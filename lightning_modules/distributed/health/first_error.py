@@ -22,6 +22,7 @@ from ...internals.torch_names import default_store
 _KEY = "lightrainer/first_error"
 _ENDED = f"{_KEY}/ended"
 """Key of the first error that ended a process, also outside of a training."""
+# Characters of an error that are reported.
 _LONGEST_TEXT = 300
 FULL_TRACEBACK = "LIGHTRAINER_TRACEBACK"
 """Environment variable; `full` leaves tracebacks unchanged."""
