@@ -117,6 +117,7 @@ class CheckpointRestorer:
         if resume_from is None or resume_from is False:
             return None
         if resume_from is True:
+            # Whole weights are required only where this package reads them.
             weights = own_weights and strategy.gathers_on_save
             self.store.fetch_newest(weights=weights)
             checkpoint = self._newest(weights=weights)

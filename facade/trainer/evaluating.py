@@ -167,6 +167,7 @@ def evaluate_each(
     if trainer.args.eval_aggregate is not None:
         aggregated = aggregate(trainer.args.eval_aggregate, metrics_by_name, prefix)
         trainer.log(aggregated)
+        # The event of all sets follows those of each set.
         trainer.control = trainer.callback_handler.on_evaluate(
             trainer.args, trainer.state, trainer.control, aggregated
         )

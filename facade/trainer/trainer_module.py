@@ -416,6 +416,8 @@ class TrainerModule(EvaluationModule):
                     "both. Make their module an attribute of the model."
                 )
             trainer._outside_model.begin(outside)
+
+            # Parameters in no group count in the norm, so their gradients are unscaled, too.
             if trainer.accelerator.scaler is not None:
                 trainer.accelerator.scaler.extra_parameters = left_out
         return optimizers
