@@ -14,6 +14,7 @@ from helpers.loggers import recorded_clients
 from helpers.loggers.offline_clients import needs
 from helpers.loggers.reported_training import callback_of, trainer
 from lightrainer.callbacks.loggers import availability
+from lightrainer.lightning_modules.common.versions import is_older
 
 SAVED = {"save_strategy": "steps", "save_steps": 2}
 
@@ -85,6 +86,8 @@ def test_run_folder_belongs_to_this_training(tmp_path):
 @needs("swanlab")
 def test_swanlab_run_is_resumed(tmp_path, monkeypatch):
     swanlab = importlib.import_module("swanlab")
+    if is_older(swanlab.__version__, "0.8"):
+        pytest.skip("runs of this swanlab have an id only if they are uploaded")
     monkeypatch.setenv("SWANLAB_MODE", "offline")
     given = tmp_path, "swanlab", "SwanLabCallback"
     first = train(*given, then=swanlab.finish)

@@ -144,6 +144,11 @@ def test_context_plan_that_cannot_be_is_refused_with_what_to_do(tmp_path, groups
         )
 
 
+TOO_FEW_GPUS = (
+    r"cp_size above 1( needs GPUs|: the context_parallel of torch 2\.\S+ is not supported)"
+)
+
+
 def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_path):
     args = of_four(tmp_path, parallelism_config={"cp_size": 4})
     with pytest.raises(
@@ -151,7 +156,8 @@ def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_p
     ) as error:
         translate(args, model=Tiny()).strategy.check(args, Tiny())
     assert "or use dp_shard_size" in str(error.value)
-    with pytest.raises(ValueError, match="cp_size above 1 needs GPUs"):
+    # Of torch versions without its ring attention another error tells which one has it.
+    with pytest.raises((ValueError, NotImplementedError), match=TOO_FEW_GPUS):
         translate(args, model=Causal()).strategy.check(args, Causal())
     shared_by_heads = of_four(tmp_path, parallelism_config={"sp_size": 4})
     translate(shared_by_heads, model=Causal()).strategy.check(shared_by_heads, Causal())

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import traceback
 
 import pytest
 
@@ -56,8 +57,10 @@ def test_tokenizer_without_the_hub_uses_the_cache(hub, tmp_path):
     PreTrainedTokenizerFast.from_pretrained(NAME)
     hub.refuse(".*", 503)
     assert PreTrainedTokenizerFast.from_pretrained(NAME)("some text") == mine("some text")
-    with pytest.raises(OSError, match=r"'me/other' is not available from the Hub: .*503"):
+    with pytest.raises(OSError, match="'me/other' is not available from the Hub: ") as error:
         PreTrainedTokenizerFast.from_pretrained("me/other")
+    # Older clients name the status in the cause only.
+    assert "503" in "".join(traceback.format_exception(error.value))
 
 
 def test_tokenizer_that_is_not_on_the_hub_is_named(hub, tmp_path, monkeypatch):
