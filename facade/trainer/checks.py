@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 _IGNORED_LABEL = -100
+_LONGEST_VALUE = 60  # of a value in a message
 _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": (
         "create_accelerator_and_postprocess is called, and may change trainer.accelerator"
@@ -523,5 +524,8 @@ def require_new_models(trainer: Trainer) -> None:
 
 
 def describe(value: object) -> str:
-    """Return type and value for a message; the value is cut."""
-    return f"{type(value).__name__} ({value!r:.60})"
+    """Return type and value for a message; a long value is cut."""
+    text = repr(value)
+    if len(text) > _LONGEST_VALUE:
+        text = f"{text[:_LONGEST_VALUE]}..."
+    return f"{type(value).__name__} ({text})"

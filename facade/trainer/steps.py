@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,7 @@ def require_batch(trainer: Trainer, inputs: object) -> None:
 def wrong_batch(trainer: Trainer, inputs: object) -> TypeError:
     """Return the error for a batch that is not a mapping."""
     model = inspection.base_of_adapter(trainer.model)
-    names = inspection.signature_columns(model, [])
+    names = inspect.signature(model.forward).parameters
     return TypeError(
         f"The batch is {describe(inputs)}, but the model is called with keyword arguments. "
         f"Let the data_collator return a dict, with names that {type(model).__name__}.forward "

@@ -220,7 +220,7 @@ KINDS_OF_BATCHES = {
 
 @pytest.mark.parametrize("kind", KINDS_OF_BATCHES)
 def test_batches_that_are_no_dict(tmp_path, kind):
-    match = rf"The batch is {kind} .*data_collator return a dict.*x, labels"
+    match = rf"The batch is {kind} .*data_collator return a dict.*takes: x, labels\."
     collator = KINDS_OF_BATCHES[kind]
     refused(tmp_path, train, match, data_collator=collator)
     refused(tmp_path, lambda made: made.evaluate(), match, data_collator=collator)
