@@ -6,7 +6,13 @@ from __future__ import annotations
 
 import math
 import re
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import (
+    REMAINDER,
+    Action,
+    ArgumentParser,
+    ArgumentTypeError,
+    RawDescriptionHelpFormatter,
+)
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -38,6 +44,13 @@ class CommandParser(ArgumentParser):
             allow_abbrev=False,
             formatter_class=RawDescriptionHelpFormatter,
         )
+
+    def add_argument(self, *names: Any, **settings: Any) -> Action:
+        """Add an argument; those of a script, which may be none, are not required."""
+        action = super().add_argument(*names, **settings)
+        if action.nargs == REMAINDER:
+            action.required = False
+        return action
 
     def parse_own(self, words: Sequence[str], note: str, namespace: object = None) -> Any:
         """Parse words; the error for an unknown option names the nearest known one.

@@ -126,6 +126,7 @@ def test_evaluate_in_two_processes(trained):
 
 
 BAD = {
+    "nothing": ([], 2, "arguments are required: CHECKPOINT, SCRIPT\n"),
     "no checkpoint": (["out/checkpoint-3", "train.py"], 2, "out/checkpoint-3 is not a folder"),
     "no weights": ([".", "train.py"], 2, "it holds no weights"),
     "a script that fails": (
