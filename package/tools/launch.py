@@ -27,10 +27,7 @@ transformers. It is configured by a file of `accelerate config` or by the option
 launch`; accelerate is not needed. Options override the file, and the arguments of the script
 override both. torch.distributed.run starts the processes.
 """
-_EPILOG = """\
-Example:
-  lightrainer launch --config_file fsdp2.yaml --num_processes 8 train.py --bf16
-"""
+_EPILOG = "Example: lightrainer launch --config_file fsdp2.yaml --num_processes 8 train.py"
 
 _PROCESS_OPTIONS = {
     "num_processes": "number of processes on all machines; by default one for each GPU here",
@@ -111,7 +108,9 @@ def launch(flags: Sequence[str]) -> int:
         if problems:
             raise ValueError("; ".join(problems))
         command = _command(settings, options.script)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        parser.error(f"--config_file {file}: {error.strerror}.")
+    except ValueError as error:
         parser.error(str(error))
 
     # An option of a feature that is off is probably a mistake.

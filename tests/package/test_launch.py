@@ -227,6 +227,7 @@ REFUSED = [
         [],
         "num_processes=-1 is not a multiple of num_machines=1: pass --num_processes",
     ),
+    ("plain", {}, ["--config_file", "typo.yaml"], "--config_file typo.yaml: No such file"),
     (
         "plain",
         {"num_procesess": 2},
