@@ -117,7 +117,7 @@ def describe(error: BaseException, token: str | None = None) -> str:
     """Return an error and its cause in one line, for logs."""
     text = _in_one_line(error, token)
     if error.__cause__ is not None:
-        text = f"{text}, caused by {_in_one_line(error.__cause__, token)}"
+        text = f"{text.rstrip('.')}, caused by {_in_one_line(error.__cause__, token)}"
     return text
 
 
