@@ -23,7 +23,7 @@ from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
 from ..arguments.parallelism import data_ranks
 from ..evaluation.results import TrainingLength
-from .elastic import ElasticResumption
+from .elastic import ElasticResumption, batch_size_of
 from .generators import capture_generators, restore_generators
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class DataPosition:
 
         # The position, and the length that follows from it.
         stored = elastic.stored(checkpoint)
+        elastic.loader_batch = batch_size_of(dataloader, data_ranks(trainer.args))
         epoch = 0
         done = 0
         loader_state: dict[str, Any] | None = None
@@ -215,7 +216,8 @@ class DataPosition:
         """Return epoch, window and loader state to resume at."""
         if stored is None:
             return (*self._counted(length, sized), None)
-        if stored["layout"] != self.elastic.layout():
+        layout_before, layout_now = self.elastic.layouts(stored)
+        if layout_before != layout_now:
             return self.elastic.position(length, stored, checkpoint)
         if not sized or stored["windows"] == length.num_update_steps_per_epoch:
             return stored["epoch"], stored["done"], stored["loader"]

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch.utils.data import IterableDataset
 
@@ -20,7 +20,11 @@ from ...lightning_modules.common.safe_serialization import from_plain
 from ...lightning_modules.common.seeding import load_rng_file
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.epoch_loader import EpochLoader
-from ...lightning_modules.data.loader_state import with_other_batches, workers_in
+from ...lightning_modules.data.loader_state import (
+    of_other_batches,
+    with_other_batches,
+    workers_in,
+)
 from ...lightning_modules.training.accumulation import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
@@ -41,6 +45,7 @@ _DEFAULTS: dict[str, Any] = {
     "in_evaluation": None,
     "asked": None,
     "group": None,
+    "loader_batch": None,
 }
 """Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resuming`."""
 
@@ -52,6 +57,7 @@ _ENTRY_TYPES: dict[str, Any] = {
     "ended": bool,
     "layout": Mapping,
     "group": int | None,
+    "loader_batch": int | None,
     "loader": Mapping | None,
     "asked": Mapping | None,
     "in_evaluation": Mapping | None,
@@ -109,6 +115,10 @@ class ElasticResumption:
         """
         self.batch_size = 0
         """Samples of a batch of the loader, set before each attempt to train."""
+        self.loader_batch: int | None = None
+        """Samples that a batch of the loader has in this process, if the loader tells. Loaders of
+        scripts need not use the batch size of the arguments.
+        """
         self._asked: dict[str, int] | None = None
 
     def stored(self, checkpoint: str | None, rank: int | None = None) -> dict[str, Any] | None:
@@ -178,6 +188,19 @@ class ElasticResumption:
             layout["tokens"] = args.max_tokens_per_batch
         return layout
 
+    def layouts(self, stored: dict[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the layout of a checkpoint and the current one, in batches of the loaders.
+
+        Args:
+            stored: position in the checkpoint.
+        """
+        before = dict(stored["layout"])
+        now = self.layout()
+        if stored["loader_batch"] is not None and self.loader_batch is not None:
+            before["batch_size"] = stored["loader_batch"]
+            now["batch_size"] = self.loader_batch
+        return before, now
+
     def state(self) -> dict[str, Any]:
         """Return the state for checkpoints."""
         args = self.trainer.args
@@ -187,6 +210,7 @@ class ElasticResumption:
             "asked": self._asked or self._asked_now(),
             "group": self.length_group or args.train_batch_size * args.gradient_accumulation_steps,
             "ahead": self.steps_ahead,
+            "loader_batch": self.loader_batch,
         }
 
     @contextlib.contextmanager
@@ -243,7 +267,7 @@ class ElasticResumption:
         if not is_in_middle or state is None or "handed_out" not in state:
             return
 
-        problem = self._problem_with_order(dataloader, state, stored["layout"])
+        problem = self._problem_with_order(dataloader, state, *self.layouts(stored))
         if problem is not None:
             raise ValueError(
                 f"{checkpoint} was made in the middle of a stream, the rest of which cannot be "
@@ -252,7 +276,11 @@ class ElasticResumption:
             )
 
     def _problem_with_order(
-        self, dataloader: EpochLoader, state: dict[str, Any], layout_before: dict[str, int]
+        self,
+        dataloader: EpochLoader,
+        state: dict[str, Any],
+        layout_before: dict[str, int],
+        layout_now: dict[str, int],
     ) -> str | None:
         """Return why the rest of a stream would come in another order; None if it would not."""
         args = self.trainer.args
@@ -261,8 +289,8 @@ class ElasticResumption:
         workers_now = args.dataloader_num_workers
 
         # Other batches get the same samples in the same order if a single reader read them.
-        if layout_before != self.layout():
-            changes = _changes(layout_before, self.layout())
+        if layout_before != layout_now:
+            changes = _changes(layout_before, layout_now)
             if workers_before > 1:
                 return (
                     f"{workers_before} workers read it, whose batches alternate, and now {changes}"
@@ -299,8 +327,7 @@ class ElasticResumption:
         Returns:
             Epoch, window and loader state after the samples seen so far.
         """
-        before = stored["layout"]
-        now = self.layout()
+        before, now = self.layouts(stored)
         if before.get("tokens") != now.get("tokens"):
             raise ValueError(
                 f"max_tokens_per_batch={now.get('tokens')}, but {before.get('tokens')} when "
@@ -322,7 +349,10 @@ class ElasticResumption:
             has_same_batches = {**before, "accumulation": now["accumulation"]} == now
             if has_same_batches and remainder == 0:
                 return stored["epoch"], done, stored["loader"]
-            return stored["epoch"], done, None
+            is_in_middle = 0 < done < length.num_update_steps_per_epoch
+            if not is_in_middle:
+                return stored["epoch"], done, None
+            return stored["epoch"], done, of_other_batches(cast("dict[str, Any]", state))
 
         loader = self._same_order(state, done * now["accumulation"], checkpoint)
         if loader is not None and state.get("files", 1) > 1:
@@ -355,7 +385,8 @@ class ElasticResumption:
         steps_of_epoch = length.num_update_steps_per_epoch
 
         self.steps_ahead = stored["ahead"]
-        has_other_layout = stored["layout"] != self.layout()
+        before, now = self.layouts(stored)
+        has_other_layout = before != now
         if has_other_layout and sized:
             steps_before = self.trainer.state.global_step + self._steps_left_out(stored)
             self.steps_ahead = epoch * steps_of_epoch + done - steps_before
@@ -490,7 +521,8 @@ class ElasticResumption:
         """
         position = stored["epoch"] * stored["windows"] + stored["done"]
         left_out = max(position - self.trainer.state.global_step - stored["ahead"], 0)
-        return left_out * _samples(stored["layout"]) // _samples(self.layout())
+        before, now = self.layouts(stored)
+        return left_out * _samples(before) // _samples(now)
 
     def _same_order(
         self, loader: dict[str, Any] | None, handed_out: int, checkpoint: str
@@ -540,6 +572,27 @@ def _changes(before: dict[str, int], now: dict[str, int]) -> str:
 def _is_foreign(loader: dict[str, Any] | None) -> bool:
     """Return whether a state comes from a loader of another library, such as torchdata's."""
     return loader is not None and "handed_out" not in loader and "began" not in loader
+
+
+def batch_size_of(dataloader: Any, readers: int) -> int | None:
+    """Return the samples that a batch of a loader has in this process; None if it does not tell.
+
+    Args:
+        dataloader: any loader.
+        readers: the processes that share the batches of an `EpochLoader`.
+    """
+    batch_sampler = getattr(dataloader, "batch_sampler", None)
+    if isinstance(dataloader, EpochLoader):
+        if getattr(batch_sampler, "samples_per_rank", readers) is None:
+            return None
+        return dataloader.samples_per_round // readers
+
+    batch_size = getattr(dataloader, "batch_size", None)
+    if batch_size is None:
+        batch_size = getattr(batch_sampler, "batch_size", None)
+    if isinstance(batch_size, int):
+        return batch_size
+    return None
 
 
 def _unit(layout: dict[str, int]) -> int:

@@ -271,10 +271,16 @@ class ForeignLoader:
         """A state was loaded, for this iteration or an earlier one."""
         self._batches_read_again = 0
         """Batches of the current iteration that torchdata has read again, and counted twice."""
+        self._states_at_start: dict[str, Any] = {}
+        """The generators at the start of the current iteration."""
 
     def __iter__(self) -> Iterator[Any]:
         if not self._is_positioned:
             self._batches_read_again = 0
+            self._states_at_start = {
+                "began": random_states(*drawing_parts(self.loader)),
+                "generators": part_states(*ordering_parts(self.loader)),
+            }
             # Loaders of torchdata do not tell a stream its epoch.
             if self._has_loaded:
                 forget_positions(getattr(self.loader, "dataset", None))
@@ -302,6 +308,7 @@ class ForeignLoader:
             "parts": part_states(*drawing_parts(self.loader)),
             "workers": self._watched_loader.state_dict(),
             "workers_at_start": self._workers_at_start,
+            "at_start": self._states_at_start,
         }
         state_of_loader = self.loader.state_dict()
         if self._batches_read_again > 0:
@@ -316,6 +323,7 @@ class ForeignLoader:
         self._parts_to_restore = own_state.get("parts")
         self._workers_to_start = own_state.get("workers")
         self._workers_at_start = own_state.get("workers_at_start")
+        self._states_at_start = own_state.get("at_start", {})
         self._is_positioned = True
         self._has_loaded = True
         self._batches_read_again = 0
@@ -367,10 +375,36 @@ class ForeignLoader:
         self._parts_to_restore = parts
         return iter(self)
 
+    def read_again(self, state: Mapping[str, Any], batches_done: int) -> Iterator[Any]:
+        """Start the iteration of a state again, and skip its first batches.
+
+        Args:
+            state: may be that of batches of another size.
+            batches_done: the batches to skip.
+        """
+        states_at_start = state.get(_OWN_STATE, {}).get("at_start")
+        if states_at_start:
+            restore_parts(states_at_start["generators"], *ordering_parts(self.loader))
+            restore_random_states(states_at_start["began"], *drawing_parts(self.loader))
+        return skip_items(iter(self), batches_done)
+
     def _until_end(self, batches: Iterator[object]) -> Iterator[object]:
         """Yield the batches, and note their end."""
         yield from batches
         self._has_ended = True
+
+
+def of_other_batches(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Mark the state of a `ForeignLoader` as that of batches of another size.
+
+    `is_of_other_batches` returns whether a state is marked.
+    """
+    return {**state, _OWN_STATE: {**state.get(_OWN_STATE, {}), "other_batches": True}}
+
+
+def is_of_other_batches(state: Mapping[str, Any]) -> bool:
+    """Return whether a state was marked by `of_other_batches`."""
+    return state.get(_OWN_STATE, {}).get("other_batches", False)
 
 
 def has_ended(state: Mapping[str, Any]) -> bool:

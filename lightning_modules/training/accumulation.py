@@ -14,7 +14,14 @@ import torch
 
 from ..common.stop_iteration import stop_iteration_error
 from ..data.epoch_loader import EpochLoader
-from ..data.loader_state import ForeignLoader, RereadLoader, before_epoch, has_ended, skip_items
+from ..data.loader_state import (
+    ForeignLoader,
+    RereadLoader,
+    before_epoch,
+    has_ended,
+    is_of_other_batches,
+    skip_items,
+)
 
 _MOST_TENSORS = 1024
 """Losses that are kept as separate tensors before they are joined into one."""
@@ -280,6 +287,10 @@ class WindowLoader:
         if isinstance(source, ForeignLoader):
             if state is None:
                 return skip_items(iter(source), batches_done)
+            if is_of_other_batches(state):
+                batches = source.read_again(state, batches_done)
+                self._report_positioned()
+                return batches
             if self.windows_done == 0:
                 return source.epoch_after(state, was_left=self._was_left)
             if has_ended(state):

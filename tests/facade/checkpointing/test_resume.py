@@ -23,11 +23,17 @@ from helpers.checkpoints.resumed_trainings import (
     Run,
     StatefulStream,
     Stream,
+    collate,
     share,
     train,
 )
 from helpers.trainer.tiny_trainings import At, Tiny, tiny
-from lightrainer import EarlyStoppingCallback, Trainer, TrainerCallback
+from lightrainer import (
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    default_data_collator,
+)
 from lightrainer.lightning_modules.common.safe_serialization import from_plain
 
 # torchdata 0.11 with torch 2.13.
@@ -133,6 +139,49 @@ def test_resume_with_another_number_of_workers_reads_the_same_samples(tmp_path, 
     whole = train(tmp_path / "whole", saves=(step,), dataloader_num_workers=2, **plain)
     resumed = train(tmp_path / "resumed", resume=whole.checkpoint(step), **plain)
     assert resumed.end == whole.end
+
+
+@pytest.mark.parametrize("step", [3, 6, 8])
+def test_resume_loader_of_the_script_keeps_its_batches(tmp_path, step):
+    """Its position counts them, not those of an argument that it does not use."""
+
+    class OwnBatches(Trainer):
+        def get_train_dataloader(self):
+            return DataLoader(self.train_dataset, 4, shuffle=True, collate_fn=collate)
+
+    kind = Kind(cls=OwnBatches)
+    whole = train(tmp_path / "whole", kind, saves=(step,), gradient_accumulation_steps=1)
+    changed = {"gradient_accumulation_steps": 1, "per_device_train_batch_size": 1}
+    resumed = train(tmp_path / "on", kind, resume=whole.checkpoint(step), **changed)
+    assert resumed.end == whole.end
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [2, 8])
+def test_resume_stateful_loader_in_other_batches(tmp_path, step, workers):
+    """The rest of the epoch has its samples, in the same order."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    class Loaded(Trainer):
+        def get_train_dataloader(self):
+            size = self.args.per_device_train_batch_size
+            options = {"collate_fn": default_data_collator, "num_workers": workers}
+            options["shuffle"] = True
+            return stateful.StatefulDataLoader(self.train_dataset, size, **options)
+
+    def without_dropout():
+        torch.manual_seed(3)
+        return Tiny(dropout=0.0)
+
+    data = torch.utils.data.Subset(Noisy().points, range(SAMPLES))
+    options = {"kind": Kind(cls=Loaded), "data": data, "num_train_epochs": 1 + step // 6}
+    options["data_collator"] = default_data_collator
+    whole = train(tmp_path / "whole", saves=(step,), model=without_dropout(), **options)
+    options |= {"gradient_accumulation_steps": 1, "per_device_train_batch_size": 4}
+    from_step = whole.checkpoint(step)
+    resumed = train(tmp_path / "on", resume=from_step, model=without_dropout(), **options)
+    for left, right in zip(resumed.end["weights"], whole.end["weights"], strict=True):
+        torch.testing.assert_close(torch.tensor(left), torch.tensor(right))
 
 
 @pytest.mark.skipif(
