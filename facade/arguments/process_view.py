@@ -115,9 +115,6 @@ class ProcessView(ArgumentFields):
     local_process_index: int = forwarded(
         "distributed_state.local_rank", "Rank of this process on its machine, from 0."
     )
-    local_world_size: int = forwarded(
-        "distributed_state.local_world_size", "Number of processes on this machine."
-    )
 
     @property
     def should_log(self) -> bool:

@@ -275,7 +275,7 @@ class CheckpointRestorer:
 
     @property
     def _on_several_machines(self) -> bool:
-        return self.trainer.args.world_size > self.trainer.args.local_world_size
+        return self.trainer.args.world_size > self.trainer.args.distributed_state.local_world_size
 
     # --- its state
 

@@ -178,7 +178,7 @@ class CheckpointSaver:
 
             # A process on another machine may not see the folder, so it sends its states to the
             # first process, which writes them.
-            has_other_machines = args.world_size > args.local_world_size
+            has_other_machines = args.world_size > args.distributed_state.local_world_size
             sends_states = has_other_machines and not args.save_on_each_node
             copies = None
             if later and saves:

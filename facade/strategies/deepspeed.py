@@ -118,7 +118,7 @@ class DeepSpeed(Strategy):
         strategy.should_log = args.should_log
         strategy.processes_on_disk = args.world_size
         if args.save_on_each_node:
-            strategy.processes_on_disk = args.local_world_size
+            strategy.processes_on_disk = args.distributed_state.local_world_size
         return strategy
 
     @property

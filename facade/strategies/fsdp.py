@@ -60,8 +60,8 @@ class FSDP(Strategy):
 
         # The model is sharded within a machine, and copied between machines.
         if settings.hybrid:
-            nodes = args.world_size // args.local_world_size
-            options["device_mesh"] = (nodes, args.local_world_size)
+            nodes = args.world_size // args.distributed_state.local_world_size
+            options["device_mesh"] = (nodes, args.distributed_state.local_world_size)
         return cls("FSDPStrategy", {**options, **process_group(args)})
 
     @property

@@ -78,7 +78,7 @@ class ModelParallel(Strategy):
         if groups is None or groups.total_size == 1:
             copies = 1
             if settings is not None and settings.hybrid:
-                copies = args.world_size // args.local_world_size
+                copies = args.world_size // args.distributed_state.local_world_size
             groups = ParallelismConfig(
                 dp_replicate_size=copies, dp_shard_size=args.world_size // copies
             )

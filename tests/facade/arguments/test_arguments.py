@@ -53,6 +53,14 @@ def test_private_names_of_devices_are_those_of_the_reference():
     assert make().n_gpu == 0
 
 
+def test_subclass_may_set_names_that_the_reference_does_not_have():
+    """Arguments of libraries keep what they know of the processes under these names."""
+    args = make()
+    args.rank, args.global_world_size, args.local_world_size = 3, 8, 4
+    assert (args.rank, args.global_world_size, args.local_world_size) == (3, 8, 4)
+    assert args.distributed_state.local_world_size == args.world_size == 1
+
+
 def test_subclass_adds_fields_and_changes_defaults():
     args = WithMore("out", x=2, use_cpu=True, model_init_kwargs='{"a": "1"}')
     assert (args.x, args.learning_rate, args.model_init_kwargs) == (2, 1.0, {"a": 1})
