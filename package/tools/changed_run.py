@@ -17,7 +17,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from argparse import REMAINDER, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,10 +56,7 @@ def read_options(parser: CommandParser, words: Sequence[str]) -> Namespace:
         metavar="COMMAND",
         help="command that starts the script, e.g. 'torchrun --nproc_per_node=2' (Python)",
     )
-    parser.add_argument("script", metavar="SCRIPT", help="the script, a Python file")
-    parser.add_argument(
-        "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
-    )
+    parser.add_script()
     options = parser.parse_args(words)
     if not os.path.isfile(options.script):
         parser.error(f"the script {options.script} does not exist.")

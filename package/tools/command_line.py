@@ -6,13 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from argparse import (
-    REMAINDER,
-    Action,
-    ArgumentParser,
-    ArgumentTypeError,
-    RawDescriptionHelpFormatter,
-)
+from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -45,12 +39,14 @@ class CommandParser(ArgumentParser):
             formatter_class=RawDescriptionHelpFormatter,
         )
 
-    def add_argument(self, *names: Any, **settings: Any) -> Action:
-        """Add an argument; those of a script, which may be none, are not required."""
-        action = super().add_argument(*names, **settings)
-        if action.nargs == REMAINDER:
-            action.required = False
-        return action
+    def add_script(self, description: str = "the script, a Python file") -> None:
+        """Add `script`, and `words`: the arguments of the script, all that follows its name."""
+        self.add_argument("script", metavar="SCRIPT", help=description)
+        words = self.add_argument(
+            "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
+        )
+        # argparse requires them, although they may be none.
+        words.required = False
 
     def parse_own(self, words: Sequence[str], note: str, namespace: object = None) -> Any:
         """Parse words; the error for an unknown option names the nearest known one.

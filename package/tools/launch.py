@@ -118,7 +118,7 @@ def launch(flags: Sequence[str]) -> int:
         print(f"lightrainer launch: --{name} has no effect without --{switch}.", file=sys.stderr)
     environment.switch_on(os.environ)
     environment.choose_keras_backend(os.environ)
-    return runner.become([*command, *options.arguments])
+    return runner.become([*command, *options.words])
 
 
 def _merge_settings(
@@ -393,8 +393,7 @@ def _number_of_devices(settings: Mapping[str, object]) -> int:
 def _make_parser() -> CommandParser:
     usage = "lightrainer launch [OPTIONS] SCRIPT [ARGUMENTS]"
     parser = CommandParser("launch", _DESCRIPTION, _EPILOG, usage)
-    parser.add_argument("script", help="the script to run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments for the script")
+    parser.add_script("the script to run")
     parser.add_argument(
         *spellings("config_file"),
         metavar="FILE",

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import REMAINDER
 from collections.abc import Sequence
 
 from .changed_run import note_options_of_script
@@ -44,10 +43,7 @@ def profile(words: Sequence[str]) -> int:
         help="steps with the profiler that are not recorded (2)",
     )
     parser.add_argument("--active", type=whole(1), default=10, help="steps that are recorded (10)")
-    parser.add_argument("script", metavar="SCRIPT", help="the script, a Python file")
-    parser.add_argument(
-        "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
-    )
+    parser.add_script()
     options = parser.parse_args(words)
     note_options_of_script("profile", options)
 

@@ -145,13 +145,7 @@ def _make_parser() -> CommandParser:
         metavar="COMMAND",
         help="command that starts the script, e.g. 'torchrun --nproc_per_node=2' (Python)",
     )
-    add("script", metavar="SCRIPT", help="the script, a Python file that imports transformers")
-    add(
-        "words",
-        metavar="ARGUMENTS",
-        nargs=argparse.REMAINDER,
-        help="arguments for the script",
-    )
+    parser.add_script("the script, a Python file that imports transformers")
     return parser
 
 
