@@ -212,7 +212,9 @@ class Trainer:
     # Defaults of attributes that a training, or a method, changes. Trainers of libraries that have
     # their own loops call methods such as `log` and `_save_checkpoint`, but never `__init__`.
     is_in_train = False
+    """Whether `train` is running."""
     hub_model_id: str | None = None
+    """The repository on the Hub, once it exists."""
     push_in_progress: PushInProgress | None = None
     optimizer_cls_and_kwargs: Any = None
     eval_data_collator: Callable[[list[Any]], Any] | None = None
@@ -223,6 +225,7 @@ class Trainer:
     objective: Any = None
     """The value of the last evaluation of a trial."""
     current_flos: float = 0.0
+    """Floating-point operations of this process that `state.total_flos` does not have yet."""
     _trial: Any = None
     _training_steps: int | None = None
     _created_lr_scheduler = False

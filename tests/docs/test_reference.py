@@ -107,3 +107,17 @@ def test_reference_check_finds_a_missing_name():
     assert is_described("lightrainer.facade", "Trainer", {"lightrainer.Trainer"})
     assert not is_described("lightrainer.facade", "Trainer", {"lightrainer.Seq2SeqTrainer"})
     assert not is_described("lightrainer.callbacks", "rewrite_logs", {"lightrainer.Trainer"})
+
+
+def test_reference_shows_forwarded_attributes():
+    """What `forwarded` makes has no docstring in the source, from which the reference is read."""
+    griffe = pytest.importorskip("griffe")
+    extensions = griffe.load_extensions(str(ROOT / "docs" / "scripts" / "forwarded_docs.py"))
+    name = "process_view"
+    paths = [ROOT / "facade" / "arguments"]
+    described = griffe.load(name, search_paths=paths, extensions=extensions)[
+        "ProcessView.world_size"
+    ]
+    plain = griffe.load(name, search_paths=paths)["ProcessView.world_size"]
+    assert described.docstring.value == "Number of processes."
+    assert plain.docstring is None  # the negative control
