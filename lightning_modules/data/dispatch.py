@@ -10,9 +10,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.utils.data import IterableDataset
 
 from ..common.nested import find_batch_size, mapping_like
 from .epoch_loader import EpochLoader
+from .loader_state import skip_items
 
 Round = tuple[list[Any], int]
 """The batches of all processes, and their number of samples without padding."""
@@ -44,6 +46,9 @@ class DispatchLoader(EpochLoader):
         self, dataset: Any, *, rank: int, world_size: int, copies: int = 1, **kwargs: Any
     ) -> None:
         self._has_persistent_workers = kwargs.get("persistent_workers", False)
+        num_workers = kwargs.get("num_workers", 0)
+        self._batches_drawn_at_start = num_workers * (kwargs.get("prefetch_factor") or 2)
+        """Batches of which torch draws the indices when an iteration over workers starts."""
         if rank > 0:
             # Only process 0 reads, so the others need no workers.
             kwargs["num_workers"] = 0
@@ -79,7 +84,7 @@ class DispatchLoader(EpochLoader):
     def _batches(self) -> Iterator[Any]:
         if self.rank == 0:
             return self._own_batches(self._rounds(super()._batches()))
-        self._draw_worker_seed()
+        self._draw_as_reader()
         return self._own_batches(iter(()))
 
     def _own_batches(self, rounds: Iterator[Round]) -> Iterator[object]:
@@ -109,15 +114,18 @@ class DispatchLoader(EpochLoader):
             elif not self.drops_last:
                 yield _split_evenly(round_, first_round, self.world_size), sum(sizes)
 
-    def _draw_worker_seed(self) -> None:
-        """Draw from the generator as a DataLoader does when an iteration starts.
+    def _draw_as_reader(self) -> None:
+        """Draw from the generators as a DataLoader does when an iteration starts.
 
         So the generators of all ranks stay equal. With persistent workers only the first iteration
-        draws.
+        draws a seed for them. A sampler draws its order when workers are told their first batches.
         """
         if not (self._has_persistent_workers and self._has_drawn):
             torch.empty((), dtype=torch.int64, device="cpu").random_(generator=self.generator)
         self._has_drawn = True
+
+        if not isinstance(self.dataset, IterableDataset):
+            skip_items(iter(self.batch_sampler), self._batches_drawn_at_start)
 
 
 def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> list[object]:

@@ -60,6 +60,10 @@ CASES: dict[str, dict[str, Any]] = {
     "global order, dispatched": {
         "config": {"use_seedable_sampler": False, "dispatch_batches": True}
     },
+    "global order, workers of the first process": {
+        "config": {"use_seedable_sampler": False, "dispatch_batches": True},
+        "dataloader_num_workers": 2,
+    },
     "grouped": GROUPED,
     "grouped, apart": {**GROUPED, "apart": True},
     "exchanged each time": {
