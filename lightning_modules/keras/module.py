@@ -106,7 +106,7 @@ class KerasModule(nn.Module, ABC):
             self.model.save_pretrained(str(folder))
             return
 
-        # Keras accepts only names that end with `.weights.h5`.
+        # Keras 3 accepts only names that end with `.weights.h5`.
         partial = folder / ".partial.weights.h5"
         try:
             self.model.save_weights(partial)
