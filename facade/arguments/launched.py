@@ -185,7 +185,7 @@ def _set_fsdp(args: TrainingArguments) -> None:
     if wraps_layers or not script_settings.keys().isdisjoint(_WRAPPING_KEYS):
         settings = {key: settings[key] for key in settings if key not in _WRAPPING_KEYS}
     args.fsdp = cast("list[FSDPOption]", fsdp or True)
-    args.fsdp_config = {**FSDP_DEFAULTS, **settings, **script_settings}
+    args.fsdp_config = FSDP_DEFAULTS | settings | script_settings
 
 
 def _refuse_invalid_fsdp_values() -> None:

@@ -43,7 +43,7 @@ def parse_with_trial(
     words = [word for word in args if word not in trial.words.values()]
     null_options: list[str] = []
     trial.is_parsed = True
-    for name, value in {**trial.values, **trial.options}.items():
+    for name, value in (trial.values | trial.options).items():
         option = _option(parser, name)
         if option is None:
             continue

@@ -346,7 +346,7 @@ class ElasticResumption:
         state = self._position_of_rank_0(stored, checkpoint)["loader"]
         if _is_foreign(state):
             # Such a loader counts the batches of this process, so they have to be the same.
-            has_same_batches = {**before, "accumulation": now["accumulation"]} == now
+            has_same_batches = before | {"accumulation": now["accumulation"]} == now
             if has_same_batches and remainder == 0:
                 return stored["epoch"], done, stored["loader"]
             is_in_middle = 0 < done < length.num_update_steps_per_epoch

@@ -258,4 +258,4 @@ def _without_function(state: object) -> Any:
         return state
     schedule = dict(schedule)
     del schedule["anneal_func"]
-    return {**state, "scheduler_state": schedule}
+    return state | {"scheduler_state": schedule}

@@ -62,7 +62,7 @@ class DDP(Strategy):
             # does it instead.
             options |= {"broadcast_buffers": False, "static_graph": None}
         options = {name: value for name, value in options.items() if value is not None}
-        return cls("DDPStrategy", {**options, **process_group(args)})
+        return cls("DDPStrategy", options | process_group(args))
 
     def build(self) -> ModelDDPStrategy:
         """Make a `DDPStrategy`, which wraps the model, not the LightningModule around it."""

@@ -62,7 +62,7 @@ class FSDP(Strategy):
         if settings.hybrid:
             nodes = args.world_size // args.distributed_state.local_world_size
             options["device_mesh"] = (nodes, args.distributed_state.local_world_size)
-        return cls("FSDPStrategy", {**options, **process_group(args)})
+        return cls("FSDPStrategy", options | process_group(args))
 
     @property
     def shards_weights(self) -> bool:

@@ -104,7 +104,7 @@ class ModelParallel(Strategy):
             options |= _sharding(args, settings, groups, model)
             in_parts = settings.state_dict_type == "sharded"
         options["save_distributed_checkpoint"] = in_parts
-        return cls(name, {**options, **process_group(args)})
+        return cls(name, options | process_group(args))
 
     def build(self) -> ModelParallelStrategy:
         """Make a `ModelParallelStrategy`; the model is sharded when Lightning configures it."""

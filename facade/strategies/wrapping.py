@@ -103,13 +103,10 @@ def split_option(model: nn.Module | None) -> Any:
         return BY_MODEL
     if callable(getattr(model, "parallelize", None)):
         return "parallelize(mesh) of the model"
-
-    styles: dict[str, str] = {}
-    for name, style in tensor_parallel_plan(model).items():
-        if not isinstance(style, str):
-            style = type(style).__name__
-        styles[name] = style
-    return styles
+    return {
+        name: style if isinstance(style, str) else type(style).__name__
+        for name, style in tensor_parallel_plan(model).items()
+    }
 
 
 def check_split(model: nn.Module, size: int) -> None:
