@@ -272,6 +272,7 @@ def batch_size_of_rank(batch_size: int, world_size: int, split_batches: bool) ->
 
 def even_shares(items: list[Item], start: list[Item], shares: int) -> list[list[Item]]:
     """Cut a list into equally long parts, filled up with `start` where that is not possible."""
+    # The quotient, rounded up.
     size = -(-len(items) // shares)
     missing = size * shares - len(items)
     filled = [*items, *itertools.islice(itertools.cycle(start), missing)]

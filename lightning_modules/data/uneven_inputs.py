@@ -96,6 +96,8 @@ class UnevenInputs:
                     return
 
                 rounds += 1
+
+                # There is no further round once one process is at its end.
                 ranks_at_end = sum(status.is_last for status in statuses)
                 self.is_last = ranks_at_end > 0
                 if 0 < ranks_at_end < len(statuses):

@@ -129,6 +129,7 @@ class _Exchange(torch.autograd.Function):
 def _exchanged(
     tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup
 ) -> torch.Tensor:
+    # One part for each process; those that come back are in the order of the processes.
     parts = torch.stack(tensor.chunk(group.size(), sharded))
     received = torch.empty_like(parts)
     dist.all_to_all_single(received, parts, group=group)
