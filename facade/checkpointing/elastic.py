@@ -349,6 +349,7 @@ class ElasticResumption:
             has_same_batches = before | {"accumulation": now["accumulation"]} == now
             if has_same_batches and remainder == 0:
                 return stored["epoch"], done, stored["loader"]
+            # Otherwise it reads an interrupted epoch again from its start.
             is_in_middle = 0 < done < length.num_update_steps_per_epoch
             if not is_in_middle:
                 return stored["epoch"], done, None
@@ -583,6 +584,7 @@ def batch_size_of(dataloader: Any, readers: int) -> int | None:
     """
     batch_sampler = getattr(dataloader, "batch_sampler", None)
     if isinstance(dataloader, EpochLoader):
+        # Its batch sampler does not tell, so `samples_per_round` counts batches instead.
         if getattr(batch_sampler, "samples_per_rank", readers) is None:
             return None
         return dataloader.samples_per_round // readers

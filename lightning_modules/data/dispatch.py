@@ -47,6 +47,7 @@ class DispatchLoader(EpochLoader):
     ) -> None:
         self._has_persistent_workers = kwargs.get("persistent_workers", False)
         num_workers = kwargs.get("num_workers", 0)
+        # By default torch prefetches 2 batches for each worker.
         self._batches_drawn_at_start = num_workers * (kwargs.get("prefetch_factor") or 2)
         """Batches of which torch draws the indices when an iteration over workers starts."""
         if rank > 0:

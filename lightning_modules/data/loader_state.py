@@ -382,6 +382,7 @@ class ForeignLoader:
             state: may be that of batches of another size.
             batches_done: the batches to skip.
         """
+        # States of earlier versions do not have them.
         states_at_start = state.get(_OWN_STATE, {}).get("at_start")
         if states_at_start:
             restore_parts(states_at_start["generators"], *ordering_parts(self.loader))
