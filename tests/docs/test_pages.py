@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import optuna
@@ -12,6 +13,8 @@ from packaging.version import Version
 import lightrainer
 from helpers.scripts.page_runner import blocks
 from lightrainer import Trainer
+from lightrainer.facade.arguments.launch_variables import VARIABLES
+from lightrainer.facade.distributed.launchers import _LAUNCHERS, _TORCHRUN
 from lightrainer.facade.search.search_run import OPTIONS
 from lightrainer.tools.estimate.job import PRECISIONS, SHARDING
 from lightrainer.tools.estimate.optimizers import _RULES
@@ -108,3 +111,46 @@ def test_tested_versions_are_the_lowest_allowed_and_the_pins():
         Version(version) >= Version(pinned[name] or lowest[name])
         for name, version in newest.items()
     )
+
+
+def rows_of(text):
+    """Return the first and the last cell of each row of the first table in a text."""
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE).group()
+    cells = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    return [(row[0], row[-1]) for row in cells]
+
+
+def test_distributed_page_names_the_variables_of_launchers():
+    rows = rows_of(page("distributed").partition("## Launchers")[2])
+    named = {name for _, read in rows for name in re.findall(r"`([A-Z]\w*\*?)`", read)}
+    assert len(named) > 10
+    read = {
+        variable
+        for launcher in (_TORCHRUN, *_LAUNCHERS)
+        for variable in (launcher.size, launcher.rank, launcher.local_rank, launcher.local_size)
+        if variable
+    }
+    unnamed = [name for name in read if not any(fnmatch(name, pattern) for pattern in named)]
+    assert unnamed == []
+
+
+def test_distributed_page_names_the_settings_of_accelerate_launch():
+    """Those of FSDP, DeepSpeed and parallelism are keys of a configuration, which is named."""
+    section = page("distributed").partition("### accelerate launch")[2].partition("\n#")[0]
+    settings = {word for row in rows_of(section) for word in re.findall(r"`(\w+)`", row[0])}
+    of_the_trainer = {
+        variable.option: variable.argument
+        for variable in VARIABLES.values()
+        if variable.argument and "." not in variable.argument
+    }
+    assert len(of_the_trainer) > 6
+    switches = {"use_parallelism_config": "parallelism_config"}
+    assert [
+        option for option in of_the_trainer if switches.get(option, option) not in settings
+    ] == []
+    refused = [
+        variable.option for variable in VARIABLES.values() if variable.refused and variable.option
+    ]
+    words = section.replace("Megatron-LM", "use_megatron_lm")
+    assert len(refused) >= 2
+    assert [option for option in refused if option not in words] == []
