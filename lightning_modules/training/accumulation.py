@@ -6,6 +6,7 @@ One Lightning batch is one window, and so one optimizer step.
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +23,8 @@ from ..data.loader_state import (
     is_of_other_batches,
     skip_items,
 )
+
+_log = logging.getLogger(__name__)
 
 _MOST_TENSORS = 1024
 """Losses that are kept as separate tensors before they are joined into one."""
@@ -139,6 +142,14 @@ class WindowLoader:
             has_same_kind = ("handed_out" in loader_state) == is_epoch_loader
             if has_same_kind and ("began" in loader_state) == is_reread:
                 self._loader_state = loader_state
+            elif 0 < window < self.windows_per_epoch:
+                _log.warning(
+                    "The checkpoint was written with a data loader of another kind, whose order "
+                    "%s cannot repeat. Its first %s batches are skipped, so in this epoch samples "
+                    "may be trained twice or not at all.",
+                    type(self.loader).__name__,
+                    window * self.accumulation,
+                )
 
     @property
     def is_at_end(self) -> bool:

@@ -112,9 +112,16 @@ def test_stop_ends_the_epoch_after_the_current_window():
     assert len(list(windows)) == 4, "the next epoch is not stopped"
 
 
-def test_window_loader_ignores_the_state_of_another_loader():
-    """The loader was replaced in the meantime: the position is counted."""
+def test_window_loader_ignores_the_state_of_another_loader(caplog):
+    """The loader was replaced in the meantime: the position is counted, and a warning says so."""
     for state in ({"handed_out": 3}, {"at": 3}):
         windows = make(Recorded(10))
+        caplog.clear()
         windows.start_at(0, 1, loader_state=state)
+        assert "whose order Recorded cannot repeat. Its first 3 batches" in caplog.text
         assert list(windows) == [[3, 4, 5], [6, 7, 8], [9]]
+
+        # No order is lost between two epochs.
+        caplog.clear()
+        windows.start_at(1, 0, loader_state=state)
+        assert not caplog.text
