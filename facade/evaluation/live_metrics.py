@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...lightning_modules.common.libraries import is_instance
-from ...lightning_modules.common.nested import find_batch_size, map_nested
+from ...lightning_modules.common.nested import count_rows, map_nested
 from ...lightning_modules.models.inspection import base_of_adapter, predicts_next_token
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 
@@ -108,7 +108,7 @@ class LiveMetrics:
         self.updated = True
 
         # The last batch may end with repeated samples.
-        size = find_batch_size(batch) or 0
+        size = count_rows(batch) or 0
         count = self._own_samples(size)
         if 0 < count < size:
             logits = _first_samples(logits, count, size)

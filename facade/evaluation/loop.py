@@ -13,7 +13,7 @@ import torch
 from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.followed import followed
-from ...lightning_modules.common.nested import find_batch_size
+from ...lightning_modules.common.nested import count_rows
 from ...lightning_modules.data.iteration import iterate
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
@@ -159,7 +159,7 @@ class Evaluation:
             self.model = accelerator.strategy.evaluation_model
             self.columns = _keys_of(batch)
         if not self.expected:
-            self.seen += find_batch_size(batch) or 0
+            self.seen += count_rows(batch) or 0
 
         # Forward pass.
         self.recorded.batch = batch
@@ -398,4 +398,4 @@ def _mean(losses: np.ndarray | list[np.ndarray], skip_not_finite: bool) -> float
 
 def _samples(trainer: Trainer, batch: object) -> int:
     """Count the samples of a batch, except those that repeat earlier ones to fill it up."""
-    return samples_that_count(trainer, find_batch_size(batch) or 1)
+    return samples_that_count(trainer, count_rows(batch) or 1)

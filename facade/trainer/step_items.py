@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
-from ...lightning_modules.common.nested import find_batch_size
+from ...lightning_modules.common.nested import count_rows
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ...lightning_modules.training.micro_batch_loss import (
     Divisor,
@@ -86,7 +86,7 @@ class LossWeights:
         labels = [count for count in counts if count is not None]
         if len(labels) < len(batches):
             # Processes have batches of the same number of rows.
-            rows = [find_batch_size(batch) or 1 for batch in batches]
+            rows = [count_rows(batch) or 1 for batch in batches]
             all_rows = sum(rows)
             return [all_rows / own_rows for own_rows in rows]
 

@@ -35,6 +35,30 @@ def find_batch_size(tensors: Any) -> int | None:
     return None
 
 
+def count_rows(batch: Any) -> int | None:
+    """Return the number of rows of a batch.
+
+    It is the length of the first tensor that is a field of the batch. If there is none, it is the
+    length of the first list without tensors: collators keep texts, and lists of documents of
+    different lengths, as lists of rows.
+
+    Args:
+        batch: from a loader.
+
+    Returns:
+        The number; None if nothing in the batch shows it.
+    """
+    if isinstance(batch, Mapping):
+        fields = list(batch.values())
+        for field in fields:
+            if isinstance(field, (torch.Tensor, np.ndarray)) and field.ndim > 0:
+                return len(field)
+        for field in fields:
+            if isinstance(field, list) and find_batch_size(field) is None:
+                return len(field)
+    return find_batch_size(batch)
+
+
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """Return the items in a mapping of the class of `original`.
 

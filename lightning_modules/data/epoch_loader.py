@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..common.nested import find_batch_size
+from ..common.nested import count_rows
 from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import BatchesAfter
@@ -425,7 +425,7 @@ class EpochLoader(DataLoader[Any]):
 
             self.end_of_loader = not position.prefetched
             if self.end_of_loader:
-                self._last_batch_size = find_batch_size(batch) or -1
+                self._last_batch_size = count_rows(batch) or -1
             if self.watcher is not None:
                 batch = self.watcher.on_batch(self, batch)
             yield batch

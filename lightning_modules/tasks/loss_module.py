@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..common.class_paths import build_described, is_description
-from ..common.nested import find_batch_size
+from ..common.nested import count_rows, find_batch_size
 from ..common.stop_iteration import stop_iteration_surfaces
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, as_numbers, name_in_stage
 from ..internals.lightning_internals import log_of_loader
@@ -766,7 +766,7 @@ class LossModule(OptimizerModule):
 
         # The loss is a mean over the labels; over the rows where there are no class numbers.
         label_count = count_labels(self._labels_by_name(batch), shifted=self._predicts_next_token())
-        rows = find_batch_size(batch)
+        rows = count_rows(batch)
         if label_count is None and rows is not None:
             return torch.full((), rows, device=self.device)
         return label_count

@@ -102,3 +102,52 @@ def test_accumulation_weighed_by_rows_gives_another_gradient(ours, tmp_path):
     )
     window, whole = both(ours, case, tmp_path)
     assert largest_difference(window.weights, whole.weights) > 1e-5
+
+
+class Ranker(torch.nn.Module):
+    """Ranks the documents of each query, as rerankers with listwise losses do: rows of different
+    lengths, in lists.
+    """
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.score = torch.nn.Linear(4, 1)
+
+    def forward(self, labels, query, documents):
+        losses = []
+        for targets, features in zip(labels, documents, strict=True):
+            scores = self.score(features).squeeze(-1)
+            losses.append(torch.nn.functional.cross_entropy(scores[None], targets[None]))
+        return {"loss": torch.stack(losses).mean()}
+
+
+def queries(count: int) -> list[dict]:
+    torch.manual_seed(1)
+    samples = []
+    for index in range(count):
+        size = 2 + index % 5
+        labels = torch.rand(size).softmax(-1)
+        documents = torch.randn(size, 4)
+        samples.append({"labels": labels, "query": f"q{index}", "documents": documents})
+    return samples
+
+
+def keep_lists(samples):
+    return {name: [sample[name] for sample in samples] for name in samples[0]}
+
+
+RANKING = Case(
+    Ranker,
+    lambda: {
+        "train_dataset": queries(24),
+        "data_collator": keep_lists,
+    },
+    {**ARGUMENTS, "remove_unused_columns": False},
+)
+
+
+def test_accumulation_of_lists_weighs_by_rows(ours, tmp_path):
+    """Not by the documents of the first query, which is the first tensor of a batch."""
+    window, whole = both(ours, RANKING, tmp_path)
+    assert largest_difference(window.weights, whole.weights) < 1e-6

@@ -251,7 +251,7 @@ PROMISES: dict[str, Promise] = {
         },
         others="Predictions are arrays by then, whatever computed them.",
     ),
-    "in streams, with `dispatch_batches=False`": Promise(
+    "in streams, in one process or with `dispatch_batches=False`": Promise(
         {"stream": IGNORED + "test_last_batch_of_a_stream_counts_its_rows_in_the_loss_of_ours"},
         others="Loaders of datasets with a length know how many rows their last batch has.",
     ),

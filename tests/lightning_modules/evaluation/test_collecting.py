@@ -11,6 +11,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from helpers.comparing.bit_differences import same
 from lightrainer.lightning_modules.common.nested import (
+    count_rows,
     find_batch_size,
     map_nested,
     nested_detach,
@@ -121,6 +122,24 @@ def moved(monkeypatch):
 )
 def test_batch_size_equals_reference(value):
     assert find_batch_size(value) == reference.find_batch_size(value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows"),
+    [
+        ({"x": torch.ones(3, 2), "texts": ["a"] * 3}, 3),
+        ({"labels": [torch.ones(5), torch.ones(2)], "texts": ["a", "b"]}, 2),
+        ({"labels": [{"boxes": torch.ones(7, 4)}] * 2, "images": torch.ones(2, 3, 8, 8)}, 2),
+        ({"crops": [torch.ones(4, 3), torch.ones(4, 2)]}, 4),
+        ({"left": ["a", "b", "c"], "right": ["d", "e", "f"]}, 3),
+        ({"scale": torch.tensor(1.0), "inputs": {"x": torch.ones(6, 2)}}, 6),
+        ((torch.ones(2, 3), ["a", "b"]), 2),
+        ({"texts": "abc"}, None),
+    ],
+    ids=repr,
+)
+def test_rows_of_a_batch_are_counted(batch, rows):
+    assert count_rows(batch) == rows
 
 
 def test_nested_values_keep_their_types():
