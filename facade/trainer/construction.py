@@ -21,6 +21,7 @@ from ...callbacks import (
     DefaultFlowCallback,
     LoggerCallback,
     PrinterCallback,
+    TrainerCallback,
     TrainerState,
     default_progress_callback,
     reporting_callbacks,
@@ -246,10 +247,21 @@ def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother |
 def display_callback(args: TrainingArguments, callbacks: list[Any]) -> Any:
     """Return the callback that shows progress; None if one of the callbacks replaces it."""
     if args.disable_tqdm:
-        return PrinterCallback
+        return _default_callback("PrinterCallback", PrinterCallback)
     if any(getattr(callback, "replaces", None) for callback in callbacks):
         return None
-    return default_progress_callback()
+    return _default_callback("DEFAULT_PROGRESS_CALLBACK", default_progress_callback())
+
+
+def _default_callback(name: str, own: Any) -> Any:
+    """Return the default that a script has set in `transformers.trainer`, or our own."""
+    default = vars(sys.modules.get("transformers.trainer", sys)).get(name, own)
+    # The library itself has callbacks there, which are not ours.
+    for callback in default if isinstance(default, list) else [default]:
+        kind = callback if isinstance(callback, type) else type(callback)
+        if not issubclass(kind, TrainerCallback):
+            return own
+    return default
 
 
 def lend_save_model(trainer: Trainer, callback: Any) -> None:
@@ -320,7 +332,7 @@ def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
     # The handler.
     trainer.callback_handler = CallbackHandler(
         [
-            DefaultFlowCallback,
+            *_default_callback("DEFAULT_CALLBACKS", [DefaultFlowCallback]),
             *reporting_callbacks(trainer.args.report_to),
             *trainer_callbacks,
             *requested_profilers(),

@@ -153,6 +153,7 @@ _SERVED: dict[str, dict[str, str]] = {
         _ENUMS: "DebugOption",
         ".lightning_modules": "DebugUnderflowOverflow",
     },
+    "utils.notebook": {".callbacks": "NotebookProgressCallback"},
 }
 
 SERVED = {module: targets(homes) for module, homes in _SERVED.items()}

@@ -6,7 +6,9 @@ libraries themselves are in `tests/libraries`.
 """
 
 import os
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -25,7 +27,7 @@ from helpers.trainer.tiny_trainings import (
     trainer,
     weights,
 )
-from lightrainer import Trainer
+from lightrainer import DefaultFlowCallback, Trainer, TrainerCallback
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_names
 from lightrainer.facade.arguments.exports import export_precision
@@ -264,6 +266,39 @@ def test_library_hook_warns_of_names_after_its_own_loading(tmp_path, caplog):
     missing, unexpected = [record.getMessage() for record in caplog.records]
     assert "first.weight" in missing
     assert "other.weight" in unexpected
+
+
+class StopsAtTwo(DefaultFlowCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        super().on_step_end(args, state, control, **kwargs)
+        control.should_training_stop |= state.global_step == 2
+        return control
+
+
+class NotOurs:
+    """Stands for a callback of transformers itself, where its names are not served."""
+
+
+@pytest.mark.parametrize(
+    ("defaults", "steps", "last"),
+    [
+        ({}, 4, "PrinterCallback"),
+        (
+            {"DEFAULT_CALLBACKS": [StopsAtTwo], "PrinterCallback": TrainerCallback},
+            2,
+            "TrainerCallback",
+        ),
+        ({"DEFAULT_CALLBACKS": [NotOurs], "PrinterCallback": NotOurs}, 4, "PrinterCallback"),
+    ],
+    ids=["ours", "replaced", "of transformers"],
+)
+def test_library_replaces_the_default_callbacks(tmp_path, monkeypatch, defaults, steps, last):
+    module = ModuleType("transformers.trainer")
+    vars(module).update(defaults)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    made = trained(tmp_path)
+    assert made.state.global_step == steps
+    assert type(made.callback_handler.callbacks[-1]).__name__ == last
 
 
 class Evaluated(Trainer):
