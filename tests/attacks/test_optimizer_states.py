@@ -170,6 +170,10 @@ def test_optimizer_step_counter_is_one_number(name, wrong):
             "the state of a parameter 77 that is not in its groups",
         ),
         (
+            lambda state: state["state"].update({"named": {}}),
+            "the state of a parameter 'named' that is not in its groups",
+        ),
+        (
             lambda state: state["state"][0].update(exp_avg=[1]),
             r"a list as exp_avg of first\.weight",
         ),

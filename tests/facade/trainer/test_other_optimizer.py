@@ -165,3 +165,32 @@ def test_resume_with_an_invalid_position(saved, tmp_path, name):
     changed = to_plain({**written, name: "x"})
     made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", changed)
     refused(made, checkpoint, "data_state_0.pth", f"{name}='x', but expected is")
+
+
+class NamedMomentum(torch.optim.Optimizer):
+    """Keeps its state under names, as LoRA-FA of PEFT keeps that of a pair of weights."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for index, parameter in enumerate(group["params"]):
+                state = self.state[f"weights.{index}"]
+                momentum = state.setdefault("momentum", torch.zeros_like(parameter))
+                momentum.mul_(0.9).add_(parameter.grad)
+                parameter.sub_(momentum, alpha=group["lr"])
+
+
+def test_resume_with_state_under_names_is_exact(tmp_path):
+    def make(folder):
+        model = tiny()
+        optimizers = (NamedMomentum(model.parameters()), None)
+        return trainer(folder, model=model, optimizers=optimizers, **SAVING)
+
+    straight = make(tmp_path / "straight")
+    straight.train()
+    resumed = make(tmp_path / "resumed")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
+    assert same(weights(resumed.model), weights(straight.model))
