@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import re
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -154,3 +155,27 @@ def test_distributed_page_names_the_settings_of_accelerate_launch():
     words = section.replace("Megatron-LM", "use_megatron_lm")
     assert len(refused) >= 2
     assert [option for option in refused if option not in words] == []
+
+
+def test_install_page_lists_the_extras_and_versions():
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    text = (DOCS / "start" / "install.md").read_text(encoding="utf-8")
+    rows = dict(rows_of(text.partition("All extras")[2]))
+    listed = {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    extras = project["optional-dependencies"]
+    assert listed == set(extras)
+
+    # What `all` consists of stands in its row.
+    row = re.search(r"^\| `all` \| (.*?) \|", text, re.MULTILINE).group(1)
+    parts = ",".join(re.findall(r"`(\w+)`", row))
+    assert extras["all"] == [f"lightrainer[{parts}]"]
+
+    minors = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert f"| Python | {minors[0]} to {minors[-1]} |" in text
+    assert project["requires-python"] == f">={minors[0]}"
+    lowest = {
+        name: re.search(rf"^{name}>=([\d.]+)", "\n".join(project["dependencies"]), re.M).group(1)
+        for name in ("torch", "lightning")
+    }
+    assert f"| torch | {lowest['torch']} and later |" in text
+    assert f"from {lowest['lightning']} on |" in text
