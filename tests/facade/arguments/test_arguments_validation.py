@@ -133,6 +133,7 @@ def test_docstring_lists_all_arguments_with_their_help(cls):
     lines = inspect.getdoc(cls).partition("Args:\n")[2].splitlines()
     for field in dataclasses.fields(cls):
         assert f"    {field.name}: {field.metadata['help']}" in lines
+    assert len(cls.__doc__) < 16_000  # it is made at each import
 
 
 def test_numbers_of_numpy_are_numbers():
