@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import lightrainer
 from helpers.scripts.page_runner import blocks
@@ -121,3 +122,15 @@ def test_reference_shows_forwarded_attributes():
     plain = griffe.load(name, search_paths=paths)["ProcessView.world_size"]
     assert described.docstring.value == "Number of processes."
     assert plain.docstring is None  # the negative control
+
+
+def test_reference_shows_each_result_as_one_item():
+    """A description of several lines is not one result a line."""
+    griffe = pytest.importorskip("griffe")
+    text = "Sum.\n\nReturns:\n    Names as in `named()`: all except those of\n    layers.\n"
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    (options,) = re.findall(r"docstring_options: (\{.*\})", site)
+    _, returns = griffe.Docstring(text).parse("google", **yaml.safe_load(options))
+    assert [item.description for item in returns.value] == [
+        "Names as in `named()`: all except those of\nlayers."
+    ]
