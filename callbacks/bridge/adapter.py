@@ -446,6 +446,7 @@ class LightningBridge(Callback):
         state.compute_steps(self.args, state.max_steps)
         if self.args.eval_steps is None:
             state.eval_steps = state.logging_steps
+
         state.train_batch_size = self.args.train_batch_size
         state.global_step = trainer.global_step
         state.is_local_process_zero = trainer.local_rank == 0

@@ -41,6 +41,7 @@ def read_deepspeed(name: str, value: object) -> object:
     source = cast("DeepSpeedSource", value)
     if not source:
         return source
+
     config = load_deepspeed(source)
     faults = [*key_faults(config), *_zero_faults(config)]
     if value_at(config, "fp16.enabled") is True and value_at(config, "bf16.enabled") is True:

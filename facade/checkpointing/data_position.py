@@ -146,6 +146,7 @@ class DataPosition:
             return windows, length
 
         self.evaluated_before = {} if stored is None else stored["evaluated"]
+
         # Begin the epoch again, in the order that it had, unless only its end is left.
         if trainer.args.ignore_data_skip and done < windows.windows_per_epoch:
             done = 0

@@ -90,6 +90,7 @@ class CheckpointRestorer:
         checkpoint = self._newest(choose=owners.is_of_this_training)
         if not self._on_several_machines:
             checkpoint = broadcast_from_rank_zero(checkpoint, self.trainer.args.world_size)
+
         if resume_from is False:
             return None
         if checkpoint is not None:

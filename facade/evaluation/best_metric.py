@@ -45,6 +45,7 @@ class BestMetric:
         state = self.trainer.state
         if args.metric_for_best_model is None:
             return False
+
         value = self.value(metrics)
         better = np.greater if args.greater_is_better else np.less
         if state.best_metric is None:
@@ -53,6 +54,7 @@ class BestMetric:
         if not better(value, state.best_metric):
             self._warn_of_nan(value)
             return False
+
         state.best_metric = value
         if args.save_strategy != "no":
             state.best_global_step = state.global_step

@@ -165,6 +165,7 @@ class TFTrainer:
         if args.train_sampling_strategy != "sequential":
             data = data.shuffle(self.num_train_examples, seed=args.seed)
         batches = data.batch(self.total_train_batch_size, drop_remainder=args.dataloader_drop_last)
+        # -1 is tf.data.AUTOTUNE.
         return args.strategy.experimental_distribute_dataset(batches.prefetch(-1))
 
     def get_eval_tfdataset(self, eval_dataset: Any = None) -> tuple[Any, int, int]:
@@ -569,6 +570,7 @@ class TFTrainer:
         engine.eval_dataset = _readable(self.eval_dataset)
         engine.compute_metrics = self.compute_metrics
         engine.model.pull()
+
         if not engine.model.is_built:
             collator = PairCollator(self.args.label_names)
             build(engine.model, [*datasets, self.train_dataset], collator)

@@ -89,6 +89,7 @@ class ModelParallel(Strategy):
             "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
             "tensor_parallel_size": groups.tp_size,
         }
+
         name = "ModelParallelStrategy"
         if groups.cp_enabled:
             name = "ContextParallelStrategy"
@@ -99,6 +100,7 @@ class ModelParallel(Strategy):
             options["sequence_parallel_size"] = groups.sp_size
         if groups.tp_enabled:
             options["plan"] = split_option(model)
+
         in_parts = False
         if settings is not None:
             options |= _sharding(args, settings, groups, model)

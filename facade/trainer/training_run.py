@@ -117,6 +117,7 @@ class TrainingRun:
             is_trial=trial is not None,
             own_weights=is_own(trainer, "_load_from_checkpoint"),
         )
+
         require_training_data(trainer)
         trainer._checkpoints.begin_training()
         trainer._memory_tracker.start("train")
@@ -129,6 +130,7 @@ class TrainingRun:
             trainer._model_preparation.replace_layers()
             if trainer.args.parameter_rules:
                 freeze_by_rules(trainer)
+
             args = trainer.args
             # Such a model was not moved when the Trainer was made.
             if args.fp16_full_eval or args.bf16_full_eval:
@@ -479,6 +481,7 @@ class TrainingRun:
             warn_of_differences(saved_state, trainer.state, batch_size=not finds_batch_size)
             trainer.state = saved_state
             trainer.state.is_hyper_param_search = self.trial is not None
+            # The batches of this attempt may be smaller than those before the checkpoint.
             if finds_batch_size:
                 trainer.state.train_batch_size = trainer._train_batch_size
             trainer._load_callback_state()

@@ -127,9 +127,11 @@ class FolderCheckpointIO(CheckpointIO):
         _convert_to_double(self.module)
         if folder.is_file():
             return _checked(load_torch(folder), folder, self.module.trainer)
+
         require_intact(folder)
         model, _ = self._model()
         load_weights(model, folder, strict=self.module.strict_loading)
+
         trainer = self.module.trainer
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
         # The module has the model's weights already.

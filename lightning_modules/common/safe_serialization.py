@@ -109,6 +109,7 @@ def from_plain(written: object) -> Any:
         return parts
     if cls is None or not issubclass(cls, tuple):
         return tuple(parts)
+    # A named tuple takes its items one by one.
     if hasattr(cls, "_fields"):
         return cls(*parts)
     return cls(parts)

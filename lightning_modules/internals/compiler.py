@@ -53,12 +53,15 @@ def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
     if "step" in getattr(optimizer, "__dict__", {}):
         # This was done before, or another library has replaced the step.
         return
+
+    # torch wraps `step` in a function `_use_grad`, which imports the compiler.
     class_step = getattr(type(optimizer), "step", None)
     guarded: Any = getattr(class_step, "__wrapped__", None)
     code = getattr(guarded, "__code__", None)
     is_of_torch = getattr(code, "co_name", "") == "_use_grad"
     if not is_of_torch or optimizer.defaults["differentiable"] or DYNAMO in sys.modules:
         return
+
     step = torch.no_grad()(guarded.__wrapped__)
     optimizer.step = types.MethodType(Optimizer.profile_hook_step(step), optimizer)
 

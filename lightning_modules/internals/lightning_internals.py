@@ -133,6 +133,7 @@ def evaluate_inside_fit(trainer: Trainer, loader: object) -> None:
     loop = evaluation_loop(trainer, TrainerFn.FITTING)
     loop._data_source.instance = combined(loader, training=False)
     epoch_loop.val_loop = loop
+    # The limit may be 0, so that Lightning itself does not evaluate.
     trainer.limit_val_batches = 1.0
     trainer.validating = True
     try:
@@ -173,6 +174,7 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
         module.log_dict(numbers, **options)
         return
 
+    # Lightning reads only the values that were logged under the index that is set.
     results.dataloader_idx = index
     module.log_dict(numbers, **options)
     of_loaders[index].update(trainer._logger_connector.update_eval_epoch_metrics())

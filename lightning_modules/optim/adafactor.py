@@ -192,6 +192,7 @@ def _prepare_state(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> 
     else:
         shapes["exp_avg_sq"] = shape
 
+    # At later steps the state follows device and dtype of the gradient.
     if state:
         for name in shapes:
             state[name] = state[name].to(gradient)

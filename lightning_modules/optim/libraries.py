@@ -126,6 +126,7 @@ def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
     kwargs["weight_decay"] = request.config.weight_decay
     kwargs["max_lr"] = None
     kwargs["kahan_sum"] = None
+
     kwargs |= request.arguments.take(decouple_lr=False)
     kwargs |= request.arguments.take_given(float, "max_lr")
     kwargs |= request.arguments.take_given(bool, "kahan_sum")

@@ -128,6 +128,7 @@ class Calls(Backend):
             raise ValueError(
                 "There is nothing to tokenize: pass `text`, or `text_target` for labels."
             )
+
         options = self._options(arguments)
         lengths = self._lengths(arguments, options)
         encoded = None

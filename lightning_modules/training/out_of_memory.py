@@ -136,6 +136,7 @@ class OutOfMemoryConsensus:
             self.failure = None
             if failure is None:
                 failure = OutOfMemoryElsewhereError("Another process ran out of memory.")
+            # Tells callers that every process raises here, so that all may start again.
             vars(failure)["is_shared"] = True
             raise failure
         average_gradients(itertools.compress(trainable, any_has_gradient))

@@ -108,6 +108,7 @@ def _read_options(words: Sequence[str]) -> Namespace:
         "--steps", type=whole(20), default=100, help="number of optimizer steps (100)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a plot")
+
     options = read_options(parser, words)
     if options.min >= options.max:
         parser.error(f"--min {options.min:g} has to be below --max {options.max:g}.")

@@ -209,6 +209,7 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
         start += ["-m", "lightrainer"]
     script_path = os.path.relpath(to_copy(str(script.path)), working_copy)
     arguments = [to_copy(word) for word in script.arguments]
+
     log = folder / "log.txt"
     start_time = time.monotonic()
     with log.open("wb") as stream:

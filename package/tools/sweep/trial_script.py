@@ -148,6 +148,7 @@ class ScriptRun:
                 entries[name] = {"value": None}
             else:
                 entries[name] = value
+
         folder = os.path.relpath(self.plan.folder / f"{self.name}-again")
         options = ["--space", json.dumps(entries), "--folder", folder]
         sweep = ["lightrainer", "sweep", *self.plan.options_of_rerun]
