@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Generator, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -29,6 +30,9 @@ _log = logging.getLogger(__name__)
 EXTRA_WEIGHTS_NAME = "trained_beside_adapter.safetensors"
 """File of what `weights_peft_leaves_out` returns, under the names in the model."""
 
+_KINDS_OF_IMPORTANCE = ("ipt", "exp_avg_ipt", "exp_avg_unc")
+"""Attributes of the `rankallocator` of AdaLoRA."""
+
 _PREFIX_OF_PEFT = "base_model.model."
 """Begins the names in files of an adapter that `add_adapter` put into a model."""
 
@@ -54,6 +58,7 @@ def load_adapters(
     with _ready_to_load(model) as adapted:
         adapters = _folders_by_adapter(adapted, folder, adapters)
         extra_weights = _read_extra_weights(folder)
+        _load_importance(adapted, extra_weights)
         without_file = [name for name in adapters_of(adapted) if name not in adapters]
         _warn_of_missing_adapters(folder, without_file, extra_weights)
 
@@ -64,6 +69,7 @@ def load_adapters(
         for name, adapter_folder in adapters.items():
             # An adapter is wholly among the extra weights, which are loaded below, or not at all.
             if _weights_of(name, extra_weights):
+                _load_rank_pattern(adapted, name, adapter_folder)
                 of_adapter = _weights_of(name, trained)
                 missing += [weight for weight in of_adapter if weight not in extra_weights]
                 continue
@@ -184,13 +190,38 @@ def _load_adapter(model: Any, name: str, folder: Path) -> Any:
     return loaded("peft").set_peft_model_state_dict(model, weights, name)
 
 
+def _importance_of_ranks(model: Any) -> dict[str, dict[str, Tensor]]:
+    """Return the importance that AdaLoRA has measured: of each weight, by kinds of numbers."""
+    allocator = getattr(getattr(model, "base_model", None), "rankallocator", None)
+    if allocator is None:
+        return {}
+    return {f"rankallocator.{kind}.": getattr(allocator, kind) for kind in _KINDS_OF_IMPORTANCE}
+
+
+def _load_importance(model: Any, extra_weights: dict[str, Tensor]) -> None:
+    """Move the importance of weights from the extra weights of a file to the model."""
+    for prefix, importance in _importance_of_ranks(model).items():
+        for key in list(extra_weights):
+            if key.startswith(prefix):
+                values = extra_weights.pop(key)
+                importance[key.removeprefix(prefix)] = values.to(next(model.parameters()).device)
+
+
+def _load_rank_pattern(model: Any, adapter: str, folder: Path) -> None:
+    """Restore the ranks that AdaLoRA has chosen, with which it masks weights at its last steps."""
+    config_file = folder / "adapter_config.json"
+    if model.peft_config[adapter].peft_type == "ADALORA" and config_file.is_file():
+        config = json.loads(config_file.read_text(encoding="utf-8"))
+        model.peft_config[adapter].rank_pattern = config["rank_pattern"]
+
+
 def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights that `save_pretrained` leaves out of adapters, but a training needs.
 
     Of the base model these are the weights that the script trains, and the running statistics of
     batch norm. Adapters that PEFT does not save as they are are needed whole: of the encoder of a
-    prompt it saves only the finished prompt, and of AdaLoRA only some ranks. Of adapters that
-    `add_adapter` made only the active one is saved.
+    prompt it saves only the finished prompt, and of AdaLoRA only some ranks, without the importance
+    by which it chooses them. Of adapters that `add_adapter` made only the active one is saved.
 
     Args:
         model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`.
@@ -211,7 +242,10 @@ def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str
         of_adapter = _weights_of(adapter, present)
         if not left_out.isdisjoint(of_adapter):
             left_out.update(of_adapter)
-    return {name: state[name] for name in present if name in left_out}
+    weights = {name: state[name] for name in present if name in left_out}
+    for prefix, importance in _importance_of_ranks(model).items():
+        weights |= {prefix + name: values for name, values in importance.items()}
+    return weights
 
 
 def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Hashable]:

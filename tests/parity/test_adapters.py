@@ -228,3 +228,39 @@ def test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best(ours, tmp
         ValueError, match="has no weights of the encoder that makes the prompt 'default'"
     ):
         run(ours, case.but(model_seed=99), tmp_path / "without", resume=str(checkpoint))
+
+
+def pruned():
+    """Ranks are chosen from the importance of earlier steps until step 4, and masked later."""
+    config = peft.AdaLoraConfig(
+        target_modules=["first"],
+        init_r=4,
+        target_r=2,
+        tinit=1,
+        tfinal=4,
+        deltaT=1,
+        total_step=8,
+    )
+    return peft.get_peft_model(of_seed(Classifier), config)
+
+
+@pytest.mark.parametrize("step", [2, 4, 6])
+def test_adapters_that_choose_ranks_are_resumed(ours, tmp_path, step):
+    """The reference cannot load such a checkpoint."""
+
+    class Allocate(ours.TrainerCallback):
+        def on_optimizer_step(self, args, state, control, model, **kwargs):
+            model.base_model.update_and_allocate(state.global_step)
+
+    case = Case(
+        pruned,
+        point_data,
+        {"max_steps": 8, "learning_rate": 0.1, "save_strategy": "steps", "save_steps": step},
+        extras=lambda api: {"callbacks": [Allocate()]},
+    )
+    straight = run(ours, case, tmp_path / "straight")
+    checkpoint = tmp_path / "straight" / f"checkpoint-{step}"
+    resumed = run(ours, case.but(model_seed=99), tmp_path / "new", resume=str(checkpoint))
+    assert not differences(straight.weights, resumed.weights)
+    ranks = straight.weights["base_model.model.first.lora_E.default"]
+    assert 0 < int(ranks.count_nonzero()) < len(ranks)
