@@ -314,13 +314,15 @@ def _command(settings: Mapping[str, object], script: str) -> list[str]:
         ValueError: settings contradict each other.
     """
     machines = _number(settings, "num_machines") or 1
-    processes = _number(settings, "num_processes") or _number_of_devices(settings)
+    processes = _number(settings, "num_processes")
+    if settings.get("num_processes") is None:
+        processes = _number_of_devices(settings)
     if settings.get("module") and settings.get("no_python"):
         raise ValueError("module and no_python cannot be combined: leave one of them out.")
     if processes < 1 or processes % machines:
         raise ValueError(
-            f"num_processes={processes} is not a multiple of num_machines={machines}: pass "
-            "--num_processes."
+            f"num_processes={processes} is not a positive multiple of num_machines={machines}: "
+            "pass --num_processes."
         )
 
     # These options need torch's launcher for a single process as well.

@@ -225,7 +225,13 @@ REFUSED = [
         "plain",
         {"num_processes": -1},
         [],
-        "num_processes=-1 is not a multiple of num_machines=1: pass --num_processes",
+        "num_processes=-1 is not a positive multiple of num_machines=1: pass --num_processes",
+    ),
+    (
+        "plain",
+        {},
+        ["--num_processes", "0"],
+        "num_processes=0 is not a positive multiple of num_machines=1: pass --num_processes",
     ),
     ("plain", {}, ["--config_file", "typo.yaml"], "--config_file typo.yaml: No such file"),
     (
