@@ -119,3 +119,11 @@ class LengthGroupedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         return in_sequence(grouped_order(self._lengths, self.batch_size, None, self.generator))
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the batch size: a resumed epoch keeps its order in batches of another size."""
+        return {"batch_size": self.batch_size}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Restore the batch size."""
+        self.batch_size = state["batch_size"]

@@ -17,6 +17,8 @@ from torch.utils.data import (
 )
 
 from lightrainer.lightning_modules.data.iteration import can_be_rebuilt, iterate
+from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
+from lightrainer.lightning_modules.data.loader_state import with_other_batches
 from lightrainer.lightning_modules.data.loaders import EpochLoader, build_loader
 
 
@@ -450,3 +452,25 @@ def test_set_epoch_does_not_reach_persistent_workers_of_the_reference():
     epochs = [[int(row[0]) for batch in loader for row in batch] for _ in range(2)]
     loader.base_dataloader._iterator._shutdown_workers()
     assert epochs == [[0] * 4, [0] * 4]
+
+
+def test_loader_of_similar_lengths_keeps_its_order_in_other_batches():
+    """Samples are grouped as before, so that none is left out of the epoch."""
+    lengths = [1 + index * 7 % 11 for index in range(64)]
+
+    def make(batch_size):
+        sampler = LengthGroupedSampler(batch_size, lengths=lengths)
+        loader = build_loader(range(64), batch_size=batch_size, sampler=sampler)
+        loader.tracked = True
+        return loader
+
+    torch.manual_seed(3)
+    order = torch.cat(list(make(2))).tolist()
+    torch.manual_seed(3)
+    loader = make(2)
+    batches = iter(loader)
+    seen = torch.cat([next(batches) for _ in range(6)]).tolist()
+
+    resumed = make(4)
+    resumed.load_state_dict(with_other_batches(loader.state_dict(), 3))
+    assert seen + torch.cat(list(resumed)).tolist() == order
