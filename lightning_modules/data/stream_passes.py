@@ -31,6 +31,8 @@ class StreamPasses:
         """The next pass begins at a state that was loaded."""
         self._has_loaded = False
         """A state was loaded, for the next pass or an earlier one."""
+        self._state_when_new: Any = None
+        """The state before the first pass, if it was asked for then."""
 
     def state(self) -> Any:
         """Return the state from which the stream begins its next pass.
@@ -38,8 +40,7 @@ class StreamPasses:
         None stands for a new stream, for one without a state that a checkpoint can hold, and for
         streams of `datasets`, which `set_epoch` tells the pass.
         """
-        is_without_state = self._is_new or not is_resumable(self.dataset)
-        if is_without_state or any(_streams_of_datasets(self.dataset)):
+        if not is_resumable(self.dataset) or any(_streams_of_datasets(self.dataset)):
             return None
 
         state = self.dataset.state_dict()
@@ -47,11 +48,21 @@ class StreamPasses:
             to_plain(state)
         except UnsafeValueError:
             return None
+
         # A copy, as the stream may change what it has returned.
-        return copy.deepcopy(state)
+        state = copy.deepcopy(state)
+        if self._is_new:
+            self._state_when_new = state
+            return None
+        return state
 
     def load(self, state: object) -> None:
-        """Let the next pass begin at a `state`; None changes nothing."""
+        """Let the next pass begin at a `state`; None is that of a new stream.
+
+        The stream may have been read since: Lightning begins to read before it loads a checkpoint.
+        """
+        if state is None:
+            state = self._state_when_new
         if state is not None and is_resumable(self.dataset):
             self._is_new = False
             self._is_loaded = True

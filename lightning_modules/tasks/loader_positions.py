@@ -11,10 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from ..common.libraries import is_instance
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..data.epoch_loader import EpochLoader
-from ..data.loader_state import before_epoch, position_at, with_other_batches
+from ..data.loader_state import before_epoch, position_at, with_other_batches, workers_in
 from ..internals.lightning_import import Trainer
 from ..internals.loop_states import (
     LoopPosition,
@@ -332,15 +334,22 @@ def _states_in_current_batches(
 
     Warns if that is not possible, because samples are then trained twice, or not at all.
     """
-    before = position.get("layout", {}).get("batches")
+    layout_before = position.get("layout", {})
+    before = layout_before.get("batches")
     now = _layout(trainer)["batches"]
-    if before is None or before == now or len(before) != len(now):
+    if before is None or len(before) != len(now):
+        return states
+
+    # Batches of several workers alternate, so that other processes read another order, too.
+    state: dict[str, Any] | None = states[0]
+    is_alone = len(now) == 1
+    alternates = is_alone and _alternates(trainer, state)
+    has_same_processes = layout_before.get("world_size") in (None, trainer.world_size)
+    if before == now and (has_same_processes or not alternates):
         return states
 
     # A single loader continues with the next sample if a batch of the current size begins there.
-    state: dict[str, Any] | None = states[0]
-    is_alone = len(now) == 1 and "step" not in position
-    if is_alone and state is not None:
+    if is_alone and "step" not in position and state is not None and not alternates:
         done, remainder = divmod(loop_position.done * before[0], now[0])
         if remainder == 0:
             set_batches_done(trainer, done)
@@ -355,6 +364,18 @@ def _states_in_current_batches(
         before,
     )
     return states
+
+
+def _alternates(trainer: Trainer, state: dict[str, Any] | None) -> bool:
+    """Return whether batches of several workers alternated in the stream of the only loader.
+
+    Args:
+        trainer: it has the loader.
+        state: the state of the loader.
+    """
+    (loader,) = train_loaders(trainer)
+    is_stream = isinstance(getattr(loader, "dataset", None), IterableDataset)
+    return is_stream and state is not None and workers_in(state) > 1
 
 
 def _layout(trainer: Trainer) -> dict[str, Any]:

@@ -9,7 +9,13 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities import CombinedLoader
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
 from helpers.lightning.resumed_modules import Events, EveryHook, Following, Noisy, Plain, Stream
 from helpers.lightning.tiny_modules import Net, make_trainer, points, same_weights, seeded
@@ -322,6 +328,43 @@ def test_resumed_with_another_batch_size(tmp_path, caplog, batch_size, warned):
     if not warned:
         later = len(range(0, 46, batch_size)) * 2
         assert trainer.global_step == 3 + len(range(24, 46, batch_size)) + later
+
+
+class Positioned(IterableDataset):
+    """A stream with a state: it continues where it was left."""
+
+    def __init__(self):
+        self.position = 0
+
+    def __iter__(self):
+        items = points(46)
+        while self.position < len(items):
+            self.position += 1
+            yield items[self.position - 1]
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resumed_stream_with_another_batch_size(tmp_path, caplog, workers):
+    """Every other sample once, although Lightning has begun to read before; batches of several
+    workers alternate.
+    """
+
+    def data(batch_size):
+        return DataModule(Positioned(), batch_size=batch_size, num_workers=workers)
+
+    saved = ModelCheckpoint(tmp_path, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+    first = fitted(Reading(), data(8), [saved])[0]
+    resumed = fitted(Reading(), data(4), [], tmp_path / "step=3.ckpt")[0]
+    assert ("another batch size" in caplog.text) == (workers > 1)
+    if workers == 0:
+        assert resumed.read[: 46 - 24] == first.read[24:46]
 
 
 def test_resuming_callback_of_every_trainer(monkeypatch):
