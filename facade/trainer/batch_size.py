@@ -13,7 +13,13 @@ from torch.nn.parameter import is_lazy
 
 from ...lightning_modules.checkpoints.writing import snapshot
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.data.generators import capture_generators, restore_generators
+from ...lightning_modules.data.generators import (
+    capture_generators,
+    generators_of,
+    restore_generators,
+)
+from ...lightning_modules.data.stateful_parts import part_states, restore_parts, walk_wrapped
+from ...lightning_modules.data.stream_passes import StreamPasses
 from ...lightning_modules.training.out_of_memory import (
     OutOfMemoryConsensus,
     is_out_of_memory,
@@ -40,7 +46,7 @@ class BatchSizeFinder:
     The training restarts from its initial state, or the checkpoint, so that it ends with the
     weights of a run that had the smaller batch from the start; the reference continues with the
     weights of the failed attempt. So trainable weights, buffers and optimizer state are copied to
-    host memory. State of datasets and callbacks is not restored, except for callbacks that are an
+    host memory. Dataset and collator are restored as by a resumption, and callbacks that are an
     `ExportableState`; existing checkpoints stay until they are overwritten.
 
     The batch size found is `state.train_batch_size`, also in checkpoints; the next `train` starts
@@ -216,9 +222,9 @@ class BatchSizeFinder:
 class _InitialState:
     """Copy of all state that a training changes, in main memory.
 
-    That is trainable weights, buffers, modes, optimizer, schedule, loss scale, callbacks and random
-    generators. Frozen weights are not copied; `changed_frozen_weights` names those that were
-    changed.
+    That is trainable weights, buffers, modes, optimizer, schedule, loss scale, callbacks, random
+    generators, and what dataset and collator draw from. Frozen weights are not copied;
+    `changed_frozen_weights` names those that were changed.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -266,6 +272,18 @@ class _InitialState:
         self._callback_states = []
         for callback in trainer._callback_states.exportable():
             self._callback_states.append((callback, copy.deepcopy(callback.state())))
+
+        # Dataset and collator, and the position of a stream. Generators may not have been made yet.
+        self._parts = (trainer.data_collator, trainer.train_dataset)
+        self._part_states = part_states(*self._parts)
+        self._stream_passes = StreamPasses(trainer.train_dataset)
+        self._stream_passes.state()
+        self._missing_generators: list[tuple[Any, str]] = []
+        for part in self._parts:
+            for _, owner in walk_wrapped(part):
+                attributes: dict[str, Any] = getattr(owner, "__dict__", {})
+                missing = [name for name, value in attributes.items() if value is None]
+                self._missing_generators += [(owner, name) for name in missing]
 
         # Random generators.
         self._distributed = trainer.args.world_size > 1 or trainer.is_model_parallel
@@ -317,6 +335,13 @@ class _InitialState:
             part.load_state_dict(snapshot(state))
         if self._scaler_state is not None and trainer.accelerator.scaler is not None:
             trainer.accelerator.scaler.load_state_dict(self._scaler_state)
+
+        # Dataset and collator, and random generators.
+        for owner, name in self._missing_generators:
+            if name in dict(generators_of(owner)):
+                setattr(owner, name, None)
+        restore_parts(self._part_states, *self._parts)
+        self._stream_passes.load(None)
         restore_generators(self._generators, self._modules, distributed=self._distributed)
 
 

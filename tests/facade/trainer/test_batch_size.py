@@ -21,7 +21,13 @@ from helpers.trainer.tiny_trainings import (
     trainer,
     weights,
 )
-from lightrainer import EarlyStoppingCallback, ExportableState, Trainer, TrainerCallback
+from lightrainer import (
+    EarlyStoppingCallback,
+    ExportableState,
+    Trainer,
+    TrainerCallback,
+    default_data_collator,
+)
 from lightrainer.lightning_modules.training.out_of_memory import is_out_of_memory
 
 
@@ -121,6 +127,52 @@ def test_auto_find_batch_size_ends_as_a_run_with_the_batch_that_fits(
     found = train(tmp_path / "found", limited(limit, first), **ASKED, **saving)
     assert_same_end(end_of(train(tmp_path / "given", limited(8), **fits, **saving)), end_of(found))
     assert found.state.train_batch_size == limit
+
+
+class Drawing(torch.utils.data.IterableDataset):
+    """A stream with a state; it draws with its own generator."""
+
+    def __init__(self):
+        self.generator = np.random.default_rng(4)
+        self.position = 0
+
+    def __iter__(self):
+        items = points(44)
+        while self.position < len(items):
+            self.position += 1
+            item = items[self.position - 1]
+            yield {**item, "x": item["x"] + float(self.generator.standard_normal())}
+        self.position = 0
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+class DrawingCollator:
+    """Makes its generator when it is first needed."""
+
+    def __init__(self):
+        self.generator = None
+
+    def __call__(self, rows):
+        if self.generator is None:
+            self.generator = torch.Generator().manual_seed(6)
+        batch = default_data_collator(rows)
+        return {**batch, "x": batch["x"] + torch.rand((), generator=self.generator)}
+
+
+def test_auto_find_batch_size_restores_data_and_collator(tmp_path):
+    """No sample of a stream is lost, and the same random numbers are drawn."""
+
+    def run(name, *given, **options):
+        data = {"train_dataset": Drawing(), "data_collator": DrawingCollator(), "max_steps": 6}
+        return train(tmp_path / name, limited(*given), **data, **options)
+
+    found = run("found", 5, **ASKED)
+    assert_same_end(end_of(run("given", 8, per_device_train_batch_size=5)), end_of(found))
 
 
 @pytest.mark.usefixtures("keeping")
