@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-__all__ = ["REFUSED", "refusal"]
+import logging
+import sys
+from types import FunctionType
+
+__all__ = ["REFUSED", "refusal", "warn_of_replaced_methods"]
+
+logger = logging.getLogger(__name__)
 
 _STATES = (
     "use save_strategy and resume_from_checkpoint. In a custom loop, write each state_dict() with "
@@ -79,3 +85,22 @@ def refusal(name: str) -> AttributeError:
     if reason == _GRID:
         return RefusedError(message)
     return AttributeError(message)
+
+
+def warn_of_replaced_methods() -> None:
+    """Warn of methods that a script has replaced in `accelerate.Accelerator`: none is called."""
+    library = sys.modules.get("accelerate.accelerator")
+    if library is None:
+        return
+    for name, method in vars(library.Accelerator).items():
+        if not isinstance(method, FunctionType):
+            continue
+        # The module whose code runs, also where it has copied the name of the original.
+        module = str(method.__globals__.get("__name__"))
+        if module.partition(".")[0] not in ("accelerate", "contextlib"):
+            logger.warning(
+                "%s has replaced accelerate.Accelerator.%s, which is not called here. Replace the "
+                "method of trainer.accelerator.",
+                module,
+                name,
+            )

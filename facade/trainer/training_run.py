@@ -18,6 +18,7 @@ from ...lightning_modules import checkpoints
 from ...lightning_modules.common.file_names import TRAINER_STATE_NAME
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.inspection import accepted_arguments, takes_by_position
+from ..accelerator.refusals import warn_of_replaced_methods
 from ..arguments.parallelism import samples_of_rank
 from ..checkpointing.generators import capture_generators, restore_generators
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
@@ -119,6 +120,7 @@ class TrainingRun:
         )
 
         require_training_data(trainer)
+        warn_of_replaced_methods()
         trainer._checkpoints.begin_training()
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True

@@ -5,6 +5,7 @@ Each test does what one of them does, and looks at what becomes of it. The train
 libraries themselves are in `tests/libraries`.
 """
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -299,6 +300,21 @@ def test_library_replaces_the_default_callbacks(tmp_path, monkeypatch, defaults,
     made = trained(tmp_path)
     assert made.state.global_step == steps
     assert type(made.callback_handler.callbacks[-1]).__name__ == last
+
+
+def test_library_that_replaces_methods_of_accelerate_is_told(tmp_path, monkeypatch, caplog):
+    accelerator = pytest.importorskip("accelerate").Accelerator
+    trained(tmp_path / "as it is")
+    assert "not called here" not in caplog.text
+
+    @functools.wraps(accelerator.clip_grad_norm_)
+    def clip(self, *positional, **keywords):
+        raise AssertionError
+
+    monkeypatch.setattr(accelerator, "clip_grad_norm_", clip)
+    trained(tmp_path / "replaced")
+    replaced = f"{__name__} has replaced accelerate.Accelerator.clip_grad_norm_, "
+    assert caplog.text.count(replaced) == 1
 
 
 class Evaluated(Trainer):
