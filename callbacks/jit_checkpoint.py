@@ -584,7 +584,7 @@ class JITCheckpointCallback(TrainerCallback):
 
 def _save(trainer: SavingTrainer) -> None:
     """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
-    run = getattr(trainer, "_run", None)
+    run = getattr(trainer, "_fit_run", None)
     if run is None:
         trainer._save_checkpoint(trainer.model, trial=None)  # pyright: ignore[reportPrivateUsage] - as transformers names it
     else:

@@ -230,7 +230,7 @@ class _InitialState:
     def __init__(self, trainer: Trainer) -> None:
         model = trainer.model
         self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
-        self._pending_tokens = trainer._token_counter.pending
+        self._pending_tokens = trainer._tokens_of_run.pending
         self._modes = [(module, module.training) for module in model.modules()]
 
         # Weights: a copy of trained ones; of frozen ones the version, by which torch counts changes
@@ -301,7 +301,7 @@ class _InitialState:
         """Restore everything, and release the memory of the failed attempt."""
         for name, value in self._attributes.items():
             setattr(trainer, name, value)
-        trainer._token_counter.pending = self._pending_tokens
+        trainer._tokens_of_run.pending = self._pending_tokens
 
         # Callbacks. Their states are copied, as another attempt may follow.
         handler = trainer.callback_handler

@@ -79,11 +79,11 @@ def evaluate_loader(
         output = evaluation.result
 
     # With neither a loss nor metrics, the labels must be missing.
-    trainer._best_metric.columns = evaluation.columns
+    trainer._metric_of_best.columns = evaluation.columns
     has_results = evaluation.found_labels or evaluation.metrics or not evaluation.steps
     if description == "Evaluation" and not has_results:
         needs_metrics = trainer.compute_metrics is not None and not evaluation.prediction_loss_only
-        trainer._best_metric.warn_of_missing_labels(needs_metrics=needs_metrics)
+        trainer._metric_of_best.warn_of_missing_labels(needs_metrics=needs_metrics)
     return output
 
 
@@ -123,8 +123,8 @@ def _run_lightning(
 
         # The reported speed excludes the preparation.
         trainer._setup_seconds = started.seconds_ago
-        if not trainer._prepared:
-            trainer._prepared = True
+        if not trainer._was_prepared:
+            trainer._was_prepared = True
             trainer.model_preparation_time = round(trainer._setup_seconds, 4)
 
         loop = lightning_trainer.validate

@@ -170,7 +170,7 @@ def planned(trainer: Trainer) -> Iterator[Strategy]:
 
 def distribute(trainer: Trainer, module: EvaluationModule) -> None:
     """Let the module distribute the model when Lightning configures it, if the strategy does."""
-    strategy = trainer._strategy
+    strategy = trainer._run_strategy
 
     def spread(module: EvaluationModule) -> nn.Module:
         if strategy.sharded_model is None and hasattr(trainer.model, "num_parameters"):
@@ -189,7 +189,7 @@ def running(
     cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
     casts = nullcontext() if cast is None else casting(trainer.model, cast)
 
-    strategy = trainer._strategy
+    strategy = trainer._run_strategy
     strategy.lightning = lightning_trainer.strategy
     accelerator = trainer.accelerator
     accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)

@@ -67,7 +67,7 @@ class ModelPreparation:
         model = trainer.model
 
         # Refuse float16 weights under fp16; those of a sharded model may be float16.
-        if args.mixed_precision == "fp16" and trainer._strategy.sharded_model is None:
+        if args.mixed_precision == "fp16" and trainer._run_strategy.sharded_model is None:
             _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
             logger.warning(

@@ -227,14 +227,14 @@ class Trainer:
     current_flos: float = 0.0
     """Floating-point operations of this process that `state.total_flos` does not have yet."""
     _trial: Any = None
-    _training_steps: int | None = None
+    _steps_of_schedule: int | None = None
     _created_lr_scheduler = False
-    _prepared = False
+    _was_prepared = False
     _setup_seconds = 0.0
     _initial_num_input_tokens_seen = 0
     _gather_losses: Callable[..., Any] | None = None
     """Gathers losses instead of `gather_function`."""
-    _run: TrainingRun | None = None
+    _fit_run: TrainingRun | None = None
     """The running call of `train`, with its state; None outside of one."""
     _planned_run: PlannedRun | None = None
     """The plan of the current run of Lightning, or of the last one."""
@@ -266,10 +266,10 @@ class Trainer:
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
     _batch_size_finder = cached_property(BatchSizeFinder)
-    _best_metric = cached_property(BestMetric)
+    _metric_of_best = cached_property(BestMetric)
     _context_parallel = cached_property(ContextParallel)
-    _running_loss = cached_property(RunningLoss)  # replaced by each training
-    _token_counter = cached_property(TokenCounter)
+    _loss_of_run = cached_property(RunningLoss)  # replaced by each training
+    _tokens_of_run = cached_property(TokenCounter)
     _parameter_counter = cached_property(ParameterCounter)
     _eval_dataloaders: cached_property[dict[str, Any]] = cached_property(lambda self: {})
     """Loaders with persistent workers, by the key of their dataset; libraries look into it."""
@@ -440,12 +440,12 @@ class Trainer:
     @property
     def _fitting(self) -> TrainingRun | None:
         """The training while Lightning fits; None before and after."""
-        if self._run is None or not self._run.is_fitting:
+        if self._fit_run is None or not self._fit_run.is_fitting:
             return None
-        return self._run
+        return self._fit_run
 
     @property
-    def _strategy(self) -> Strategy:
+    def _run_strategy(self) -> Strategy:
         """The strategy of the current or the last run; before the first one, the strategy that the
         arguments choose now.
         """
@@ -615,7 +615,7 @@ class Trainer:
         Args:
             num_training_steps: optimizer steps of the whole training.
         """
-        self._training_steps = num_training_steps
+        self._steps_of_schedule = num_training_steps
         build_optimizers_without_compiler()  # an override of `create_optimizer` makes its own
         optimizer = self.create_optimizer()
         if self.optimizer is None:  # an override only returns it
@@ -799,11 +799,11 @@ class Trainer:
             self._hub.hide_progress_bars(),
             name_first_error(),
         ):
-            self._run = TrainingRun(self, trial, ignore_keys_for_eval)
+            self._fit_run = TrainingRun(self, trial, ignore_keys_for_eval)
             try:
-                return self._run.run(resume_from_checkpoint)
+                return self._fit_run.run(resume_from_checkpoint)
             finally:
-                self._run = None
+                self._fit_run = None
 
     def end(self) -> None:
         """Wait for uploads to the Hub, and leave the process group.
@@ -823,15 +823,15 @@ class Trainer:
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Train once, with the parameters of the reference: libraries wrap this method."""
-        if self._run is not None:
-            return self._run.fit(resume_from_checkpoint)
+        if self._fit_run is not None:
+            return self._fit_run.fit(resume_from_checkpoint)
 
         # A library calls this outside of `train`.
-        self._run = TrainingRun(self, trial, ignore_keys_for_eval)
+        self._fit_run = TrainingRun(self, trial, ignore_keys_for_eval)
         try:
-            return self._run.fit(resume_from_checkpoint)
+            return self._fit_run.fit(resume_from_checkpoint)
         finally:
-            self._run = None
+            self._fit_run = None
 
     def training_step(
         self,
@@ -1047,7 +1047,7 @@ class Trainer:
         # Save.
         if self.control.should_save:
             run.require_in_all("should_save")
-            self._token_counter.flush()
+            self._tokens_of_run.flush()
             if save_or_warn(self, model, trial):
                 self.control = self.callback_handler.on_save(self.args, self.state, self.control)
                 self._checkpoints.accept_changes()
@@ -1176,7 +1176,7 @@ class Trainer:
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         if self.args.include_num_input_tokens_seen != "no":
-            self._token_counter.add(inputs)
+            self._tokens_of_run.add(inputs)
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """Unscale and clip the gradients of a model; return their norm before clipping."""
@@ -1221,7 +1221,7 @@ class Trainer:
             self._apply_arguments()
         else:
             # The log of the evaluation has the tokens of the training.
-            self._token_counter.flush()
+            self._tokens_of_run.flush()
 
         # Evaluate each dataset of a dict. The Trainer's own are passed by name, because their
         # loaders are kept under it.
@@ -1424,11 +1424,11 @@ class Trainer:
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         self._report_to_hp_search(trial, self.state.global_step, metrics)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau) and not skip_scheduler:
-            self.lr_scheduler.step(self._best_metric.value(metrics))
+            self.lr_scheduler.step(self._metric_of_best.value(metrics))
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return self._best_metric.note(metrics)
+        return self._metric_of_best.note(metrics)
 
     # Checkpoints.
 
@@ -1469,7 +1469,7 @@ class Trainer:
         is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
         self._checkpoints.save(
-            folder, parts, strategy=self._strategy, run=run, at_once=is_overridden
+            folder, parts, strategy=self._run_strategy, run=run, at_once=is_overridden
         )
 
         checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
@@ -1486,7 +1486,7 @@ class Trainer:
         """Write optimizer and schedule; every rank has to call it."""
         files = self._checkpoints.files_of(output_dir)
         in_checkpoint = output_dir == self._checkpoints.staging
-        self._strategy.save_optimizer(
+        self._run_strategy.save_optimizer(
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )
         if self.args.should_save and self.lr_scheduler is not None:
@@ -1505,11 +1505,11 @@ class Trainer:
         """Fill the model, or another one, with the weights of a checkpoint."""
         if model is None:
             model = self.model
-        self._strategy.load_weights(model, resume_from_checkpoint)
+        self._run_strategy.load_weights(model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""
-        self._restorer.load_best(self._strategy, self._outside_model.load)
+        self._restorer.load_best(self._run_strategy, self._outside_model.load)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warn of names that a checkpoint lacks or adds; overrides that load weights call it."""
@@ -1523,7 +1523,7 @@ class Trainer:
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore optimizer and schedule from a checkpoint."""
         if checkpoint is not None:
-            load_optimizer_and_schedule(self._strategy, self.lr_scheduler, checkpoint)
+            load_optimizer_and_schedule(self._run_strategy, self.lr_scheduler, checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Restore the loss scale from a checkpoint."""
@@ -1556,7 +1556,11 @@ class Trainer:
             folder = output_dir
         require_local(folder, "output_dir")
         self._checkpoints.save_model(
-            folder, self._save, internal=_internal_call, strategy=self._strategy, run=self._fitting
+            folder,
+            self._save,
+            internal=_internal_call,
+            strategy=self._run_strategy,
+            run=self._fitting,
         )
         # An upload of a checkpoint begins once it has its final name.
         if _internal_call:
@@ -1596,7 +1600,7 @@ class Trainer:
 
         # Tokens.
         if self.args.include_num_input_tokens_seen != "no":
-            self._token_counter.flush_own()
+            self._tokens_of_run.flush_own()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen

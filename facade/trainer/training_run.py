@@ -114,7 +114,7 @@ class TrainingRun:
         trainer._search.count_training()
         checkpoint = trainer._restorer.find_checkpoint(
             resume_from_checkpoint,
-            strategy=trainer._strategy,
+            strategy=trainer._run_strategy,
             is_trial=trial is not None,
             own_weights=is_own(trainer, "_load_from_checkpoint"),
         )
@@ -229,11 +229,11 @@ class TrainingRun:
 
         # The rest of the state.
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
-        trainer._prepared = True
+        trainer._was_prepared = True
         self.first_step = trainer.state.global_step
         self.start_time = Moment()
         self.losses = RunningLoss(trainer)
-        trainer._running_loss = self.losses
+        trainer._loss_of_run = self.losses
         self.epoch = Epoch()
         self.resumed_log_values = (None, None)
         self.generators_before_epoch = None
@@ -324,7 +324,7 @@ class TrainingRun:
         samples = self.length.num_train_samples * steps / max(state.max_steps, 1)
         metrics = speed_metrics("train", self.start_time, num_samples=samples, num_steps=steps)
         trainer.store_flos()
-        trainer._token_counter.flush()
+        trainer._tokens_of_run.flush()
         metrics["total_flos"] = state.total_flos
         metrics["train_loss"] = train_loss
         trainer._memory_tracker.stop("train", metrics)
@@ -438,7 +438,7 @@ class TrainingRun:
 
         losses.last_logged = trainer.state.global_step
         trainer.store_flos()
-        trainer._token_counter.flush()
+        trainer._tokens_of_run.flush()
 
         # Overrides may lack the parameter, or call it something else.
         log: Callable[..., None] = trainer.log
@@ -450,7 +450,7 @@ class TrainingRun:
     def _save_at_once(self) -> None:
         """Write a checkpoint between two steps, and wait until it is on the disk."""
         trainer = self.trainer
-        trainer._token_counter.flush()
+        trainer._tokens_of_run.flush()
         save_or_warn(trainer, trainer.model_wrapped, trainer._trial)
         trainer._checkpoints.finish_writing(flushed=True)
 

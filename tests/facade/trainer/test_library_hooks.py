@@ -317,6 +317,32 @@ def test_library_that_replaces_methods_of_accelerate_is_told(tmp_path, monkeypat
     assert caplog.text.count(replaced) == 1
 
 
+OWN_NAMES = split("""
+    _best_metric _prepared _run _running_loss _strategy _token_counter _training_steps
+    """)
+"""Names that transformers leaves free, and scripts use."""
+
+
+class NamesItsOwn(Trainer):
+    def __init__(self, *positional, **keywords):
+        vars(self).update(dict.fromkeys(OWN_NAMES, 0))
+        super().__init__(*positional, **keywords)
+        for name in OWN_NAMES:
+            setattr(self, name, getattr(self, name) + 1)
+
+    def compute_loss(self, *positional, **keywords):
+        self._running_loss += 1
+        return super().compute_loss(*positional, **keywords)
+
+
+def test_library_may_use_names_that_transformers_leaves_free(tmp_path):
+    best = {"load_best_model_at_end": True, **SAVING}
+    made = trained(tmp_path / "own", NamesItsOwn, **best)
+    assert same(weights(made.model), weights(trained(tmp_path / "plain", **best).model))
+    assert made._running_loss > 4
+    assert {getattr(made, name) for name in OWN_NAMES if name != "_running_loss"} == {1}
+
+
 class Evaluated(Trainer):
     """Has an evaluator in the place of data: a name goes to the constructor, and no batches to
     the loop.
