@@ -157,9 +157,12 @@ def fail_and_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> Non
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
+    # `Study.tell` would also call the sampler, and one with a grid stops the study after its last
+    # point, which raises an error outside of `Study.optimize`.
+    trial_id = _stored_trial(study, number)._trial_id
     try:
-        study.tell(number, state=TrialState.FAIL)
-    except (ValueError, UpdateFinishedTrialError):
+        study._storage.set_trial_state_values(trial_id, state=TrialState.FAIL)
+    except UpdateFinishedTrialError:
         return
     if number not in interrupted(study.get_trials(deepcopy=False)):
         queue_retry(study, number, max_retry)

@@ -114,6 +114,16 @@ def test_retries_leave_a_trial_of_a_living_process_alone(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
+def test_retries_of_the_last_point_of_a_grid(tmp_path):
+    """The sampler must not stop a study that is not running."""
+    sampler = optuna.samplers.GridSampler({"x": [1.0]})
+    study = optuna.create_study(storage=open_storage(str(tmp_path / "s.log")), sampler=sampler)
+    study.ask().suggest_float("x", 0, 2)
+    assert retries.retry_killed_trials(study, seconds_to_claim=0) == [0]
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "WAITING"]
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
 def test_retries_database_has_a_heartbeat(tmp_path):
     storage = open_storage(f"sqlite:///{tmp_path / 's.db'}", heartbeat=7, max_retry=1)
     assert storage.get_heartbeat_interval() == 7
