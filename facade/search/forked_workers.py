@@ -7,6 +7,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,9 @@ def optimize_in_workers(
         jobs: number of workers; -1 for one for each core.
         make_objective: returns the function of a trial, in a worker.
         options: the options of `Study.optimize`.
+
+    Raises:
+        BrokenProcessPool: a worker was killed.
     """
     if jobs == -1:
         jobs = os.cpu_count() or 1
@@ -85,8 +89,15 @@ def optimize_in_workers(
         finally:
             # The last trial, the timeout, an error or a callback ends the search of all workers.
             trials_left.value = 0
-    for worker in workers:
-        worker.result()
+    try:
+        for worker in workers:
+            worker.result()
+    except BrokenProcessPool as error:
+        raise BrokenProcessPool(
+            f"n_jobs={jobs}: a worker was killed, perhaps for lack of memory, so the search has "
+            "ended. trainer.study has its trials. With the same storage and study_name, and "
+            "load_if_exists=True, another search retries the interrupted ones."
+        ) from error
 
 
 @dataclass

@@ -2,6 +2,10 @@
 done twice.
 """
 
+import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
+
 import optuna
 import pytest
 
@@ -73,6 +77,24 @@ def test_trial_of_a_dead_process_is_retried(tmp_path, name):
     goes_on_after_a_kill(
         tmp_path, f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name)
     )
+
+
+def test_retries_killed_worker_ends_the_search_and_its_trial_is_retried(tmp_path):
+    marker = tmp_path / "killed"
+
+    def kill_once(trainer, state, control):
+        if state.trial_name == "run-0" and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    made = searcher(tmp_path / "out", callbacks=[At("on_step_end", kill_once, step=2)])
+    address = f"sqlite:///{tmp_path / 's.db'}"
+    options = {"storage": address, "study_name": "s", "load_if_exists": True}
+    with pytest.raises(BrokenProcessPool, match=r"n_jobs=2: a worker was killed.*retries"):
+        made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
+    made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
+    assert 0 in retries.interrupted(made.study.trials)
+    assert retries.failure_reasons(made.study.trials) == {}
 
 
 @pytest.mark.parametrize("changes", [{}, {"eval_strategy": "no"}], ids=["reports", "ends"])
