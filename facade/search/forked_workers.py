@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -150,6 +151,19 @@ _worker: _Worker
 def _become(worker: _Worker) -> None:
     global _worker
     _worker = worker
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the process of the search has ended.
+
+    A pool whose process was killed does not end its workers: each waits for work on a pipe that the
+    others keep open.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _train_trials() -> None:

@@ -3,12 +3,15 @@ done twice.
 """
 
 import os
+import select
 import signal
+import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import optuna
 import pytest
 
+from helpers.processes.starting import code_of, start
 from helpers.search.small_searches import goes_on_after_a_kill, random_sampler, searcher, space
 from helpers.trainer.tiny_trainings import At, told
 from lightrainer.facade.search import retries
@@ -95,6 +98,46 @@ def test_retries_killed_worker_ends_the_search_and_its_trial_is_retried(tmp_path
     made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
     assert 0 in retries.interrupted(made.study.trials)
     assert retries.failure_reasons(made.study.trials) == {}
+
+
+KILLS_ITS_SEARCH = """
+import os, signal, sys, time
+import torch
+from lightrainer import Trainer, TrainerCallback, TrainingArguments
+
+folder, alive = sys.argv[1:]
+os.open(alive, os.O_WRONLY)  # open as long as this process or a worker lives
+
+class Model(torch.nn.Linear):
+    def forward(self, x, labels):
+        return {"loss": (super().forward(x) - labels).square().mean()}
+
+class KillSearch(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.trial_name == "run-1":
+            os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(600)
+
+args = TrainingArguments(folder, max_steps=2, use_cpu=True, report_to="none", disable_tqdm=True)
+data = [{"x": torch.ones(2), "labels": torch.ones(1)}] * 8
+made = Trainer(None, args, train_dataset=data, eval_dataset=data, model_init=lambda: Model(2, 1), callbacks=[KillSearch()])
+made.hyperparameter_search(lambda trial: {"seed": trial.suggest_int("seed", 0, 9)}, n_trials=4, n_jobs=2, storage=folder + ".log")
+"""
+
+
+def test_retries_workers_end_with_a_killed_search(tmp_path):
+    os.mkfifo(tmp_path / "alive")
+    reader = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    (tmp_path / "search.py").write_text(KILLS_ITS_SEARCH)
+    arguments = str(tmp_path / "out"), str(tmp_path / "alive")
+    log = tmp_path / "log"
+    search = start([sys.executable, str(tmp_path / "search.py"), *arguments], log)
+    assert code_of(search, log, 120) == -signal.SIGKILL, log.read_text()
+
+    # The end of the pipe can be read when no process has it open for writing.
+    ended, _, _ = select.select([reader], [], [], 60)
+    os.close(reader)
+    assert ended, "a worker outlived the search"
 
 
 @pytest.mark.parametrize("changes", [{}, {"eval_strategy": "no"}], ids=["reports", "ends"])
