@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-import sys
 from types import FunctionType
+
+from ...lightning_modules.common.libraries import loaded
 
 __all__ = ["REFUSED", "refusal", "warn_of_replaced_methods"]
 
@@ -89,7 +90,7 @@ def refusal(name: str) -> AttributeError:
 
 def warn_of_replaced_methods() -> None:
     """Warn of methods that a script has replaced in `accelerate.Accelerator`: none is called."""
-    library = sys.modules.get("accelerate.accelerator")
+    library = loaded("accelerate.accelerator")
     if library is None:
         return
     for name, method in vars(library.Accelerator).items():

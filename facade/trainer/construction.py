@@ -27,6 +27,7 @@ from ...callbacks import (
     reporting_callbacks,
     requested_profilers,
 )
+from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.seeding import (
     enable_full_determinism,
     host_rng_untouched,
@@ -255,7 +256,9 @@ def display_callback(args: TrainingArguments, callbacks: list[Any]) -> Any:
 
 def _default_callback(name: str, own: Any) -> Any:
     """Return the default that a script has set in `transformers.trainer`, or our own."""
-    default = vars(sys.modules.get("transformers.trainer", sys)).get(name, own)
+    # A served module would import a name that it is asked for as an attribute.
+    names = getattr(loaded("transformers.trainer"), "__dict__", {})
+    default = names.get(name, own)
     # The library itself has callbacks there, which are not ours.
     for callback in default if isinstance(default, list) else [default]:
         kind = callback if isinstance(callback, type) else type(callback)

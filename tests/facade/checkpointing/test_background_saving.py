@@ -223,7 +223,7 @@ def test_background_saving_older_checkpoint_makes_room_but_never_the_best(tmp_pa
     def shrink(host, state, control):
         host._checkpoints.background.make_room(0, -1)
         state.best_model_checkpoint = str(tmp_path / "out" / "checkpoint-1")
-        free[0] = (1 << 20) + host._checkpoints.bytes_to_save(host._strategy) - 10
+        free[0] = (1 << 20) + host._checkpoints.bytes_to_save(host._run_strategy) - 10
 
     made = trainer(tmp_path / "out", save_total_limit=3, callbacks=[], **EVERY_STEP)
     shrinking = At("on_step_begin", shrink, step=3)
