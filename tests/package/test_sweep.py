@@ -492,7 +492,7 @@ def test_sweep_best_command_reproduces_its_value(tmp_path, monkeypatch, capsys):
     laid_out(tmp_path, monkeypatch, script, space)
     assert sweep("--n-trials", "3", *LOSS, "--", "a b") == 0
     best = study_of_script().best_trial
-    (told,) = re.findall("train again: lightrainer (.*)", capsys.readouterr().out)
+    (told,) = re.findall("once more: lightrainer (.*)", capsys.readouterr().out)
     assert main(shlex.split(told)) == 0
     assert f"eval_loss = {best.value} " in capsys.readouterr().out
 
@@ -648,4 +648,4 @@ def test_sweep_script_sees_the_gpus_of_its_worker(tmp_path, monkeypatch, capsys)
     assert evaluating(tmp_path, monkeypatch, *words, **given) == 0
     logs = sorted((tmp_path / "sweeps" / "script").glob("run-*.log"))
     assert sorted(log.read_text() for log in logs) == ["5,6\n", "GPU-c,8\n"]
-    assert re.search("train again: .* --gpus-per-trial 2 ", capsys.readouterr().out)
+    assert re.search("once more: .* --gpus-per-trial 2 ", capsys.readouterr().out)

@@ -374,7 +374,7 @@ class Sweep:
             print(f"  {kind}: {path}")
         for name, parameter in trial.params.items():
             print(f"  {name} = {parameter}")
-        print(f"  train again: {command}")
+        print(f"  once more: {command}")
 
 
 @contextmanager
