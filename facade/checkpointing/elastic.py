@@ -346,7 +346,8 @@ class ElasticResumption:
         state = self._position_of_rank_0(stored, checkpoint)["loader"]
         if _is_foreign(state):
             # Such a loader counts the batches of this process, so they have to be the same.
-            has_same_batches = before | {"accumulation": now["accumulation"]} == now
+            in_other_windows = before | {"accumulation": now["accumulation"]}
+            has_same_batches = in_other_windows == now
             if has_same_batches and remainder == 0:
                 return stored["epoch"], done, stored["loader"]
             # Otherwise it reads an interrupted epoch again from its start.

@@ -195,16 +195,20 @@ def _importance_of_ranks(model: Any) -> dict[str, dict[str, Tensor]]:
     allocator = getattr(getattr(model, "base_model", None), "rankallocator", None)
     if allocator is None:
         return {}
-    return {f"rankallocator.{kind}.": getattr(allocator, kind) for kind in _KINDS_OF_IMPORTANCE}
+    importance: dict[str, dict[str, Tensor]] = {}
+    for kind in _KINDS_OF_IMPORTANCE:
+        importance[f"rankallocator.{kind}."] = getattr(allocator, kind)
+    return importance
 
 
 def _load_importance(model: Any, extra_weights: dict[str, Tensor]) -> None:
     """Move the importance of weights from the extra weights of a file to the model."""
     for prefix, importance in _importance_of_ranks(model).items():
-        for key in list(extra_weights):
-            if key.startswith(prefix):
-                values = extra_weights.pop(key)
-                importance[key.removeprefix(prefix)] = values.to(next(model.parameters()).device)
+        keys = [key for key in extra_weights if key.startswith(prefix)]
+        device = next(model.parameters()).device
+        for key in keys:
+            name = key.removeprefix(prefix)
+            importance[name] = extra_weights.pop(key).to(device)
 
 
 def _load_rank_pattern(model: Any, adapter: str, folder: Path) -> None:
@@ -244,7 +248,8 @@ def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str
             left_out.update(of_adapter)
     weights = {name: state[name] for name in present if name in left_out}
     for prefix, importance in _importance_of_ranks(model).items():
-        weights |= {prefix + name: values for name, values in importance.items()}
+        for name, values in importance.items():
+            weights[prefix + name] = values
     return weights
 
 

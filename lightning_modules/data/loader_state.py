@@ -383,7 +383,8 @@ class ForeignLoader:
             batches_done: the batches to skip.
         """
         # States of earlier versions do not have them.
-        states_at_start = state.get(_OWN_STATE, {}).get("at_start")
+        own_state = state.get(_OWN_STATE, {})
+        states_at_start = own_state.get("at_start")
         if states_at_start:
             restore_parts(states_at_start["generators"], *ordering_parts(self.loader))
             restore_random_states(states_at_start["began"], *drawing_parts(self.loader))
@@ -400,7 +401,9 @@ def of_other_batches(state: Mapping[str, Any]) -> dict[str, Any]:
 
     `is_of_other_batches` returns whether a state is marked.
     """
-    return {**state, _OWN_STATE: {**state.get(_OWN_STATE, {}), "other_batches": True}}
+    own_state = dict(state.get(_OWN_STATE, {}))
+    own_state["other_batches"] = True
+    return dict(state) | {_OWN_STATE: own_state}
 
 
 def is_of_other_batches(state: Mapping[str, Any]) -> bool:
