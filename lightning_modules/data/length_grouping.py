@@ -63,7 +63,8 @@ def grouped_order(
     # Longest first in each chunk; equal ones keep their order.
     for start in range(0, count, chunk_size):
         chunk = order[start : start + chunk_size]
-        chunk[:] = chunk[np.argsort(-sizes[chunk], kind="stable")]
+        longest_first = np.argsort(-sizes[chunk], kind="stable")
+        chunk[:] = chunk[longest_first]
 
     # The longest sample of each chunk is its first one.
     longest_of_chunks = sizes[order[::chunk_size]]
@@ -118,7 +119,8 @@ class LengthGroupedSampler(Sampler[int]):
         return len(self._lengths)
 
     def __iter__(self) -> Iterator[int]:
-        return in_sequence(grouped_order(self._lengths, self.batch_size, None, self.generator))
+        order = grouped_order(self._lengths, self.batch_size, None, self.generator)
+        return in_sequence(order)
 
     def state_dict(self) -> dict[str, int]:
         """Return the batch size: a resumed epoch keeps its order in batches of another size."""

@@ -40,8 +40,9 @@ def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
         return None
 
     # No prediction is compared with the first label of a row.
-    compared = labels[..., 1:] if shifted else labels
-    return compared.ne(IGNORED_LABEL).sum()
+    if shifted:
+        labels = labels[..., 1:]
+    return labels.ne(IGNORED_LABEL).sum()
 
 
 def shifts_labels(model: object) -> bool:
@@ -60,7 +61,8 @@ def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:
     if isinstance(divisor, Tensor):
         divisor = divisor.to(loss.device)
         share = (loss / divisor).to(loss.dtype)
-        return torch.where(torch.isinf(divisor), torch.zeros_like(share), share)
+        nothing = torch.zeros_like(share)
+        return torch.where(torch.isinf(divisor), nothing, share)
     return loss if divisor == 1 else loss / divisor
 
 
@@ -124,7 +126,9 @@ class MicroBatchLoss:
         """Return the loss that `Trainer.training_step` hands to the backward pass, and returns."""
         self._is_returned_weighed = True
         self.is_weighed_by_trainer = True
-        self._result = divide_mean(loss, self.divisor) if self.is_mean else loss
+        self._result = loss
+        if self.is_mean:
+            self._result = divide_mean(loss, self.divisor)
         return self._result
 
     def weigh(self, loss: Tensor) -> Tensor:
