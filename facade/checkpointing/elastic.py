@@ -44,7 +44,6 @@ _DEFAULTS: dict[str, Any] = {
     "progress": None,
     "in_evaluation": None,
     "asked": None,
-    "group": None,
     "loader_batch": None,
 }
 """Defaults for positions that plain Lightning wrote, see `lightning_modules.tasks.resuming`."""
@@ -56,7 +55,6 @@ _ENTRY_TYPES: dict[str, Any] = {
     "copies": int,
     "ended": bool,
     "layout": Mapping,
-    "group": int | None,
     "loader_batch": int | None,
     "loader": Mapping | None,
     "asked": Mapping | None,
@@ -105,10 +103,6 @@ class ElasticResumption:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.length_group: int | None = None
-        """Batch size for grouping by length, kept to preserve the order; None for that of the
-        arguments.
-        """
         self.steps_ahead = 0
         """Steps by which the data position is ahead of the global step, if earlier steps were
         larger.
@@ -208,7 +202,6 @@ class ElasticResumption:
             "layout": self.layout(),
             "copies": copies_of_batches(args),
             "asked": self._asked or self._asked_now(),
-            "group": self.length_group or args.train_batch_size * args.gradient_accumulation_steps,
             "ahead": self.steps_ahead,
             "loader_batch": self.loader_batch,
         }
@@ -235,8 +228,6 @@ class ElasticResumption:
         adjusted = None
         if stored is not None and stored["layout"] != self.layout():
             adjusted = self._adjusted(stored)
-        if stored is not None:
-            self.length_group = self._stored_length_group(stored, adjusted)
         adjusted_args = None
         if adjusted is not None:
             adjusted_args = self._adjusted_arguments(*adjusted)
@@ -244,7 +235,6 @@ class ElasticResumption:
             yield adjusted_args
         finally:
             self._asked = None
-            self.length_group = None
 
     def require_known_order(self, dataloader: Any, stored: dict[str, Any], checkpoint: str) -> None:
         """Refuse to resume in the middle of a stream whose samples would come in another order.
@@ -490,22 +480,6 @@ class ElasticResumption:
     def _splits_batches(self) -> bool:
         config: Any = self.trainer.args.accelerator_config
         return bool(config.split_batches)
-
-    def _stored_length_group(
-        self, stored: dict[str, Any], adjusted: tuple[int, int] | None
-    ) -> int | None:
-        """Return the stored batch size for grouping by length, which determines the order.
-
-        None if a step takes another number of samples, so that the order cannot be kept.
-        """
-        now = self.layout()
-        if adjusted is not None:
-            now["batch_size"], now["accumulation"] = adjusted
-
-        before = stored["layout"]
-        if now != before and _samples(now) != _samples(before):
-            return None
-        return stored["group"] or self._batch_asked(before) * before["accumulation"]
 
     def _adjusted_arguments(self, batch_size: int, accumulation: int) -> TrainingArguments:
         args = copy.copy(self.trainer.args)

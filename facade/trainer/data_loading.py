@@ -118,7 +118,7 @@ class DataLoading:
         args = self.trainer.args
         if order == "group_by_length":
             group_size = args.train_batch_size * args.gradient_accumulation_steps
-            return self._by_length(dataset, self.trainer._elastic.length_group or group_size)
+            return self._by_length(dataset, group_size)
         if order == "batch_rebalance":
             return self._rebalanced(dataset)
         if order == "token_budget":
