@@ -49,7 +49,7 @@ class LightningBridge(Callback):
         )
         lightning.Trainer(callbacks=[bridge]).fit(module, loader, val_loader)
 
-    `HOOKS` has the hooks of Lightning in which each event fires. `TrainerState` and
+    `bridge/phase.py` has the hooks of Lightning in which each event fires. `TrainerState` and
     `TrainerControl` follow Lightning: a step is an optimizer step (of each optimizer, if a module
     steps several), `epoch` counts fractions, logs are the metrics of `self.log` with `loss`,
     `grad_norm` and `learning_rate`. The switches take effect: `should_training_stop` and
