@@ -9,7 +9,6 @@ from importlib import import_module
 from ..lightning_modules.common.suggestions import did_you_mean
 from .base import TrainerCallback
 from .loggers.availability import AVAILABLE, TRACKERS, is_comet_available
-from .loggers.kubeflow import KubeflowCallback, accepts_kubeflow_reports
 
 PROFILE = "LIGHTRAINER_PROFILE"
 """The environment variable by which `lightrainer profile` adds a `ProfilerCallback`.
@@ -63,8 +62,6 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
     Works like `transformers.integrations.get_reporting_integration_callbacks`, with "all" in lists
     too.
 
-    In a Kubeflow job that accepts reports, its callback is always among the result.
-
     Args:
         report_to: one name or several; `None` and "none" stand for no callback, "all" for all that
             are installed.
@@ -77,16 +74,9 @@ def reporting_callbacks(report_to: str | Iterable[str] | None) -> list[type[Trai
         other_names = [name for name in names if name != "all"]
         names = available_reporting_integrations() + other_names
 
-    is_in_kubeflow = accepts_kubeflow_reports()
-    # Duplicates are removed; the callback of Kubeflow comes last.
-    callbacks: list[type[TrainerCallback]] = []
-    for name in dict.fromkeys(names):
-        is_added_below = name == "kubeflow" and is_in_kubeflow
-        if name != "none" and not is_added_below:
-            callbacks.append(_callback_class(name))
-    if is_in_kubeflow:
-        callbacks.append(KubeflowCallback)
-    return callbacks
+    # A name that is repeated counts once.
+    unique_names = dict.fromkeys(names)
+    return [_callback_class(name) for name in unique_names if name != "none"]
 
 
 def requested_profilers() -> list[TrainerCallback]:
