@@ -87,6 +87,42 @@ def directions_of(study: Study) -> list[str]:
     return [direction.name.lower() for direction in study.directions]
 
 
+def require_same_objectives(
+    study: Study, where: str, directions: Sequence[str], metrics: Sequence[str]
+) -> None:
+    """Refuse a study whose values cannot be compared with those of a search.
+
+    Args:
+        study: the study.
+        where: the origin of the study, for the message.
+        directions: the directions of the search.
+        metrics: the metrics of the search; empty if the objectives have no names.
+
+    Raises:
+        ValueError: the study has other directions or metrics.
+    """
+    study_directions = directions_of(study)
+    study_metrics = study.metric_names or []
+
+    # Objectives without names are compared by their directions alone.
+    same_metrics = not study_metrics or not metrics
+    if not same_metrics:
+        same_metrics = _short_names(study_metrics) == _short_names(metrics)
+    if study_directions == list(directions) and same_metrics:
+        return
+    raise ValueError(
+        f"{where}: the study {study.study_name!r} has direction={study_directions} and metrics "
+        f"{', '.join(study_metrics) or 'without names'}, but this search has "
+        f"direction={list(directions)} and metrics {', '.join(metrics) or 'without names'}. "
+        "Search for the same metrics in the same directions, or use another study."
+    )
+
+
+def _short_names(metrics: Sequence[str]) -> list[str]:
+    """Return names without `eval_`, so that `loss` and `eval_loss` are the same."""
+    return [metric.removeprefix("eval_") for metric in metrics]
+
+
 def usual_directions(names: Sequence[str], option: str, advice: str) -> list[str]:
     """Return `minimize` or `maximize` for each metric, as is usual for it.
 

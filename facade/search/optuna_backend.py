@@ -18,16 +18,11 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.search.channel import Channel
 from ..arguments.enums import HPSearchBackend
 from . import retries
-from .earlier_trials import (
-    add_earlier_trials,
-    check_enqueued,
-    require_same_objectives,
-)
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
-from .metric_objective import format_metrics, why_unusable
+from .metric_objective import format_metrics, require_same_objectives, why_unusable
 from .report import require_plotly
-from .search_run import OPTIONS, SearchOptions, SearchRun, enqueue
+from .search_run import OPTIONS, SearchOptions, SearchRun
 from .storages import (
     StorageError,
     open_storage,
@@ -121,29 +116,14 @@ class OptunaBackend:
             channel.close()
 
     def _open_study(self, trainer: Trainer, search: SearchRun) -> None:
-        """Make the Trainer's study, and add the trials that it starts with."""
-        import optuna
-
-        options = search.options
-        hp_space = trainer.hp_space
-        assert hp_space is not None
-        check_enqueued(hp_space, options.enqueue)
-        earlier = options.begin_with
-        if earlier is not None:
-            if not isinstance(earlier, optuna.Study):
-                raise TypeError(
-                    f"begin_with={earlier!r:.60} must be a study: "
-                    "optuna.load_study(study_name=..., storage=...)."
-                )
-            require_same_objectives(earlier, "begin_with", options.directions, options.metrics)
-
+        """Make the Trainer's study, and queue the trials of killed processes again."""
         study_options = dict(self._study_options)
         folder = None
         if self._jobs != 1 and study_options.get("storage") is None:
             # Workers cannot share a study in main memory.
             folder = tempfile.TemporaryDirectory()
             study_options["storage"] = os.path.join(folder.name, "study.log")
-        study = make_study(options.directions, study_options, options.metrics)
+        study = make_study(search.options.directions, study_options, search.options.metrics)
         # The folder is deleted with the study.
         if folder is not None:
             weakref.finalize(study, folder.cleanup)
@@ -156,15 +136,6 @@ class OptunaBackend:
 
         self._note_pruner(search, study)
         retries.retry_killed_trials(study)
-        if earlier is not None:
-            added, left_out = add_earlier_trials(study, earlier, hp_space)
-            logger.info(
-                "Trials of %s: %s added, %s left out because hp_space cannot suggest their values.",
-                earlier.study_name,
-                added,
-                left_out,
-            )
-        enqueue(study, options.enqueue)
 
     def _note_pruner(self, search: SearchRun, study: Study) -> None:
         """Set the pruner of the search; warn if the user passed one that has no effect."""

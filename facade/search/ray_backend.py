@@ -42,11 +42,6 @@ class RayBackend:
                 f"report={options.report!r} needs a study of optuna. Leave it out; Ray writes its "
                 "results to storage_path."
             )
-        if options.enqueue or options.begin_with is not None:
-            problems.append(
-                "enqueue and begin_with are options of optuna. Pass points_to_evaluate to Ray's "
-                "search_alg instead."
-            )
         if options.backend.get("scheduler") is not None and trainer.args.eval_strategy == "no":
             problems.append(
                 "scheduler compares evaluations during a trial, and eval_strategy is 'no'. Set "

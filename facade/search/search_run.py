@@ -26,7 +26,7 @@ from .retries import FOLDER, Start
 from .trial_folders import folder_name
 
 if TYPE_CHECKING:
-    from optuna import Study, Trial
+    from optuna import Trial
     from optuna.pruners import BasePruner
     from optuna.trial import FixedTrial
 
@@ -43,8 +43,6 @@ OPTIONS = (
     "resume_trials",
     "report",
     "pruning_unit",
-    "enqueue",
-    "begin_with",
 )
 """Keywords of `hyperparameter_search` that do not belong to the backend."""
 BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -75,10 +73,6 @@ class SearchOptions:
     """The pruner compares evaluations at the same optimizer step, or at the same epoch."""
     report: bool | str = False
     """Write a report to `output_dir/search`, or to the given folder."""
-    enqueue: list[dict[str, Any]] = field(default_factory=list)
-    """Values of the first trials; values that are missing are sampled."""
-    begin_with: Study | None = None
-    """An earlier study, whose trials are added to the new one."""
     backend: dict[str, Any] = field(default_factory=dict)
     """Options of the backend."""
 
@@ -106,12 +100,6 @@ class Transport(NamedTuple):
     """Returns a copy of a Trainer that can be pickled."""
     revive: Callable[[Any], tuple[Trainer, SearchOwner]]
     """Returns a Trainer for such a copy, in the other process, and the owner of its search."""
-
-
-def enqueue(study: Study, points: list[dict[str, Any]]) -> None:
-    """Queue trials with these values, unless an earlier search on this study queued them."""
-    for point in points:
-        study.enqueue_trial(point, skip_if_exists=True)
 
 
 class SearchRun:

@@ -424,32 +424,6 @@ def evaluating(
     return sweep(*LOSS, *words, "--", json.dumps(values))
 
 
-def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch):
-    space = "width: {low: 1, high: 1000000000}\nenqueue: [{width: 3}, {width: 5}]"
-    for trials in "233":  # the last one has enough
-        values = [[[1, [0.5], 1]]] * 3
-        assert (
-            evaluating(tmp_path, monkeypatch, "--n-trials", trials, values=values, space=space) == 0
-        )
-    found = [trial.params["width"] for trial in study_of_script().trials]
-    assert found[:2] == [3, 5]
-    assert len(set(found)) == len(found) == 3
-
-
-def test_sweep_continues_an_earlier_study(tmp_path, monkeypatch, capsys):
-    earlier = [[[1, [0.1], 1]]] * 2
-    assert evaluating(tmp_path, monkeypatch, "--n-trials", "2", "--seed", "1", values=earlier) == 0
-    begins = ["--study-name", "new", "--begin-with", "sweeps/script"]
-    values = [[[1, [0.5], 1]]] * 4
-    for trials in "12":  # the second time they are known
-        assert evaluating(tmp_path, monkeypatch, *begins, "--n-trials", trials, values=values) == 0
-        said = capsys.readouterr()
-    assert "0 trials were added, 0 were left out" in said.err
-    assert "best: script 0, eval_loss = 0.1" in said.out
-    study = optuna.load_study(study_name="new", storage="sqlite:///sweeps/new/study.db")
-    assert [trial.value for trial in study.trials] == [0.1, 0.1, 0.5, 0.5]
-
-
 def study_of_script():
     return optuna.load_study(study_name="script", storage="sqlite:///sweeps/script/study.db")
 

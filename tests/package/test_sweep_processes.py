@@ -14,9 +14,8 @@ import pytest
 
 from lightrainer.__main__ import main
 from lightrainer.facade.search import retries
-from lightrainer.facade.search.search_run import enqueue
 from lightrainer.facade.search.storages import open_storage
-from lightrainer.tools.sweep import keeper, workers
+from lightrainer.tools.sweep import keeper
 
 SECONDS = 120
 SPACE = "width: {low: 1, high: 1000000000}"
@@ -280,15 +279,16 @@ def test_sweep_lets_no_other_process_queue_points_while_it_does(tmp_path, monkey
         return subprocess.run(words, stderr=subprocess.DEVNULL, check=False).returncode != 0
 
     locked_while_queueing = []
+    enqueue_trial = optuna.Study.enqueue_trial
 
-    def observed_enqueue(study, points):
+    def observed_enqueue(study, point, **options):
         locked_while_queueing.append(is_locked())
-        enqueue(study, points)
+        enqueue_trial(study, point, **options)
 
-    monkeypatch.setattr(workers, "enqueue", observed_enqueue)
+    monkeypatch.setattr(optuna.Study, "enqueue_trial", observed_enqueue)
     monkeypatch.setattr(sys.modules[__name__], "SPACE", "width: [1, 2]")
     assert sweep(tmp_path, monkeypatch, EVALUATES, "--sampler", "grid") == 0
-    assert locked_while_queueing == [True]
+    assert locked_while_queueing == [True, True]
     assert not is_locked()
 
 

@@ -177,15 +177,6 @@ def _add_run_options(parser: ArgumentParser) -> None:
         help="number of trials that run in parallel (%(default)s)",
     )
     add(
-        "--begin-with",
-        default="",
-        metavar="ADDRESS",
-        help=(
-            "an earlier study whose trials are added to this one: the folder of its sweep, or its "
-            "storage, followed by #NAME if that holds several studies"
-        ),
-    )
-    add(
         "--storage",
         default="",
         metavar="ADDRESS",
@@ -252,7 +243,6 @@ def _add_run_options(parser: ArgumentParser) -> None:
 
 def _complete_plan(plan: SweepPlan) -> None:
     """Check all options before anything is written, and derive the other values of the plan."""
-    from ...facade.search.earlier_trials import load_earlier
     from ...facade.search.samplers import make_pruner, make_sampler
 
     if not os.path.isfile(plan.script):
@@ -265,8 +255,6 @@ def _complete_plan(plan: SweepPlan) -> None:
     make_pruner(plan.pruner)
     make_sampler(plan.sampler, plan.seed)
 
-    earlier_study = str(plan.begin_with)
-    plan.begin_with = load_earlier(earlier_study) if earlier_study else None
     _complete_folder(plan)
     plan.gpus = _gpus_of_workers(plan)
     plan.command = [*_split_launcher(plan.launcher), plan.script]
@@ -311,8 +299,6 @@ def _complete_space(plan: SweepPlan) -> None:
     if plan.values_as == "arguments":
         plan.argument_types = declared_types(Seq2SeqTrainingArguments)
     plan.space = read_space(str(plan.space), plan.argument_types)
-    if plan.space.enqueue and is_grid:
-        raise ValueError("enqueue: --sampler grid tries all values anyway. Leave one of them out.")
     plan.points = plan.space.grid() if is_grid else []
     if plan.points:
         plan.n_trials = min(plan.n_trials or len(plan.points), len(plan.points))

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from optuna import Study
-
     from .space import Space
 
 
@@ -34,8 +32,6 @@ class SweepPlan(Namespace):
     """How the script gets values: as `arguments`, `options` or `environment`."""
     points: list[dict[str, Any]]
     """The points of a grid; empty with another sampler."""
-    begin_with: Study | None
-    """An earlier study, whose trials are added to this one."""
     options_of_rerun: list[str]
     """The options of a sweep that runs a single trial of this one again, without its values."""
     n_trials: int

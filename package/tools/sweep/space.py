@@ -23,7 +23,6 @@ from optuna.distributions import (
 )
 
 from ...facade.arguments.trial_values import cast_to_field
-from ...facade.search.earlier_trials import check_enqueued
 from ...lightning_modules.common.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ warmup_steps:                                      # for these schedules only
 freeze: {type: flag}                               # --freeze, or nothing
 fold: ["01", "02"]                                 # quoted values stay text
 seed: 7                                            # the same in every trial
-enqueue:                          # not a parameter: values that are tried first
-  - {learning_rate: 1e-4, num_train_epochs: 2}
 """
 """A space with every form, for `--help`."""
 
@@ -113,8 +110,6 @@ class Space:
     """The parameters of a sweep."""
 
     parameters: Sequence[Parameter]
-    enqueue: Sequence[dict[str, Value]] = ()
-    """Values of the first trials."""
 
     def suggest(self, trial: Trial) -> dict[str, Value]:
         """Return the values of a trial by name, without parameters that do not apply."""
@@ -166,8 +161,7 @@ class Space:
                 raise ValueError(
                     f"{parameter.name} is {parameter.distribution} in --space, but was "
                     f"{study_distribution} in the study {study.study_name!r}. Only the ends of a "
-                    "range may change within a study. Pass another --study-name, and the old study "
-                    "with --begin-with."
+                    "range may change within a study. Pass another --study-name."
                 ) from None
 
 
@@ -187,18 +181,11 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
     if not isinstance(content, Mapping) or not content:
         example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
         raise ValueError(f"--space {path}: write an entry for each parameter, such as {example}.")
-    points = content.get("enqueue", [])
-    if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
-        raise ValueError(
-            f"enqueue must be a list of values by name, such as [{{seed: 1}}], not {points!r:.60}."
-        )
 
     # All faults of the file are reported at once.
     parameters: dict[str, Parameter] = {}
     problems: list[str] = []
     for name, entry in content.items():
-        if name == "enqueue":
-            continue
         try:
             if not isinstance(name, str):
                 raise ValueError(
@@ -211,9 +198,7 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
     if problems:
         raise ValueError(f"--space {path}:\n" + "\n".join(problems))
 
-    space = Space(parameters=list(parameters.values()), enqueue=points)
-    check_enqueued(space.suggest, points)
-    return space
+    return Space(parameters=list(parameters.values()))
 
 
 class _SpaceLoader(yaml.SafeLoader):

@@ -19,11 +19,9 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from ...facade.search import retries
-from ...facade.search.earlier_trials import ORIGIN, add_earlier_trials, require_same_objectives
 from ...facade.search.optuna_backend import best_trials, make_study
 from ...facade.search.report import locations_of, write_report
 from ...facade.search.samplers import make_pruner, make_sampler
-from ...facade.search.search_run import enqueue
 from ...facade.search.storages import database_address, open_storage
 from ...lightning_modules.search.channel import FAILURE
 from ...lightning_modules.search.taken_trials import TrialTakenError, discard_if_taken
@@ -77,9 +75,6 @@ class Sweep:
             KeyboardInterrupt: the sweep was interrupted; running trials are queued again.
         """
         plan = self.plan
-        if plan.begin_with:
-            require_same_objectives(plan.begin_with, "--begin-with", plan.direction, plan.metric)
-
         # The study. The sweep prints failures itself, in fewer words than optuna.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not plan.storage:
@@ -147,16 +142,10 @@ class Sweep:
         return study
 
     def _fill_study(self) -> None:
-        """Queue the trials to start with, and add those of an earlier study."""
+        """Queue the points of a grid, and trials that were interrupted."""
         plan = self.plan
-        if plan.begin_with:
-            added, left_out = add_earlier_trials(self.study, plan.begin_with, plan.space.suggest)
-            print(
-                f"--begin-with: {added} trials were added, {left_out} were left out because "
-                "--space does not have their values.",
-                file=sys.stderr,
-            )
-        enqueue(self.study, [*plan.points, *plan.space.enqueue])
+        for point in plan.points:
+            self.study.enqueue_trial(point, skip_if_exists=True)
         self._retry_killed_trials()
         trials = self.study.get_trials(deepcopy=False)
         self.failed_before = set(retries.failure_reasons(trials))
@@ -296,8 +285,7 @@ class Sweep:
     def _trials_left(self) -> int:
         """Return how many trials to start.
 
-        Trials of an earlier study do not count, nor do trials that failed before or were
-        interrupted.
+        Trials that failed before or were interrupted do not count.
         """
         trials = self.study.get_trials(deepcopy=False)
         not_counted = self.failed_before | retries.interrupted(trials)
@@ -306,7 +294,7 @@ class Sweep:
         for trial in trials:
             if trial.state == TrialState.WAITING:
                 waiting += 1
-            elif trial.number not in not_counted and ORIGIN not in trial.user_attrs:
+            elif trial.number not in not_counted:
                 trials_left -= 1
         if not self.plan.points:
             return trials_left
@@ -402,9 +390,7 @@ def _warn_of_equal_values(trials: list[FrozenTrial]) -> None:
 
 
 def _name_of(trial: FrozenTrial) -> str:
-    """Return the name of a trial: that of its log, or of the study where it was run."""
-    if ORIGIN in trial.user_attrs:
-        return trial.user_attrs[ORIGIN]
+    """Return the name of a trial, which is that of its log."""
     number = trial.system_attrs.get("failed_trial", trial.number)
     return f"run-{number}"
 

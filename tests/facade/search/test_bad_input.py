@@ -4,7 +4,6 @@ import importlib.util
 import math
 from pathlib import Path
 
-import optuna
 import pytest
 import torch
 
@@ -57,9 +56,6 @@ OPTIONS = [
     ({"pruning_unit": "epoch"}, ValueError, "pruning_unit='epoch'.*'epochs'"),
     ({"final_model": "bets"}, ValueError, "final_model='bets'.*'best'"),
     ({"time_out": 3}, TypeError, "time_out=3.*'timeout'"),
-    ({"enqueue": [{"learning_rat": 1e-3}]}, ValueError, "learning_rat=0.001.*'learning_rate'"),
-    ({"begin_with": "study.db"}, TypeError, "begin_with='study.db'.*load_study"),
-    ({"begin_with": optuna.create_study(direction="maximize")}, ValueError, "maximize.*minimize"),
     ({"pruner": "median"}, TypeError, "pruner='median'.*optuna.pruners"),
     ({"storage": "study"}, ValueError, "storage='study'"),
 ]

@@ -267,34 +267,6 @@ def test_search_with_a_trained_trainer_in_another_process(tmp_path):
     assert same(weights(again.model), weights(made.model))
 
 
-@pytest.mark.parametrize("options", [{}, {"storage": "study.log", "n_jobs": 2}])
-def test_given_values_are_tried_first_and_once(tmp_path, monkeypatch, options):
-    monkeypatch.chdir(tmp_path)
-    made = searcher(tmp_path / "out")
-    points = [{"learning_rate": 0.02}, {"learning_rate": 0.03}]
-    options = {**options, "enqueue": points, "study_name": "mine", "load_if_exists": True}
-    for trials in (2, 1) if "storage" in options else (3,):
-        made.hyperparameter_search(space, n_trials=trials, **options)
-    found = [trial.params["learning_rate"] for trial in made.study.trials]
-    assert found[:2] == [0.02, 0.03]
-    assert len(set(found)) == len(found) == 3
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_search_continues_an_earlier_study(tmp_path, jobs):
-    first, second = searcher(tmp_path / "first"), searcher(tmp_path / "second")
-    first.hyperparameter_search(space, n_trials=2, study_name="first")
-    options = {
-        "n_jobs": jobs,
-        **({"storage": f"sqlite:///{tmp_path}/study.db"} if jobs > 1 else {}),
-    }
-    best = second.hyperparameter_search(space, n_trials=2, begin_with=first.study, **options)
-    trials = second.study.trials
-    assert [trial.params for trial in trials[:2]] == [trial.params for trial in first.study.trials]
-    assert len(trials) == 4
-    assert best.objective == min(trial.value for trial in trials)
-
-
 def test_search_default_space_and_names_that_are_not_arguments(tmp_path, caplog):
     made = searcher(tmp_path)
     best = made.hyperparameter_search(n_trials=1, sampler=random_sampler())

@@ -153,7 +153,6 @@ TEXTS = [
     ("a: {typ: int, low: 0, high: 2}", "'typ'.*'type'"),
     ("a: [[1]]", r"values must be .*\[1\]"),
     ("a: {low: 1", "cannot be read"),
-    ("a: {low: 1, high: 3}\nenqueue: [{a: 4}]", "4 of parameter 'a'"),
     ("a: [1]\nb: [2]\na: [3]", "the key 'a' appears 2 times"),
     ("a: {low: 1, low: 2, high: 3}", "the key 'low' appears 2 times"),
     ("seed: {low: 0.0, high: 5.0}", "seed: the training argument is a whole number"),
