@@ -25,18 +25,16 @@ VARIABLE = "LIGHTRAINER_TRIAL"
 class TrialResult:
     """What the script of a trial reports to the sweep, in a file."""
 
-    values: list[tuple[int | None, list[float], int]] = field(
-        default_factory=list[tuple[int | None, list[float], int]]
+    values: list[tuple[int, list[float], int]] = field(
+        default_factory=list[tuple[int, list[float], int]]
     )
-    """Step or epoch, objectives and number of the training, for each evaluation."""
+    """Step, objectives and number of the training, for each evaluation."""
     seen: list[str] = field(default_factory=list[str])
     """The metrics of all evaluations."""
     folder: str | None = None
     """The folder of the training that was evaluated last."""
-    claimed: list[str] = field(default_factory=list[str])
-    """Folders that belong to the trial."""
-    pruned: str | None = None
-    """The step or epoch at which the trial was pruned."""
+    pruned_at: int | None = None
+    """The step at which the trial was pruned."""
     refused: str | None = None
     """Why the script cannot be a trial."""
     rates: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
@@ -82,8 +80,6 @@ class ChildTrial:
     """Words of a command line for values that can be written as words, by name."""
     pruner: str = "none"
     """The pruner, as on the command line."""
-    unit: str = "steps"
-    """Unit in which evaluations are reported to the pruner, `steps` or `epochs`."""
     training: int | None = None
     """Number of the call of `train` that is reported to the pruner; None for the only one."""
     asks: bool = False

@@ -14,7 +14,7 @@ from ..arguments.enums import HPSearchBackend
 from ..arguments.trial_values import apply
 from . import sweep_reports
 from .hyperparameters import default_compute_objective
-from .metric_objective import metric_names, objective_from, report_position, usual_directions
+from .metric_objective import metric_names, objective_from, usual_directions
 from .retries import failure_reasons, format_failures, is_pruned
 from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, recreate_accelerator
 from .trial_folders import folder_name
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CHOICES = {"final_model": ("best", "retrain", "last"), "pruning_unit": ("steps", "epochs")}
+_FINAL_MODELS = ("best", "last")
 _DIRECTIONS = ("minimize", "maximize")
 _UNSUPPORTED = {
     "wandb": (
@@ -111,7 +111,7 @@ class HyperparameterSearch:
         return best
 
     def _conclude(self, best: BestRun | list[BestRun], options: SearchOptions) -> None:
-        """Log the best trials and the failed ones, and write the report."""
+        """Log the best trials and the failed ones."""
         best_runs = best if isinstance(best, list) else [best]
         for run in best_runs:
             logger.info("Best (%s): trial %s with %s.", options.goal, run.run_id, run.objective)
@@ -123,18 +123,6 @@ class HyperparameterSearch:
         reasons = failure_reasons(study.get_trials(deepcopy=False))
         if reasons:
             logger.warning("Failed trials (%s):%s", len(reasons), format_failures(reasons))
-        if options.report is False:
-            return
-        from .report import write_report
-
-        folder = options.report
-        if folder is True:
-            folder = os.path.join(str(self.trainer.args.output_dir), "search")
-        # A failure here must not lose the result of the search.
-        try:
-            write_report(study, folder)
-        except Exception:
-            logger.warning("The report could not be written to %s.", folder, exc_info=True)
 
     def apply(self, trial: AnyTrial) -> bool:
         """Set the values of a trial on the arguments; return whether there is a trial."""
@@ -223,16 +211,12 @@ class HyperparameterSearch:
 
         if search is None:
             # `train(trial=...)` of a script with its own loop over trials.
-            unit = "steps"
             compute = trainer.compute_objective or default_compute_objective
             trainer.objective = compute(dict(metrics))
         else:
             # Judged even if nothing is reported below, because the objective of the last evaluation
             # becomes that of the trial.
-            unit = search.options.pruning_unit
             search.judge(metrics)
-            if search.is_over:
-                return
 
         value = trainer.objective
         if search is not None and isinstance(trial, dict):
@@ -240,20 +224,17 @@ class HyperparameterSearch:
 
             report_to_ray(trainer, metrics, value)
             return
-        position = report_position(trainer.state, step, unit)
-        if not isinstance(value, (int, float)) or position is None:
+        if not isinstance(value, (int, float)):
             return
 
         # A script may pass its values as a dict, or as an object of its own class.
         if not hasattr(trial, "should_prune"):
             return
-        if is_pruned(cast("Trial | SharedTrial", trial), value, position):
+        if is_pruned(cast("Trial | SharedTrial", trial), value, step):
             import optuna
 
             sweep_reports.end_training(trainer)
-            raise optuna.TrialPruned(
-                f"Pruned at {unit.removesuffix('s')} {position}, with an objective of {value:.6g}."
-            )
+            raise optuna.TrialPruned(f"Pruned at step {step}, with an objective of {value:.6g}.")
 
 
 def make_backend(backend: str | HPSearchBackend | None) -> OptunaBackend | RayBackend:
@@ -300,9 +281,8 @@ def read_options(
     # Our options, and the backend's.
     backend_options = dict(keywords)
     options = {name: backend_options.pop(name) for name in OPTIONS if name in keywords}
-    for name, choices in _CHOICES.items():
-        if name in options:
-            _require_choice(name, options[name], choices)
+    if "final_model" in options:
+        _require_choice("final_model", options["final_model"], _FINAL_MODELS)
 
     if n_trials is None and backend_options.get("timeout") is None:
         raise ValueError(

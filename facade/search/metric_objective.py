@@ -15,7 +15,6 @@ from .hyperparameters import default_compute_objective
 if TYPE_CHECKING:
     from optuna import Study
 
-    from ...callbacks import TrainerState
 
 logger = logging.getLogger(__name__)
 
@@ -196,24 +195,6 @@ def objective_value(
     if objectives == 1:
         return numbers[0]
     return numbers
-
-
-def report_position(state: TrainerState, step: int, unit: str) -> int | None:
-    """Return the step, or the number of completed epochs, under which to report an evaluation.
-
-    Args:
-        state: the state of the training.
-        step: optimizer steps done.
-        unit: `steps` or `epochs`.
-
-    Returns:
-        None with `epochs`, before the first epoch is complete.
-    """
-    if unit == "steps":
-        return step
-    # The epoch is a sum of fractions, which may end just below a whole number.
-    completed_epochs = math.floor((state.epoch or 0.0) + 1e-6)
-    return completed_epochs or None
 
 
 def why_unusable(

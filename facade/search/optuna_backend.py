@@ -21,7 +21,6 @@ from . import retries
 from .forked_workers import check_jobs, optimize_in_workers
 from .hyperparameters import BestRun, default_hp_space_optuna
 from .metric_objective import format_metrics, require_same_objectives, why_unusable
-from .report import require_plotly
 from .search_run import OPTIONS, SearchOptions, SearchRun
 from .storages import (
     StorageError,
@@ -56,7 +55,6 @@ class OptunaBackend:
         Raises:
             TypeError: neither accepts a keyword.
             ValueError: `n_jobs` is not possible here.
-            ImportError: the report needs a library that is not installed.
         """
         import optuna
 
@@ -83,8 +81,6 @@ class OptunaBackend:
 
         self._jobs: int = self._optimize_options.pop("n_jobs", 1)
         check_jobs(self._jobs, trainer)
-        if options.report:
-            require_plotly()
 
     def run(self, trainer: Trainer, search: SearchRun) -> BestRun | list[BestRun]:
         """Run all trials; every process gets the result."""
@@ -216,7 +212,6 @@ class OptunaObjective:
         try:
             value = self.search.run(trial, start)
         except optuna.TrialPruned:
-            self.search.remove_pruned(trial)
             raise
         except Exception as error:
             message = f"{type(error).__name__}: {error}".strip()
@@ -261,7 +256,7 @@ class OptunaObjective:
         in_study = _trial_in_study(trial)
         retries.record_worker(self.study, in_study)
         origin = retries.origin_of(self.study, trial)
-        if origin == trial.number or not search.options.resume_trials:
+        if origin == trial.number:
             owner = retries.owner_of(in_study, renew=True)
             return retries.Start(trial.number, owner)
 

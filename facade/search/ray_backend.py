@@ -37,11 +37,6 @@ class RayBackend:
                 f"direction={options.directions}: Ray supports one objective. Pass one direction, "
                 "or backend='optuna'."
             )
-        if options.report:
-            problems.append(
-                f"report={options.report!r} needs a study of optuna. Leave it out; Ray writes its "
-                "results to storage_path."
-            )
         if options.backend.get("scheduler") is not None and trainer.args.eval_strategy == "no":
             problems.append(
                 "scheduler compares evaluations during a trial, and eval_strategy is 'no'. Set "

@@ -6,7 +6,6 @@ import copy
 import gc
 import logging
 import math
-import shutil
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from torch import nn
 
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
-from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
+from ...lightning_modules.common.claimed_folder import claim_folder
 from ...lightning_modules.common.local_paths import is_address
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_compute_objective
@@ -37,13 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = (
-    "final_model",
-    "remove_pruned",
-    "resume_trials",
-    "report",
-    "pruning_unit",
-)
+OPTIONS = ("final_model",)
 """Keywords of `hyperparameter_search` that do not belong to the backend."""
 BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Arguments that determine the amount of data in an optimizer step."""
@@ -61,18 +54,8 @@ class SearchOptions:
     """The metric of each objective; empty if the objective is a function."""
     is_direction_implied: bool = False
     """True if the user passed no direction."""
-    final_model: Literal["best", "retrain", "last"] = "best"
-    """The Trainer's model after the search: that of the best trial, that of another training with
-    the values of the best trial, or that of the last trial.
-    """
-    remove_pruned: bool = False
-    """Remove the folders of pruned trials."""
-    resume_trials: bool = True
-    """Let the retry of an interrupted trial resume from its newest checkpoint."""
-    pruning_unit: Literal["steps", "epochs"] = "steps"
-    """The pruner compares evaluations at the same optimizer step, or at the same epoch."""
-    report: bool | str = False
-    """Write a report to `output_dir/search`, or to the given folder."""
+    final_model: Literal["best", "last"] = "best"
+    """The Trainer's model after the search: that of the best trial, or that of the last one."""
     backend: dict[str, Any] = field(default_factory=dict)
     """Options of the backend."""
 
@@ -132,8 +115,6 @@ class SearchRun:
         """The name of the current trial's folder, if it does not follow from its number."""
         self.pruner: BasePruner | None = None
         """The pruner of the study, in process 0; None if it prunes nothing."""
-        self.is_over = False
-        """True while the best trial is trained again: nothing is reported then."""
         self._last_trial = -1
         self._last_value: Any = None
         self._has_warned_of_batch_sizes = False
@@ -182,7 +163,7 @@ class SearchRun:
 
     def record_folder(self, trial: OptunaTrial | dict[str, Any]) -> None:
         """Record the folder of a trial in the study, for the report."""
-        if not self.is_over and not isinstance(trial, dict):
+        if not isinstance(trial, dict):
             trial.set_user_attr(FOLDER, str(self.run_dir(trial)))
 
     def warn_of_batch_sizes(self, values: dict[str, Any]) -> None:
@@ -192,15 +173,14 @@ class SearchRun:
             values: those of a trial, by name.
         """
         sizes = [name for name in BATCH_SIZES if name in values]
-        compares_steps = self.pruner is not None and self.options.pruning_unit == "steps"
-        if not compares_steps or not sizes or self._has_warned_of_batch_sizes:
+        if self.pruner is None or not sizes or self._has_warned_of_batch_sizes:
             return
         self._has_warned_of_batch_sizes = True
         if self.trainer.args.eval_strategy != "no" and not self.options.has_several_objectives:
             logger.warning(
                 "The search varies %s, and %s compares trials at the same optimizer step, that is, "
-                "after different amounts of data. Pass pruning_unit='epochs', or disable pruning "
-                "with pruner=optuna.pruners.NopPruner().",
+                "after different amounts of data. Disable pruning with "
+                "pruner=optuna.pruners.NopPruner(), or do not vary them.",
                 " and ".join(sizes),
                 type(self.pruner).__name__,
             )
@@ -269,8 +249,7 @@ class SearchRun:
         Args:
             best: the result of the search.
         """
-        final_model = self.options.final_model
-        if final_model == "last":
+        if self.options.final_model == "last":
             return
         if isinstance(best, list):
             logger.warning(
@@ -279,17 +258,14 @@ class SearchRun:
                 len(best),
             )
             return
-        if final_model == "retrain":
-            self._retrain(best)
-            return
 
         # Another process may have trained the best trial, or a search before this one.
         if self.best_model.give_to(self.trainer, best.run_id) or self._load(best):
             return
         logger.warning(
             "The best run, trial %s, was not trained by this process and has no checkpoint here, "
-            "so the Trainer holds another model. Pass final_model='retrain', or set these values "
-            "on trainer.args and call train(): %s",
+            "so the Trainer holds another model. Set these values on trainer.args and call "
+            "train(): %s",
             best.run_id,
             best.hyperparameters,
         )
@@ -322,23 +298,6 @@ class SearchRun:
         from optuna.trial import FixedTrial
 
         return FixedTrial(run.hyperparameters, number=int(run.run_id))
-
-    def _retrain(self, best: BestRun) -> None:
-        """Train again with the values of the best run, in the folder `best`."""
-        output_dir = str(self.trainer.args.output_dir)
-        trial = self._trial_of(best)
-        self.folder = "best"
-        if not is_address(output_dir):
-            # Processes that train together need the same owner.
-            owner = f"best: {sorted(best.hyperparameters.items(), key=str)}"
-            self.folder = claim_folder(output_dir, self.folder, owner).name
-        self.is_over = True
-        self._require_model(trial)
-        try:
-            self.trainer.train(trial=trial)
-        finally:
-            self.folder = None
-            self.original_arguments.restore()
 
     def _load(self, best: BestRun) -> bool:
         """Load the best model from the checkpoint of its trial.
@@ -395,15 +354,6 @@ class SearchRun:
         """
         if self.trainer.model is None:
             set_model(self.trainer, self.trainer.call_model_init(trial))
-
-    def remove_pruned(self, trial: OptunaTrial) -> None:
-        """Remove the folder of a pruned trial, if the options ask for it."""
-        if not self.options.remove_pruned or not self.trainer.args.should_save:
-            return
-        # Only a folder that belongs to this trial.
-        folder = self.run_dir(trial)
-        if is_claimed(folder, self.starts[trial.number].owner):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 class OriginalArguments:

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...lightning_modules.common.claimed_folder import is_claimed
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
 from ..evaluation.best_metric import MissingMetricError
-from .metric_objective import look_up, report_position
+from .metric_objective import look_up
 from .retries import is_pruned
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ def record_evaluation(trainer: Trainer, metrics: dict[str, float]) -> None:
         return
     _require_values(trial, trainer)
     if trainer.is_world_process_zero():
-        position = report_position(trainer.state, trainer.state.global_step, trial.unit)
-        result = _add_evaluation(trial, metrics, position, str(trainer.args.output_dir))
+        step = trainer.state.global_step
+        result = _add_evaluation(trial, metrics, step, str(trainer.args.output_dir))
         if trainer.optimizer is not None:
             result.rates.update(_group_values(trial, trainer.optimizer))
         result.write(trial.result)
@@ -118,8 +117,7 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
     trial = this_trial()
     if trial is None:
         return
-    position = report_position(trainer.state, step, trial.unit)
-    if _is_pruned(trial, metrics, position):
+    if _is_pruned(trial, metrics, step):
         end_training(trainer)
         raise EndedBySweep(0)
 
@@ -204,38 +202,23 @@ def _report_validation(trial: ChildTrial, trainer: LightningTrainer) -> None:
     """Report the metrics that a script logged in a validation."""
     is_fitting = trainer.state.fn == "fit"
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    position = _lightning_position(trial, trainer, is_fitting)
-
     # `log_dir` is a collective call.
     folder = trainer.log_dir or trainer.default_root_dir
     if trainer.is_global_zero:
-        _add_evaluation(trial, metrics, position, folder).write(trial.result)
-    if is_fitting and _is_pruned(trial, metrics, position):
+        _add_evaluation(trial, metrics, trainer.global_step, folder).write(trial.result)
+    if is_fitting and _is_pruned(trial, metrics, trainer.global_step):
         raise EndedBySweep(0)
 
 
-def _lightning_position(
-    trial: ChildTrial, trainer: LightningTrainer, is_fitting: bool
-) -> int | None:
-    """Return the step, or the completed epochs; None before the first epoch is complete."""
-    if trial.unit == "steps":
-        return trainer.global_step
-    # The validation at the end of an epoch comes before Lightning counts the epoch.
-    completed_epochs = trainer.current_epoch
-    if is_fitting and trainer.is_last_batch:
-        completed_epochs += 1
-    return completed_epochs or None
-
-
 def _add_evaluation(
-    trial: ChildTrial, metrics: Mapping[str, float], position: int | None, folder: str
+    trial: ChildTrial, metrics: Mapping[str, float], step: int, folder: str
 ) -> TrialResult:
     """Return the result of the trial with another evaluation.
 
     Args:
         trial: the trial of this script.
         metrics: the metrics of the evaluation.
-        position: the step, or the completed epochs.
+        step: optimizer steps done.
         folder: the folder of the training.
     """
     result = TrialResult.read(trial.result)
@@ -243,21 +226,19 @@ def _add_evaluation(
     # An evaluation without one of the objectives has no value: another one may have it.
     with suppress(MissingMetricError):
         values = [float(look_up(metrics, name)) for name in trial.metrics]
-        result.values.append((position, values, _trial_state.training))
+        result.values.append((step, values, _trial_state.training))
     result.seen = sorted({*result.seen, *metrics})
     result.folder = folder
-    if is_claimed(folder, trial.owner):
-        result.claimed = sorted({*result.claimed, folder})
     return result
 
 
-def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | None) -> bool:
+def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bool:
     """Report an evaluation to the study, and return whether the trial is pruned.
 
     Args:
         trial: the trial of this script.
         metrics: the metrics of the evaluation.
-        position: the step, or the completed epochs.
+        step: optimizer steps done.
     """
     if len(trial.metrics) > 1:
         return False
@@ -265,7 +246,7 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | 
     # A missing objective is an error even if nothing is pruned.
     value = float(look_up(metrics, trial.metrics[0]))
     training = _trial_state.training
-    if trial.pruner == "none" or position is None or trial.training not in (None, training):
+    if trial.pruner == "none" or trial.training not in (None, training):
         return False
 
     # Steps of two trainings cannot be compared.
@@ -278,22 +259,23 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], position: int | 
         raise RefusedBySweep(problem)
     _trial_state.pruned_training = training
 
-    reached = f"{trial.unit.removesuffix('s')} {position}"
-    if not _trial_state.run_on_first(lambda: _should_prune(trial, position, value, reached)):
+    if not _trial_state.run_on_first(lambda: _should_prune(trial, step, value)):
         return False
-    print(f"This trial is pruned at {reached}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr)
+    print(
+        f"This trial is pruned at step {step}: {trial.metrics[0]} is {value:.6g}.", file=sys.stderr
+    )
     return True
 
 
-def _should_prune(trial: ChildTrial, position: int, value: float, reached: str) -> bool:
+def _should_prune(trial: ChildTrial, step: int, value: float) -> bool:
     """Report a value, ask the pruner, and write where a trial is pruned; called in process 0."""
     state = _trial_state
     if state.in_study is None:
         state.in_study = _load_trial(trial)
-    if not is_pruned(state.in_study, value, position):
+    if not is_pruned(state.in_study, value, step):
         return False
     result = TrialResult.read(trial.result)
-    result.pruned = reached
+    result.pruned_at = step
     result.write(trial.result)
     return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ..common.suggestions import did_you_mean
 from ..internals.lightning_import import Callback, LightningModule, Trainer
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 Value = float | Sequence[float]
 """The value of a trial, or its values for several objectives."""
-
-_UNITS = ("steps", "epochs")
 
 
 class SharedTrial:
@@ -264,8 +262,6 @@ class _SharedTrials:
 class OptunaPruningCallback(Callback):
     """End a training of Lightning whose trial optuna prunes, in all processes together.
 
-    Works like `optuna.integration.PyTorchLightningPruningCallback`, also for several processes.
-
     Works like `optuna.integration.PyTorchLightningPruningCallback`, where other ranks wait forever.
 
         def objective(trial):
@@ -277,38 +273,24 @@ class OptunaPruningCallback(Callback):
             return trainer.callback_metrics["val_loss"].item()
 
     After each validation the monitored value is reported to the trial under the number of
-    optimizer steps, or with `unit="epochs"` under the number of the epoch, once an epoch. If the
-    study's pruner decides so, the training ends with `optuna.TrialPruned` on every rank.
+    optimizer steps. If the study's pruner decides so, the training ends with `optuna.TrialPruned`
+    on every rank.
 
     Args:
         trial: the trial; only that of rank 0 is used, so the other ranks may pass None.
         monitor: name of the logged value.
-        unit: `steps` or `epochs`, the unit of the reports; steps of different batch sizes cannot
-            be compared.
 
     Raises:
         optuna.TrialPruned: the trial is pruned.
-        ValueError: no value of that name was logged; the message lists the logged names. Also
-            raised by the constructor for an unknown unit.
+        ValueError: no value of that name was logged; the message lists the logged names.
     """
 
-    def __init__(
-        self,
-        trial: Trial | SharedTrial | None,
-        monitor: str = "val_loss",
-        *,
-        unit: Literal["steps", "epochs"] = "steps",
-    ) -> None:
+    def __init__(self, trial: Trial | SharedTrial | None, monitor: str = "val_loss") -> None:
         super().__init__()
-        if unit not in _UNITS:
-            suggestion = did_you_mean(unit, _UNITS)
-            choices = ", ".join(_UNITS)
-            raise ValueError(f"unit={unit!r} is not known.{suggestion} Choose from: {choices}.")
-        self.unit = unit
         self.monitor = monitor
         # Lightning broadcasts the answer of rank 0, so the shared trial itself is not needed.
         self._trial: Trial | None = trial.in_study if isinstance(trial, SharedTrial) else trial
-        self._last_position = -1
+        self._last_step = -1
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the monitored value, and end the training if the trial is pruned."""
@@ -334,10 +316,10 @@ class OptunaPruningCallback(Callback):
             return False
 
         # The validation at the end of an epoch may come at the same step as the one before it.
-        position = trainer.global_step if self.unit == "steps" else trainer.current_epoch
-        if position > self._last_position:
-            self._last_position = position
+        step = trainer.global_step
+        if step > self._last_step:
+            self._last_step = step
             # Optuna accepts NaN, but not infinity, as an intermediate value.
             reported_value = value if math.isfinite(value) else float("nan")
-            self._trial.report(reported_value, position)
+            self._trial.report(reported_value, step)
         return bool(self._trial.should_prune())

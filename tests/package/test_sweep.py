@@ -121,7 +121,6 @@ def done(tmp_path_factory):
         "2",
         "--pruner",
         "median:n_startup_trials=1",
-        "--remove-pruned",
     ]
     code, said = ended(begun(folder, *words), folder)
     assert code == 0, said
@@ -146,7 +145,6 @@ def test_sweep_script_runs_with_the_values_of_each_trial(done):
             assert (folder / "out" / f"run-{trial.number}" / "checkpoint-4").is_dir()
         else:
             assert trial.state.name == "PRUNED"
-            assert not (folder / "out" / f"run-{trial.number}").exists()
 
 
 def test_sweep_script_in_two_processes(tmp_path, monkeypatch):
@@ -356,7 +354,7 @@ SAYS_ITS_WORDS = """
 import json, os, sys
 trial = json.loads(os.environ["LIGHTRAINER_TRIAL"])
 print(trial["run_name"], trial["values"], sys.argv[1:], os.environ.get("width"))
-open(trial["result"], "w").write('{"values": [[1, [0.5], 1]], "seen": ["eval_loss"], "pruned": null}')
+open(trial["result"], "w").write('{"values": [[1, [0.5], 1]], "seen": ["eval_loss"]}')
 """
 
 
@@ -404,7 +402,7 @@ trial = json.loads(os.environ["LIGHTRAINER_TRIAL"])
 values = json.loads(sys.argv[1])[trial["number"]]
 if isinstance(values, str):
     raise ArithmeticError(values)
-found = {"values": values, "seen": ["eval_loss"], "pruned": None}
+found = {"values": values, "seen": ["eval_loss"]}
 open(trial["result"], "w").write(json.dumps(found))
 """
 
@@ -456,7 +454,7 @@ def test_sweep_best_command_reproduces_its_value(tmp_path, monkeypatch, capsys):
         "import json, os, sys\ntrial = json.loads(os.environ['LIGHTRAINER_TRIAL'])\n"
         "value = trial['values']['learning_rate'] + trial['options']['width']\n"
         "value += 7 * (('--fast' in sys.argv) + any('True' in word for word in sys.argv))\n"
-        "found = {'values': [[1, [value], 1]], 'seen': ['eval_loss'], 'pruned': None}\n"
+        "found = {'values': [[1, [value], 1]], 'seen': ['eval_loss']}\n"
         "open(trial['result'], 'w').write(json.dumps(found))\n"
     )
     space = (
@@ -576,9 +574,9 @@ def planned(folder, monkeypatch, *words):
 
 
 def test_steps_of_different_batches_are_warned_of(tmp_path, monkeypatch, capsys):
-    for unit in ("steps", "epochs"):
-        planned(tmp_path, monkeypatch, "--pruner", "median", "--pruning-unit", unit)
-        assert ("different amounts of data" in capsys.readouterr().err) == (unit == "steps")
+    for pruner in ("median", "none"):
+        planned(tmp_path, monkeypatch, "--pruner", pruner)
+        assert ("different amounts of data" in capsys.readouterr().err) == (pruner == "median")
 
 
 WORDS_AND_VISIBLES = [

@@ -152,12 +152,6 @@ def _add_search_options(parser: ArgumentParser) -> None:
         ),
     )
     add(
-        "--pruning-unit",
-        choices=("steps", "epochs"),
-        default="steps",
-        help="compare trials at the same number of steps or of completed epochs (%(default)s)",
-    )
-    add(
         "--sampler",
         default="tpe",
         metavar="NAME",
@@ -238,7 +232,6 @@ def _add_run_options(parser: ArgumentParser) -> None:
             "with a single worker"
         ),
     )
-    add("--remove-pruned", action="store_true", help="remove the folders of pruned trials")
 
 
 def _complete_plan(plan: SweepPlan) -> None:
@@ -424,14 +417,14 @@ def _warn_of_batch_sizes(plan: SweepPlan) -> None:
     """Warn if the pruner compares steps with different amounts of data."""
     from ...facade.search.search_run import BATCH_SIZES
 
-    if plan.pruner == "none" or plan.pruning_unit != "steps":
+    if plan.pruner == "none":
         return
     varied = [parameter.name for parameter in plan.space.parameters if not parameter.is_constant]
     sizes = [name for name in varied if name in BATCH_SIZES]
     if sizes:
         print(
             f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same "
-            "optimizer step, that is, after different amounts of data. Pass --pruning-unit epochs.",
+            "optimizer step, that is, after different amounts of data. Leave out one of the two.",
             file=sys.stderr,
         )
 

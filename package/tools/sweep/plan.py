@@ -53,8 +53,6 @@ class SweepPlan(Namespace):
     an evaluation.
     """
     pruner: str
-    pruning_unit: str
-    """`steps` or `epochs`, the unit of reports to the pruner."""
     sampler: str
     seed: int | None
     timeout: float | None
@@ -64,7 +62,6 @@ class SweepPlan(Namespace):
     retry_failed: bool
     """Run trials that failed in an earlier start again."""
     heartbeat: float
-    remove_pruned: bool
     launcher: str
     gpus_per_trial: int | None
     gpus: Sequence[str | None]

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import threading
 from pathlib import Path
@@ -38,8 +37,8 @@ _POLL_SECONDS = 5.0
 _RATES = "lightrainer:rates"
 """User attribute of a trial: see `TrialResult.rates`."""
 
-Evaluation = tuple[int | None, list[float], int]
-"""Step or epoch, values, and the number of the training."""
+Evaluation = tuple[int, list[float], int]
+"""Step, values, and the number of the training."""
 
 
 class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
@@ -167,7 +166,6 @@ class ScriptRun:
             owner=retries.owner_of(self.trial),
             script=os.path.abspath(self.plan.script),
             pruner=self.plan.pruner,
-            unit=self.plan.pruning_unit,
             training=self.plan.training,
         )
 
@@ -194,11 +192,8 @@ class ScriptRun:
             raise SweepError(result.refused)
         self._require_effect(result.rates)
 
-        if result.pruned is not None:
-            if self.plan.remove_pruned:
-                for folder in result.claimed:
-                    shutil.rmtree(folder, ignore_errors=True)
-            raise TrialPruned(f"Pruned at {result.pruned}.")
+        if result.pruned_at is not None:
+            raise TrialPruned(f"Pruned at step {result.pruned_at}.")
         if status != 0:
             ending = crash(status) or f"exit code {status}"
             raise ScriptFailed(f"{ending}: {self._last_error()}")
@@ -276,7 +271,7 @@ class ScriptRun:
         stored_trial = self.study.get_trials(deepcopy=False)[self.trial.number]
         reported = set(stored_trial.intermediate_values)
         for step, values, _ in evaluations:
-            if step is not None and step not in reported:
+            if step not in reported:
                 reported.add(step)
                 self.trial.report(values[0], step)
 

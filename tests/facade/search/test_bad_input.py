@@ -53,7 +53,6 @@ OPTIONS = [
         ValueError,
         "direction='maximize'.*loss, f1",
     ),
-    ({"pruning_unit": "epoch"}, ValueError, "pruning_unit='epoch'.*'epochs'"),
     ({"final_model": "bets"}, ValueError, "final_model='bets'.*'best'"),
     ({"time_out": 3}, TypeError, "time_out=3.*'timeout'"),
     ({"pruner": "median"}, TypeError, "pruner='median'.*optuna.pruners"),

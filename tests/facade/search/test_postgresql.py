@@ -75,9 +75,9 @@ def test_postgresql_two_workers_and_a_resumption(server, tmp_path):
     assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 4
     disconnect(made.study._storage)
     again = searcher(tmp_path)
-    again.hyperparameter_search(space, n_trials=1, final_model="retrain", **options)
+    best = again.hyperparameter_search(space, n_trials=1, **options)
     assert len(again.study.trials) == 5
-    assert again.evaluate()["eval_loss"] == min(trial.value for trial in again.study.trials)
+    assert best.objective == min(trial.value for trial in again.study.trials)
     disconnect(again.study._storage)
 
 

@@ -45,9 +45,8 @@ def test_ray_best_run_equals_that_of_ray(seen):
 
 def test_ray_trainer_holds_the_best_model_and_its_arguments(seen):
     assert seen["held"] == seen["best"][1]
-    assert seen["retrained"][0] == seen["retrained"][1]
     assert seen["unchanged"]
-    assert {"best", *(f"run-{run_id}" for run_id, _ in seen["trials"])} <= set(seen["folders"])
+    assert {f"run-{run_id}" for run_id, _ in seen["trials"]} == set(seen["folders"])
 
 
 OPTIONS = [
@@ -59,7 +58,6 @@ OPTIONS = [
         {"enqueue": [{"seed": 1}]},
         "enqueue and begin_with are options of optuna. Pass points_to_evaluate",
     ),
-    ({"report": True}, "report=True needs a study of optuna. Leave it out"),
 ]
 
 

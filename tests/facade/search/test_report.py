@@ -93,11 +93,6 @@ def test_write_report_without_plotly_says_what_to_install(tmp_path, monkeypatch)
         write_report(study, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"best.json", "trials.csv"}
 
-    # A search that is to end with a report does not begin.
-    with pytest.raises(ImportError, match="plotly"):
-        searcher(tmp_path / "out").hyperparameter_search(space, n_trials=1, report=True)
-    assert not list((tmp_path / "out").glob("run-*"))
-
 
 def count(page, title):
     """Return the number of figures with a title."""

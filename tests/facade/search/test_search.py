@@ -12,8 +12,8 @@ from functools import partial
 import optuna
 import pytest
 
-from helpers.search.small_searches import Odd, random_sampler, searcher, space
-from helpers.trainer.tiny_trainings import Tiny, files, same, tiny, weights
+from helpers.search.small_searches import random_sampler, searcher, space
+from helpers.trainer.tiny_trainings import Tiny, same, tiny, weights
 from lightrainer import TimeLimitCallback, Trainer, TrainerCallback
 from lightrainer.facade.trainer import portable
 
@@ -35,7 +35,7 @@ def test_search_restores_arguments_and_keeps_the_best_model(tmp_path):
     assert not made.state.is_hyper_param_search
 
 
-@pytest.mark.parametrize("final_model", ["best", "retrain", "last"])
+@pytest.mark.parametrize("final_model", ["best", "last"])
 def test_search_trainer_holds_the_requested_model(tmp_path, final_model):
     made = searcher(tmp_path)
     options = {"sampler": random_sampler(2), "direction": "maximize", "final_model": final_model}
@@ -63,9 +63,9 @@ def test_search_trial_runs_with_its_seed(tmp_path):
 
 
 def test_search_in_a_shared_folder_leaves_other_trials_alone(tmp_path):
-    for folders in ({"run-0", "best"}, {"run-0", "run-0-2", "best", "best-2"}):
+    for folders in ({"run-0"}, {"run-0", "run-0-2"}):
         made = searcher(tmp_path, save_strategy="steps", save_steps=4)
-        made.hyperparameter_search(space, n_trials=1, final_model="retrain")
+        made.hyperparameter_search(space, n_trials=1)
         assert {path.name for path in tmp_path.iterdir()} == folders
     rates = [
         json.loads(file.read_text())["trial_params"]
@@ -73,18 +73,6 @@ def test_search_in_a_shared_folder_leaves_other_trials_alone(tmp_path):
     ]
     assert len(rates) == 2
     assert rates[0] != rates[1]
-
-
-def test_search_folder_of_a_pruned_trial_keeps_older_files(tmp_path):
-    """The trial has another one, which is removed."""
-    for file in ("run-1/notes.txt", "run-1/checkpoint-9"):
-        (tmp_path / file).mkdir(parents=True)
-        (tmp_path / file / "mine.txt").touch()
-    before = files(tmp_path)
-    made = searcher(tmp_path, save_strategy="steps", save_steps=1)
-    made.hyperparameter_search(space, n_trials=2, pruner=Odd(), remove_pruned=True)
-    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE", "PRUNED"]
-    assert [file for file in files(tmp_path) if not file.startswith("run-0")] == before
 
 
 def test_search_trials_have_names_and_folders(tmp_path):
@@ -174,7 +162,7 @@ def test_search_caught_failure_fails_the_trial(tmp_path):
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-@pytest.mark.parametrize("final_model", ["best", "retrain", "last"])
+@pytest.mark.parametrize("final_model", ["best", "last"])
 def test_search_with_catch_continues_after_model_init_failed(tmp_path, failing, final_model):
     def make(trial=None):
         if trial is not None and trial.number == failing:
@@ -201,10 +189,11 @@ def test_options_of_the_study(tmp_path):
         made.hyperparameter_search(space, n_trials=2, **options)
     again = searcher(tmp_path / "out")
     options["load_if_exists"] = True
-    more = again.hyperparameter_search(
-        space, n_trials=1, sampler=random_sampler(1), final_model="retrain", **options
-    )
+    more = again.hyperparameter_search(space, n_trials=1, sampler=random_sampler(1), **options)
     assert len(again.study.trials) == 3
+    for name, value in more.hyperparameters.items():
+        setattr(again.args, name, value)
+    again.train()
     assert again.evaluate()["eval_loss"] == more.objective
     with pytest.raises(ValueError, match="has direction="):
         made.hyperparameter_search(space, n_trials=1, direction="maximize", **options)

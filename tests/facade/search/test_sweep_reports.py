@@ -31,17 +31,16 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def test_sweep_reports_prune_after_an_epoch(tmp_path, monkeypatch):
+def test_sweep_reports_prune_at_a_step(tmp_path, monkeypatch):
     """Two epochs of four steps, beside a trial that was better."""
     storage, result = f"sqlite:///{tmp_path / 'study.db'}", tmp_path / "result.json"
     study = optuna.create_study(storage=storage, study_name="s")
-    study.add_trial(optuna.create_trial(value=0.01, intermediate_values={1: 0.01, 2: 0.01}))
+    study.add_trial(optuna.create_trial(value=0.01, intermediate_values={2: 2.0, 4: 0.01}))
     told = {
         "storage": storage,
         "study": "s",
         "number": study.ask().number,
         "run_name": "run",
-        "unit": "epochs",
     }
     told |= {"metrics": ["val_loss"], "result": str(result), "pruner": "median:n_startup_trials=1"}
     # Fixtures of other folders, which last as long as the session, leave this package's entry point
@@ -67,5 +66,5 @@ def test_sweep_reports_prune_after_an_epoch(tmp_path, monkeypatch):
         with pytest.raises(error, match=match):
             trainer.fit(Module(), data, data)
     found = json.loads(result.read_text())
-    assert ([place for place, *_ in found["values"]], found["pruned"]) == ([None, 1], "epoch 1")
-    assert list(study.trials[-1].intermediate_values) == [1]
+    assert ([step for step, *_ in found["values"]], found["pruned_at"]) == ([2, 4], 4)
+    assert list(study.trials[-1].intermediate_values) == [2, 4]

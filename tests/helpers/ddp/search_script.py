@@ -87,9 +87,7 @@ def halves(folder):
         report(trial, step, metrics)
 
     one._report_to_hp_search = noted
-    best = one.hyperparameter_search(
-        space, n_trials=6, sampler=sampler, pruner=EverySecond(), remove_pruned=True
-    )
+    best = one.hyperparameter_search(space, n_trials=6, sampler=sampler, pruner=EverySecond())
     found = {
         "best": best,
         "steps": steps,
@@ -101,7 +99,6 @@ def halves(folder):
         found["states"] = [trial.state.name for trial in trials]
         found["reports"] = [trial.intermediate_values for trial in trials]
         found["values"] = [trial.value for trial in trials]
-        found["folders"] = sorted(path.name for path in (folder / "halves").glob("run-*"))
     return found
 
 

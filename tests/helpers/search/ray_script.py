@@ -55,14 +55,12 @@ def main(folder: Path) -> None:
     keywords = {"backend": "ray", "storage_path": str(folder / "ray"), "verbose": 0}
     best = trainer.hyperparameter_search(space, n_trials=2, **keywords)
     held = trainer.evaluate()["eval_loss"]
-    again = trainer.hyperparameter_search(space, n_trials=1, final_model="retrain", **keywords)
     seen = {
         "best": [best.run_id, best.objective, best.hyperparameters],
         "trials": [
             [trial.trial_id, trial.last_result["objective"]] for trial in best.run_summary.trials
         ],
         "held": held,
-        "retrained": [again.objective, trainer.evaluate()["eval_loss"]],
         "unchanged": arguments.learning_rate == rate,
         "folders": sorted(path.name for path in (folder / "out").iterdir()),
     }

@@ -1,7 +1,5 @@
 """Pruning in a plain Lightning Trainer, and the study of one process."""
 
-from types import SimpleNamespace
-
 import optuna
 import pytest
 from torch.utils.data import DataLoader
@@ -72,25 +70,3 @@ def test_pruning_in_one_process_uses_the_study():
         optimize_together(study, lambda trial: 1 / 0, n_trials=3)
     optimize_together(study, lambda trial: 1 / 0, n_trials=3, catch=ZeroDivisionError)
     assert [trial.state.name for trial in study.trials[3:]] == ["FAIL"] * 4
-
-
-def test_pruning_reports_under_the_epoch_on_request():
-    """The first of each epoch; other steps of the same epoch are of another batch size
-    elsewhere.
-    """
-    study = optuna.create_study()
-    callback = OptunaPruningCallback(study.ask(), "val_loss", unit="epochs")
-    for epoch, step in ((0, 3), (0, 6), (1, 9)):
-        trainer = SimpleNamespace(
-            sanity_checking=False,
-            state=SimpleNamespace(fn="fit"),
-            callback_metrics={"val_loss": float(step)},
-            strategy=SimpleNamespace(broadcast=lambda value, src: value),
-            is_global_zero=True,
-            global_step=step,
-            current_epoch=epoch,
-        )
-        callback.on_validation_end(trainer, None)
-    assert study.trials[0].intermediate_values == {0: 3.0, 1: 9.0}
-    with pytest.raises(ValueError, match=r"unit='epoch' is not known\. Did you mean 'epochs'"):
-        OptunaPruningCallback(None, unit="epoch")
