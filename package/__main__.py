@@ -132,10 +132,7 @@ _COMMANDS = {
     "lr-find": ("tools.lr_find", "run a script with a growing learning rate, and suggest a rate"),
     "profile": ("tools.profile", "run a script for some steps, and show where the time is spent"),
     "plan": ("tools.plan", "show how training arguments map to Lightning"),
-    "estimate": (
-        "tools.estimate.command",
-        "estimate the memory and the network traffic of a training",
-    ),
+    "estimate": ("tools.estimate.command", "estimate the memory of a training"),
     "convert": ("tools.convert", "convert a checkpoint file of Lightning into a folder, or back"),
 }
 """The commands, each with its module and a description."""

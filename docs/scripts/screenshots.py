@@ -59,7 +59,7 @@ callbacks = [RunReportCallback(), ThroughputCallback(), MemoryCallback()]
 Trainer(Classifier(), args, **data, compute_metrics=accuracy, callbacks=callbacks).train()
 """
 ESTIMATE = (
-    "estimate --params 7e9 --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 "
+    "estimate --model 8B --gpus 64 --fsdp full_shard --gradient-checkpointing --batch 4 "
     "--sequence 4096"
 )
 

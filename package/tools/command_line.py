@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 Number = TypeVar("Number", int, float)
 
-_SCALES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
-
 
 class CommandParser(ArgumentParser):
     """As `argparse.ArgumentParser`, for `lightrainer <command>`.
@@ -106,32 +104,11 @@ def positive(text: str) -> float:
     return number
 
 
-def scaled(unit: float) -> Callable[[str], float]:
-    """Return an argparse `type` for a positive number of units, such as 1e9 for GB."""
-
-    def parse(text: str) -> float:
-        return positive(text) * unit
-
-    return parse
-
-
 def share(text: str) -> float:
     """Parse a number from 0 to below 1, for argparse."""
     number = _parse(text, float, "a number")
     _require(0 <= number < 1, text, "at least 0 and below 1")
     return number
-
-
-def count(text: str) -> int:
-    """Parse a whole number from 1, also written as `7e9`, `7B` or `350M`, for argparse."""
-    suffix = text[-1:].lower()
-    scale = _SCALES.get(suffix, 1)
-    digits = text
-    if suffix in _SCALES:
-        digits = text[:-1]
-    number = scale * _parse(digits, float, "a number, such as 7e9 or 7B")
-    _require(1 <= number < math.inf, text, "at least 1")
-    return round(number)
 
 
 def table(rows: Sequence[Sequence[object]], left: int = 1) -> list[str]:

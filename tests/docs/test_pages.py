@@ -17,8 +17,8 @@ from lightrainer import Trainer
 from lightrainer.facade.arguments.launch_variables import VARIABLES
 from lightrainer.facade.distributed.launchers import _LAUNCHERS, _TORCHRUN
 from lightrainer.facade.search.search_run import OPTIONS
-from lightrainer.tools.estimate.job import PRECISIONS, SHARDING
-from lightrainer.tools.estimate.optimizers import _RULES
+from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.tools.estimate.estimation import PRECISIONS, SHARDING
 from lightrainer.tools.sweep.command import _make_parser
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -46,7 +46,9 @@ def test_optimizers_and_precisions_of_the_calculator_exist():
     named = re.findall(r"`([a-z0-9_*]+)`", "".join(re.findall(r"^\| (`[^|]*`) \|", table, re.M)))
     assert len(named) > 15
     for optim in named:
-        assert optim == "optim" or [rule for rule in _RULES if rule.startswith(optim.rstrip("*"))]
+        assert optim == "optim" or [
+            name for name in OptimizerNames if name.value.startswith(optim.rstrip("*"))
+        ]
     assert set(PRECISIONS) <= set(re.findall(r"`([a-z0-9-]+)`", page("scaling")))
     assert {"full_shard", "shard_grad_op"} <= set(SHARDING)
 

@@ -58,7 +58,7 @@ def test_main_plan_for_a_gpu_elsewhere(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", [["plan"], ["estimate", "--params", "1e9", "--compare"], ["--help"]]
+    "words", [["plan"], ["estimate", "--model", "1B", "--compare"], ["--help"]]
 )
 def test_main_closed_pipe_ends_quietly(words, monkeypatch, capfd):
     read_end, write_end = os.pipe()

@@ -105,7 +105,7 @@ LIGHT = {
     "from lightrainer import install; install(); import lightrainer.interception.runner": [
         *("torch", "numpy", "lightning", "datasets", "transformers", "accelerate")
     ],
-    "from lightrainer.__main__ import main; main(['estimate', '--params', '7e9', '--compare'])": [
+    "from lightrainer.__main__ import main; main(['estimate', '--model', '8B', '--compare'])": [
         *("lightning", "datasets", "transformers", "accelerate", "matplotlib")
     ],
     "from lightrainer import Trainer": [

@@ -1,22 +1,10 @@
-"""Estimate memory per device and traffic per step for a training of a decoder.
+"""Estimate the memory of a device for the training of a decoder.
 
-It has the shapes of models, the sizes of their parts, and tables; `command` is the command line. It
-measures no run, and imports nothing of the facade.
+`shape` has the dimensions of a model, `decoder` the model, `estimation` measures it on fake
+tensors, and `command` is the command line. It trains nothing, and imports nothing of the facade.
 """
 
-from .estimation import Estimate, best, compare, estimate
-from .job import Job
-from .shapes import ModelShape
-from .source import model_from_config, model_from_folder, model_of_size
+from .estimation import Estimate, Job, best, compare, estimate
+from .shape import ModelShape, read_shape
 
-__all__ = [
-    "Estimate",
-    "Job",
-    "ModelShape",
-    "best",
-    "compare",
-    "estimate",
-    "model_from_config",
-    "model_from_folder",
-    "model_of_size",
-]
+__all__ = ["Estimate", "Job", "ModelShape", "best", "compare", "estimate", "read_shape"]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention, silu
 from torch.utils.checkpoint import checkpoint
 
-from .shapes import ModelShape
+from .shape import ModelShape
 
 
 class RMSNorm(nn.Module):
@@ -32,12 +32,10 @@ class DecoderLayer(nn.Module):
     Args:
         shape: the shape of the whole model.
         tp: number of devices that share heads and MLP.
-        is_eager: compute the scores of all pairs of tokens, instead of using a fused kernel.
     """
 
-    def __init__(self, shape: ModelShape, tp: int = 1, is_eager: bool = False) -> None:
+    def __init__(self, shape: ModelShape, tp: int = 1) -> None:
         super().__init__()
-        self.is_eager = is_eager
         self.head_size = shape.head_size
 
         # Each device has its part of the heads and of the width of the MLP.
@@ -77,7 +75,7 @@ class DecoderLayer(nn.Module):
         key = self._split_heads(self.key(normalized))
         key = _rotate(key)
         value = self._split_heads(self.value(normalized))
-        attention = self._attend(query, key, value)
+        attention = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
 
         # (sequences, heads, tokens, head size) becomes (sequences, tokens, width).
         x = x + self.output(attention.transpose(1, 2).flatten(2))
@@ -95,21 +93,6 @@ class DecoderLayer(nn.Module):
         """Return (sequences, heads, tokens, head size) for (sequences, tokens, width)."""
         return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the attention of each head: (sequences, heads, tokens, head size)."""
-        if not self.is_eager:
-            return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
-
-        # Several heads may share a key and a value.
-        repeats = query.shape[1] // key.shape[1]
-        key = key.repeat_interleave(repeats, dim=1)
-        value = value.repeat_interleave(repeats, dim=1)
-
-        # (sequences, heads, tokens, tokens). Eager attention computes the softmax in float32.
-        scores = query @ key.transpose(2, 3) * self.head_size**-0.5
-        probabilities = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
-        return probabilities @ value
-
 
 class Decoder(nn.Module):
     """Embedding, layers, norm and head.
@@ -118,25 +101,22 @@ class Decoder(nn.Module):
         shape: the shape of the whole model.
         layers: number of layers to make.
         tp: number of devices that share each layer.
-        is_eager: see `DecoderLayer`.
     """
 
-    def __init__(self, shape: ModelShape, layers: int, tp: int = 1, is_eager: bool = False) -> None:
+    def __init__(self, shape: ModelShape, layers: int, tp: int = 1) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocabulary, shape.hidden)
-        self.layers = nn.ModuleList(DecoderLayer(shape, tp, is_eager) for _ in range(layers))
+        self.layers = nn.ModuleList(DecoderLayer(shape, tp) for _ in range(layers))
         norm_class = RMSNorm if shape.gated else nn.LayerNorm
         self.norm = norm_class(shape.hidden)
 
         # Several devices split the vocabulary of the head, so it cannot share its weight then.
-        self.head = None
-        if shape.head:
-            self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False)
-            if shape.tied and tp == 1:
-                self.head.weight = self.embedding.weight
+        self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False)
+        if shape.tied and tp == 1:
+            self.head.weight = self.embedding.weight
 
     def forward(self, ids: Tensor, checkpointing: bool) -> Tensor:
-        """Return the loss, or the sum of the output of a model without a head.
+        """Return the loss.
 
         Args:
             ids: (sequences, tokens).
@@ -149,8 +129,6 @@ class Decoder(nn.Module):
             else:
                 x = layer(x)
         x = self.norm(x)
-        if self.head is None:
-            return x.sum()
 
         # The loss of all tokens in float32, as models compute it: (sequences * tokens, vocabulary).
         logits = self.head(x).float().flatten(0, 1)

@@ -9,7 +9,7 @@ from lightrainer import AutoTokenizer, HfArgumentParser, PreTrainedTokenizerFast
 from lightrainer.facade.compat.checkpoints import load_sharded_checkpoint
 from lightrainer.lightning_modules.common.json_files import read_object
 from lightrainer.lightning_modules.models.generation_config import read_generation_config
-from lightrainer.tools.estimate import model_from_folder
+from lightrainer.tools.estimate import read_shape
 
 BROKEN = {
     "a list": ('\n[1, {"a": 2}]', "holds a list, expected an object"),
@@ -41,7 +41,7 @@ DOORS = {
     "deepspeed": lambda path: arguments(path, deepspeed=str(path)),
     "parse_json_file": lambda path: HfArgumentParser(TrainingArguments).parse_json_file(path),
     "generation_config": lambda path: read_generation_config(path, dict),
-    "estimate": model_from_folder,
+    "estimate": read_shape,
 }
 
 

@@ -3,13 +3,14 @@ model.
 """
 
 import contextlib
+import json
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lightrainer.tools.estimate import Job, ModelShape, model_from_config
-from lightrainer.tools.estimate.memory import activation_bytes, input_bytes, layer_bytes
+from lightrainer.tools.estimate import Job, ModelShape, read_shape
+from lightrainer.tools.estimate.estimation import activation_bytes, layer_bytes
 
 BATCH, SEQUENCE, LAYERS = 2, 64, 3
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
@@ -23,10 +24,17 @@ PRECISIONS = {
 }
 
 
-def kept(precision, attention, checkpointing):
+@pytest.fixture(scope="module")
+def shape(tmp_path_factory):
+    file = tmp_path_factory.mktemp("model") / "config.json"
+    file.write_text(json.dumps(CONFIG.to_dict()))
+    return read_shape(file)
+
+
+def kept(precision, checkpointing):
     """Bytes of the storages that autograd keeps, without those of weights."""
     dtype, autocast = PRECISIONS[precision]
-    CONFIG._attn_implementation = attention
+    CONFIG._attn_implementation = "sdpa"
     torch.manual_seed(0)
     model = LlamaForCausalLM(CONFIG).to(dtype).train()
     if checkpointing:
@@ -51,38 +59,28 @@ def kept(precision, attention, checkpointing):
     return sum(found.values())
 
 
-def job(precision, attention="flash", checkpointing=False):
-    sizes = {"batch": BATCH, "sequence": SEQUENCE, "precision": precision}
-    return Job(
-        model=model_from_config(CONFIG.to_dict()),
-        attention=attention,
-        checkpointing=checkpointing,
-        **sizes,
-    )
+def job(shape, precision, **changes):
+    return Job(model=shape, batch=BATCH, sequence=SEQUENCE, precision=precision, **changes)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_activations_of_llama(precision, attention):
-    """To 2 % without scores in memory; with them models differ in the copies that they make: to
-    15 %.
-    """
-    if torch.__version__.startswith("2.8.") and attention == "sdpa":
+def test_activations_of_llama(precision, shape):
+    """To 2 %."""
+    if torch.__version__.startswith("2.8."):
         pytest.skip("torch 2.8 keeps more of heads that share keys")
-    estimated = activation_bytes(job(precision, "flash" if attention == "sdpa" else "eager"))
-    near = 0.02 if attention == "sdpa" else 0.15
-    assert estimated == pytest.approx(kept(precision, attention, False), rel=near)
+    estimated = activation_bytes(job(shape, precision))
+    assert estimated == pytest.approx(kept(precision, False), rel=0.02)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_activations_of_llama_with_checkpointing(precision):
+def test_activations_of_llama_with_checkpointing(precision, shape):
     """The inputs of layers and what comes after them; the layer that is computed again comes
     later, once at a time.
     """
-    one = job(precision, checkpointing=True)
-    forward = activation_bytes(one) - layer_bytes(one)
-    assert forward == pytest.approx(kept(precision, "sdpa", True), rel=0.02)
-    assert forward < activation_bytes(job(precision)) / 3
+    checkpointed = job(shape, precision, checkpointing=True)
+    forward = activation_bytes(checkpointed) - layer_bytes(checkpointed)
+    assert forward == pytest.approx(kept(precision, True), rel=0.02)
+    assert forward < activation_bytes(job(shape, precision)) / 3
 
 
 def test_estimate_of_a_16_bit_layer_equals_the_paper():
@@ -97,15 +95,17 @@ def test_estimate_of_a_16_bit_layer_equals_the_paper():
         "intermediate": 4096,
         "vocabulary": 8,
     }
-    model = ModelShape(layers=1, **sizes, gated=False)
-    given = {"model": model, "batch": 4, "sequence": 512, "precision": "bf16-true"}
+    given = {"batch": 4, "sequence": 512, "precision": "bf16-true"}
+    given["model"] = ModelShape(layers=1, **sizes, gated=False)
+    deeper = {**given, "model": ModelShape(layers=2, **sizes, gated=False), "checkpointing": True}
     unit = 512 * 4 * 1024
     assert layer_bytes(Job(**given)) == pytest.approx(32 * unit, rel=0.01)
-    assert input_bytes(Job(**given)) == 2 * unit
+    inputs = activation_bytes(Job(**deeper)) - activation_bytes(Job(**given, checkpointing=True))
+    assert inputs == 2 * unit
     assert layer_bytes(Job(**given, gpus=8, tp=8)) == pytest.approx((8 + 24 / 8) * unit, rel=0.02)
 
 
-def test_fsdp_casts_layers_where_autocast_copies_weights():
-    mixed = job("bf16-mixed")
-    sharded = Job(model=mixed.model, batch=BATCH, sequence=SEQUENCE, gpus=2, fsdp="full_shard")
-    assert layer_bytes(sharded) == layer_bytes(job("bf16-true")) < layer_bytes(mixed)
+def test_fsdp_casts_layers_where_autocast_copies_weights(shape):
+    mixed = job(shape, "bf16-mixed")
+    sharded = job(shape, "bf16-mixed", gpus=2, fsdp="full_shard")
+    assert layer_bytes(sharded) == layer_bytes(job(shape, "bf16-true")) < layer_bytes(mixed)
