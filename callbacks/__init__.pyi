@@ -2,6 +2,7 @@ from .base import EVENTS as EVENTS
 from .base import TrainerCallback as TrainerCallback
 from .base import reads_checkpoints as reads_checkpoints
 from .bridge.adapter import LightningBridge as LightningBridge
+from .default_progress import default_progress_callback as default_progress_callback
 from .early_stopping import EarlyStoppingCallback as EarlyStoppingCallback
 from .early_stopping import EarlyStoppingError as EarlyStoppingError
 from .ema import EMACallback as EMACallback
@@ -30,8 +31,6 @@ from .profiler import ProfilerCallback as ProfilerCallback
 from .progress import PrinterCallback as PrinterCallback
 from .progress import ProgressCallback as ProgressCallback
 from .progress_notebook import NotebookProgressCallback as NotebookProgressCallback
-from .progress_notebook import default_progress_callback as default_progress_callback
-from .progress_rich import RichProgressCallback as RichProgressCallback
 from .report.callback import LossCurveCallback as LossCurveCallback
 from .report.callback import RunReportCallback as RunReportCallback
 from .report.pictures import draw_loss_curve as draw_loss_curve

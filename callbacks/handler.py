@@ -107,7 +107,7 @@ class CallbackHandler(TrainerCallback):
         """Append a callback, or an instance of a callback class.
 
         Warns if a callback of the same class is present, and about methods whose names look like
-        misspelt events. Callbacks of the classes in its attribute `replaces` are removed.
+        misspelt events.
 
         Args:
             callback: the callback, or a class that is made without arguments.
@@ -125,12 +125,6 @@ class CallbackHandler(TrainerCallback):
                 type(new_callback),
                 self._names(),
             )
-
-        # One progress bar replaces another.
-        replaced_classes = getattr(new_callback, "replaces", ())
-        self.callbacks[:] = [
-            present for present in self.callbacks if not isinstance(present, replaced_classes)
-        ]
 
         # A callback that adds to the logs is called before those that only read them.
         position = len(self.callbacks)

@@ -15,7 +15,6 @@ from .callbacks import NotebookProgressCallback as NotebookProgressCallback
 from .callbacks import PrinterCallback as PrinterCallback
 from .callbacks import ProfilerCallback as ProfilerCallback
 from .callbacks import ProgressCallback as ProgressCallback
-from .callbacks import RichProgressCallback as RichProgressCallback
 from .callbacks import RunReportCallback as RunReportCallback
 from .callbacks import TensorBoardCallback as TensorBoardCallback
 from .callbacks import ThroughputCallback as ThroughputCallback

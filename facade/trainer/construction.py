@@ -245,12 +245,10 @@ def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother |
     return LabelSmoother(epsilon=args.label_smoothing_factor)
 
 
-def display_callback(args: TrainingArguments, callbacks: list[Any]) -> Any:
-    """Return the callback that shows progress; None if one of the callbacks replaces it."""
+def display_callback(args: TrainingArguments) -> Any:
+    """Return the callback that shows progress."""
     if args.disable_tqdm:
         return _default_callback("PrinterCallback", PrinterCallback)
-    if any(getattr(callback, "replaces", None) for callback in callbacks):
-        return None
     return _default_callback("DEFAULT_PROGRESS_CALLBACK", default_progress_callback())
 
 
@@ -349,7 +347,7 @@ def set_up_callbacks(trainer: Trainer, callbacks: list[Any]) -> None:
         lend_save_model(trainer, callback)
 
     # Progress display and signal listener.
-    display = display_callback(trainer.args, trainer.callback_handler.callbacks)
+    display = display_callback(trainer.args)
     if display is not None:
         trainer.add_callback(display)
     if trainer.args.enable_jit_checkpoint:

@@ -15,7 +15,7 @@ from lightrainer.callbacks.loggers import availability
 NAMES = """
     DefaultFlow EMA EarlyStopping GradientNorm JITCheckpoint LossCurve Memory NaNGuard NotebookProgress Printer
     Profiler Progress
-    RichProgress RunReport TensorBoard Throughput TimeLimit
+    RunReport TensorBoard Throughput TimeLimit
 """
 ARGUMENTS = {"EarlyStopping": {"early_stopping_patience": 2}, "TimeLimit": {"limit": 3600}}
 CALLBACKS = {f"{name}Callback": ARGUMENTS.get(name, {}) for name in NAMES.split()}

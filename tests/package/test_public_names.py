@@ -19,7 +19,6 @@ NAMES = split("""
     HfArgumentParser HubStrategy IntervalStrategy LightningBridge LossCurveCallback LossModule MemoryCallback
     NaNGuardCallback NaNGuardError NotebookProgressCallback OptimizerConfig OptimizerNames OptunaPruningCallback
     ParallelMode PreTrainedTokenizerFast PredictionOutput PrinterCallback ProfilerCallback ProgressCallback
-    RichProgressCallback
     RunPlan RunReportCallback SaveStrategy ScheduleConfig SchedulerType Seq2SeqModule Seq2SeqTrainer
     Seq2SeqTrainingArguments SequenceClassificationModule TFTrainer TFTrainingArguments TensorBoardCallback
     ThroughputCallback TimeLimitCallback TokenClassificationModule TokenLoss TokenPerplexity TrainOutput Trainer

@@ -32,7 +32,7 @@ _LOGGING = (
     "set_verbosity_info set_verbosity_warning tqdm warning_once"
 )
 _LEVELS = "CRITICAL DEBUG ERROR FATAL INFO NOTSET WARN WARNING"
-_CHECKS = {f"{_HERE}.availability": _AVAILABLE, ".callbacks.progress_notebook": "is_in_notebook"}
+_CHECKS = {f"{_HERE}.availability": _AVAILABLE, ".callbacks.default_progress": "is_in_notebook"}
 _UTILS = {
     **_CHECKS,
     f"{_HERE}.versions": "check_min_version send_example_telemetry",
