@@ -321,6 +321,10 @@ REFUSED: dict[str, tuple[Callable[[object], bool], str]] = {
     "quantize_training": (_is_enabled, _REMOVED),
     "sequence_parallel_size": (_is_several, "sequences are not split under DeepSpeed"),
     "sparse_attention": (_is_enabled, "it belongs to attention modules that only DeepSpeed has"),
+    "tensor_parallel.autotp_size": (
+        _is_several,
+        "split layers with parallelism_config={'tp_size': ...} instead of deepspeed",
+    ),
     "zero_optimization.zenflow": (bool, "it has its own steps beside those of the Trainer"),
 }
 """Unsupported keys: a test whether the value enables the feature, and the reason."""
@@ -360,13 +364,6 @@ def _zero_faults(config: Mapping[str, object]) -> Iterator[str]:
     for part in ("offload_optimizer", "offload_param"):
         if isinstance(zero.get(part), dict):
             yield from _offload_faults(part, zero[part], stage)
-
-    autotp_size = value_at(config, "tensor_parallel.autotp_size", 1)
-    if autotp_size not in (0, 1):
-        yield (
-            f"deepspeed: tensor_parallel.autotp_size={autotp_size!r} is not supported. Remove it, "
-            "or split layers with parallelism_config={'tp_size': ...} instead of deepspeed."
-        )
 
 
 def _offload_faults(part: str, section: dict[str, Any], stage: object) -> Iterator[str]:

@@ -30,7 +30,7 @@ class _Variables(NamedTuple):
     """Variables that have to be set in addition to size and rank."""
 
 
-_TORCHRUN = _Variables(
+TORCHRUN = _Variables(
     launcher="variables",
     size="WORLD_SIZE",
     rank="RANK",
@@ -39,51 +39,52 @@ _TORCHRUN = _Variables(
 )
 """Kubeflow and other programs set them, too."""
 
-_OPEN_MPI = _Variables(
-    launcher="MPI",
-    size="OMPI_COMM_WORLD_SIZE",
-    rank="OMPI_COMM_WORLD_RANK",
-    local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-    local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
-)
-_MVAPICH = _Variables(
-    launcher="MPI",
-    size="MV2_COMM_WORLD_SIZE",
-    rank="MV2_COMM_WORLD_RANK",
-    local_rank="MV2_COMM_WORLD_LOCAL_RANK",
-    local_size="MV2_COMM_WORLD_LOCAL_SIZE",
-)
-_PMI = _Variables(
+_MPICH = _Variables(
     launcher="MPI",
     size="PMI_SIZE",
     rank="PMI_RANK",
     local_rank="MPI_LOCALRANKID",
     local_size="MPI_LOCALNRANKS",
 )
-"""Of MPICH and Intel MPI; srun sets the first two as well."""
-
-_LSF = _Variables(
-    launcher="LSF",
-    size="JSM_NAMESPACE_SIZE",
-    rank="JSM_NAMESPACE_RANK",
-    local_rank="JSM_NAMESPACE_LOCAL_RANK",
-    local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
-    needed=("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK"),
-)
-_SLURM = _Variables(
-    launcher="SLURM",
-    size="SLURM_NTASKS",
-    rank="SLURM_PROCID",
-    local_rank="SLURM_LOCALID",
-    local_size="",
-    needed=("SLURM_LOCALID",),
-)
-_INTEL_MPI = _PMI._replace(needed=("MPI_LOCALRANKID",))
-"""Those of `_PMI` that srun does not set."""
 
 # SLURM comes after MPI: under SLURM, `mpirun` leaves the same SLURM rank in all processes of a
 # machine.
-_LAUNCHERS = (_LSF, _OPEN_MPI, _MVAPICH, _INTEL_MPI, _SLURM, _PMI)
+LAUNCHERS = {
+    "LSF": _Variables(
+        launcher="LSF",
+        size="JSM_NAMESPACE_SIZE",
+        rank="JSM_NAMESPACE_RANK",
+        local_rank="JSM_NAMESPACE_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+        needed=("LSB_JOBID", "LSB_DJOB_RANKFILE", "JSM_NAMESPACE_LOCAL_RANK"),
+    ),
+    "Open MPI": _Variables(
+        launcher="MPI",
+        size="OMPI_COMM_WORLD_SIZE",
+        rank="OMPI_COMM_WORLD_RANK",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    "MVAPICH": _Variables(
+        launcher="MPI",
+        size="MV2_COMM_WORLD_SIZE",
+        rank="MV2_COMM_WORLD_RANK",
+        local_rank="MV2_COMM_WORLD_LOCAL_RANK",
+        local_size="MV2_COMM_WORLD_LOCAL_SIZE",
+    ),
+    # srun sets the variables of MPICH as well, except for the local rank.
+    "Intel MPI": _MPICH._replace(needed=("MPI_LOCALRANKID",)),
+    "SLURM": _Variables(
+        launcher="SLURM",
+        size="SLURM_NTASKS",
+        rank="SLURM_PROCID",
+        local_rank="SLURM_LOCALID",
+        local_size="",
+        needed=("SLURM_LOCALID",),
+    ),
+    "MPICH": _MPICH,
+}
+"""Launchers that set other variables than torchrun, in their order of precedence."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Launch:
     rank: int
     local_rank: int | None = None
     local_world_size: int | None = None
-    variables: _Variables = field(default=_TORCHRUN, compare=False, repr=False)
+    variables: _Variables = field(default=TORCHRUN, compare=False, repr=False)
 
     def check(self) -> None:
         """Check the ranges of the numbers.
@@ -149,7 +150,7 @@ class Launch:
 
 
 _LAUNCHER_VARIABLES = {"WORLD_SIZE", "RANK", "LOCAL_RANK"}
-_LAUNCHER_VARIABLES.update(variables.size for variables in _LAUNCHERS)
+_LAUNCHER_VARIABLES.update(variables.size for variables in LAUNCHERS.values())
 """Variables of which each launcher but mpi4py sets one."""
 
 
@@ -179,7 +180,7 @@ def _torchrun_launch() -> Launch | None:
     """Read the variables of torchrun, which other launchers set too."""
     if not _are_set("WORLD_SIZE", "RANK"):
         return None
-    launch = _read(_TORCHRUN)
+    launch = _read(TORCHRUN)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return replace(launch, launcher="torchrun")
 
@@ -191,13 +192,13 @@ def _torchrun_launch() -> Launch | None:
 
 def _mpi_or_slurm_launch() -> Launch | None:
     """Read the variables of the first launcher that has started several processes."""
-    for variables in _LAUNCHERS:
+    for variables in LAUNCHERS.values():
         if not _are_set(variables.size, variables.rank, *variables.needed):
             continue
         if number_in(variables.size, 1) == 1:
             continue
         launch = _read(variables)
-        if variables is not _SLURM:
+        if launch.launcher != "SLURM":
             return launch
 
         # A batch script and an interactive shell have the variables of tasks that have not been

@@ -2,11 +2,11 @@
 
 import re
 
-_MINIMIZED = """
+MINIMIZED = """
     bpc brier cer crps distance eer error errors fid fpr hinge mae mape mase mer mse msle nll
     perplexity ppl rmse rmsle runtime ter wer
 """
-_MAXIMIZED = """
+MAXIMIZED = """
     acc accuracies accuracy auc auprc auroc bertscore bleu chrf chrf++ comet correlation dice f1 f2
     iou jaccard kappa map match matthews mcc meteor mrr ndcg pearson pearsonr precision psnr r2
     recall roc rouge rouge1 rouge2 rougel rougelsum sacrebleu sensitivity spearman spearmanr
@@ -22,8 +22,8 @@ def known_direction(name: str) -> str | None:
     perplexities and the like.
     """
     words = re.split(r"[^a-z0-9+]+", name.lower())
-    less = not set(_MINIMIZED.split()).isdisjoint(words)
-    more = not set(_MAXIMIZED.split()).isdisjoint(words)
+    less = not set(MINIMIZED.split()).isdisjoint(words)
+    more = not set(MAXIMIZED.split()).isdisjoint(words)
     if words[-1].endswith("loss") or (less and not more):
         return "minimize"
     if more and not less:
