@@ -102,7 +102,7 @@ def name(action: argparse.Action) -> str:
 
 def help_of(action: argparse.Action) -> str:
     """Return the help of an option, with its default filled in."""
-    return (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+    return (action.help or "") % {"default": action.default}
 
 
 def escaped(text: str) -> str:

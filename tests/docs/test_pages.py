@@ -3,8 +3,6 @@
 import importlib.util
 import inspect
 import re
-import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import optuna
@@ -14,11 +12,9 @@ from packaging.version import Version
 import lightrainer
 from helpers.scripts.page_runner import blocks
 from lightrainer import Trainer
-from lightrainer.facade.arguments.launch_variables import VARIABLES
-from lightrainer.facade.distributed.launchers import _LAUNCHERS, _TORCHRUN
 from lightrainer.facade.search.search_run import OPTIONS
 from lightrainer.lightning_modules.common.suggestions import OptimizerNames
-from lightrainer.tools.estimate.estimation import PRECISIONS, SHARDING
+from lightrainer.tools.estimate.estimation import SHARDING
 from lightrainer.tools.sweep.command import _make_parser
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -41,7 +37,7 @@ def test_callbacks_that_are_named_can_be_imported():
     assert named <= set(lightrainer.__all__)
 
 
-def test_optimizers_and_precisions_of_the_calculator_exist():
+def test_optimizers_of_the_calculator_exist():
     table = page("scaling").split("S is the size of the optimizer states")[1].split("##")[0]
     named = re.findall(r"`([a-z0-9_*]+)`", "".join(re.findall(r"^\| (`[^|]*`) \|", table, re.M)))
     assert len(named) > 15
@@ -49,7 +45,6 @@ def test_optimizers_and_precisions_of_the_calculator_exist():
         assert optim == "optim" or [
             name for name in OptimizerNames if name.value.startswith(optim.rstrip("*"))
         ]
-    assert set(PRECISIONS) <= set(re.findall(r"`([a-z0-9-]+)`", page("scaling")))
     assert {"full_shard", "shard_grad_op"} <= set(SHARDING)
 
 
@@ -114,70 +109,3 @@ def test_tested_versions_are_the_lowest_allowed_and_the_pins():
         Version(version) >= Version(pinned[name] or lowest[name])
         for name, version in newest.items()
     )
-
-
-def rows_of(text):
-    """Return the first and the last cell of each row of the first table in a text."""
-    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE).group()
-    cells = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
-    return [(row[0], row[-1]) for row in cells]
-
-
-def test_distributed_page_names_the_variables_of_launchers():
-    rows = rows_of(page("distributed").partition("## Launchers")[2])
-    named = {name for _, read in rows for name in re.findall(r"`([A-Z]\w*\*?)`", read)}
-    assert len(named) > 10
-    read = {
-        variable
-        for launcher in (_TORCHRUN, *_LAUNCHERS)
-        for variable in (launcher.size, launcher.rank, launcher.local_rank, launcher.local_size)
-        if variable
-    }
-    unnamed = [name for name in read if not any(fnmatch(name, pattern) for pattern in named)]
-    assert unnamed == []
-
-
-def test_distributed_page_names_the_settings_of_accelerate_launch():
-    """Those of FSDP, DeepSpeed and parallelism are keys of a configuration, which is named."""
-    section = page("distributed").partition("### accelerate launch")[2].partition("\n#")[0]
-    settings = {word for row in rows_of(section) for word in re.findall(r"`(\w+)`", row[0])}
-    of_the_trainer = {
-        variable.option: variable.argument
-        for variable in VARIABLES.values()
-        if variable.argument and "." not in variable.argument
-    }
-    assert len(of_the_trainer) > 6
-    switches = {"use_parallelism_config": "parallelism_config"}
-    assert [
-        option for option in of_the_trainer if switches.get(option, option) not in settings
-    ] == []
-    refused = [
-        variable.option for variable in VARIABLES.values() if variable.refused and variable.option
-    ]
-    words = section.replace("Megatron-LM", "use_megatron_lm")
-    assert len(refused) >= 2
-    assert [option for option in refused if option not in words] == []
-
-
-def test_install_page_lists_the_extras_and_versions():
-    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    text = (DOCS / "start" / "install.md").read_text(encoding="utf-8")
-    rows = dict(rows_of(text.partition("All extras")[2]))
-    listed = {name for cell in rows for name in re.findall(r"`(\w+)`", cell)}
-    extras = project["optional-dependencies"]
-    assert listed == set(extras)
-
-    # What `all` consists of stands in its row.
-    row = re.search(r"^\| `all` \| (.*?) \|", text, re.MULTILINE).group(1)
-    parts = ",".join(re.findall(r"`(\w+)`", row))
-    assert extras["all"] == [f"lightrainer[{parts}]"]
-
-    minors = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
-    assert f"| Python | {minors[0]} to {minors[-1]} |" in text
-    assert project["requires-python"] == f">={minors[0]}"
-    lowest = {
-        name: re.search(rf"^{name}>=([\d.]+)", "\n".join(project["dependencies"]), re.M).group(1)
-        for name in ("torch", "lightning")
-    }
-    assert f"| torch | {lowest['torch']} and later |" in text
-    assert f"from {lowest['lightning']} on |" in text

@@ -50,6 +50,23 @@ def test_site_command_line_page_is_up_to_date():
     )
 
 
+@pytest.mark.parametrize("name", script("guide_tables").TABLES)
+def test_site_tables_of_guides_are_up_to_date(name):
+    text = (DOCS / name).read_text(encoding="utf-8")
+    assert text == script("guide_tables").page(name), "run python docs/scripts/guide_tables.py"
+
+
+def test_site_tables_without_a_generator_are_reported():
+    """A place for a table that the script does not know would stay as it is."""
+    tables = script("guide_tables").TABLES
+    marked = {
+        (str(page.relative_to(DOCS)), title)
+        for page in DOCS.rglob("*.md")
+        for title in re.findall("<!-- table: (.+) -->", page.read_text(encoding="utf-8"))
+    }
+    assert marked == {(page, title) for page in tables for title in tables[page]}
+
+
 def test_pictures_are_small_and_shown():
     pictures = list((DOCS / "images").iterdir())
     text = "".join(
@@ -89,6 +106,9 @@ def test_versions_are_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert project["version"] == str(citation["version"]) == lightrainer.__version__
+
+    minors = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert project["requires-python"] == f">={minors[0]}"
 
 
 @pytest.mark.parametrize("name", script("notebooks").TUTORIALS)
