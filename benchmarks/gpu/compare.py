@@ -25,7 +25,7 @@ def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
 
 
 def run(script: Path, setting: Setting) -> Outcome:
-    """Compare; it fails where a difference is not explained."""
+    """Compare; it fails where something differs."""
     if "transformers" not in setting.libraries():
         return {"skipped": "transformers is not installed"}
     command = [sys.executable, "-m", "lightrainer", "compare", "--tolerance", "1e-3"]

@@ -7,7 +7,6 @@ lightrainer: transformers has to run as if lightrainer were not installed.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    import torch
-
     # Objects of either side; the types of transformers would need its import.
     AnyTrainer = Any
     AnyArguments = Any
@@ -36,20 +33,6 @@ MODULES = {
     ),
 }
 """The modules with `TrainingArguments` and `Trainer` of each side."""
-_RECORDED_ARGUMENTS = (
-    "auto_find_batch_size",
-    "disable_tqdm",
-    "fp16",
-    "fsdp",
-    "deepspeed",
-    "gradient_accumulation_steps",
-    "label_smoothing_factor",
-    "load_best_model_at_end",
-    "resume_from_checkpoint",
-    "save_strategy",
-    "train_sampling_strategy",
-    "world_size",
-)
 _SETTINGS = json.loads(os.environ.get("LIGHTRAINER_COMPARE", "{}"))
 
 
@@ -59,33 +42,26 @@ class Recorder:
     Args:
         side: `reference` or `lightrainer`.
         folder: the folder of the side.
-        seed: for the generators of Python and NumPy.
     """
 
-    def __init__(self, side: str, folder: str, seed: int) -> None:
+    def __init__(self, side: str, folder: str) -> None:
         self.side = side
         self.folder = Path(folder)
-        self.seed = seed
         self.calls: list[dict[str, Any]] = []
         self.outputs: list[str] = []
         self._depth = 0
         """How many recorded methods are running: one may call another."""
-        self._first_step: int | None = None
-        self._gradient_norm: float | None = None
 
     def start(self) -> None:
         """Seed the generators, and patch modules when they are imported."""
-        random.seed(self.seed)
+        random.seed(0)
         arguments_module, trainer_module = MODULES[self.side]
         patches = {
             arguments_module: self._patch_arguments,
             trainer_module: self._patch_trainer,
-            "numpy.random": self._seed_numpy,
+            "numpy.random": _seed_numpy,
         }
         sys.meta_path.insert(0, PatchingFinder(patches))
-
-    def _seed_numpy(self, module: Any) -> None:
-        module.seed(self.seed)
 
     def _patch_arguments(self, module: Any) -> None:
         """Keep output folders within the folder of this side, and prevent uploads."""
@@ -108,31 +84,10 @@ class Recorder:
         return str(folder)
 
     def _patch_trainer(self, module: Any) -> None:
-        """Record calls and gradients."""
+        """Record calls."""
         for name in ("train", "evaluate", "predict"):
             method = getattr(module.Trainer, name)
             setattr(module.Trainer, name, self._with_recording(name, method))
-        module.Trainer.training_step = self._with_gradient_norm(module.Trainer.training_step)
-
-    def _with_gradient_norm(self, method: Callable[..., torch.Tensor]) -> Callable[..., object]:
-        """Wrap `training_step` to keep the norm of the gradients of the first optimizer step.
-
-        It is the norm before clipping. Both sides have the same weights at that step.
-        """
-
-        @functools.wraps(method)
-        def training_step(trainer: AnyTrainer, *args: object, **kwargs: object) -> torch.Tensor:
-            loss = method(trainer, *args, **kwargs)
-            step = trainer.state.global_step
-            if self._first_step is None:
-                self._first_step = step
-            if step == self._first_step and not _is_sharded(trainer.args):
-                self._gradient_norm = _gradient_norm(trainer.model)
-            return loss
-
-        # With the attribute, lightrainer would take this for an override of the script.
-        del training_step.__wrapped__
-        return training_step
 
     def _with_recording(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
         """Wrap a method to record each call that is not made by another recorded method."""
@@ -145,41 +100,26 @@ class Recorder:
             finally:
                 self._depth -= 1
             if self._depth == 0 and os.environ.get("RANK", "0") == "0":
-                first_argument = args[0] if args else kwargs.get("resume_from_checkpoint")
-                self._record(name, trainer, result, first_argument)
+                self._record(name, trainer, result)
             return result
 
         return call
 
-    def _record(
-        self, name: str, trainer: AnyTrainer, result: object, first_argument: object
-    ) -> None:
-        """Record a call.
-
-        Args:
-            name: the name of the method.
-            trainer: whose method it is.
-            result: what the method returned.
-            first_argument: the first argument of the call, which for `train` is
-                `resume_from_checkpoint`.
-        """
-        if not self.calls:
-            atexit.register(self._write_record)
+    def _record(self, name: str, trainer: AnyTrainer, result: object) -> None:
+        """Record a call of a method of a Trainer, and what it returned."""
         # `train` and `predict` return tuples with metrics.
         metrics = result if isinstance(result, dict) else getattr(result, "metrics", {})
-        entry = {"call": name, "metrics": metrics, "arguments": _arguments_to_record(trainer.args)}
+        entry = {"call": name, "metrics": metrics}
         if name == "train":
             entry["log_history"] = list(trainer.state.log_history)
             entry["weights"] = self._save_weights(trainer)
-            entry["gradient_norm"] = self._gradient_norm
-            resumes = bool(first_argument or trainer.args.resume_from_checkpoint)
-            entry["arguments"]["resume_from_checkpoint"] = resumes
         self.calls.append(entry)
         self._write_record()
 
     def _save_weights(self, trainer: AnyTrainer) -> str | None:
         """Save the model, and return the name of the file; None if the model is sharded."""
-        if _is_sharded(trainer.args):
+        args = trainer.args
+        if args.world_size > 1 and (args.fsdp or args.deepspeed):
             return None
         import torch
 
@@ -192,7 +132,7 @@ class Recorder:
         return path.name
 
     def _write_record(self) -> None:
-        """Write all that this process has recorded; called again when it exits."""
+        """Write all that this process has recorded."""
         record = {
             "calls": self.calls,
             "outputs": list(dict.fromkeys(self.outputs)),
@@ -243,25 +183,8 @@ def _patch_after_loading(loader: Any, patch: Callable[[ModuleType], None]) -> No
     loader.exec_module = exec_module
 
 
-def _arguments_to_record(args: AnyArguments) -> dict[str, Any]:
-    """Return the training arguments that known differences depend on."""
-    recorded = {name: getattr(args, name, None) for name in _RECORDED_ARGUMENTS}
-    device = getattr(args, "device", None)
-    recorded["on_cpu"] = getattr(device, "type", "cpu") == "cpu"
-    return recorded
-
-
-def _is_sharded(args: AnyArguments) -> bool:
-    return args.world_size > 1 and bool(args.fsdp or args.deepspeed)
-
-
-def _gradient_norm(model: torch.nn.Module) -> float:
-    """Return the norm of all gradients of a model."""
-    sum_of_squares = 0.0
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            sum_of_squares += float(parameter.grad.double().norm()) ** 2
-    return sum_of_squares**0.5
+def _seed_numpy(module: Any) -> None:
+    module.seed(0)
 
 
 def _to_json(value: Any) -> object:

@@ -1,0 +1,101 @@
+"""The result of a comparison, for the terminal and as JSON."""
+
+# pyright: reportMissingImports=false
+# The folders beside this one are mapped to subpackages only when the package is built.
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from ..command_line import table
+from .differences import Comparison, Difference
+from .results import Results
+
+_MAX_DIFFERENCES = 12
+"""How many differences the text shows; `comparison.json` has all of them."""
+_MAX_NAME_LENGTH = 34
+_MAX_VALUE_LENGTH = 14
+_ADVICE = """\
+docs/user/migrate.md lists the intended differences. If the script uses random
+numbers without a seed, two runs with transformers differ as well."""
+
+
+def as_text(sides: Sequence[Results], comparisons: Sequence[Comparison]) -> str:
+    """Format a comparison for a terminal of 80 columns."""
+    versions = [("", "version", "wall time")]
+    for side in sides:
+        versions.append((side.run.side, side.version, f"{side.run.seconds:.1f} s"))
+    counts = [("", "compared", "equal", "largest diff.")]
+    differences: list[Difference] = []
+    for comparison in comparisons:
+        equal = comparison.count - len(comparison.differences)
+        size = _largest_size(comparison)
+        largest = f"{size:.1e}" if size else "-"
+        counts.append((comparison.group, str(comparison.count), str(equal), largest))
+        differences += comparison.differences
+
+    parts = [table(versions, left=2), table(counts)]
+    if differences:
+        parts += [_format_differences(differences), [_ADVICE]]
+    else:
+        parts.append(["Nothing differs."])
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _format_differences(differences: Sequence[Difference]) -> list[str]:
+    """Return lines with the first differences."""
+    rows = [("", "reference", "lightrainer", "difference")]
+    for difference in differences[:_MAX_DIFFERENCES]:
+        # The end of a name says more than its start.
+        name = difference.name
+        if len(name) > _MAX_NAME_LENGTH:
+            name = f"...{name[3 - _MAX_NAME_LENGTH :]}"
+        reference = _format_value(difference.reference)[:_MAX_VALUE_LENGTH]
+        lightrainer = _format_value(difference.lightrainer)[:_MAX_VALUE_LENGTH]
+        size = "" if difference.size is None else f"{difference.size:.1e}"
+        rows.append((name, reference, lightrainer, size))
+
+    lines = table(rows)
+    if len(differences) > _MAX_DIFFERENCES:
+        lines.append(f"... and {len(differences) - _MAX_DIFFERENCES} more")
+    return lines
+
+
+def as_dict(sides: Sequence[Results], comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Return the content of `comparison.json`."""
+    compared = []
+    differences = []
+    for comparison in comparisons:
+        row = {
+            "what": comparison.group,
+            "compared": comparison.count,
+            "equal": comparison.count - len(comparison.differences),
+            "largest": _largest_size(comparison),
+        }
+        compared.append(row)
+        for difference in comparison.differences:
+            entry = {
+                "what": comparison.group,
+                "name": difference.name,
+                "reference": _format_value(difference.reference),
+                "lightrainer": _format_value(difference.lightrainer),
+                "largest": difference.size,
+            }
+            differences.append(entry)
+    versions = [{"version": side.version, "seconds": round(side.run.seconds, 2)} for side in sides]
+    return {"compared": compared, "differences": differences, "sides": versions}
+
+
+def _largest_size(comparison: Comparison) -> float:
+    """Return the largest absolute difference of numbers."""
+    return max((difference.size or 0.0 for difference in comparison.differences), default=0.0)
+
+
+def _format_value(value: object) -> str:
+    """Format a number, tensor or text in a few characters."""
+    if isinstance(value, float):
+        return f"{value:.8g}"
+    if hasattr(value, "shape"):
+        return "tensor"
+    return textwrap.shorten(str(value), 60, placeholder="...")

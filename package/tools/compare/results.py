@@ -1,0 +1,200 @@
+"""The results of a side: numbers, weights and files, read from its records and its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .runs import LIGHTRAINER, REFERENCE, CompareError, Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TEXT_SUFFIXES = (".jsonl", ".txt", ".csv", ".tsv")
+_MEASUREMENTS = (
+    "*_runtime",
+    "*_per_second",
+    "*_model_preparation_time",
+    "*_compilation_time",
+    "*_gib",
+    "*_mem_[cg]pu_*",
+    "*mfu*",
+)
+"""Names of numbers of time and memory, which differ between any two runs."""
+_OTHER_FILES = (
+    "_manifest.json",
+    "data_state_*.pth",
+    "scaler.pt",
+    "events.out.tfevents.*",
+    "README.md",
+    "loss_curve.svg",
+)
+"""Files that are not compared: those of lightrainer alone, model cards, and names with a time."""
+_STATE = "trainer_state.json"
+"""The Trainer's own state, whose numbers are compared as logs."""
+
+
+@dataclass(kw_only=True)
+class Results:
+    """The results of one side."""
+
+    run: Run
+    version: str
+    """The library and its version."""
+    logs: dict[str, Any] = field(default_factory=dict)
+    """Logged numbers, by training, step and name."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """Numbers that `train`, `evaluate` and `predict` returned, by call and name."""
+    weights: dict[str, Path] = field(default_factory=dict)
+    """For each training, the file with the model after it."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Files by their path in the output folder."""
+
+
+def read_results(run: Run) -> Results:
+    """Read the records and the output folders of a side.
+
+    Raises:
+        CompareError: nothing was trained or evaluated, or not with the Trainer of the side.
+    """
+    records = []
+    calls = []
+    for path in sorted(run.folder.glob("record-*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        records.append(record)
+        calls += record["calls"]
+    if not calls:
+        raise CompareError(
+            f"With the {run.side} the script exited without calling train, evaluate or predict of "
+            "a Trainer of transformers, so there is nothing to compare. Its output is in "
+            f"{run.folder / 'log.txt'}."
+        )
+    if run.side == REFERENCE and any(record["knows_lightrainer"] for record in records):
+        raise CompareError(
+            "The script imports lightrainer itself. Let it import transformers instead."
+        )
+
+    results = Results(run=run, version=_version(run.side, records))
+    _read_calls(results, calls)
+    output_folders: set[str] = set()
+    for record in records:
+        output_folders.update(record["outputs"])
+    _find_files(results, output_folders)
+    return results
+
+
+def _version(side: str, records: list[dict[str, Any]]) -> str:
+    """Return the library of a side with its version."""
+    if side == LIGHTRAINER:
+        from ... import __version__
+
+        return f"lightrainer {__version__}"
+    return f"transformers {records[0]['transformers']}"
+
+
+def _read_calls(results: Results, calls: list[dict[str, Any]]) -> None:
+    """Add the metrics, logs and weights of recorded calls."""
+    counts: Counter[str] = Counter()
+    for call in calls:
+        name = call["call"]
+        counts[name] += 1
+        label = name if counts[name] == 1 else f"{name} {counts[name]}"
+
+        for key, value in call["metrics"].items():
+            if not _is_measurement(key):
+                results.metrics[f"{label}: {key}"] = value
+
+        # Only trainings have logs and weights.
+        if name == "train":
+            results.logs |= _logged_numbers(call["log_history"], label)
+        if call.get("weights"):
+            results.weights[label] = results.run.folder / call["weights"]
+
+
+def _logged_numbers(history: list[dict[str, Any]], label: str) -> dict[str, object]:
+    """Return each logged number by the label of the training, the step and the name."""
+    numbers: dict[str, object] = {}
+    counts: Counter[str] = Counter()
+    for entry in history:
+        step = entry.get("step")
+        for key, value in entry.items():
+            if key == "step" or _is_measurement(key):
+                continue
+
+            # A number that is logged again at the same step gets a counter.
+            name = f"{label}, step {step}: {key}"
+            counts[name] += 1
+            if counts[name] > 1:
+                name = f"{name} ({counts[name]})"
+            numbers[name] = value
+    return numbers
+
+
+def _is_measurement(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in _MEASUREMENTS)
+
+
+def _find_files(results: Results, output_folders: set[str]) -> None:
+    """Add the files to compare in the output folders."""
+    common_folder = os.path.commonpath(output_folders)
+    for folder in sorted(output_folders):
+        for path in sorted(Path(folder).rglob("*")):
+            is_other = any(fnmatch(path.name, pattern) for pattern in _OTHER_FILES)
+            if path.is_file() and not is_other:
+                results.files[path.relative_to(common_folder).as_posix()] = path
+
+
+def read_weights(path: Path) -> Mapping[str, Tensor]:
+    """Return the tensors of a file, in safetensors or as the recorder writes it."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    import torch
+
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def read_content(results: Results, name: str) -> Mapping[str, object] | None:
+    """Return the values of a file: those in JSON by their paths, tensors by their names, or a text.
+
+    Args:
+        results: the side that has the file.
+        name: the name of the file, in `results.files`.
+
+    Returns:
+        None for a kind of file that is not compared.
+    """
+    path = results.files[name]
+    if path.suffix == ".safetensors":
+        return read_weights(path)
+    if path.name == _STATE or path.suffix not in (".json", *_TEXT_SUFFIXES):
+        return None
+
+    # The folders of the two sides differ.
+    text = path.read_text(encoding="utf-8", errors="replace")
+    text = text.replace(str(results.run.folder), "")
+    if path.suffix == ".json":
+        try:
+            return dict(_json_values(json.loads(text)))
+        except ValueError:
+            # It is compared as a text.
+            pass
+    return {"text": text}
+
+
+def _json_values(value: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield each value that contains no others, with its path, such as `a.b.0`."""
+    if isinstance(value, list) and value:
+        value = dict(enumerate(value))
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
+            yield from _json_values(child, f"{path}.{key}".lstrip("."))
+    elif not _is_measurement(path):
+        yield path, value
