@@ -124,7 +124,7 @@ class FolderCheckpointIO(CheckpointIO):
                 trained weights of the model, whose module's `strict_loading` is not False.
         """
         folder = _local(path)
-        _convert_to_double(self.module)
+        convert_to_double(self.module)
         if folder.is_file():
             return _checked(load_torch(folder), folder, self.module.trainer)
 
@@ -214,13 +214,13 @@ class FolderReader(TorchCheckpointIO):
         """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
-        _convert_to_double(self.trainer.lightning_module)
+        convert_to_double(self.trainer.lightning_module)
         files = cast("TorchCheckpointReader", super())
         checkpoint = files.load_checkpoint(path, map_location, weights_only)
         return _checked(checkpoint, Path(path), self.trainer)
 
 
-def _convert_to_double(module: LightningModule) -> None:
+def convert_to_double(module: LightningModule) -> None:
     """Convert the module to double precision before weights in it are loaded.
 
     Lightning does so afterwards, when they are rounded already.

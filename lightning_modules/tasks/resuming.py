@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..checkpoints.folder_io import FolderReader
+from ..checkpoints.folder_io import FolderReader, convert_to_double
 from ..common.collectives import gather_objects
 from ..common.parameter_rules import plain_name
 from ..common.safe_serialization import from_plain
@@ -88,6 +88,8 @@ class ResumingCallback(Callback):
         self._is_loaded = False
         if _uses_resumable_modules(trainer):
             _use_folder_reader(trainer)
+        elif _may_use_epoch_loaders(trainer):
+            convert_to_double(pl_module)
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -392,6 +394,14 @@ def _uses_resumable_modules(trainer: Trainer) -> bool:
     """Return whether the module or the data module is one of this library."""
     modules = (trainer.lightning_module, getattr(trainer, "datamodule", None))
     return any(getattr(module, "resumes_exactly", False) for module in modules)
+
+
+def _may_use_epoch_loaders(trainer: Trainer) -> bool:
+    """Return whether loaders of the training are `EpochLoader`s, or are made by a method later."""
+    if not _is_fitting(trainer):
+        return False
+    loaders = loaders_given_to_fit(trainer)
+    return not loaders or any(isinstance(loader, EpochLoader) for loader in loaders)
 
 
 def _schedule_accumulation(trainer: Trainer, epoch: int) -> None:

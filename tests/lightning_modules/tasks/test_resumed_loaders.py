@@ -170,6 +170,15 @@ def test_resumed_loaders_after_every_batch(tmp_path, kind):
     assert (found, count) == ({}, 3 * (4 if kind == "min_size" else 8))
 
 
+@pytest.mark.parametrize("kind", ["one", "of a method"])
+def test_resumed_loaders_in_double_precision(tmp_path, kind):
+    """Lightning would round the weights of a module that is not of this library."""
+    make_module, make_data = LOADERS[kind]
+    saving = EveryHook(tmp_path, ("train_batch_end", "train_epoch_end"))
+    found, count = differences(tmp_path, make_module, make_data, [saving], precision="64-true")
+    assert (found, count) == ({}, 21)
+
+
 @pytest.mark.parametrize("kind", ["one", "a stream", "a dict"])
 def test_resumed_loaders_in_the_middle_of_a_batch(tmp_path, kind):
     """The data draws random numbers, the model does not: the batch is read again with the same
