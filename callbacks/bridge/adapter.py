@@ -29,7 +29,7 @@ from .checkpoints import BridgeCheckpoints
 from .flow import BridgeFlow
 from .interception import ValidationRequest, wrap_method
 from .lengths import epochs_done, is_last_step, planned_epochs, planned_steps
-from .logs import LogCollector, as_evaluation, as_training
+from .logs import LogCollector, as_evaluation, as_training, last_evaluated_step
 from .phase import TrainingPhase
 
 if TYPE_CHECKING:
@@ -192,6 +192,8 @@ class LightningBridge(Callback):
         self._loaded_losses = {}
         self._intercept(trainer, pl_module)
         self._fire("on_train_begin")
+        # A checkpoint may have been written between the request for an evaluation and its end.
+        self._request_validation_if_due(trainer)
         self._apply_stop(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -452,6 +454,7 @@ class LightningBridge(Callback):
         state.is_local_process_zero = trainer.local_rank == 0
         state.is_world_process_zero = trainer.is_global_zero
         self._phase.first_step = trainer.global_step
+        self._phase.last_evaluated_step = last_evaluated_step(state)
         self._logs.last_logged_step = trainer.global_step
 
     def _intercept(self, trainer: Trainer, module: LightningModule) -> None:

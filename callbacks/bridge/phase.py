@@ -106,7 +106,9 @@ class TrainingPhase:
     """The same for `on_optimizer_step`, which the scaler of fp16 may skip."""
 
     last_evaluated_step: int = 0
-    """Set: on_validation_end. Read: on_train_epoch_end, which does not evaluate a step twice."""
+    """Set: on_validation_end, and on_train_start of a resumed training. Read: on_train_epoch_end,
+    which does not evaluate a step twice.
+    """
 
     evaluation_start_time: float = 0.0
     """Set: on_validation_start. Read: on_validation_end, for `eval_runtime`."""

@@ -323,6 +323,32 @@ def test_the_history_of_a_resumed_training_is_the_whole_one(tmp_path, interval):
         assert resumed.state.best_metric == whole.state.best_metric
 
 
+@pytest.mark.parametrize(
+    ("settings", "after_validation"),
+    [({"eval_strategy": "steps", "eval_steps": 3}, False), ({"eval_strategy": "epoch"}, True)],
+    ids=["before an evaluation", "after an evaluation"],
+)
+def test_bridge_evaluates_once_after_a_resumption(tmp_path, settings, after_validation):
+    """From checkpoints between the request for an evaluation and its end, and after it."""
+    triggers = {"every_n_train_steps": 1}
+    if after_validation:
+        triggers = {"every_n_epochs": 1, "save_on_train_epoch_end": False}
+
+    def history_of(folder, **options):
+        saving = ModelCheckpoint(folder, "{step}", save_top_k=-1, **triggers)
+        options |= {"callbacks": [ResumingCallback(), saving], "enable_checkpointing": True}
+        loader = build_loader(points(22), batch_size=4)
+        bridge, _, _ = fit(train=loader, bridge={"logging_steps": 3, **settings}, **options)
+        return without_times(bridge.state.log_history)
+
+    whole = history_of(tmp_path / "whole")
+    files = sorted((tmp_path / "whole").glob("*.ckpt"))
+    assert len(files) == (2 if after_validation else 12)
+    for file in files:
+        if file.stem != "step=12":
+            assert history_of(tmp_path / file.stem, ckpt_path=file) == whole
+
+
 def test_losses_in_a_checkpoint_are_means_over_processes():
     """A process loads the checkpoint of process 0, and adds its own losses to it."""
     reduced = []
