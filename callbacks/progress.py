@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ._lengths import length_or_none
 from ._log_values import failures_as_warnings, number_of
-from ._speed_meter import length_or_none
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 

@@ -21,3 +21,9 @@ def test_linux_tells_without_psutil(monkeypatch):
     expected = psutil.Process().memory_info().rss
     monkeypatch.setattr(memory, "is_installed", lambda module: False)
     assert memory.host_memory() == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.gpu(needs="memory of its own")
+def test_memory_gpu_peak_is_logged(tmp_path):
+    for entry in training_logs(trained(tmp_path, [MemoryCallback()], use_cpu=False, bf16=True)):
+        assert 0 < entry["device_memory_peak_gib"] < 10

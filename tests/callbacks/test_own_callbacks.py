@@ -118,16 +118,13 @@ def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
     logs = [entry for entry in bridge.state.log_history if "loss" in entry]
     wanted = {
         "samples_per_second",
-        "tokens_per_second",
-        "flops_per_second",
-        "mfu",
+        "steps_per_second",
         "host_memory_gib",
         "grad_norm/h.0",
     }
     assert len(logs) >= 4
     for entry in logs[1:]:
         assert wanted <= entry.keys()
-        assert 0 < entry["mfu"] <= 1
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "samples_per_second" in page
     ema = callbacks[4]
