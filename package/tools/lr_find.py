@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .changed_run import read_options, run_changed, write_result
-from .command_line import CommandParser, positive, whole
+from .command_line import CommandParser, positive, table, whole
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Run a script for some steps while the learning rate grows from --min to --max, by the same factor in
-each step, and plot the loss over the rate. The suggested rate is where the smoothed loss falls
-fastest, as in Lightning's learning rate finder, but only if it falls by more than it varies between
-batches. The run ends early when the loss is four times the smallest one. Your files are not
-changed: output_dir is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
+each step, and list the smoothed loss over the rate. The suggested rate is where it falls fastest,
+as in Lightning's learning rate finder, but only if it falls by more than it varies between batches.
+The run ends early when the loss is four times the smallest one. Your files are not changed:
+output_dir is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
 """
 _ARGUMENTS = {
     "logging_strategy": "steps",
@@ -37,9 +37,8 @@ _ARGUMENTS = {
     "lr_scheduler_type": "constant",
     "lr_scheduler_kwargs": None,
 }
-_WIDTH = 64
-_HEIGHT = 12
-"""Size of the plot in characters."""
+_PRINTED_STEPS = 20
+"""About how many steps the table has."""
 _SKIPPED_STEPS = 5
 """Number of the first steps, for which a mean has too few losses."""
 _DECAY = 0.8
@@ -51,7 +50,7 @@ _DEVIATION_OF_MEDIAN = 1.4826
 
 
 def lr_find(words: Sequence[str]) -> int:
-    """Print a plot of the loss over the learning rate, and a suggestion.
+    """Print the loss for growing learning rates, and a suggestion.
 
     Args:
         words: options, the script, and arguments for it.
@@ -86,7 +85,7 @@ def lr_find(words: Sequence[str]) -> int:
         }
         print(json.dumps(content))
     else:
-        _print_plot(losses, rates, suggestion)
+        _print_table(losses, rates, suggestion)
     return 1 if suggestion is None else 0
 
 
@@ -107,7 +106,9 @@ def _read_options(words: Sequence[str]) -> Namespace:
     parser.add_argument(
         "--steps", type=whole(20), default=100, help="number of optimizer steps (100)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a plot")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with the loss of each step"
+    )
 
     options = read_options(parser, words)
     if options.min >= options.max:
@@ -115,12 +116,12 @@ def _read_options(words: Sequence[str]) -> Namespace:
     return options
 
 
-def _print_plot(losses: Sequence[float], rates: Sequence[float], suggestion: float | None) -> None:
-    """Print the losses over the rates, and the suggested rate."""
-    for line in plot(losses or [0.0]):
-        print(line)
-    last_rate = rates[max(len(losses), 1) - 1]
-    print(f"{rates[0]:<.1e}{last_rate:>{_WIDTH + 2}.1e}  learning rate")
+def _print_table(losses: Sequence[float], rates: Sequence[float], suggestion: float | None) -> None:
+    """Print smoothed losses for some of the rates, and the suggested rate."""
+    rows = [("rate", "loss")]
+    for step in range(0, len(losses), max(len(losses) // _PRINTED_STEPS, 1)):
+        rows.append((f"{rates[step]:.1e}", f"{losses[step]:.4g}"))
+    print("\n".join(table(rows, left=0)))
 
     if suggestion is None:
         print(
@@ -200,26 +201,6 @@ def steepest_step(losses: Sequence[float], variation: float = 0.0) -> int | None
             steepest = step
             steepest_slope = slope
     return steepest
-
-
-def plot(losses: Sequence[float]) -> list[str]:
-    """Return lines of text with the losses from left to right, the largest at the top."""
-    low = min(losses)
-    high = max(losses)
-    span = (high - low) or 1
-
-    # The row of the point in each column.
-    columns = [losses[column * len(losses) // _WIDTH] for column in range(_WIDTH)]
-    rows = [round((high - loss) / span * (_HEIGHT - 1)) for loss in columns]
-
-    labels = {0: f"{high:.4g}", _HEIGHT - 1: f"{low:.4g}"}
-    lines = []
-    for level in range(_HEIGHT):
-        points = ["*" if row == level else " " for row in rows]
-        line = "".join(points).rstrip()
-        label = labels.get(level, "")
-        lines.append(f"{label:>9} |{line}")
-    return lines
 
 
 def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
