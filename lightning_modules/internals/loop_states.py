@@ -87,6 +87,12 @@ def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
     return has_begun and not _has_ended(validation)
 
 
+def has_ended_validation(trainer: Trainer) -> bool:
+    """Return whether all batches of the last validation inside of a training are done."""
+    progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
+    return _has_ended(progress.state_dict())
+
+
 def current_loop_position(trainer: Trainer) -> LoopPosition:
     """Return the position of a trainer that fits or is about to."""
     fit_loop = trainer.fit_loop

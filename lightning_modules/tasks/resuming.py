@@ -34,7 +34,7 @@ from ..internals.loop_states import (
     PROCESS_STATES,
     LoopPosition,
     begin_epoch,
-    current_loop_position,
+    has_ended_validation,
     is_inside_validation,
     loaders_given_to_fit,
     loop_position_of,
@@ -104,7 +104,7 @@ class ResumingCallback(Callback):
 
         # A resumed training repeats an interrupted validation, so save the generators of its start.
         rng = self._rng_before_validation
-        if current_loop_position(trainer).validated:
+        if has_ended_validation(trainer):
             rng = None
         add_process_states(checkpoint, trainer, rng=rng)
 

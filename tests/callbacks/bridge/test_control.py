@@ -23,6 +23,7 @@ from helpers.callbacks.bridged_trainings import (
     points,
     raising,
 )
+from helpers.lightning.tiny_modules import same_weights
 from helpers.processes.starting import finished_ranks
 from lightrainer import (
     EarlyStoppingCallback,
@@ -40,7 +41,7 @@ from lightrainer import (
     callbacks,
 )
 from lightrainer.callbacks.bridge.logs import LogCollector
-from lightrainer.lightning_modules import FolderCheckpointIO, build_loader
+from lightrainer.lightning_modules import FolderCheckpointIO, build_loader, set_seed
 from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
 
 
@@ -347,6 +348,38 @@ def test_bridge_evaluates_once_after_a_resumption(tmp_path, settings, after_vali
     for file in files:
         if file.stem != "step=12":
             assert history_of(tmp_path / file.stem, ckpt_path=file) == whole
+
+
+class Drawing(Automatic):
+    """Draws random numbers in training and validation."""
+
+    def training_step(self, batch, batch_idx):
+        x = batch["x"] + 0.1 * torch.randn_like(batch["x"])
+        return super().training_step({**batch, "x": x}, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        torch.rand(5)
+        return super().validation_step(batch, batch_idx)
+
+
+def test_bridge_resumes_after_its_evaluation_of_an_epoch(tmp_path):
+    """The checkpoint is written at the end of that evaluation."""
+
+    def trained(folder, ckpt_path=None):
+        settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "output_dir": folder}
+        bridge = LightningBridge(**settings)
+        trainer = make_trainer(bridge, ResumingCallback(), check_val_every_n_epoch=5)
+        module = Drawing()
+        set_seed(7)
+        if ckpt_path is not None:
+            torch.rand(11)
+        train = build_loader(points(22), batch_size=4)
+        trainer.fit(module, train, loader(10), ckpt_path=ckpt_path)
+        return module
+
+    whole = trained(tmp_path / "whole")
+    resumed = trained(tmp_path / "resumed", tmp_path / "whole" / "checkpoint-6.ckpt")
+    assert same_weights(whole, resumed)
 
 
 def test_losses_in_a_checkpoint_are_means_over_processes():
