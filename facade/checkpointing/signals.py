@@ -61,7 +61,7 @@ class SignalListening:
     def time_is_up(self) -> bool:
         """Whether a time limit stops the training with a checkpoint to resume from."""
         for callback in self.trainer.callback_handler.callbacks:
-            if isinstance(callback, TimeLimitCallback) and callback.stopped and callback.save:
+            if isinstance(callback, TimeLimitCallback) and callback.stopped:
                 return True
         return False
 

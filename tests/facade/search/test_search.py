@@ -244,7 +244,7 @@ def test_search_failed_worker_ends_the_search(tmp_path):
 
 def test_search_with_a_trained_trainer_in_another_process(tmp_path):
     """As Ray sends it, which is not installed; what is left behind is made again there."""
-    options = {"callbacks": [TimeLimitCallback("2h")], "enable_jit_checkpoint": True}
+    options = {"callbacks": [TimeLimitCallback(7200)], "enable_jit_checkpoint": True}
     made = searcher(tmp_path, model_init=partial(tiny, 3), **options)
     made.train()
     again, _ = portable.revive(pickle.loads(pickle.dumps(portable.portable(made))))

@@ -140,7 +140,7 @@ def read_by_one_process(folder: Path, reader: int) -> list[int]:
 
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
-    limit = TimeLimitCallback(0.4 if RANK == 1 else "2h")
+    limit = TimeLimitCallback(0.4 if RANK == 1 else 7200)
     stopped = trained(folder / "stopped", [Slow(), limit])
     average, whole_average = EMACallback(0.9), EMACallback(0.9)
     report = RunReportCallback(picture=False)
