@@ -27,54 +27,41 @@ logger = logging.getLogger(__name__)
 class EMACallback(TrainerCallback):
     """Keeps an exponential moving average of the weights. Not in transformers.
 
-    After every `update_every`-th step the average of each trained weight becomes
+    After every step the average of each trained weight becomes
     `decay * average + (1 - decay) * weight`. It is on the device of the weight, in float32 if the
     weight is less precise, and the device is not synchronized. Buffers, such as the statistics of
     batch normalization, are not averaged. The training itself is unchanged, bit for bit.
     Checkpoints have the average (in `callback_states.pt`), and a resumed training continues with it
     exactly.
 
+    Evaluations and predictions during the training use the average: the weights are swapped,
+    without copies, for each forward pass in evaluation mode. When training ends, the model gets the
+    average, so that `save_model` saves it; with `load_best_model_at_end` that of the best
+    checkpoint.
+
     Args:
         decay: fraction of the average that an update keeps, from 0 to below 1.
         warmup: whether to begin with a smaller fraction: at most (1 + n) / (10 + n) at the n-th
             update, counted from 0, so that the first weights do not dominate the average for long.
-        update_every: steps between two updates.
-        evaluate: whether evaluations and predictions during the training use the average. The
-            weights are swapped, without copies, for each forward pass in evaluation mode.
-        at_end: whether the model gets the average when training ends, so that `save_model` saves
-            it. With `load_best_model_at_end` it is the average of the best checkpoint.
 
     Attributes:
         updates: the number of updates so far.
         averages: the average of each trained weight, by its name in the model.
 
     Raises:
-        ValueError: a parameter is out of its range. When training begins: the weights of the model
-            are sharded.
+        ValueError: `decay` is out of its range. When training begins: the weights of the model are
+            sharded.
     """
 
     reads_checkpoints = False
 
-    def __init__(
-        self,
-        decay: float = 0.999,
-        *,
-        warmup: bool = True,
-        update_every: int = 1,
-        evaluate: bool = True,
-        at_end: bool = True,
-    ) -> None:
+    def __init__(self, decay: float = 0.999, *, warmup: bool = True) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"decay is {decay!r}, but it must be from 0 to below 1.")
-        if update_every < 1:
-            raise ValueError(f"update_every is {update_every!r}, but it must be at least 1.")
         self.decay = decay
         self.warmup = warmup
-        self.update_every = update_every
-        self.evaluate = evaluate
-        self.at_end = at_end
 
-        # The averages outlive the training, for `copy_to` and `applied_to`.
+        # The averages outlive the training, for `applied_to`.
         self.updates = 0
         self.averages: dict[str, torch.Tensor] = {}
 
@@ -106,9 +93,8 @@ class EMACallback(TrainerCallback):
         if state.global_step > 0:
             self._resume(state)
 
-        if self.evaluate:
-            self._swap = _WeightSwap(self._weights, self.averages)
-            self._swap.attach(model)
+        self._swap = _WeightSwap(self._weights, self.averages)
+        self._swap.attach(model)
 
     def on_step_end(
         self,
@@ -118,7 +104,7 @@ class EMACallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Update the average."""
-        if not self.averages or state.global_step % self.update_every:
+        if not self.averages:
             return
         from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -147,30 +133,19 @@ class EMACallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Copy the average into the model, with `at_end`."""
+        """Copy the average into the model."""
+        import torch
+
         self._stop_swapping()
         self._loaded_state = None
         weights = self._weights
         self._weights = {}
-        if self.at_end and weights:
-            self._load_best_average(args, state)
-            self._copy_averages(weights)
-
-    def copy_to(self, model: nn.Module) -> None:
-        """Copy the average into a model, which has weights of the same names.
-
-        Args:
-            model: the model, which is changed.
-
-        Raises:
-            RuntimeError: training has not begun.
-        """
-        if not self.averages:
-            raise RuntimeError(
-                "EMACallback has no averages before a training has begun. Call trainer.train() "
-                "first."
-            )
-        self._copy_averages(dict(model.named_parameters()))
+        if not weights:
+            return
+        self._load_best_average(args, state)
+        with torch.no_grad():
+            for name, average in self.averages.items():
+                weights[name].copy_(average)
 
     @contextlib.contextmanager
     def applied_to(self, model: nn.Module) -> Generator[None]:
@@ -205,13 +180,6 @@ class EMACallback(TrainerCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the state of a checkpoint until the training begins."""
         self._loaded_state = state_dict
-
-    def _copy_averages(self, weights: Mapping[str, torch.Tensor]) -> None:
-        import torch
-
-        with torch.no_grad():
-            for name, average in self.averages.items():
-                weights[name].copy_(average)
 
     def _resume(self, state: TrainerState) -> None:
         """Continue with the average of a checkpoint."""
@@ -358,7 +326,7 @@ def _read_states(path: str) -> dict[str, Any]:
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(
             f"{path} is not loaded: it is damaged, or has objects other than tensors and plain "
-            "values. Restore it from a backup, or set at_end=False."
+            "values. Restore it from a backup."
         ) from error
 
 

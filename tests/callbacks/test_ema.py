@@ -12,32 +12,26 @@ from lightrainer.callbacks import EMACallback, TrainerControl, TrainerState
 class Follows(TrainerCallback):
     """Computes the average by the formula, in float64, and notes what an evaluation should see."""
 
-    def __init__(self, decay, warmup=True, every=1):
-        self.decay, self.warmup, self.every = decay, warmup, every
+    def __init__(self, decay, warmup=True):
+        self.decay, self.warmup = decay, warmup
         self.updates = 0
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.average = {name: weight.detach().double() for name, weight in model.named_parameters()}
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
-        if state.global_step % self.every:
-            return
         n, self.updates = self.updates, self.updates + 1
         decay = min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
         for name, weight in model.named_parameters():
             self.average[name] = decay * self.average[name] + (1 - decay) * weight.detach().double()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"decay": 0.9}, {"decay": 0.5, "warmup": False}, {"decay": 0.8, "update_every": 3}],
-    ids=str,
-)
+@pytest.mark.parametrize("options", [{"decay": 0.9}, {"decay": 0.5, "warmup": False}], ids=str)
 def test_ema_average_equals_the_formula(tmp_path, options):
     ema = EMACallback(**options)
-    follows = Follows(options["decay"], options.get("warmup", True), options.get("update_every", 1))
+    follows = Follows(options["decay"], options.get("warmup", True))
     trainer = trained(tmp_path, [ema, follows])
-    assert ema.updates == follows.updates == 16 // options.get("update_every", 1)
+    assert ema.updates == follows.updates == 16
     for name, weight in trainer.model.named_parameters():
         torch.testing.assert_close(
             ema.averages[name].double(), follows.average[name], rtol=1e-5, atol=1e-6
@@ -67,7 +61,7 @@ def test_evaluations_are_those_of_the_average(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     ema, keeps = EMACallback(0.9), Keeps()
     found = evaluations(trained(tmp_path, [ema, keeps], **changes))
-    plain = evaluations(trained(tmp_path, [EMACallback(0.9, evaluate=False)], **changes))
+    plain = evaluations(trained(tmp_path, **changes))
     assert found.keys() == plain.keys() == {4, 8, 12, 16}
     for step, average in keeps.at.items():
         other = make_trainer(tmp_path)
@@ -140,16 +134,17 @@ def test_ema_best_model_has_its_average(tmp_path):
 
 
 def test_ema_can_be_applied_for_a_while(tmp_path):
-    ema = EMACallback(0.9, at_end=False)
+    ema = EMACallback(0.9)
     trainer = trained(tmp_path, [ema])
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            weight += 1
     before = weights(trainer)
     with ema.applied_to(trainer.model):
         assert same(
             {name: one.detach() for name, one in trainer.model.named_parameters()}, ema.averages
         )
     assert same(before, weights(trainer))
-    ema.copy_to(trainer.model)
-    assert not same(before, weights(trainer))
 
 
 def test_weights_of_few_digits_are_averaged_in_more():

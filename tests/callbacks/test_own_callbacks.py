@@ -13,7 +13,6 @@ from helpers.callbacks.small_training import (
     sentences,
     trained,
     training_logs,
-    weights,
 )
 from lightrainer import LightningBridge, LossModule
 from lightrainer.callbacks import (
@@ -35,7 +34,7 @@ def measuring():
         GradientNormCallback(),
         RunReportCallback(picture=False),
         EMACallback(0.9),
-        TimeLimitCallback("2h"),
+        TimeLimitCallback(7200),
     ]
 
 
@@ -88,13 +87,16 @@ def test_between_two_logs_the_device_is_asked_for_nothing(tmp_path):
 
 def test_own_callbacks_do_not_change_the_training(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
-    measured = [*measuring()[:4], EMACallback(0.9, at_end=False)]
-    with_them, without = trained(tmp_path, measured, **changes), trained(tmp_path, **changes)
+    changes |= {"save_strategy": "steps", "save_steps": 16}
+    with_them = trained(tmp_path / "with", measuring(), **changes)
+    without = trained(tmp_path / "without", **changes)
     losses = (
         [entry["loss"] for entry in training_logs(trainer)] for trainer in (with_them, without)
     )
     assert next(losses) == next(losses)
-    assert same(weights(with_them), weights(without))
+    # The model of a checkpoint is the trained one, that of the end has the average.
+    saved = [tmp_path / name / "checkpoint-16/model.safetensors" for name in ("with", "without")]
+    assert saved[0].read_bytes() == saved[1].read_bytes()
     assert not with_them.model._forward_pre_hooks
     assert not with_them.model._forward_hooks
 
@@ -132,11 +134,14 @@ def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
     assert same({name: one.detach() for name, one in module.model.named_parameters()}, ema.averages)
 
 
+class SavesByEpochs(TrainerCallback):
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_save = True
+
+
 def test_ema_resumes_in_a_plain_lightning_trainer(tmp_path):
-    _, _, trainer = fit(tmp_path, [EMACallback(0.9, at_end=False)], epochs=1)
-    trainer.save_checkpoint(tmp_path / "half.ckpt")
-    again, whole = EMACallback(0.9, at_end=False), EMACallback(0.9, at_end=False)
-    fit(tmp_path, [again], resume=str(tmp_path / "half.ckpt"))
-    fit(tmp_path, [whole])
+    whole, again = EMACallback(0.9), EMACallback(0.9)
+    fit(tmp_path, [whole, SavesByEpochs()])
+    fit(tmp_path, [again], resume=str(tmp_path / "checkpoint-8.ckpt"))
     assert again.updates == whole.updates == 16
     assert same(again.averages, whole.averages)
