@@ -15,7 +15,7 @@ from ...lightning_modules.common.local_paths import address_of, is_address
 from ..distributed.process import launched_world_size
 from . import hardware
 from .accelerator import AcceleratorConfig
-from .deepspeed_config import fill_from_arguments, load_deepspeed, value_at
+from .deepspeed_config import fill_from_arguments, load_deepspeed
 from .enums import SchedulerType
 from .fields import ARGUMENTS, ArgumentFields
 from .fsdp_config import (
@@ -430,12 +430,9 @@ RULES = [
     Rule(lambda args: args.complete and refusals(), kind=NotImplementedError),
     Rule(lambda args: _deepspeed_contradictions(args.deepspeed_config, args.complete)),
     Rule(
-        lambda args: (
-            args.auto_find_batch_size
-            and value_at(args.deepspeed_config, "zero_optimization.stage") == 3
-        ),
-        "auto_find_batch_size=True and stage 3 of DeepSpeed cannot be combined. Use stage 1 or 2, "
-        "or FSDP.",
+        lambda args: args.auto_find_batch_size and args.deepspeed_config,
+        "auto_find_batch_size=True and deepspeed cannot be combined: the training could not "
+        "restart with the initial model. Remove auto_find_batch_size.",
     ),
     Rule(
         lambda args: args.deepspeed_config and args.groups,

@@ -245,11 +245,12 @@ BESIDE = [
         {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "no"},
         "cannot be combined with deepspeed",
     ),
-    ({"auto_find_batch_size": True}, "auto_find_batch_size=True and stage 3"),
+    ({"auto_find_batch_size": True}, "auto_find_batch_size=True and deepspeed"),
 ]
 BAD = [
     *[({**ZERO, **keys}, {}, message) for keys, message in KEYS],
     *[({"zero_optimization": {"stage": 3}}, changes, message) for changes, message in BESIDE],
+    (ZERO, {"auto_find_batch_size": True}, "auto_find_batch_size=True and deepspeed"),
     ("no/such/file.json", {}, "deepspeed='no/such/file.json': the file does not exist"),
     ({"train_batch_size": 8}, {}, "no section zero_optimization"),
     ({"zero_optimization": {"stage": 4}}, {}, "zero_optimization.stage=4 must be 0, 1, 2 or 3"),
