@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import SpikeDetection
+from lightning.pytorch.callbacks import EMAWeightAveraging, SpikeDetection
 from torch import nn
 from torch.nn import functional
 
@@ -330,6 +330,15 @@ def test_going_back_needs_a_checkpoint(tmp_path, caplog):
     for changes in ({"save_strategy": "no"}, {**options, "save_only_model": True}):
         with pytest.raises(ValueError, match="action='go_back' needs checkpoints"):
             make(tmp_path / "none", samples(), NaNGuardCallback("go_back"), **changes).train()
+
+
+def test_going_back_only_skips_the_step_if_weights_are_averaged(tmp_path, caplog):
+    guard = NaNGuardCallback("go_back", spikes=detector())
+    callbacks = [guard, EMAWeightAveraging(decay=0.9)]
+    made = make(tmp_path, samples(**SPIKE), *callbacks, save_strategy="steps", save_steps=3)
+    made.train()
+    assert guard.skipped == [5]
+    assert "Cannot roll back at step 5 (a Lightning callback averages the weights)" in caplog.text
 
 
 def test_spikes_are_judged_by_the_same_window_after_resuming(tmp_path):

@@ -125,6 +125,29 @@ def folders_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_best_model_saved_before_a_better_evaluation_is_loaded(reference, ours, tmp_path, caplog):
+    """Not the better one of a later checkpoint, which was no best evaluation."""
+    loaded = {}
+    for api in (reference, ours):
+        values = iter([0.1, 0.5, 0.9, 0.7, 0.1, 0.1])
+        case = Case(
+            Classifier,
+            point_data,
+            by_steps(2, 4, num_train_epochs=2, metric_for_best_model="good"),
+            extras=lambda api, values=values: {
+                "compute_metrics": lambda prediction: {"good": next(values)}
+            },
+        )
+        made = run(api, case, tmp_path / api.__name__)
+        assert (made.state["best_global_step"], made.state["best_metric"]) == (6, 0.9)
+        assert made.state["best_model_checkpoint"] == "checkpoint-4"
+        saved = load_file(made.folder / "checkpoint-4" / "model.safetensors")
+        assert not differences(made.weights, saved)
+        loaded[api.__name__] = made.weights
+    assert not differences(loaded["transformers"], loaded["lightrainer"])
+    assert "step 6" in caplog.text
+
+
 def test_best_step_that_was_not_saved_warns(ours, tmp_path, caplog):
     """As in the reference the last weights stay, but not in silence."""
     values = iter([0.9, 0.1, 0.2, 0.1, 0.1, 0.1])

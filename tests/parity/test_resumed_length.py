@@ -120,3 +120,16 @@ def test_epochs_that_a_callback_ends_early_add_no_steps(ours, tmp_path):
             6,
             whole.state["max_steps"],
         )
+
+
+def test_intervals_of_a_checkpoint_precede_the_arguments(reference, ours, tmp_path):
+    for api in (reference, ours):
+        folder = tmp_path / api.__name__
+        saving = {"save_strategy": "steps", "max_steps": 4}
+        run(api, case("samples", 16, **saving, save_steps=2), folder)
+        changed = case("samples", 16, **{**saving, "max_steps": 8}, save_steps=3)
+        resumed = run(api, changed, folder, resume=str(folder / "checkpoint-4"))
+        assert resumed.state["save_steps"] == 2
+        assert sorted(path.name for path in folder.glob("checkpoint-*")) == [
+            f"checkpoint-{step}" for step in (2, 4, 6, 8)
+        ]

@@ -25,6 +25,11 @@ from helpers.callbacks.bridged_trainings import (
 )
 from lightrainer import LossModule
 from lightrainer.callbacks import EVENTS, LightningBridge
+from lightrainer.callbacks.bridge.logs import (
+    as_evaluation,
+    as_metric_for_best_model,
+    as_training,
+)
 
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "callbacks.md"
 SAME = {
@@ -160,6 +165,13 @@ def hooks_of_the_page():
             hooks[event] = re.findall(r"`([\w.]+)`", cells[3])
     assert set(hooks) == set(EVENTS)
     return hooks
+
+
+@pytest.mark.parametrize("name", ["val_loss", "val/loss", "validation_loss"])
+def test_bridge_gives_metrics_their_documented_names(name):
+    assert as_evaluation({name: 1.0}) == {"eval_loss": 1.0}
+    assert as_metric_for_best_model(name) == "eval_loss"
+    assert as_training({"train_acc": 2.0, "train/loss": 1.0}) == {"acc": 2.0, "loss": 1.0}
 
 
 def test_bridge_passes_event_arguments():

@@ -2,6 +2,7 @@
 them find them.
 """
 
+import gc
 import os
 import threading
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from helpers.trainer.tiny_trainings import At, files, same, trained, trainer, we
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, problems, writing
+from lightrainer.lightning_modules.checkpoints.writing import Snapshot
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
 
@@ -95,6 +97,22 @@ def test_background_checkpoints_hold_what_was_when_they_were_due(tmp_path, monke
         first, second = (torch.load(folder / "optimizer.pt")["state"] for folder in (left, right))
         assert all(same(first[key], second[key]) for key in first)
     assert same(weights(made.model), weights(now.model))
+
+
+def test_background_saving_frees_its_copies_when_train_returns(tmp_path):
+    made = trainer(tmp_path, save_strategy="steps", save_steps=1)
+    copies = []
+    made.add_callback(At("on_step_end", lambda *_: copies.append(tensors_of_copies())))
+    made.train()
+    gc.collect()
+    assert max(copies) > 0
+    assert tensors_of_copies() == 0
+
+
+def tensors_of_copies():
+    """Count the tensors that copies of checkpoints hold."""
+    snapshots = [each for each in gc.get_objects() if isinstance(each, Snapshot)]
+    return sum(len(snapshot._memory) for snapshot in snapshots)
 
 
 @pytest.mark.parametrize(("reads", "thread"), [(True, "MainThread"), (False, "checkpoint-writer")])

@@ -133,6 +133,16 @@ def test_object_store_resumption_on_another_machine_is_exact(bucket, tmp_path, m
     assert checkpoints(bucket) == ["checkpoint-12", "checkpoint-2"]
 
 
+def test_object_store_has_the_checkpoint_of_a_terminated_training(bucket):
+    signalled = At("on_step_begin", lambda *_: signal.raise_signal(signal.SIGTERM), step=2)
+    made = told(trainer(bucket, **{**SAVES, "save_steps": 8}, callbacks=[signalled]))
+    with pytest.raises(SystemExit) as ended:
+        made.train()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert checkpoints(bucket) == ["checkpoint-3"]
+    assert not any(name.endswith("_incomplete") for name in there(bucket))
+
+
 def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch):
     whole = trained(tmp_path / "out", max_steps=12)
     options = {

@@ -45,6 +45,7 @@ def test_search_backend_that_is_not_installed(tmp_path, monkeypatch):
 OPTIONS = [
     ({"backend": "optna"}, ValueError, "backend='optna' is not known. Did you mean 'optuna'"),
     ({"backend": "wandb"}, NotImplementedError, "backend=.wandb.*report_to=.wandb"),
+    ({"backend": "sigopt"}, NotImplementedError, "backend=.sigopt"),
     ({"n_trials": 0}, ValueError, "n_trials=0"),
     ({"direction": "minimise"}, ValueError, "direction='minimise'.*'minimize'"),
     ({"compute_objective": "score"}, ValueError, "'score'.*direction='minimize'"),
@@ -63,6 +64,14 @@ OPTIONS = [
 @pytest.mark.parametrize(("options", "error", "match"), OPTIONS)
 def test_search_options_that_cannot_be_are_refused(tmp_path, options, error, match):
     refused(searcher(tmp_path), error, match, space, folder=tmp_path, **options)
+
+
+def test_search_refuses_nested_names(tmp_path):
+    def nested(trial):
+        return {"lr_scheduler_kwargs.num_cycles": trial.suggest_int("cycles", 1, 2)}
+
+    with pytest.raises(ValueError, match=r"nested name 'lr_scheduler_kwargs\.num_cycles'"):
+        searcher(tmp_path).hyperparameter_search(nested, n_trials=2)
 
 
 def test_search_requirements(tmp_path):

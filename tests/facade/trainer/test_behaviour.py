@@ -185,3 +185,9 @@ def test_copied_trainer_creates_its_own_components(tmp_path):
     copied = copy.copy(made)
     assert copied._callback_states.trainer is copied
     assert copied.callback_handler is made.callback_handler
+
+
+@pytest.mark.parametrize("max_steps", [0, -1])
+def test_max_steps_of_zero_trains_the_epochs(tmp_path, max_steps):
+    made = trained(tmp_path, max_steps=max_steps, num_train_epochs=2)
+    assert (made.state.global_step, made.state.max_steps) == (8, 8)

@@ -225,6 +225,14 @@ def test_adapters_layer_without_an_adapter_raises(tmp_path: Path):
         load_weights(made(2, target_modules=["0", "1"]), tmp_path)
 
 
+def test_surplus_adapter_is_not_loaded_and_warned_of(tmp_path: Path, caplog):
+    save_weights(made(1), tmp_path)
+    model = made(2)
+    model.delete_adapter("ref")
+    load_weights(model, tmp_path)
+    assert "has adapters that the model does not have, and that are not loaded: ref" in caplog.text
+
+
 def test_unknown_adapter_raises(tmp_path: Path):
     save_weights(made(1), tmp_path)
     shutil.rmtree(tmp_path / "ref")

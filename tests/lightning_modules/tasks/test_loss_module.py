@@ -18,7 +18,7 @@ from torchmetrics.classification import (
 )
 
 from helpers.lightning.tiny_modules import Net, Seen, make_trainer, points, seeded
-from lightrainer import BatchMetrics, LossModule, TokenLoss
+from lightrainer import BatchMetrics, LossModule, TokenLoss, Trainer, TrainingArguments
 from lightrainer.lightning_modules.optim import OptimizerConfig
 from lightrainer.lightning_modules.optim.schedules import ScheduleConfig
 
@@ -296,3 +296,20 @@ def test_loss_module_epoch_loss_is_a_mean_over_samples(accumulated):
     expected = module.model(**batch)["loss"].item()
     assert float(trainer.callback_metrics["train_loss_epoch"]) == pytest.approx(expected, rel=1e-5)
     assert float(trainer.callback_metrics["train_loss"]) != pytest.approx(expected, rel=1e-3)
+
+
+def test_loss_module_validation_loss_weighs_batches_by_their_samples(tmp_path):
+    """As the Trainer's `eval_loss`; the last batch has two samples of ten."""
+    module = make_module()
+    (logged,) = make_trainer().validate(module, loader(10), verbose=False)
+    args = TrainingArguments(
+        str(tmp_path), per_device_eval_batch_size=4, report_to="none", use_cpu=True
+    )
+    trainer = Trainer(module.model, args, eval_dataset=points(10))
+    assert logged["val_loss"] == pytest.approx(trainer.evaluate()["eval_loss"], rel=1e-6)
+
+    with torch.no_grad():
+        losses = [module.model(**batch)["loss"] for batch in loader(10)]
+    weighted = (4 * losses[0] + 4 * losses[1] + 2 * losses[2]) / 10
+    assert logged["val_loss"] == pytest.approx(weighted.item(), rel=1e-6)
+    assert logged["val_loss"] != pytest.approx(sum(losses).item() / 3, rel=1e-6)
