@@ -9,12 +9,11 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ...callbacks._files import write_whole
 from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
 from ...lightning_modules.common.local_paths import is_address
-from ...lightning_modules.common.metric_directions import known_direction
 from .trial_values import cast_to_field, declared_types
 
 VARIABLE = "LIGHTRAINER_TRIAL"
@@ -37,8 +36,6 @@ class TrialResult:
     """The step at which the trial was pruned."""
     refused: str | None = None
     """Why the script cannot be a trial."""
-    rates: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
-    """Values of the groups of the optimizer, by the training argument that sets them."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TrialResult:
@@ -74,16 +71,12 @@ class ChildTrial:
     """Values of training arguments, by name."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """Other values, by name."""
-    sets_fields: bool = True
-    """Fields of a subclass of the training arguments take options of their names."""
     words: dict[str, str] = field(default_factory=dict[str, str])
     """Words of a command line for values that can be written as words, by name."""
     pruner: str = "none"
     """The pruner, as on the command line."""
-    training: int | None = None
-    """Number of the call of `train` that is reported to the pruner; None for the only one."""
-    asks: bool = False
-    """Not a trial yet: the script writes its metric and direction into `result`, and exits."""
+    is_metric_implied: bool = False
+    """The sweep was started without --metric."""
 
     def __post_init__(self) -> None:
         self.applied: dict[str, Any] = {}
@@ -93,24 +86,28 @@ class ChildTrial:
         self.read: set[str] = set()
         """Names of the values that the parser has given to its options."""
 
-    def answer(self, metric: str, greater_is_better: bool, why: str) -> NoReturn:
-        """Write the script's metric and direction, and exit the script."""
-        if os.environ.get("RANK", "0") == "0":
-            answer = {"metric": metric, "greater_is_better": greater_is_better, "why": why}
-            Path(self.result).write_text(json.dumps(answer))
-        raise SystemExit(0)
-
     def as_json(self) -> str:
         """Serialize the trial for the environment."""
         return json.dumps(asdict(self))
 
     def problem(self, args: object) -> str | None:
-        """Return why a training does not use the values of the trial; None if it does.
+        """Return why a training cannot be that of the trial; None if it can.
 
         Args:
             args: The training arguments.
         """
-        return self._overwritten_argument(args) or self._unread_options()
+        problem = self._overwritten_argument(args) or self._unread_options()
+        return problem or self._other_metric(args)
+
+    def _other_metric(self, args: object) -> str | None:
+        """Describe a metric of the script that the sweep may have to optimize."""
+        metric = getattr(args, "metric_for_best_model", None)
+        if not self.is_metric_implied or metric in (None, "loss", "eval_loss"):
+            return None
+        return (
+            f"The script has metric_for_best_model={metric!r}, but the sweep minimizes eval_loss. "
+            f"Pass --metric {metric}, or --metric eval_loss."
+        )
 
     def _overwritten_argument(self, args: object) -> str | None:
         """Describe an argument that does not have the value of the trial; None if all have."""
@@ -156,8 +153,6 @@ def apply_trial(args: Any) -> None:
     if trial is None:
         return
     _set_values(args, trial)
-    if trial.asks:
-        _answer_with_metric(trial, args.metric_for_best_model, args.greater_is_better)
     output_dir = os.path.expanduser(args.output_dir or "trainer_output")
     args.output_dir = _folder_of_trial(trial, output_dir)
 
@@ -168,11 +163,10 @@ def _set_values(args: Any, trial: ChildTrial) -> None:
 
     # A subclass of the training arguments may have fields for values that the sweep knows as
     # options of the script.
-    if trial.sets_fields:
-        field_names = {item.name for item in dataclasses.fields(args)}
-        for name, value in trial.options.items():
-            if name in field_names:
-                values[name] = value
+    field_names = {item.name for item in dataclasses.fields(args)}
+    for name, value in trial.options.items():
+        if name in field_names:
+            values[name] = value
 
     declared = declared_types(args)
     for name, value in values.items():
@@ -203,19 +197,3 @@ def note_applied(args: object) -> None:
     trial = this_trial()
     if trial is not None:
         trial.applied = {name: copy.deepcopy(getattr(args, name)) for name in trial.applied}
-
-
-def _answer_with_metric(
-    trial: ChildTrial, metric: str | None, greater_is_better: bool | None
-) -> NoReturn:
-    """Answer with the metric of the arguments and its direction.
-
-    If the arguments leave the direction open, it is the metric's usual one, or else `maximize`.
-    """
-    if metric is None:
-        trial.answer("eval_loss", False, "The script has no metric_for_best_model.")
-    why = f"The script has metric_for_best_model={metric!r}, greater_is_better={greater_is_better}."
-    if greater_is_better is None:
-        why = f"The script has metric_for_best_model={metric!r} without greater_is_better."
-        greater_is_better = known_direction(metric) != "minimize"
-    trial.answer(metric, greater_is_better, why)

@@ -32,8 +32,6 @@ COMMAND = "lightrainer:command"
 """User attribute of a trial of a sweep: the command that trains it again."""
 _OWNER = "lightrainer:owner"
 """User attribute of a trial: the owner of its folder, see `claim_folder`."""
-_REPEATS = "lightrainer:repeats"
-"""User attribute of a trial: the number of the failed trial whose values it repeats."""
 
 _RETRY_HISTORY = "retry_history"
 """System attribute of optuna: the numbers of the trials that a trial retries."""
@@ -126,18 +124,6 @@ def format_failures(reasons: dict[int, str], limit: int = 5) -> str:
     if len(lines) > limit:
         text += f"\n  and {len(lines) - limit} more"
     return text
-
-
-def repeat_failed(study: Study) -> list[int]:
-    """Queue the values of failed trials, each once; return the numbers of these trials."""
-    trials = study.get_trials(deepcopy=False)
-    already_repeated = {trial.user_attrs.get(_REPEATS) for trial in trials}
-    numbers = []
-    for number in failure_reasons(trials):
-        if number not in already_repeated:
-            study.enqueue_trial(trials[number].params, user_attrs={_REPEATS: number})
-            numbers.append(number)
-    return numbers
 
 
 def may_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:

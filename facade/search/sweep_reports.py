@@ -1,8 +1,4 @@
-"""What a script reports to the sweep that runs it as a trial: evaluations, folders, pruning.
-
-A Trainer calls these functions; a plain `lightning.Trainer` gets the callback of
-`lightning_callbacks`.
-"""
+"""What a script reports to the sweep that runs it as a trial: evaluations, folders, pruning."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
@@ -21,14 +17,8 @@ from .retries import is_pruned
 
 if TYPE_CHECKING:
     from optuna import Trial
-    from torch.optim import Optimizer
 
-    from ...lightning_modules.internals.lightning_import import Callback, LightningModule
-    from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
     from .. import Trainer
-
-_GROUP_KEYS = {"learning_rate": "initial_lr", "weight_decay": "weight_decay"}
-"""Training arguments, and the key of an optimizer's groups that each sets."""
 
 
 @dataclass
@@ -90,20 +80,7 @@ def record_evaluation(trainer: Trainer, metrics: dict[str, float]) -> None:
     _require_values(trial, trainer)
     if trainer.is_world_process_zero():
         step = trainer.state.global_step
-        result = _add_evaluation(trial, metrics, step, str(trainer.args.output_dir))
-        if trainer.optimizer is not None:
-            result.rates.update(_group_values(trial, trainer.optimizer))
-        result.write(trial.result)
-
-
-def _group_values(trial: ChildTrial, optimizer: Optimizer) -> dict[str, list[float]]:
-    """Return the values in the optimizer's groups for arguments of the trial, by argument."""
-    group_values: dict[str, list[float]] = {}
-    for name in trial.values.keys() & _GROUP_KEYS.keys():
-        key = _GROUP_KEYS[name]
-        if all(key in group for group in optimizer.param_groups):
-            group_values[name] = [float(group[key]) for group in optimizer.param_groups]
-    return group_values
+        _add_evaluation(trial, metrics, step, str(trainer.args.output_dir)).write(trial.result)
 
 
 def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
@@ -111,7 +88,7 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
 
     Raises:
         MissingMetricError: the objective is a metric that does not exist.
-        RefusedBySweep: an earlier training has reported, and the sweep has no `--training`.
+        RefusedBySweep: an earlier training has reported.
         EndedBySweep: the trial is pruned.
     """
     trial = this_trial()
@@ -143,71 +120,6 @@ def _refuse(trial: ChildTrial, problem: str) -> None:
     result = TrialResult.read(trial.result)
     result.refused = problem
     result.write(trial.result)
-
-
-def lightning_callbacks() -> list[Callback]:
-    """Return the callbacks of a plain `lightning.Trainer` in a sweep.
-
-    If the sweep only asks for the objective, `fit` answers and ends the script before anything is
-    written.
-    """
-    from ...lightning_modules.internals.lightning_import import Callback, Trainer
-
-    trial = this_trial()
-    if trial is None:
-        return []
-
-    class SweepReports(Callback):
-        """Reports logged metrics after each validation; ends the script if its trial is pruned."""
-
-        def setup(self, trainer: LightningTrainer, pl_module: LightningModule, stage: str) -> None:
-            if trial.values and not trial.applied:
-                raise ValueError(
-                    f"The sweep has values for training arguments ({', '.join(trial.values)}), but "
-                    "this script makes no TrainingArguments. Pass --values-as options, or another "
-                    "way to pass values that the script supports."
-                )
-
-        def on_fit_start(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:
-            count_training()
-
-        def on_validation_end(self, trainer: LightningTrainer, pl_module: LightningModule) -> None:
-            if not trainer.sanity_checking:
-                _report_validation(trial, trainer)
-
-    # Before a sweep only the metric and the direction are needed.
-    if trial.asks:
-
-        def answer(self: LightningTrainer, *args: object, **kwargs: object) -> NoReturn:
-            _answer(trial, self)
-
-        Trainer.fit = answer
-    return [SweepReports()]
-
-
-def _answer(trial: ChildTrial, trainer: LightningTrainer) -> NoReturn:
-    """Answer with the metric that a callback of the script monitors, and end the script."""
-    for callback in [*trainer.checkpoint_callbacks, *trainer.early_stopping_callbacks]:
-        monitor = getattr(callback, "monitor", None)
-        if monitor:
-            mode = getattr(callback, "mode", "min")
-            name = type(callback).__name__
-            why = f"The script has {name}(monitor={monitor!r}, mode={mode!r})."
-            trial.answer(monitor, mode == "max", why)
-    why = "No ModelCheckpoint or EarlyStopping of the script has a monitor."
-    trial.answer("val_loss", False, why)
-
-
-def _report_validation(trial: ChildTrial, trainer: LightningTrainer) -> None:
-    """Report the metrics that a script logged in a validation."""
-    is_fitting = trainer.state.fn == "fit"
-    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
-    # `log_dir` is a collective call.
-    folder = trainer.log_dir or trainer.default_root_dir
-    if trainer.is_global_zero:
-        _add_evaluation(trial, metrics, trainer.global_step, folder).write(trial.result)
-    if is_fitting and _is_pruned(trial, metrics, trainer.global_step):
-        raise EndedBySweep(0)
 
 
 def _add_evaluation(
@@ -246,14 +158,14 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bo
     # A missing objective is an error even if nothing is pruned.
     value = float(look_up(metrics, trial.metrics[0]))
     training = _trial_state.training
-    if trial.pruner == "none" or trial.training not in (None, training):
+    if trial.pruner == "none":
         return False
 
     # Steps of two trainings cannot be compared.
     if _trial_state.pruned_training not in (None, training):
         problem = (
-            "The script evaluates in more than one training. Choose the one that --pruner compares "
-            "with --training N."
+            "The script evaluates in more than one training, whose steps --pruner cannot compare. "
+            "Leave --pruner out, or evaluate in one training only."
         )
         _trial_state.run_on_first(lambda: _refuse(trial, problem))
         raise RefusedBySweep(problem)

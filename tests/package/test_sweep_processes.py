@@ -301,21 +301,6 @@ def test_sweep_studies_have_separate_folders(tmp_path, monkeypatch):
     assert sorted(path.name for path in Path("logs").glob("*.log")) == ["run-0-2.log", "run-0.log"]
 
 
-RATES = """
-result = json.loads(open(trial["result"]).read())
-open(trial["result"], "w").write(json.dumps({**result, "rates": {"learning_rate": [RATE]}}))
-"""
-
-
-@pytest.mark.parametrize(("rate", "code"), [('trial["values"]["learning_rate"]', 0), ("0.001", 1)])
-def test_sweep_unused_learning_rate_ends_the_sweep(tmp_path, monkeypatch, capsys, rate, code):
-    script = EVALUATES + RATES.replace("RATE", rate)
-    monkeypatch.setattr(sys.modules[__name__], "SPACE", "learning_rate: [0.1, 0.2]")
-    assert sweep(tmp_path, monkeypatch, script, "--sampler", "grid") == code
-    told = "learning_rate is 0.2 in run-1 and 0.1 in trial 0, but the optimizer had [0.001] in both"
-    assert (told in capsys.readouterr().err) == bool(code)
-
-
 def test_trials_that_all_have_the_same_value_are_warned_of(tmp_path, monkeypatch, capsys):
     assert sweep(tmp_path, monkeypatch, EVALUATES, "--n-trials", "2") == 0
     assert "All trials have the same value. Does the script read width?" in capsys.readouterr().err

@@ -21,18 +21,17 @@ _DEFAULT_TRIALS = 20
 """Number of trials by default; a grid runs all of its points."""
 
 _DESCRIPTION = """\
-Run a script with a Trainer, or with a lightning.Trainer, many times with different values, to find
-the best values. The script stays unchanged: its TrainingArguments use the values of the trial,
-whatever the script passes. Parameters that are not training arguments are added to its command
-line, as --name=value. Each run has the folder run-<number> in its output_dir. You can stop the
-sweep at any time: the same command resumes where it stopped.
+Run a script with a Trainer many times with different values, to find the best values. The script
+stays unchanged: its TrainingArguments use the values of the trial, whatever the script passes.
+Parameters that are not training arguments are added to its command line, as --name=value. Each run
+has the folder run-<number> in its output_dir. You can stop the sweep at any time: the same command
+resumes where it stopped.
 """
 _EPILOG = """\
 The values, in YAML (or the same in JSON):
 
 {}
-Arguments for the script go after --. In them, {{run}} becomes the name of the
-trial, such as run-3.
+Arguments for the script go after --.
 
 Example: lightrainer sweep train.py --space space.yaml --n-trials 50 --workers 2 \\
     --pruner median -- --epochs 3
@@ -98,26 +97,13 @@ def _add_search_options(parser: ArgumentParser) -> None:
         ),
     )
     add(
-        "--values-as",
-        choices=("arguments", "options", "environment"),
-        default="arguments",
-        help=(
-            "how the script gets the values: as arguments (see above), options (--name=value, also "
-            "for LightningCLI), or environment variables (%(default)s)"
-        ),
-    )
-    add(
         "--metric",
         "--objective",
         dest="metric",
         action="append",
         default=[],
         metavar="NAME",
-        help=(
-            "the metric to optimize; repeat it for several objectives. By default the script's "
-            "metric_for_best_model, or eval_loss: the script is run until it has made its "
-            "TrainingArguments"
-        ),
+        help="the metric to optimize (eval_loss); repeat it for several objectives",
     )
     add(
         "--direction",
@@ -126,21 +112,6 @@ def _add_search_options(parser: ArgumentParser) -> None:
         metavar="NAME",
         choices=("minimize", "maximize"),
         help="minimize or maximize, one for each metric; by default the usual one for the metric",
-    )
-    add(
-        "--value",
-        choices=("last", "best"),
-        default="last",
-        help="which evaluation of the training counts (%(default)s)",
-    )
-    add(
-        "--training",
-        type=whole(),
-        metavar="N",
-        help=(
-            "which call of train() counts in a script with several; by default the last one that "
-            "evaluates"
-        ),
     )
     add(
         "--pruner",
@@ -202,11 +173,6 @@ def _add_run_options(parser: ArgumentParser) -> None:
         help="end the sweep after N failures without a completed trial (%(default)s)",
     )
     add(
-        "--retry-failed",
-        action="store_true",
-        help="run trials that failed in an earlier start again",
-    )
-    add(
         "--heartbeat",
         type=positive,
         default=60,
@@ -256,28 +222,23 @@ def _complete_plan(plan: SweepPlan) -> None:
 
 
 def _complete_objective(plan: SweepPlan) -> None:
-    """Check metrics and directions; without --metric the script is asked for them later."""
+    """Check metrics and directions, and fill in those that were not passed."""
     from ...facade.search.metric_objective import usual_directions
 
-    objectives = len(plan.metric) or 1
-    if plan.direction and len(plan.direction) != objectives:
+    plan.is_metric_implied = not plan.metric
+    if plan.is_metric_implied:
+        plan.metric = ["eval_loss"]
+    if not plan.direction:
+        plan.direction = usual_directions(plan.metric, "--metric", "--direction {}")
+    if len(plan.direction) != len(plan.metric):
         raise ValueError(
             f"There are {len(plan.metric)} --metric and {len(plan.direction)} --direction: pass "
             "one --direction for each --metric."
         )
-    if not plan.direction:
-        plan.direction = usual_directions(plan.metric, "--metric", "--direction {}")
-
-    # What several objectives do not support.
-    if objectives > 1 and plan.pruner != "none":
+    if len(plan.metric) > 1 and plan.pruner != "none":
         raise ValueError(
             f"--pruner {plan.pruner} needs a single --metric: optuna does not prune with several "
             "objectives. Pass one --metric, or leave --pruner out."
-        )
-    if objectives > 1 and plan.value == "best":
-        raise ValueError(
-            "--value best needs a single --metric: the evaluation that is best by one metric may "
-            "not be best by another. Pass one --metric, or leave --value out."
         )
 
 
@@ -288,9 +249,7 @@ def _complete_space(plan: SweepPlan) -> None:
     from .space import read_space
 
     is_grid = plan.sampler == "grid"
-    plan.argument_types = {}
-    if plan.values_as == "arguments":
-        plan.argument_types = declared_types(Seq2SeqTrainingArguments)
+    plan.argument_types = declared_types(Seq2SeqTrainingArguments)
     plan.space = read_space(str(plan.space), plan.argument_types)
     plan.points = plan.space.grid() if is_grid else []
     if plan.points:
@@ -377,15 +336,7 @@ def _visible_gpus() -> list[str]:
 def _options_of_rerun(plan: SweepPlan) -> list[str]:
     """Return the options of a sweep whose only trial is run and judged as those of this sweep."""
     words = [plan.script, "--n-trials", "1"]
-    names = (
-        "launcher",
-        "values_as",
-        "value",
-        "training",
-        "metric",
-        "gpus_per_trial",
-        "direction",
-    )
+    names = ("launcher", "metric", "gpus_per_trial", "direction")
     # An option may have several values.
     for name in names:
         option = f"--{name.replace('_', '-')}"
@@ -401,8 +352,6 @@ def _warn_of_unknown_names(plan: SweepPlan) -> None:
     """Warn of parameters that are not training arguments: their names may be misspelt."""
     from ...lightning_modules.common.suggestions import did_you_mean
 
-    if plan.values_as != "arguments":
-        return
     for parameter in plan.space.parameters:
         name = parameter.name
         if name not in plan.argument_types:
@@ -432,11 +381,9 @@ def _warn_of_batch_sizes(plan: SweepPlan) -> None:
 def _run(plan: SweepPlan) -> int:
     """Run the sweep, and return the exit code."""
     from ...facade.search.storages import StorageError
-    from .script_process import set_objective
     from .workers import Sweep
 
     try:
-        set_objective(plan)
         return Sweep(plan).run()
     except (SweepError, StorageError, ImportError, ValueError, OSError) as error:
         print(f"lightrainer sweep: {error}", file=sys.stderr)

@@ -22,14 +22,12 @@ class SweepPlan(Namespace):
 
     script: str
     script_arguments: list[str]
-    """The arguments for the script; `{run}` in them becomes the name of the trial."""
+    """The arguments for the script."""
     command: list[str]
     """The command that starts the script, without these arguments."""
     space: Space
     argument_types: dict[str, Any]
-    """The types of the training arguments by name; empty if the script gets no values as such."""
-    values_as: str
-    """How the script gets values: as `arguments`, `options` or `environment`."""
+    """The types of the training arguments by name."""
     points: list[dict[str, Any]]
     """The points of a grid; empty with another sampler."""
     options_of_rerun: list[str]
@@ -44,14 +42,10 @@ class SweepPlan(Namespace):
     study_name: str
     folder: Path
     metric: list[str]
+    is_metric_implied: bool
+    """True without --metric."""
     direction: list[str]
     """`minimize` or `maximize`, one for each metric."""
-    value: str
-    """Which evaluation of a training counts: the `last` or the `best`."""
-    training: int | None
-    """The call of `train` that counts in a script with several, from 1; None for the last one with
-    an evaluation.
-    """
     pruner: str
     sampler: str
     seed: int | None
@@ -59,8 +53,6 @@ class SweepPlan(Namespace):
     max_retry: int
     max_failures: int
     """Number of failures before the first completed trial after which the sweep ends."""
-    retry_failed: bool
-    """Run trials that failed in an earlier start again."""
     heartbeat: float
     launcher: str
     gpus_per_trial: int | None

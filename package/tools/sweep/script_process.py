@@ -4,14 +4,12 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from .plan import SweepPlan
 
@@ -47,16 +45,13 @@ class ScriptProcess(subprocess.Popen[bytes]):
         gpus: str | None,
     ) -> None:
         # The words of the command line: those of the user, then the values.
-        words: list[str] = []
-        for word in plan.script_arguments:
-            words.append(word.replace("{run}", trial.run_name))
-        words += _assign_values(values, plan, trial)
+        words = [*plan.script_arguments, *_assign_values(values, plan, trial)]
 
         # Python starts the keeper quickly without site-packages.
         keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
         super().__init__(
             [*keeper, *plan.command, *words],
-            env=_environment(plan, values, trial, gpus),
+            env=_environment(trial, gpus),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -84,56 +79,6 @@ def crash(status: int) -> str | None:
         return None
 
 
-def set_objective(plan: SweepPlan) -> None:
-    """Set the metric and direction of a plan without --metric; the script is asked for them.
-
-    They are printed with the reason.
-    """
-    if plan.metric:
-        return
-    answer = _ask_script(plan)
-    plan.metric = [answer["metric"]]
-    if not plan.direction:
-        direction = "minimize"
-        if answer["greater_is_better"]:
-            direction = "maximize"
-        plan.direction = [direction]
-    print(f"Objective: {plan.goal}. {answer['why']}", file=sys.stderr)
-
-
-def _ask_script(plan: SweepPlan) -> dict[str, Any]:
-    """Run the script until it has made its training arguments.
-
-    Returns:
-        `metric`, `greater_is_better` and the reason for both, `why`.
-    """
-    import optuna
-
-    from ...facade.arguments.sweep_trial import ChildTrial
-
-    # Any values will do.
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    values = plan.space.suggest(study.ask())
-
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "wb") as no_output:
-        result = Path(folder) / "objective.json"
-        trial = ChildTrial(result=str(result), asks=True)
-        process = ScriptProcess(plan, values, trial, no_output, plan.gpus[0])
-        try:
-            status = process.wait()
-        finally:
-            process.end()
-        if result.exists():
-            return json.loads(result.read_text())
-
-    return {
-        "metric": "eval_loss",
-        "greater_is_better": False,
-        "why": f"The script made no TrainingArguments, and exited with code {status}.",
-    }
-
-
 def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> list[str]:
     """Add values to a trial in the form in which the script gets them.
 
@@ -145,11 +90,7 @@ def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial)
     Returns:
         the options to add to the command line of the script.
     """
-    if plan.values_as == "environment":
-        return []
-
     # TrainingArguments read the values of their fields from the trial; all others are options.
-    trial.sets_fields = plan.values_as == "arguments"
     flags = plan.space.flags()
     for name, value in values.items():
         if name in plan.argument_types:
@@ -170,15 +111,10 @@ def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial)
     return options
 
 
-def _environment(
-    plan: SweepPlan, values: dict[str, Value], trial: ChildTrial, gpus: str | None
-) -> dict[str, str]:
+def _environment(trial: ChildTrial, gpus: str | None) -> dict[str, str]:
     """Return the environment of a script.
 
     Args:
-        plan: the plan of the sweep.
-        values: the values of the trial; with --values-as environment each is a variable, and null
-            unsets one.
         trial: the trial that the script runs.
         gpus: CUDA_VISIBLE_DEVICES; None leaves it as it is.
     """
@@ -187,12 +123,6 @@ def _environment(
     from ...lightning_modules.checkpoints.owners import JOB
 
     script_environment = dict(os.environ)
-    if plan.values_as == "environment":
-        for name, value in values.items():
-            script_environment.pop(name, None)
-            if value is not None:
-                script_environment[name] = str(value)
-
     # The trial, and the job that its checkpoints belong to.
     script_environment[VARIABLE] = trial.as_json()
     script_environment[JOB] = trial.owner

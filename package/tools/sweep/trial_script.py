@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 5.0
 """Seconds between two checks that no other process has taken over a running trial."""
 
-_RATES = "lightrainer:rates"
-"""User attribute of a trial: see `TrialResult.rates`."""
 
 Evaluation = tuple[int, list[float], int]
 """Step, values, and the number of the training."""
@@ -166,7 +164,7 @@ class ScriptRun:
             owner=retries.owner_of(self.trial),
             script=os.path.abspath(self.plan.script),
             pruner=self.plan.pruner,
-            training=self.plan.training,
+            is_metric_implied=self.plan.is_metric_implied,
         )
 
     def _judge(self, status: int) -> list[float]:
@@ -190,7 +188,6 @@ class ScriptRun:
         # The script cannot be a trial, whatever the values.
         if result.refused is not None:
             raise SweepError(result.refused)
-        self._require_effect(result.rates)
 
         if result.pruned_at is not None:
             raise TrialPruned(f"Pruned at step {result.pruned_at}.")
@@ -199,7 +196,11 @@ class ScriptRun:
             raise ScriptFailed(f"{ending}: {self._last_error()}")
         if not evaluations:
             raise ScriptFailed(self._why_no_value(result.seen))
-        return self._value([values for _, values, _ in evaluations])
+        _, values, _ = evaluations[-1]
+        problem = why_unusable(values, self.plan.direction, self.plan.metric)
+        if problem is not None:
+            raise Unusable(problem)
+        return values
 
     def _require_not_killed(self, status: int) -> None:
         """Raise `ScriptKilled`, or `ScriptFailed` after too many retries, if it was killed."""
@@ -211,34 +212,6 @@ class ScriptRun:
         if was_stopped:
             raise ScriptKilled(f"{self.name} was stopped.")
         raise ScriptKilled(f"{self.name} was killed; retrying it.")
-
-    def _require_effect(self, rates: dict[str, list[float]]) -> None:
-        """Refuse a script whose optimizer ignores a training argument of the space.
-
-        Args:
-            rates: values of the optimizer's groups, by argument.
-
-        Raises:
-            SweepError: another trial had another value of the argument, but its optimizer had the
-                same values.
-        """
-        self.trial.set_user_attr(_RATES, rates)
-        # The same rates for different values mean that the optimizer does not use the values.
-        for earlier_trial in self.study.get_trials(deepcopy=False):
-            for name, earlier_rates in earlier_trial.user_attrs.get(_RATES, {}).items():
-                if name not in self.trial.params or rates.get(name) != earlier_rates:
-                    continue
-                value = self.trial.params[name]
-                earlier_value = earlier_trial.params.get(name)
-                if value == earlier_value:
-                    continue
-                raise SweepError(
-                    f"{name} is {value} in {self.name} and {earlier_value} in trial "
-                    f"{earlier_trial.number}, but the optimizer had {earlier_rates} in both: the "
-                    f"script makes its own optimizer, and does not read {name} from its "
-                    f"TrainingArguments. Let it read {name}, or remove {name} from the space, and "
-                    "start with another --study-name."
-                )
 
     def _last_error(self) -> str:
         """Return the exception that ended the script, or else its last line."""
@@ -258,10 +231,8 @@ class ScriptRun:
         return lines[-1] if lines else "it printed nothing"
 
     def _evaluations_of_training(self, evaluations: list[Evaluation]) -> list[Evaluation]:
-        """Return the evaluations of the training that counts: --training, or the last one."""
-        training = self.plan.training
-        if training is None:
-            training = max((evaluation[-1] for evaluation in evaluations), default=0)
+        """Return the evaluations of the training that counts: the last one that evaluates."""
+        training = max((evaluation[-1] for evaluation in evaluations), default=0)
         return [evaluation for evaluation in evaluations if evaluation[-1] == training]
 
     def _report(self, evaluations: list[Evaluation]) -> None:
@@ -284,35 +255,9 @@ class ScriptRun:
         metrics = self.plan.metric
         if not seen:
             return "it exited without an evaluation: set eval_strategy, or call trainer.evaluate()"
-        if self.plan.training:
-            return (
-                f"training {self.plan.training} has no evaluation with {', '.join(metrics)}: see "
-                "--training"
-            )
         problem = "never all of the metrics at once."
         for name in metrics:
             if name not in seen and f"eval_{name}" not in seen:
                 problem = f"no {name!r}.{did_you_mean(name, seen)}"
                 break
         return f"its evaluations have {problem} They have: {', '.join(seen)}. Choose with --metric"
-
-    def _value(self, evaluations: list[list[float]]) -> list[float]:
-        """Return the values of the trial: those of the last evaluation, or of the best one.
-
-        Args:
-            evaluations: the values of each; not empty.
-
-        Raises:
-            Unusable: a value is NaN or infinite.
-        """
-        plan = self.plan
-        values = evaluations[-1]
-        if plan.value == "best":
-            # NaN would compare as neither better nor worse.
-            usable = [each for each in evaluations if why_unusable(each, plan.direction) is None]
-            choose = max if plan.direction[0] == "maximize" else min
-            values = choose(usable, default=values)
-        problem = why_unusable(values, plan.direction, plan.metric)
-        if problem is not None:
-            raise Unusable(problem)
-        return values

@@ -149,9 +149,6 @@ class Sweep:
         self._retry_killed_trials()
         trials = self.study.get_trials(deepcopy=False)
         self.failed_before = set(retries.failure_reasons(trials))
-        if plan.retry_failed:
-            for number in retries.repeat_failed(self.study):
-                print(f"Trial {number} failed; trying its values again.", file=sys.stderr)
 
     # --- the loop
 
@@ -332,18 +329,12 @@ class Sweep:
         try:
             best = best_trials(self.study)
         except ValueError as error:
-            print(
-                f"{error}\nLogs: {self.plan.folder}. --retry-failed runs failed trials again.",
-                file=sys.stderr,
-            )
+            print(f"{error}\nLogs: {self.plan.folder}", file=sys.stderr)
             return 1
 
         reasons = retries.failure_reasons(trials)
         if reasons:
-            print(
-                f"failed trials ({len(reasons)}; --retry-failed runs them "
-                f"again):{retries.format_failures(reasons)}"
-            )
+            print(f"failed trials ({len(reasons)}):{retries.format_failures(reasons)}")
         _warn_of_equal_values(trials)
         for trial in best:
             self._print_best(trial)

@@ -44,17 +44,17 @@ def train_twice(folder, monkeypatch, trial):
     return losses
 
 
-def test_pruner_sees_the_selected_training(tmp_path, monkeypatch, trial):
-    about, study = trial
-    first, second = train_twice(tmp_path, monkeypatch, replace(about, training=2))
-    assert list(study.trials[1].intermediate_values.values()) == second != first
+def test_several_trainings_report_with_their_numbers(tmp_path, monkeypatch, trial):
+    about, _ = trial
+    first, second = train_twice(tmp_path, monkeypatch, replace(about, pruner="none"))
     values = json.loads((tmp_path / "result.json").read_text())["values"]
+    assert first != second
     assert [one[1:] for one in values] == [
         [[loss], n] for n, one in ((1, first), (2, second)) for loss in one
     ]
 
 
 def test_pruner_does_not_mix_trainings(tmp_path, monkeypatch, trial):
-    with pytest.raises(SystemExit, match="--training"):
+    with pytest.raises(SystemExit, match="more than one training"):
         train_twice(tmp_path, monkeypatch, trial[0])
-    assert "--training" in json.loads((tmp_path / "result.json").read_text())["refused"]
+    assert "more than one training" in json.loads((tmp_path / "result.json").read_text())["refused"]
