@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from ..common.suggestions import did_you_mean
 from ..internals.lightning_import import Callback, LightningModule, Trainer
 from .channel import FAILURE, Channel, OtherProcessError, Outcome
-from .taken_trials import discard_if_taken, optimize_without_taken
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -158,7 +157,7 @@ def _lead(
 
     # The other ranks wait for an announcement, also after an error.
     try:
-        optimize_without_taken(study, run_trial, catch=caught, **options)
+        study.optimize(run_trial, catch=caught, **options)
         final_result = None if result is None else result(study)
     except Exception as error:
         channel.broadcast(("stop", f"{type(error).__name__}: {error}"))
@@ -199,23 +198,21 @@ class _SharedTrials:
 
     def run_alone(self, trial: Trial) -> Value:
         """Run the trial in the only process."""
-        with discard_if_taken(trial):
-            value = self.objective(trial)
+        value = self.objective(trial)
         self._notify_completed()
         return value
 
-    def lead(self, trial: Trial) -> Value | None:
+    def lead(self, trial: Trial) -> Value:
         """Run the trial on rank 0."""
         self.channel.broadcast(("trial", None))
-        with discard_if_taken(trial):
-            value, outcome = self._run(SharedTrial(trial, self.channel))
-            outcomes = self.channel.gather_outcomes(outcome)
-            # The error of this rank is more precise than what the others report.
-            if self.error is not None:
-                raise self.error
-            self._raise_for_other_ranks(trial, outcomes)
+        value, outcome = self._run(SharedTrial(trial, self.channel))
+        outcomes = self.channel.gather_outcomes(outcome)
+        # The error of this rank is more precise than what the others report.
+        if self.error is not None:
+            raise self.error
+        self._raise_for_other_ranks(trial, outcomes)
         self._notify_completed()
-        return value
+        return cast(Value, value)  # without an error there is one
 
     def follow(self) -> None:
         """Run the trial on another rank than 0."""

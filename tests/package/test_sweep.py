@@ -453,7 +453,7 @@ def test_sweep_storage_that_is_invalid_or_unreachable(tmp_path, capsys, monkeypa
 HAS_ITS_METRIC = SCRIPT.read_text().replace(
     "arguments = TrainingArguments(",
     """
-settings |= {"metric_for_best_model": "wer"}
+settings |= {"metric_for_best_model": "runtime"}
 arguments = TrainingArguments(""",
 )
 
@@ -464,7 +464,7 @@ def test_sweep_asks_which_metric_is_meant(tmp_path, monkeypatch, capsys, words, 
     laid_out(tmp_path, monkeypatch, HAS_ITS_METRIC, "seed: [1]")
     assert sweep("--sampler", "grid", *words) == code
     said = capsys.readouterr()
-    asked = "The script has metric_for_best_model='wer', but the sweep minimizes eval_loss."
+    asked = "The script has metric_for_best_model='runtime', but the sweep minimizes eval_loss."
     assert (asked in said.err) == bool(code)
     assert ("best: run-0" in said.out) != bool(code)
 

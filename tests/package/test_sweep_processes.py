@@ -142,26 +142,6 @@ if number == 0:
 """
 
 
-def test_sweep_suspended_skips_the_trial_of_another(tmp_path, monkeypatch, capsys):
-    """Another process gives its trial up, as it would after twice the heartbeat; the retry is
-    run here, by chance.
-    """
-    from lightrainer.tools.sweep import trial_script
-
-    monkeypatch.setattr(trial_script, "_POLL_SECONDS", 0.1)
-    wait = trial_script.ScriptProcess.wait
-
-    def given_up_meanwhile(process, seconds=None):
-        if (tmp_path / "begun-0").exists() and study_of(tmp_path).trials[0].state.name == "RUNNING":
-            retries.fail_and_retry(study_of(tmp_path), 0)
-        return wait(process, seconds)
-
-    monkeypatch.setattr(trial_script.ScriptProcess, "wait", given_up_meanwhile)
-    assert sweep(tmp_path, monkeypatch, FIRST_HANGS + EVALUATES, "--n-trials", "1") == 0
-    assert "Trial 0 was given to another process" in capsys.readouterr().err
-    assert [trial.state.name for trial in study_of(tmp_path).trials] == ["FAIL", "COMPLETE"]
-
-
 HANGUP = "import os, signal; os.kill(int(os.environ['SWEEP']), signal.SIGHUP)\n"
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,6 @@ from ...facade.search import retries
 from ...facade.search.metric_objective import why_unusable
 from ...lightning_modules.common.redaction import shown_word
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.search.taken_trials import require_not_taken
 from .plan import SweepError, SweepPlan
 from .script_process import ScriptProcess, crash, was_killed
 
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
 
     from .space import Value
-
-_POLL_SECONDS = 5.0
-"""Seconds between two checks that no other process has taken over a running trial."""
 
 
 Evaluation = tuple[int, list[float], int]
@@ -88,15 +83,10 @@ class ScriptRun:
             ScriptKilled: the script was killed, or was stopped.
             ScriptFailed: the script failed, or was killed too often.
             SweepError: the script cannot be a trial, whatever the values.
-            TrialTakenError: another process has taken the trial over.
         """
         self.trial.set_user_attr(retries.LOG, str(self.log))
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
-        status = self._run_script(values, gpus)
-
-        # Another process that took the trial over has killed the script.
-        require_not_taken(self.trial)
-        return self._judge(status)
+        return self._judge(self._run_script(values, gpus))
 
     def stop(self) -> None:
         """Ask the script to write a checkpoint and to exit."""
@@ -126,11 +116,7 @@ class ScriptRun:
                 # The sweep may have been stopped while the process started.
                 if self.stopping.is_set():
                     self.stop()
-                while True:
-                    try:
-                        return self.process.wait(_POLL_SECONDS)
-                    except subprocess.TimeoutExpired:
-                        require_not_taken(self.trial)
+                return self.process.wait()
             finally:
                 self.process.end()
 

@@ -24,7 +24,6 @@ from ...facade.search.report import locations_of, write_report
 from ...facade.search.samplers import make_pruner, make_sampler
 from ...facade.search.storages import database_address, open_storage
 from ...lightning_modules.search.channel import FAILURE
-from ...lightning_modules.search.taken_trials import TrialTakenError, discard_if_taken
 from .plan import SweepError, SweepPlan
 from .trial_script import ScriptFailed, ScriptKilled, ScriptRun, Unusable
 
@@ -181,10 +180,7 @@ class Sweep:
             time.sleep(_POLL_SECONDS)
 
     def _optimize(self, n_trials: int, timeout: float | None) -> None:
-        """Run trials in optuna's loop.
-
-        It returns when there are enough, and when another process has taken one over.
-        """
+        """Run trials in optuna's loop, until there are enough."""
         try:
             self.study.optimize(
                 self._objective,
@@ -195,8 +191,6 @@ class Sweep:
                 callbacks=[self._after_trial],
                 show_progress_bar=True,
             )
-        except TrialTakenError as taken:
-            print(f"\n{taken}", file=sys.stderr)
         except BaseException as error:
             self._stop_with(error)
 
@@ -204,9 +198,8 @@ class Sweep:
         """Run the script for a trial; return its values."""
         gpus = self.free_gpus.get()
         try:
-            with discard_if_taken(trial):
-                return self._run_script(trial, gpus)
-        except (ScriptFailed, optuna.TrialPruned, TrialTakenError):
+            return self._run_script(trial, gpus)
+        except (ScriptFailed, optuna.TrialPruned):
             raise
         except BaseException as error:
             # Optuna waits for the other trials, so these are stopped first.

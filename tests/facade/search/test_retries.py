@@ -132,34 +132,6 @@ def test_retries_workers_end_with_a_killed_search(tmp_path):
     assert ended, "a worker outlived the search"
 
 
-@pytest.mark.parametrize("changes", [{}, {"eval_strategy": "no"}], ids=["reports", "ends"])
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_retries_suspended_search_skips_the_trial_of_another(tmp_path, changes, jobs):
-    """Another process gives its trial up, as it would after two heartbeats; the retry is run
-    here, by chance.
-    """
-    address = str(tmp_path / "s.log")
-
-    def given_up_meanwhile(trainer, state, control):
-        if state.trial_name == "run-0" and not (tmp_path / "given-up").exists():
-            (tmp_path / "given-up").touch()
-            retries.fail_and_retry(
-                optuna.load_study(study_name="s", storage=open_storage(address)), 0
-            )
-
-    made = searcher(
-        tmp_path / "out", callbacks=[At("on_step_end", given_up_meanwhile, step=1)], **changes
-    )
-    best = made.hyperparameter_search(
-        space, n_trials=2, study_name="s", storage=address, n_jobs=jobs
-    )
-    trials = made.study.trials
-    assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
-    retry = next(trial for trial in trials if trial.system_attrs.get("failed_trial") == 0)
-    assert retry.params == trials[0].params
-    assert best.objective == min(trial.value for trial in trials[1:])
-
-
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
 def test_retries_leave_a_trial_of_a_living_process_alone(tmp_path):
     """Negative control."""
