@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 # The extras that each group of developers' packages in pyproject.toml goes with.
-EXTRAS_test := tensorboard,loggers,plot,memory,cli,search,cmaes,keras
+EXTRAS_test := tensorboard,loggers,plot,memory,cli,search,keras
 EXTRAS_bench := memory,plot
 # Which versions of a range, lowest-direct or highest: uv works them out and installs them, in an environment of its own.
 RESOLUTION ?=
