@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -126,7 +125,7 @@ def _add_search_options(parser: ArgumentParser) -> None:
         "--sampler",
         default="tpe",
         metavar="NAME",
-        help="tpe, random, grid, cmaes, gp, qmc, nsgaii (%(default)s)",
+        help="tpe, random, grid, gp, qmc, nsgaii (%(default)s)",
     )
     add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="seed of the sampler")
 
@@ -193,9 +192,8 @@ def _add_run_options(parser: ArgumentParser) -> None:
         type=whole(0),
         metavar="N",
         help=(
-            "number of GPUs of each trial, not shared. By default the number of processes of "
-            "--launcher; without that one, shared if there are more workers than GPUs; all GPUs "
-            "with a single worker"
+            "number of GPUs of each trial, not shared. By default all with a single worker; with "
+            "several one for each, shared if there are more workers than GPUs"
         ),
     )
 
@@ -292,19 +290,14 @@ def _gpus_of_workers(plan: SweepPlan) -> Sequence[str | None]:
         if plan.workers == 1 or not gpus:
             return [None] * plan.workers
 
-        # As many as the launcher starts processes; otherwise workers share the GPUs.
-        processes = re.search(
-            r"--(?:nproc[-_]per[-_]node|num[-_]processes)[= ]+(\d+)", plan.launcher
-        )
-        if processes is None:
-            return [gpus[worker % len(gpus)] for worker in range(plan.workers)]
-        gpus_per_trial = int(processes[1])
+        # If there are too few, workers share them.
+        return [gpus[worker % len(gpus)] for worker in range(plan.workers)]
 
     if plan.workers * gpus_per_trial > len(gpus):
         raise ValueError(
-            f"--workers {plan.workers} with --gpus-per-trial {gpus_per_trial} (by default the "
-            f"processes of --launcher) needs {plan.workers * gpus_per_trial} GPUs, but only "
-            f"{len(gpus)} are visible. Lower one of them."
+            f"--workers {plan.workers} with --gpus-per-trial {gpus_per_trial} needs "
+            f"{plan.workers * gpus_per_trial} GPUs, but only {len(gpus)} are visible. Lower one of "
+            "them."
         )
     shares = []
     for worker in range(plan.workers):
@@ -368,7 +361,7 @@ def _warn_of_batch_sizes(plan: SweepPlan) -> None:
 
     if plan.pruner == "none":
         return
-    varied = [parameter.name for parameter in plan.space.parameters if not parameter.is_constant]
+    varied = [parameter.name for parameter in plan.space.parameters if parameter.is_varied]
     sizes = [name for name in varied if name in BATCH_SIZES]
     if sizes:
         print(

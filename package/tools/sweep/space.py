@@ -4,18 +4,18 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
 import typing
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml  # a dependency of Lightning
 from optuna.distributions import (
-    BaseDistribution,
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
@@ -33,17 +33,12 @@ Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 _EXPONENT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$")
 """A number with an exponent, such as `1e-5`."""
-_TYPES = ("float", "int", "flag")
-_KEYS = ("type", "low", "high", "log", "step", "choices", "value", "when")
-_STEPS_OR_RATIOS = ("logging_steps", "eval_steps", "save_steps", "warmup_steps")
-"""Training arguments that are declared as floats: ratios below 1, whole numbers of steps above."""
+_RANGE_KEYS = ("low", "high", "log", "step", "type")
 EXAMPLE = """\
 learning_rate: {low: 1e-5, high: 1e-2, log: true}  # a float, as the argument is
 num_train_epochs: {type: int, low: 1, high: 4}     # whole numbers; also step: 2
 weight_decay: {low: 0, high: 1}
 lr_scheduler_type: [constant, linear, cosine]      # one of these
-warmup_steps:                                      # for these schedules only
-  {low: 0, high: 100, when: {lr_scheduler_type: [linear, cosine]}}
 freeze: {type: flag}                               # --freeze, or nothing
 fold: ["01", "02"]                                 # quoted values stay text
 seed: 7                                            # the same in every trial
@@ -59,24 +54,16 @@ class Parameter:
     distribution: Distribution
     is_flag: bool = False
     """True for an option without a value, which is passed or left out."""
-    is_constant: bool = False
-    """True if it has the same value in every trial."""
-    when: Mapping[str, Sequence[Value]] = field(default_factory=dict)
-    """The parameter is used if each of these other parameters has one of its listed values."""
 
-    def applies(self, values: Mapping[str, Value]) -> bool:
-        """Return whether the parameter is used together with these values of others."""
-        for name, allowed_values in self.when.items():
-            if name not in values or values[name] not in allowed_values:
-                return False
-        return True
+    @property
+    def is_varied(self) -> bool:
+        """Return whether trials may have different values."""
+        return not self.distribution.single()
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
         distribution = self.distribution
         if isinstance(distribution, CategoricalDistribution):
-            if self.is_constant:
-                return distribution.choices[0]
             return trial.suggest_categorical(self.name, distribution.choices)
 
         low = distribution.low
@@ -88,22 +75,6 @@ class Parameter:
             )
         return trial.suggest_float(self.name, low, high, step=step, log=distribution.log)
 
-    def values(self) -> Sequence[Value]:
-        """Return all values of the parameter.
-
-        Raises:
-            ValueError: it is a range without a step.
-        """
-        distribution = self.distribution
-        if isinstance(distribution, CategoricalDistribution):
-            return distribution.choices
-        if distribution.log or distribution.step is None:
-            raise ValueError(
-                f"--sampler grid: {self.name} has no step. Add a step, or write a list of choices."
-            )
-        steps = round((distribution.high - distribution.low) / distribution.step)
-        return [distribution.low + distribution.step * index for index in range(steps + 1)]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
@@ -112,30 +83,25 @@ class Space:
     parameters: Sequence[Parameter]
 
     def suggest(self, trial: Trial) -> dict[str, Value]:
-        """Return the values of a trial by name, without parameters that do not apply."""
-        values: dict[str, Value] = {}
-        for parameter in self.parameters:
-            if parameter.applies(values):
-                values[parameter.name] = parameter.suggest(trial)
-        return values
+        """Return the values of a trial by name."""
+        return {parameter.name: parameter.suggest(trial) for parameter in self.parameters}
 
     def grid(self) -> list[dict[str, Value]]:
         """Return every combination of values.
 
         Raises:
-            ValueError: a range has no step.
+            ValueError: a parameter is a range.
         """
-        points: list[dict[str, Value]] = [{}]
+        names: list[str] = []
+        choices: list[Sequence[Value]] = []
         for parameter in self.parameters:
-            extended = []
-            for point in points:
-                if not parameter.applies(point):
-                    extended.append(point)
-                    continue
-                for value in parameter.values():
-                    extended.append({**point, parameter.name: value})
-            points = extended
-        return points
+            if not isinstance(parameter.distribution, CategoricalDistribution):
+                raise ValueError(
+                    f"--sampler grid: {parameter.name} is a range. Write a list of its values."
+                )
+            names.append(parameter.name)
+            choices.append(parameter.distribution.choices)
+        return [dict(zip(names, point, strict=True)) for point in itertools.product(*choices)]
 
     def flags(self) -> set[str]:
         """Return the names of the parameters that are options without a value."""
@@ -147,22 +113,17 @@ class Space:
         Raises:
             ValueError: the message names the parameter.
         """
-        # The trials have the distributions of their time; the last ones count.
-        study_distributions: dict[str, BaseDistribution] = {}
         for trial in study.get_trials(deepcopy=False):
-            study_distributions.update(trial.distributions)
-        for parameter in self.parameters:
-            if parameter.name not in study_distributions or parameter.is_constant:
-                continue
-            study_distribution = study_distributions[parameter.name]
-            try:
-                check_distribution_compatibility(study_distribution, parameter.distribution)
-            except ValueError:
-                raise ValueError(
-                    f"{parameter.name} is {parameter.distribution} in --space, but was "
-                    f"{study_distribution} in the study {study.study_name!r}. Only the ends of a "
-                    "range may change within a study. Pass another --study-name."
-                ) from None
+            for parameter in self.parameters:
+                distribution = trial.distributions.get(parameter.name, parameter.distribution)
+                try:
+                    check_distribution_compatibility(distribution, parameter.distribution)
+                except ValueError:
+                    raise ValueError(
+                        f"{parameter.name} is {parameter.distribution} in --space, but was "
+                        f"{distribution} in the study {study.study_name!r}. Only the ends of a "
+                        "range may change within a study. Pass another --study-name."
+                    ) from None
 
 
 def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Space:
@@ -178,12 +139,12 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
     """
     arguments = arguments or {}
     content = _load(path)
-    if not isinstance(content, Mapping) or not content:
+    if not isinstance(content, Mapping):
         example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
         raise ValueError(f"--space {path}: write an entry for each parameter, such as {example}.")
 
     # All faults of the file are reported at once.
-    parameters: dict[str, Parameter] = {}
+    parameters: list[Parameter] = []
     problems: list[str] = []
     for name, entry in content.items():
         try:
@@ -192,13 +153,13 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
                     "the name of a parameter must be text. YAML reads some words as other types: "
                     "put it in quotes."
                 )
-            parameters[name] = _read_parameter(name, entry, parameters, arguments)
+            parameter = _read_parameter(name, entry, arguments)
+            parameters.append(parameter)
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if problems:
         raise ValueError(f"--space {path}:\n" + "\n".join(problems))
-
-    return Space(parameters=list(parameters.values()))
+    return Space(parameters=parameters)
 
 
 class _SpaceLoader(yaml.SafeLoader):
@@ -237,96 +198,75 @@ def _load(path: str) -> Any:
         raise ValueError(f"--space {path} cannot be read: {error}") from None
 
 
-def _read_parameter(
-    name: str, entry: object, earlier: Mapping[str, Parameter], arguments: Mapping[str, object]
-) -> Parameter:
+def _read_parameter(name: str, entry: object, arguments: Mapping[str, object]) -> Parameter:
     """Return the parameter for an entry of the file.
 
     Args:
         name: the name of the parameter.
-        entry: its content: a mapping, a list of choices, or a single value.
-        earlier: the parameters before it, which `when` may refer to.
+        entry: its content: a range, a flag, a list of choices, or a single value.
         arguments: the types of training arguments, by name.
 
     Raises:
         ValueError: the entry is invalid.
     """
-    # The short forms.
-    if entry is None or entry == {}:
-        raise ValueError("it has no values. Write a list of values, low and high, or one value.")
-    if isinstance(entry, list):
-        entry = {"choices": entry}
-    if not isinstance(entry, Mapping):
-        entry = {"value": entry}
-    for key in entry:
-        _require_one_of("", key, _KEYS)
-    _require_one_of("type ", entry.get("type"), (None, *_TYPES))
-
-    if "low" in entry or "high" in entry:
-        distribution = _read_range(name, entry, arguments.get(name))
-    else:
+    is_flag = entry == {"type": "flag"}
+    if entry is None:
+        distribution = _read_choices([])
+    elif is_flag:
+        distribution = CategoricalDistribution([False, True])
+    elif isinstance(entry, Mapping):
+        distribution = _read_range(entry, arguments.get(name))
+    elif isinstance(entry, list):
         distribution = _read_choices(entry)
+    else:
+        distribution = _read_choices([entry])
     if name in arguments:
         _require_fitting_values(name, distribution, arguments[name])
-    return Parameter(
-        name=name,
-        distribution=distribution,
-        is_flag=entry.get("type") == "flag",
-        is_constant="value" in entry,
-        when=_read_condition(entry.get("when") or {}, earlier),
-    )
+    return Parameter(name=name, distribution=distribution, is_flag=is_flag)
 
 
-def _read_choices(entry: Mapping[str, Any]) -> CategoricalDistribution:
-    """Return the distribution for choices, a flag or a single value."""
-    if "value" in entry:
-        choices = [entry["value"]]
-    elif "choices" in entry:
-        choices = entry["choices"]
-    elif entry.get("type") == "flag":
-        choices = [False, True]
-    else:
-        choices = None
-    if not isinstance(choices, list) or not choices:
-        raise ValueError(f"choices must be a list with at least one value, not {choices!r:.60}.")
+def _read_choices(choices: Sequence[object]) -> CategoricalDistribution:
+    """Return the distribution for a list of values."""
+    if not choices:
+        raise ValueError("it has no values. Write a list of values, low and high, or one value.")
+    values: list[Value] = []
     for choice in choices:
         if choice is not None and not isinstance(choice, (bool, int, float, str)):
             raise ValueError(
                 f"values must be numbers, texts, true, false or null, not {choice!r:.60}."
             )
-    return CategoricalDistribution(choices)
+        values.append(choice)
+    return CategoricalDistribution(values)
 
 
 def _read_range(
-    name: str, entry: Mapping[str, Any], argument_type: object
+    entry: Mapping[str, Any], argument_type: object
 ) -> FloatDistribution | IntDistribution:
     """Return the distribution for a range.
 
     Args:
-        name: the name of the parameter.
-        entry: has low and high, and may have step, log and type.
+        entry: has low and high, and may have step, log and `type: int`.
         argument_type: the type of the training argument of this name; None without one.
     """
+    for key in entry:
+        _require_one_of("", key, _RANGE_KEYS)
+    _require_one_of("type ", entry.get("type"), (None, "int", "flag"))
     numbers: dict[str, Any] = {
         "low": _read_number("low", entry.get("low")),
         "high": _read_number("high", entry.get("high")),
     }
     if entry.get("step") is not None:
         numbers["step"] = _read_number("step", entry["step"])
-    is_whole = all(isinstance(number, int) for number in numbers.values())
-    range_type = entry.get("type")
-    if range_type == "int" and not is_whole:
-        raise ValueError(f"the range of an int needs whole numbers, but it has {numbers}.")
-
-    # A range of a float argument has floats, even if low and high are whole.
-    if range_type is None and _number_types(argument_type) == {float}:
-        is_number_of_steps = name in _STEPS_OR_RATIOS and numbers["high"] > 1
-        is_whole = is_whole and is_number_of_steps
-
     log = entry.get("log", False)
-    if is_whole and range_type != "float":
-        return IntDistribution(log=log, **numbers)
-    return FloatDistribution(log=log, **numbers)
+
+    is_whole = all(isinstance(number, int) for number in numbers.values())
+    if entry.get("type") == "int" and not is_whole:
+        raise ValueError(f"the range of an int needs whole numbers, but it has {numbers}.")
+    # A range of a float argument has floats, even if low and high are whole.
+    has_floats = not is_whole or _number_types(argument_type) == {float}
+    if has_floats and entry.get("type") != "int":
+        return FloatDistribution(log=log, **numbers)
+    return IntDistribution(log=log, **numbers)
 
 
 def _read_number(key: str, value: Any) -> int | float:
@@ -365,23 +305,6 @@ def _require_fitting_values(name: str, distribution: Distribution, argument_type
     for value in values:
         if cast_to_field(name, value, argument_type, None) is None and not accepts_none:
             raise ValueError("the training argument does not accept null. Remove it.")
-
-
-def _read_condition(when: object, earlier: Mapping[str, Parameter]) -> dict[str, list[Value]]:
-    """Return the condition of a parameter, see `Parameter.when`."""
-    if not isinstance(when, Mapping):
-        raise ValueError(
-            f"when must be the values of other parameters, such as {{optim: sgd}}, not {when!r}."
-        )
-    conditions = {}
-    for name, values in when.items():
-        _require_one_of("when has ", name, earlier)
-        conditions[name] = values if isinstance(values, list) else [values]
-        distribution = earlier[name].distribution
-        if isinstance(distribution, CategoricalDistribution):
-            for value in conditions[name]:
-                _require_one_of(f"when has {name}: ", value, distribution.choices)
-    return conditions
 
 
 def _require_one_of(prefix: str, value: object, choices: Collection[object]) -> None:

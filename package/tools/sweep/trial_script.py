@@ -12,7 +12,7 @@ import re
 import shlex
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from optuna import TrialPruned
 
@@ -122,20 +122,16 @@ class ScriptRun:
 
     def _command(self, values: dict[str, Value]) -> str:
         """Return the command of a sweep that runs the script with these values only."""
+        # A flag has no other value than on: it becomes a word of the script, or is left out.
         flags = self.plan.space.flags()
-        entries: dict[str, Any] = {}
-        for name, value in values.items():
-            if name in flags:
-                entries[name] = {"value": value, "type": "flag"}
-            elif value is None:
-                entries[name] = {"value": None}
-            else:
-                entries[name] = value
+        script_words = list(self.plan.script_arguments)
+        script_words += [f"--{name}" for name in values if name in flags and values[name]]
+        entries = {name: [value] for name, value in values.items() if name not in flags}
 
         folder = os.path.relpath(self.plan.folder / f"{self.name}-again")
         options = ["--space", json.dumps(entries), "--folder", folder]
         sweep = ["lightrainer", "sweep", *self.plan.options_of_rerun]
-        words = [*sweep, *options, "--", *self.plan.script_arguments]
+        words = [*sweep, *options, "--", *script_words]
         return shlex.join(shown_word(word) for word in words)
 
     def _child_trial(self) -> ChildTrial:

@@ -96,9 +96,9 @@ def test_short_names_are_short_and_can_be_read():
 SPACE = """
 learning_rate: {low: 1e-5, high: 1e-2, log: true}
 num_train_epochs: {low: 1, high: 4}
-weight_decay: {type: float, low: 0, high: 1, step: 0.5}
+weight_decay: {low: 0, high: 1, step: 0.5}
 lr_scheduler_type: [linear, cosine]
-bf16: {choices: [true, false]}
+bf16: [true, false]
 seed: 7
 """
 
@@ -106,13 +106,14 @@ seed: 7
 def test_search_space_in_a_file(tmp_path):
     (tmp_path / "space.yaml").write_text(SPACE)
     trial = optuna.create_study().ask()
-    assert read_space(str(tmp_path / "space.yaml")).suggest(trial) == {**trial.params, "seed": 7}
+    assert read_space(str(tmp_path / "space.yaml")).suggest(trial) == trial.params
     assert trial.distributions == {
         "learning_rate": FloatDistribution(1e-5, 1e-2, log=True),
         "num_train_epochs": IntDistribution(1, 4),
         "weight_decay": FloatDistribution(0, 1, step=0.5),
         "lr_scheduler_type": CategoricalDistribution(("linear", "cosine")),
         "bf16": CategoricalDistribution((True, False)),
+        "seed": CategoricalDistribution((7,)),
     }
 
 
@@ -120,34 +121,24 @@ def test_search_space_in_a_file(tmp_path):
 def test_quoted_texts_of_a_space_stay_texts(tmp_path, name):
     texts = ["01", "8", "ok", "nan", "1e-5"]
     (tmp_path / name).write_text(json.dumps({"fold": texts}))
-    assert read_space(str(tmp_path / name)).parameters[0].values() == tuple(texts)
+    assert read_space(str(tmp_path / name)).parameters[0].distribution.choices == tuple(texts)
 
 
-CONDITIONAL = """
-kind: [a, b, c]
-rate: {low: 0.1, high: 0.3, step: 0.1, when: {kind: [a, b]}}
-depth: {low: 1, high: 2, when: {rate: 0.1, kind: b}}
-fast: {type: flag, when: {kind: c}}
-seed: 7
-"""
-
-
-def test_parameters_beside_certain_values_only(tmp_path):
-    (tmp_path / "space.yaml").write_text(CONDITIONAL)
-    space = read_space(str(tmp_path / "space.yaml"))
-    drawn = lambda **values: space.suggest(optuna.trial.FixedTrial(values))
-    assert drawn(kind="a", rate=0.1) == {"kind": "a", "rate": 0.1, "seed": 7}
-    assert drawn(kind="b", rate=0.1, depth=2) == {"kind": "b", "rate": 0.1, "depth": 2, "seed": 7}
-    assert drawn(kind="c", fast=True) == {"kind": "c", "fast": True, "seed": 7}
-    points = space.grid()
-    assert len(points) == 3 + (2 + 2) + 2
-    assert {"kind": "b", "rate": 0.1, "depth": 2, "seed": 7} in points
-    assert {"kind": "b", "rate": pytest.approx(0.3), "seed": 7} in points
+def test_search_grid_has_all_combinations(tmp_path):
+    (tmp_path / "space.yaml").write_text("kind: [a, b]\nfast: {type: flag}\nseed: 7")
+    points = read_space(str(tmp_path / "space.yaml")).grid()
+    assert points == [
+        {"kind": kind, "fast": fast, "seed": 7} for kind in ("a", "b") for fast in (False, True)
+    ]
+    (tmp_path / "space.yaml").write_text("rate: {low: 0.1, high: 0.3}")
+    with pytest.raises(ValueError, match="rate is a range"):
+        read_space(str(tmp_path / "space.yaml")).grid()
 
 
 TEXTS = [
-    ("a: [1]\nb: {value: 2, when: {c: 1}}", "b: when has 'c'"),
-    ("a: [adam]\nb: {value: 2, when: {a: adma}}", "when has a: 'adma'.*'adam'"),
+    ("a:", "a: it has no values"),
+    ("a: {type: flag, value: true}", "'value' is not known"),
+    ("a: {type: float, low: 0, high: 1}", "type 'float' is not known"),
     ("a: {low: 1}\nb: {low: x, high: 1}", "(?s)a: high .*None.*b: low .*'x'"),
     ("a: {low: 0, high: 2, log: true}", "a: .*log"),
     ("a: {typ: int, low: 0, high: 2}", "'typ'.*'type'"),
@@ -177,7 +168,7 @@ RANGES = [
     ("weight_decay: {low: 0, high: 4, step: 1}", FloatDistribution(0, 4, step=1)),
     ("num_train_epochs: {low: 1, high: 4}", FloatDistribution(1, 4)),
     ("num_train_epochs: {type: int, low: 1, high: 4}", IntDistribution(1, 4)),
-    ("warmup_steps: {low: 0, high: 100}", IntDistribution(0, 100)),
+    ("warmup_steps: {type: int, low: 0, high: 100}", IntDistribution(0, 100)),
     ("seed: {low: 0, high: 3}", IntDistribution(0, 3)),
     ("width: {low: 0, high: 3}", IntDistribution(0, 3)),
 ]
