@@ -1,21 +1,17 @@
-"""The report of a study: an HTML page with plots and tables, a CSV file and a JSON file."""
+"""The report of a study: an HTML page with plots, and a CSV file with all trials."""
 
 from __future__ import annotations
 
 import csv
 import itertools
-import json
 import logging
-import math
 import os
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from ...lightning_modules.common.libraries import is_installed
 from .metric_objective import describe_goal, directions_of, objective_names
@@ -32,21 +28,8 @@ Row = dict[str, Any]
 """The values of a trial for the columns of `trials.csv`."""
 
 
-def require_plotly() -> None:
-    """Check that plotly, which draws the plots, is installed.
-
-    Raises:
-        ImportError: it is not installed; the message says how to install it.
-    """
-    if not is_installed("plotly"):
-        raise ImportError(
-            "plotly, which draws the plots of the report, is not installed: pip install "
-            '"lightrainer[search]"'
-        )
-
-
 def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
-    """Write `trials.csv`, `best.json` and `report.html`; transformers has no counterpart.
+    """Write `trials.csv` and `report.html`; transformers has no counterpart.
 
     The page is a single file that works without a network.
 
@@ -58,34 +41,24 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
         The path of the page.
 
     Raises:
-        ImportError: plotly is not installed; the other files have been written.
+        ImportError: plotly, which draws the plots, is not installed; `trials.csv` has been written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(study)
     columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
-
-    # The data.
-    summary = json.dumps(_summary(study, rows), indent=2, default=str, allow_nan=False)
-    (folder / "best.json").write_text(f"{summary}\n", encoding="utf-8")
     with (folder / "trials.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
 
-    # The page: tables and plots.
-    require_plotly()
-    tables = {
-        "Best trials": [rows[trial.number] for trial in study.best_trials],
-        "Failed trials": [row for row in rows if row["failure"]],
-        "All trials": rows,
-    }
-    figures = [*_plots(study)]
-    for title, table_rows in tables.items():
-        if table_rows:
-            figures.append(_table_figure(title, columns, table_rows, folder))
+    if not is_installed("plotly"):
+        raise ImportError(
+            "plotly, which draws the plots of the report, is not installed: pip install "
+            '"lightrainer[search]"'
+        )
     page = folder / "report.html"
-    page.write_text(_page(study, figures), encoding="utf-8")
+    page.write_text(_page(study), encoding="utf-8")
     logger.info("The report of the search is in %s.", page)
     return page
 
@@ -134,64 +107,15 @@ def _goal(study: Study) -> str:
     return describe_goal(directions_of(study), study.metric_names or [])
 
 
-def _summary(study: Study, rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the content of `best.json`."""
-    # With several objectives there may be several best trials.
-    best = []
-    for trial in study.best_trials:
-        entry = {
-            "trial": trial.number,
-            # JSON has no infinity: that is written as text.
-            "values": [value if math.isfinite(value) else str(value) for value in trial.values],
-            **locations_of(trial),
-            "parameters": trial.params,
-        }
-        best.append(entry)
-    return {
-        "study": study.study_name,
-        "directions": directions_of(study),
-        "metrics": study.metric_names,
-        "trials": len(rows),
-        "states": Counter(row["state"].lower() for row in rows),
-        "best": best,
-    }
-
-
-def _page(study: Study, figures: Sequence[Figure]) -> str:
-    """Return the page as HTML."""
+def _page(study: Study) -> str:
+    """Return the page with all plots as HTML."""
     title = escape(f"{study.study_name}: {_goal(study)}")
     parts = [f"<!doctype html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1>"]
-    for figure in figures:
+    for figure in _plots(study):
         # The JavaScript of plotly is written into the page once, with the first figure.
         is_first = len(parts) == 1
         parts.append(figure.to_html(full_html=False, include_plotlyjs=is_first))
     return "\n".join(parts)
-
-
-def _table_figure(title: str, columns: Sequence[str], rows: Sequence[Row], folder: Path) -> Figure:
-    """Return a figure with a table of trials."""
-    from plotly import graph_objects
-
-    # Plotly takes the cells column by column.
-    cells = []
-    for column in columns:
-        cells.append([_format_cell(column, row.get(column), folder) for row in rows])
-    header = {"values": [escape(column) for column in columns]}
-    table = graph_objects.Table(header=header, cells={"values": cells})
-    return graph_objects.Figure(table, layout={"title": title})
-
-
-def _format_cell(column: str, value: object, folder: Path) -> str:
-    """Return a value as HTML; a folder or a log as a link relative to the folder of the page."""
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    text = str(value)
-    if column in ("folder", "log"):
-        link = quote(os.path.relpath(text, folder))
-        return f'<a href="{link}">{escape(os.path.basename(text))}</a>'
-    return escape(text)
 
 
 def _plots(study: Study) -> Iterator[Figure]:
