@@ -14,7 +14,6 @@ from .parser.argument_parser import HfArg as HfArg
 from .parser.argument_parser import HfArgumentParser as HfArgumentParser
 from .search.hyperparameters import BestRun as BestRun
 from .search.report import write_report as write_report
-from .search.trial_folders import TrialShortNamer as TrialShortNamer
 from .strategies.plan import RunPlan as RunPlan
 from .trainer import Seq2SeqTrainer as Seq2SeqTrainer
 from .trainer import Trainer as Trainer

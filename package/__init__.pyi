@@ -39,7 +39,6 @@ from .facade import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
 from .facade import Trainer as Trainer
 from .facade import TrainingArguments as TrainingArguments
 from .facade import TrainOutput as TrainOutput
-from .facade import TrialShortNamer as TrialShortNamer
 from .facade import notebook_launcher as notebook_launcher
 from .facade.arguments.enums import DebugOption as DebugOption
 from .facade.arguments.enums import FSDPOption as FSDPOption

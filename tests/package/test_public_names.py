@@ -22,7 +22,7 @@ NAMES = split("""
     RunPlan RunReportCallback SaveStrategy ScheduleConfig SchedulerType Seq2SeqModule Seq2SeqTrainer
     Seq2SeqTrainingArguments SequenceClassificationModule TFTrainer TFTrainingArguments TensorBoardCallback
     ThroughputCallback TimeLimitCallback TokenClassificationModule TokenLoss TokenPerplexity TrainOutput Trainer
-    TrainerCallback TrainerControl TrainerState TrainingArguments TrialShortNamer default_compute_objective
+    TrainerCallback TrainerControl TrainerState TrainingArguments default_compute_objective
     default_data_collator denumpify_detensorize enable_full_determinism get_adafactor_schedule
     get_constant_schedule get_constant_schedule_with_warmup get_cosine_schedule_with_warmup
     get_cosine_with_hard_restarts_schedule_with_warmup get_cosine_with_min_lr_schedule_with_warmup

@@ -1,4 +1,4 @@
-"""Values of a trial as the arguments hold them, names of trials, spaces in files."""
+"""Values of a trial as the arguments hold them, spaces in files."""
 
 import dataclasses
 import json
@@ -6,12 +6,10 @@ import json
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from transformers.utils import hp_naming
 
 from helpers.trainer.tiny_trainings import arguments
 from lightrainer.facade import Seq2SeqTrainingArguments, TrainingArguments
 from lightrainer.facade.arguments.trial_values import apply, declared_types
-from lightrainer.facade.search.trial_folders import TrialShortNamer
 from lightrainer.tools.sweep.space import read_space
 
 NAMES = [
@@ -60,37 +58,6 @@ def test_values_in_json_are_read_for_a_mapping_of_a_subclass(tmp_path):
     args = WithMapping(output_dir=str(tmp_path), use_cpu=True)
     apply(args, {"class_weights": '{"rare": 2.0}'})
     assert args.class_weights == {"rare": 2.0}
-
-
-class Namer(TrialShortNamer):
-    PREFIX = "lm"
-    DEFAULTS = {
-        "learning_rate": 5e-5,
-        "seed": 42,
-        "lr_scheduler_type": "linear",
-        "warmup_steps": 0,
-    }
-    DEFAULTS["weight_decay"] = 0.0
-
-
-def test_short_names_are_short_and_can_be_read():
-    values = {
-        "learning_rate": 0.001,
-        "seed": 42,
-        "lr_scheduler_type": "cosine",
-        "weight_decay": 1e-05,
-    }
-    name = Namer.shortname(values)
-    theirs = type(
-        "Reference", (hp_naming.TrialShortNamer,), {"PREFIX": "lm", "DEFAULTS": Namer.DEFAULTS}
-    )
-    for others in (values, {"seed": 3, "lr_scheduler_type": "cosine"}, {"warmup_steps": 10}):
-        assert Namer.shortname(others) == theirs.shortname(others)
-    assert Namer.parse_repr(name) == {**Namer.DEFAULTS, **values}
-    with pytest.raises(KeyError, match="bf16"):
-        Namer.shortname({"bf16": True})
-    with pytest.raises(ValueError, match="cannot parse"):
-        Namer.parse_repr("lm_zz3")
 
 
 SPACE = """
