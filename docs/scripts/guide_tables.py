@@ -36,7 +36,6 @@ USES_OF_EXTRAS = {
     "memory": "`MemoryCallback`, `skip_memory_metrics=False`",
     "cli": "`LightningCLI`",
     "search": "[reports and dashboards of searches](../user/search.md#the-report)",
-    "cmaes": "`lightrainer sweep --sampler cmaes`",
     "ray": '`hyperparameter_search(backend="ray")`; about 200 MB',
     "deepspeed": "`deepspeed=`; built with [your torch](../user/deepspeed.md#install)",
     "keras": "`TFTrainer` with Keras on torch",

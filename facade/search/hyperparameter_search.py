@@ -14,7 +14,6 @@ from ..arguments.enums import HPSearchBackend
 from ..arguments.trial_values import apply
 from . import sweep_reports
 from .hyperparameters import default_compute_objective
-from .metric_objective import metric_names, objective_from, usual_directions
 from .retries import failure_reasons, format_failures, is_pruned
 from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, recreate_accelerator
 from .trial_folders import folder_name
@@ -74,7 +73,7 @@ class HyperparameterSearch:
     def run(
         self,
         hp_space: Callable[[Any], dict[str, Any]] | None,
-        compute_objective: Callable[[dict[str, float]], Any] | str | list[str] | None,
+        compute_objective: Callable[[dict[str, float]], Any] | None,
         n_trials: int | None,
         direction: str | list[str] | None,
         backend: str | HPSearchBackend | None,
@@ -85,18 +84,24 @@ class HyperparameterSearch:
         # Everything is checked before the Trainer is changed.
         trainer = self.trainer
         search_backend = make_backend(backend)
-        objective = objective_from(compute_objective)
-        options = read_options(n_trials, direction, keywords, metric_names(compute_objective))
+        options = read_options(n_trials, direction, keywords)
+        if compute_objective is None:
+            compute_objective = default_compute_objective
+        if not callable(compute_objective):
+            raise TypeError(
+                f"compute_objective={compute_objective!r:.60} must be a function of the metrics, "
+                "such as lambda metrics: metrics['eval_accuracy']."
+            )
         search_backend.check(trainer, options)
         _require_evaluation(trainer)
 
         trainer.hp_space = search_backend.default_hp_space if hp_space is None else hp_space
-        trainer.compute_objective = objective
+        trainer.compute_objective = compute_objective
         trainer.hp_name = hp_name
         trainer.hp_search_backend = search_backend.name
         search = SearchRun(trainer, options, self.transport)
         self.current = search
-        logger.info("Search: %s.", options.goal)
+        logger.info("Search: %s the objective.", ", ".join(options.directions))
 
         # The arguments of the last trial are replaced before the final model is installed.
         try:
@@ -107,14 +112,14 @@ class HyperparameterSearch:
             search.end()
             self.current = None
             trainer.hp_search_backend = None
-        self._conclude(best, options)
+        self._conclude(best)
         return best
 
-    def _conclude(self, best: BestRun | list[BestRun], options: SearchOptions) -> None:
+    def _conclude(self, best: BestRun | list[BestRun]) -> None:
         """Log the best trials and the failed ones."""
         best_runs = best if isinstance(best, list) else [best]
         for run in best_runs:
-            logger.info("Best (%s): trial %s with %s.", options.goal, run.run_id, run.objective)
+            logger.info("Best: trial %s with %s.", run.run_id, run.objective)
 
         # The study is in process 0.
         study = self.trainer.study
@@ -264,16 +269,13 @@ def read_options(
     n_trials: int | None,
     direction: str | Sequence[str] | None,
     keywords: dict[str, Any],
-    metrics: Sequence[str] = (),
 ) -> SearchOptions:
     """Check the keywords of `hyperparameter_search`, and separate those of the backend.
 
     Args:
         n_trials: see `hyperparameter_search`.
-        direction: one word, or one for each objective; None for those that are usual for the
-            metrics, or for `minimize` without named metrics.
+        direction: one word, or one for each objective; None for `minimize`.
         keywords: the other keywords.
-        metrics: the names of the objectives, if they have names.
 
     Raises:
         ValueError: an option has an invalid value, or the search would never end.
@@ -293,18 +295,15 @@ def read_options(
 
     return SearchOptions(
         n_trials=n_trials,
-        directions=_read_directions(direction, metrics),
-        metrics=list(metrics),
+        directions=_read_directions(direction),
         is_direction_implied=direction is None,
         backend=backend_options,
         **options,
     )
 
 
-def _read_directions(direction: str | Sequence[str] | None, metrics: Sequence[str]) -> list[str]:
+def _read_directions(direction: str | Sequence[str] | None) -> list[str]:
     """Return `minimize` or `maximize` for each objective; see `read_options`."""
-    if direction is None and metrics:
-        return usual_directions(metrics, "compute_objective", "direction={!r}")
     if direction is None:
         return ["minimize"]
 
@@ -313,11 +312,8 @@ def _read_directions(direction: str | Sequence[str] | None, metrics: Sequence[st
     directions = [str(getattr(word, "name", word)).lower() for word in words]
     for word in directions:
         _require_choice("direction", word, _DIRECTIONS)
-    if not directions or (metrics and len(metrics) != len(directions)):
-        raise ValueError(
-            f"direction={direction!r} must have one word for each objective: "
-            f"{', '.join(metrics) or 'there is at least one'}."
-        )
+    if not directions:
+        raise ValueError("direction=[] must have one word for each objective.")
     return directions
 
 

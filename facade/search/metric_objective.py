@@ -10,52 +10,14 @@ from typing import TYPE_CHECKING, Any
 from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..evaluation.best_metric import MissingMetricError
-from .hyperparameters import default_compute_objective
 
 if TYPE_CHECKING:
     from optuna import Study
-
 
 logger = logging.getLogger(__name__)
 
 Compute = Callable[[dict[str, float]], Any]
 """Takes the metrics of an evaluation, and returns a number, or a list for several objectives."""
-
-
-def objective_from(compute: Compute | str | Sequence[str] | None) -> Compute:
-    """Return the function for the argument `compute_objective`.
-
-    Args:
-        compute: a function of the metrics, the name of a metric, a list of names for several
-            objectives, or None for `default_compute_objective`.
-
-    Raises:
-        TypeError: `compute` is none of these.
-    """
-    if compute is None:
-        return default_compute_objective
-    if callable(compute):
-        return compute
-    names = metric_names(compute)
-    return lambda metrics: [look_up(metrics, name) for name in names]
-
-
-def metric_names(compute: Compute | str | Sequence[str] | None) -> list[str]:
-    """Return the metrics that `compute_objective` names; none for a function or the default.
-
-    Raises:
-        TypeError: it is neither a function nor a name or a list of names.
-    """
-    if compute is None or callable(compute):
-        return []
-    if isinstance(compute, str):
-        return [compute]
-    if isinstance(compute, (list, tuple)):
-        return list(compute)
-    raise TypeError(
-        f"compute_objective={compute!r:.60} must be a function of the metrics, or the name of a "
-        "metric."
-    )
 
 
 def objective_names(metrics: Sequence[str], count: int) -> list[str]:
@@ -122,13 +84,8 @@ def _short_names(metrics: Sequence[str]) -> list[str]:
     return [metric.removeprefix("eval_") for metric in metrics]
 
 
-def usual_directions(names: Sequence[str], option: str, advice: str) -> list[str]:
-    """Return `minimize` or `maximize` for each metric, as is usual for it.
-
-    Args:
-        names: the names of the metrics.
-        option: names the metrics, for the error message.
-        advice: how to pass a direction, with `{}` in its place.
+def usual_directions(names: Sequence[str]) -> list[str]:
+    """Return `minimize` or `maximize` for each metric of a sweep, as is usual for it.
 
     Raises:
         ValueError: a metric has no usual direction.
@@ -138,8 +95,8 @@ def usual_directions(names: Sequence[str], option: str, advice: str) -> list[str
         direction = known_direction(name)
         if direction is None:
             raise ValueError(
-                f"{option} {name!r}: whether less or more of it is better is not known. Pass "
-                f"{advice.format('minimize')} or {advice.format('maximize')}, for each metric."
+                f"--metric {name}: whether less or more of it is better is not known. Pass "
+                "--direction minimize or --direction maximize, for each metric."
             )
         directions.append(direction)
     return directions

@@ -119,7 +119,7 @@ class OptunaBackend:
             # Workers cannot share a study in main memory.
             folder = tempfile.TemporaryDirectory()
             study_options["storage"] = os.path.join(folder.name, "study.log")
-        study = make_study(search.options.directions, study_options, search.options.metrics)
+        study = make_study(search.options.directions, study_options)
         # The folder is deleted with the study.
         if folder is not None:
             weakref.finalize(study, folder.cleanup)

@@ -20,7 +20,7 @@ from ...lightning_modules.common.claimed_folder import claim_folder
 from ...lightning_modules.common.local_paths import is_address
 from ..arguments.enums import HPSearchBackend
 from .hyperparameters import BestRun, default_compute_objective
-from .metric_objective import describe_goal, objective_value
+from .metric_objective import objective_value
 from .retries import FOLDER, Start
 from .trial_folders import folder_name
 
@@ -50,8 +50,6 @@ class SearchOptions:
     """Number of trials to start; None for as many as `timeout` allows."""
     directions: list[str]
     """`minimize` or `maximize`, one for each objective."""
-    metrics: list[str] = field(default_factory=list)
-    """The metric of each objective; empty if the objective is a function."""
     is_direction_implied: bool = False
     """True if the user passed no direction."""
     final_model: Literal["best", "last"] = "best"
@@ -63,11 +61,6 @@ class SearchOptions:
     def has_several_objectives(self) -> bool:
         """Return whether there are several objectives."""
         return len(self.directions) > 1
-
-    @property
-    def goal(self) -> str:
-        """Describe the objectives, such as `maximize accuracy`."""
-        return describe_goal(self.directions, self.metrics)
 
 
 class SearchOwner(Protocol):
@@ -286,8 +279,8 @@ class SearchRun:
                 names.append(name)
         if names:
             logger.warning(
-                "The search MINIMIZES %s. Pass direction='maximize' if more is better, or "
-                "compute_objective='loss'.",
+                "The search MINIMIZES %s. Pass direction='maximize' if more is better, or a "
+                "compute_objective.",
                 " + ".join(names),
             )
 

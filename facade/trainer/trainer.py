@@ -1834,7 +1834,7 @@ class Trainer:
     def hyperparameter_search(
         self,
         hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], Any] | str | list[str] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | None = None,
         n_trials: int | None = 20,
         direction: str | list[str] | None = None,
         backend: str | HPSearchBackend | None = None,
@@ -1851,11 +1851,10 @@ class Trainer:
         Args:
             hp_space: a trial -> values by name of a training argument; by default the space of
                 transformers.
-            compute_objective: metrics -> a number, or several; also the name of a metric, or a list
-                of names.
+            compute_objective: metrics -> a number, or several; by default the sum of the metrics,
+                or the loss if there are no others.
             n_trials: number of trials; may be None with `timeout`.
-            direction: `minimize` or `maximize`, one for each objective; by default what is usual
-                for a named metric.
+            direction: `minimize`, which is the default, or `maximize`; one for each objective.
             backend: `optuna`, or `ray`.
             hp_name: a trial -> the name of its folder in `output_dir`; by default `run-<number>`.
             kwargs: those of `SearchOptions`; for optuna of `optuna.create_study` and

@@ -227,7 +227,7 @@ def _complete_objective(plan: SweepPlan) -> None:
     if plan.is_metric_implied:
         plan.metric = ["eval_loss"]
     if not plan.direction:
-        plan.direction = usual_directions(plan.metric, "--metric", "--direction {}")
+        plan.direction = usual_directions(plan.metric)
     if len(plan.direction) != len(plan.metric):
         raise ValueError(
             f"There are {len(plan.metric)} --metric and {len(plan.direction)} --direction: pass "

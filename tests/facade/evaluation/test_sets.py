@@ -112,7 +112,9 @@ def test_eval_sets_aggregate_is_a_search_objective(tmp_path):
         eval_aggregate="mean",
         eval_strategy="epoch",
     )
-    best = made.hyperparameter_search(lambda trial: {}, compute_objective="mean_loss", n_trials=1)
+    best = made.hyperparameter_search(
+        lambda trial: {}, lambda metrics: metrics["eval_mean_loss"], n_trials=1
+    )
     assert best.objective == made.evaluate()["eval_mean_loss"]
 
 
