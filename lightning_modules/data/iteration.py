@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe, get_worker_info
 
 from ..common.stop_iteration import stop_iteration_error, stop_iteration_surfaces
+from ..internals import torch_names
 from .batch_samplers import BatchesAfter
 
 
@@ -196,19 +197,10 @@ def _read_here(loader: TorchLoader) -> Iterator[object]:
 
 def _collated(loader: TorchLoader, indices: Iterator[Any]) -> Iterator[Any]:
     """Yield the collated samples of each index, or of each batch of indices."""
-    dataset = loader.dataset
-    collate = loader.collate_fn
+    fetcher = torch_names.dataset_fetcher(loader)
     with stop_iteration_surfaces:
-        # Without automatic batching the collator gets single samples, as in torch.
-        if loader.batch_sampler is None:
-            for index in indices:
-                yield collate(dataset[index])
-            return
-
-        get_samples = getattr(dataset, "__getitems__", None)
         for batch in indices:
-            samples = get_samples(batch) if get_samples else [dataset[index] for index in batch]
-            yield collate(samples)
+            yield fetcher.fetch(batch)
 
 
 class _BatchStream(IterableDataset[Any]):

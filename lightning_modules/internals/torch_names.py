@@ -35,6 +35,23 @@ def register_output(kind: type, parts: Callable[[Any], Any], joined: Callable[..
     _pytree.register_pytree_node(kind, parts, joined, serialized_type_name=name)
 
 
+def dataset_fetcher(loader: Any) -> Any:
+    """Return what reads the samples of a batch in torch's loaders; libraries replace its class.
+
+    Args:
+        loader: a `DataLoader` of a map-style dataset.
+    """
+    from torch.utils.data.dataloader import _DatasetKind
+
+    return _DatasetKind.create_fetcher(
+        _DatasetKind.Map,
+        loader.dataset,
+        loader.batch_sampler is not None,
+        loader.collate_fn,
+        loader.drop_last,
+    )
+
+
 def renames_what_it_loads(model: object) -> bool:
     """Return whether a model changes the names of weights while it loads them."""
     if not isinstance(model, nn.Module):

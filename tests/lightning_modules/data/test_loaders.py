@@ -15,6 +15,7 @@ from torch.utils.data import (
     RandomSampler,
     get_worker_info,
 )
+from torch.utils.data._utils import fetch
 
 from lightrainer.lightning_modules.data.iteration import can_be_rebuilt, iterate
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
@@ -328,6 +329,24 @@ def test_loaders_are_rebuilt_unless_torch_is_patched(monkeypatch, patch):
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
 )
+class NestedFetcher(fetch._MapDatasetFetcher):
+    """Reads batches of several bins, as packing libraries set it."""
+
+    def fetch(self, possibly_batched_index):
+        read = super().fetch
+        if isinstance(possibly_batched_index[0], list):
+            return [read(indices) for indices in possibly_batched_index]
+        return read(possibly_batched_index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_are_read_by_the_fetcher_that_a_library_sets(monkeypatch, workers):
+    monkeypatch.setattr(fetch, "_MapDatasetFetcher", NestedFetcher)
+    batches = [[[0, 1], [2]], [3, 4]]
+    made = DataLoader(range(5), batch_sampler=batches, collate_fn=list, num_workers=workers)
+    assert list(iterate(made)) == list(made) == batches
+
+
 def test_loader_sends_batches_of_many_kinds():
     def collate(samples):
         return Holds(
