@@ -120,7 +120,7 @@ class CheckpointSaver:
         *,
         strategy: Strategy,
         run: TrainingRun | None,
-        at_once: bool,
+        is_overridden: bool,
     ) -> None:
         """Write `checkpoint-{step}` to a staging folder, and rename it once it is complete.
 
@@ -132,7 +132,8 @@ class CheckpointSaver:
             parts: functions that each write a part of the training state into a folder.
             strategy: writes the parts of each process.
             run: the current training.
-            at_once: write in the foreground, because the files are read right after.
+            is_overridden: write in the foreground, because the override reads the files right
+                after, and keep what it wrote into `checkpoint-{step}` before.
 
         Raises:
             DiskFullError: not enough space; nothing was written.
@@ -154,7 +155,7 @@ class CheckpointSaver:
         # decide together.
         later = False
         if run is not None:
-            may_write_later = not at_once and self._may_write_later(strategy)
+            may_write_later = not is_overridden and self._may_write_later(strategy)
             later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
         has_parts = later and strategy.saves_parts(checkpoint=True)
 
@@ -225,7 +226,7 @@ class CheckpointSaver:
                         for name, content in contents.items():
                             self._files.write_bytes(content, folder / name)
                     written = Written(final, parent, trainer.state.best_model_checkpoint)
-                    commit = partial(self._commit, folder, written)
+                    commit = partial(self._commit, folder, written, is_overridden)
                     undo = partial(checkpoints.abort, folder)
                 if later and (saves or has_parts):
                     self.background.start(self._files, size, commit=commit, undo=undo)
@@ -272,10 +273,15 @@ class CheckpointSaver:
         if tensors:
             self._files.write_tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
 
-    def _commit(self, folder: Path, written: Written) -> None:
+    def _commit(self, folder: Path, written: Written, is_overridden: bool) -> None:
         """Write the manifest, rename the checkpoint to its final name, and rotate older ones."""
         self._compare_weights(folder)
         checkpoints.write_manifest(folder)
+
+        # Overrides and callbacks may have written files for this checkpoint before. A checkpoint
+        # of an earlier run is replaced as a whole.
+        if is_overridden or not (written.folder / TRAINER_STATE_NAME).exists():
+            checkpoints.copy_unlisted_files(written.folder, folder)
 
         # A rotation between the two would take the new folder for one of an earlier run.
         with self._deleting:

@@ -1469,7 +1469,7 @@ class Trainer:
         is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
         self._checkpoints.save(
-            folder, parts, strategy=self._run_strategy, run=run, at_once=is_overridden
+            folder, parts, strategy=self._run_strategy, run=run, is_overridden=is_overridden
         )
 
         checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")

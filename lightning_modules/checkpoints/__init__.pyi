@@ -21,6 +21,7 @@ from .folders import list_checkpoints as list_checkpoints
 from .folders import rotate_checkpoints as rotate_checkpoints
 from .folders import sort_checkpoints as sort_checkpoints
 from .lightning_files import save_torch as save_torch
+from .manifest import copy_unlisted_files as copy_unlisted_files
 from .manifest import refresh_manifest as refresh_manifest
 from .manifest import write_manifest as write_manifest
 from .owners import FolderInUseError as FolderInUseError

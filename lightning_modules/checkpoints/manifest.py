@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -150,6 +152,28 @@ def refresh_manifest(folder: StrPath) -> bool:
     sync_path(unfinished)
     os.replace(unfinished, path)
     return True
+
+
+def copy_unlisted_files(folder: StrPath, new: StrPath) -> None:
+    """Copy what others wrote into a checkpoint, the files that its manifest does not list.
+
+    Args:
+        folder: a checkpoint, or a folder that is not one yet; may be missing.
+        new: the version that replaces it, with its manifest. Its own files stay.
+    """
+    folder = Path(folder)
+    new = Path(new)
+    if not folder.is_dir():
+        return
+    listed = {MANIFEST_NAME}
+    with suppress(ValueError):
+        manifest = read_manifest(folder)
+        if manifest is not None:
+            listed.update(manifest.sizes)
+    for name in files_below(folder):
+        if name not in listed and not (new / name).exists():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / name, new / name)
 
 
 def _text_of(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:

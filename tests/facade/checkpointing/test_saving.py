@@ -264,6 +264,52 @@ def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
         trained(tmp_path / "later", num_train_epochs=1, resume=str(first))
 
 
+def counted(trainer):
+    """Write a file into the next checkpoint, and return its path."""
+    folder = Path(trainer.args.output_dir, f"checkpoint-{trainer.state.global_step}", "counts")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "tokens.json"
+    path.write_text(str(trainer.state.global_step))
+    return path
+
+
+class CountsBeforeSaving(Trainer):
+    def _save_checkpoint(self, model, trial):
+        path = counted(self)
+        super()._save_checkpoint(model, trial)
+        assert path.exists()
+
+
+WRITERS = {
+    "a callback": lambda: {
+        "callbacks": [At("on_step_end", lambda trainer, state, control: counted(trainer))]
+    },
+    "an override": lambda: {"cls": CountsBeforeSaving},
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_files_written_before_a_checkpoint_is_saved_stay(tmp_path, writer):
+    """An override, unlike a callback, finds them also beside a checkpoint of an earlier run."""
+    for _ in range(1 + (writer == "an override")):
+        made = trained(tmp_path, save_strategy="steps", save_steps=2, **WRITERS[writer]())
+    steps = [path.parts[-3:] for path in tmp_path.rglob("tokens.json")]
+    assert ("checkpoint-2", "counts", "tokens.json") in steps
+    assert ("checkpoint-4", "counts", "tokens.json") in steps
+    checkpoint = tmp_path / "checkpoint-4"
+    resumed = trained(tmp_path, num_train_epochs=2, resume=True)
+    assert resumed.state.global_step == 2 * made.state.global_step
+    assert load_file(checkpoint / "model.safetensors").keys() == weights(made.model).keys()
+
+
+def test_files_of_an_earlier_run_go_with_its_checkpoint(tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 4}
+    trained(tmp_path, **saving)
+    (tmp_path / "checkpoint-4" / "notes.txt").touch()
+    trained(tmp_path, **saving)
+    assert not (tmp_path / "checkpoint-4" / "notes.txt").exists()
+
+
 @pytest.mark.parametrize("saves", [True, False])
 def test_saving_leaves_a_folder_in_use_alone(tmp_path, monkeypatch, saves):
     monkeypatch.setattr(owners, "PATIENCE", 0)
