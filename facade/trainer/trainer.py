@@ -368,7 +368,9 @@ class Trainer:
             self.data_collator = default_collator(processing_class)
         else:
             self.data_collator = data_collator
-        self.eval_data_collator = eval_data_collator
+        # A subclass may have set one before.
+        if eval_data_collator is not None:
+            self.eval_data_collator = eval_data_collator
 
         # The model, and what follows from it.
         if model is None:

@@ -28,7 +28,7 @@ from helpers.trainer.tiny_trainings import (
     trainer,
     weights,
 )
-from lightrainer import DefaultFlowCallback, Trainer, TrainerCallback
+from lightrainer import DefaultFlowCallback, Trainer, TrainerCallback, default_data_collator
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.arguments import old_names
 from lightrainer.facade.arguments.exports import export_precision
@@ -341,6 +341,26 @@ def test_library_may_use_names_that_transformers_leaves_free(tmp_path):
     assert same(weights(made.model), weights(trained(tmp_path / "plain", **best).model))
     assert made._running_loss > 4
     assert {getattr(made, name) for name in OWN_NAMES if name != "_running_loss"} == {1}
+
+
+class CollatesEvaluations(Trainer):
+    def __init__(self, *positional, **keywords):
+        self.eval_data_collator = CountsBatches()
+        super().__init__(*positional, **keywords)
+
+
+class CountsBatches:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, samples):
+        self.count += 1
+        return default_data_collator(samples)
+
+
+def test_library_may_set_the_collator_of_evaluations_before_the_construction(tmp_path):
+    made = trained(tmp_path, CollatesEvaluations, eval_strategy="epoch", num_train_epochs=1)
+    assert made.eval_data_collator.count == len(made.get_eval_dataloader())
 
 
 class Evaluated(Trainer):
