@@ -13,7 +13,6 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -81,14 +80,10 @@ def write_manifest(folder: StrPath) -> None:
         folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
     """
     folder = Path(folder)
-    names = files_below(folder)
 
     # Checksums that other processes have recorded of their files.
     recorded: dict[str, str] = {}
-    for name in names:
-        path = folder / name
-        if not fnmatch(path.name, _CHECKSUMS_NAME):
-            continue
+    for path in list(folder.rglob(_CHECKSUMS_NAME)):
         content: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
         for file, value in content.items():
             relative = (path.parent / file).relative_to(folder)
@@ -97,9 +92,9 @@ def write_manifest(folder: StrPath) -> None:
 
     sizes: dict[str, int] = {}
     checksums: dict[str, str] = {}
-    for name in names:
+    for name in files_below(folder):
         path = folder / name
-        if name == MANIFEST_NAME or fnmatch(path.name, _CHECKSUMS_NAME):
+        if name == MANIFEST_NAME:
             continue
         sizes[name] = path.stat().st_size
         checksums[name] = recorded.get(name) or checksum(path)
@@ -154,26 +149,23 @@ def refresh_manifest(folder: StrPath) -> bool:
     return True
 
 
-def copy_unlisted_files(folder: StrPath, new: StrPath) -> None:
+def copy_unlisted_files(folder: Path, new: Path) -> None:
     """Copy what others wrote into a checkpoint, the files that its manifest does not list.
 
     Args:
         folder: a checkpoint, or a folder that is not one yet; may be missing.
         new: the version that replaces it, with its manifest. Its own files stay.
     """
-    folder = Path(folder)
-    new = Path(new)
-    if not folder.is_dir():
-        return
     listed = {MANIFEST_NAME}
     with suppress(ValueError):
         manifest = read_manifest(folder)
         if manifest is not None:
             listed.update(manifest.sizes)
     for name in files_below(folder):
-        if name not in listed and not (new / name).exists():
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(folder / name, new / name)
+        copy = new / name
+        if name not in listed and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(folder / name, copy)
 
 
 def _text_of(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:
@@ -237,13 +229,8 @@ def read_manifest(folder: StrPath) -> Manifest | None:
 
 def files_below(folder: Path) -> list[str]:
     """Return all files below a folder, as sorted names relative to it."""
-    names: list[str] = []
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            names += [f"{entry.name}/{name}" for name in files_below(Path(entry))]
-        elif entry.is_file():
-            names.append(entry.name)
-    return sorted(names)
+    files = filter(Path.is_file, folder.rglob("*"))
+    return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def _stays_inside(name: str) -> bool:
