@@ -358,11 +358,16 @@ class StageMetrics:
         counts: bool = True,
         **further: Any,
     ) -> None:
-        """Count a batch, see `BatchMetrics.update`; if no sample counts, only show its shape."""
-        if self.metrics is None:
+        """Count a batch, see `BatchMetrics.update`; if no sample counts, only show its shape.
+
+        A no-op if the stage has not begun: Lightning's `Tuner` trains without callbacks, so that
+        nothing calls `begin`, and nothing is logged.
+        """
+        sets = self._sets.get(stage, [])
+        if loader >= len(sets):
             return
         self._stages_with_batches.add(stage)
-        metrics = self._sets[stage][loader]
+        metrics = sets[loader]
         update = metrics.update if counts else metrics.update_without_counting
         update(predictions, labels, **further)
 
