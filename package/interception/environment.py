@@ -8,8 +8,6 @@ from pathlib import Path
 
 INSTALL = "LIGHTRAINER_INSTALL"
 """With 1, child Python processes intercept imports from their start; with 0 they do not."""
-VERBOSE = "LIGHTRAINER_VERBOSE"
-"""The id of the process that reports the served names when it exits."""
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
 """With 1, the Trainer prints its plan and ends the process before the first step."""
 RECORDER = "LIGHTRAINER_RECORDER"

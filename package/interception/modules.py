@@ -10,8 +10,7 @@ from logging import getLogger
 from types import ModuleType
 from typing import Any
 
-from . import report
-from .targets import dotted, renamed, resolve
+from .targets import renamed, resolve
 
 _PRIVATE = ("_served", "_get_original", "_original_names")
 """Attributes of a `ServedModule` that are not names of the module."""
@@ -62,16 +61,11 @@ class ServedModule(ModuleType):
 
     def _find(self, name: str) -> Any:
         """Return the value of a name that the module does not hold yet."""
-        full_name = f"{self.__name__}.{name}"
         if name in self._served:
-            target = self._served[name]
-            report.record(full_name, dotted(target))
-            return resolve(target)
+            return resolve(self._served[name])
         if name == "logger":
             return getLogger(self.__name__)
-        value = self._get_original(name)
-        report.record(full_name, "as it is in transformers")
-        return value
+        return self._get_original(name)
 
     def __dir__(self) -> list[str]:
         resolved_names = [name for name in self.__dict__ if name not in _PRIVATE]

@@ -8,6 +8,7 @@ a script run by Python itself.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -23,7 +24,6 @@ transformers. `lightrainer run` is the same, and also runs scripts that have the
 name of a command.
 
 options:
-  --verbose   report on stderr at the end which names were served, and from where
   --dry-run   print the plan of the first Trainer that would train, evaluate or
               predict, and exit before the first step
   --keras-backend {torch,tensorflow}
@@ -32,7 +32,7 @@ options:
   -h, --help  show this help
 """
 
-_FLAGS = ("--verbose", "--dry-run", "-h", "--help")
+_FLAGS = ("--dry-run", "-h", "--help")
 _KERAS_BACKEND = "--keras-backend"
 
 
@@ -60,11 +60,9 @@ def run(words: Sequence[str]) -> int:
     # The new process finds everything in its environment.
     environment.switch_on(os.environ)
     environment.choose_keras_backend(os.environ, options.get("--keras-backend"))
-    if "--verbose" in options:
-        os.environ[environment.VERBOSE] = str(os.getpid())
     if "--dry-run" in options:
         os.environ[environment.DRY_RUN] = "1"
-    return become([sys.executable, *python_options(words), *script_words])
+    return become([sys.executable, *python_options(), *script_words])
 
 
 def is_option(word: str) -> bool:
@@ -121,38 +119,13 @@ def _problem(script_words: Sequence[str]) -> str | None:
     return None
 
 
-def python_options(words: Sequence[str]) -> list[str]:
-    """Return the options that the running Python was started with, such as `-u` and `-X dev`.
-
-    Args:
-        words: the words of the command line that follow the program's name.
-    """
-    # Another program may have called the runner.
-    python_words = list(sys.orig_argv[1:])
-    if not words or python_words[-len(words) :] != list(words):
-        return []
-
-    # What remains is how Python was started: options and a script, `-m lightrainer`,
-    # `-mlightrainer`, or options that end with m, such as `-um lightrainer`.
-    options = python_words[: -len(words)]
-    if options and options[-1] == "run":
-        options.pop()
-    if not options:
-        return []
-    last = options.pop()
-    if last.startswith("-"):
-        letters_before_m = last.partition("m")[0]
-        return [*options, *_as_option(letters_before_m)]
-    follows_m = bool(options) and options[-1].startswith("-") and options[-1].endswith("m")
-    if last == "lightrainer" and follows_m:
-        letters_before_m = options.pop().removesuffix("m")
-        return [*options, *_as_option(letters_before_m)]
+def python_options() -> list[str]:
+    """Return the options that the running Python was started with, such as `-u` and `-X dev`."""
+    # The function by which multiprocessing starts its processes. It does not know `-u`.
+    options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] - private
+    if getattr(sys.stdout, "write_through", False):
+        options.append("-u")
     return options
-
-
-def _as_option(letters: str) -> list[str]:
-    """Return an option such as `-u`; none for a single dash."""
-    return [] if letters == "-" else [letters]
 
 
 def become(command: list[str]) -> int:
@@ -161,7 +134,5 @@ def become(command: list[str]) -> int:
     sys.stderr.flush()
     # On Windows the shell would assume that the replaced process has exited.
     if os.name == "nt":
-        import subprocess
-
         return subprocess.call(command)
     os.execv(command[0], command)

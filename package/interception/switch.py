@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 # These are light; the heavy modules beside them are loaded on use.
 from ..facade.arguments import old_names
 from ..lightning_modules.common import followed, versions
-from . import environment, report
+from . import environment
 from .finder import LIBRARY, Finder
 from .loaded import LoadedModules
 from .stand_in import package
@@ -52,9 +52,6 @@ def install(children: bool = True) -> Finder:
     global _interception
     if children:
         environment.switch_on(os.environ)
-    is_first_rank = os.environ.get("RANK", "0") == "0"
-    if is_first_rank and os.environ.get(environment.VERBOSE) == str(os.getpid()):
-        report.print_at_exit()
     if _interception is not None:
         return _interception.finder
 

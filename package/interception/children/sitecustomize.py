@@ -13,11 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
-    from typing import Any
 
 # Variables of `interception/environment.py` and `facade/arguments/sweep_trial.py`.
 _INSTALL = "LIGHTRAINER_INSTALL"
-_VERBOSE = "LIGHTRAINER_VERBOSE"
 _RECORDER = "LIGHTRAINER_RECORDER"
 _TRIAL = "LIGHTRAINER_TRIAL"
 
@@ -34,25 +32,18 @@ class Waiting:
         """As `importlib.abc.MetaPathFinder.find_spec`: None for everything that is not served."""
         if name.partition(".")[0] != "transformers":
             return None
-        finder = cls.switch_on()
-        if finder is None:
-            return None
-        return finder.find_spec(name, path, target)
-
-    @classmethod
-    def switch_on(cls) -> Any:
-        """Install the finder that serves, and return it; None if lightrainer cannot be imported."""
         if cls in sys.meta_path:
             sys.meta_path.remove(cls)
         from importlib import import_module
 
+        # None if lightrainer cannot be imported.
         try:
             switch = import_module("lightrainer.interception.switch")
         except ImportError:
             return None
         finder = switch.install()
         finder.serves_from_the_start = True
-        return finder
+        return finder.find_spec(name, path, target)
 
 
 def _load_hidden_module() -> None:
@@ -117,9 +108,6 @@ def _start() -> None:
     if os.environ.get(_INSTALL, "0") in ("", "0"):
         return
     sys.meta_path.insert(0, Waiting)
-    # A report at exit needs the interception from the start, even if nothing is imported.
-    if os.environ.get(_VERBOSE) == str(os.getpid()):
-        Waiting.switch_on()
 
 
 if __name__ == "sitecustomize":

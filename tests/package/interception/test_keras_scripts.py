@@ -64,7 +64,7 @@ def test_keras_script_runs_with_and_without_the_reference(library, request, tmp_
 
 WORDS = [
     ([], None, "torch"),
-    (["run", "--keras-backend=torch", "--verbose"], "jax", "torch"),
+    (["run", "--keras-backend=torch"], "jax", "torch"),
 ]
 
 

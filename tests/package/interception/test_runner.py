@@ -2,7 +2,6 @@
 Python.
 """
 
-import re
 import signal
 import sys
 
@@ -74,6 +73,15 @@ def test_runner_is_invisible_to_the_script(script, tmp_path, ending):
     assert "some script.py" in plain.stdout
 
 
+def test_runner_keeps_the_options_of_python(tmp_path):
+    code = "import sys; print(sys.flags, sys.warnoptions, sys._xoptions, sys.stdout.write_through)"
+    options = ["-u", "-B", "-W", "ignore", "-X", "dev"]
+    plain, served = both(tmp_path, "-c", code, options=options)
+    assert served.stdout == plain.stdout
+    assert "dev_mode=True" in plain.stdout
+    assert plain.stdout.endswith("True\n")
+
+
 WORDS = [
     ["-mjson.tool", "not there.json"],
     ["-c", "import sys; print(sys.argv, __name__, sys.path[0]); 1 / 0", "-x"],
@@ -114,7 +122,7 @@ def test_runner_console_script_and_command_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"), [(["run"], "no script"), (["run", "--verbos", "x"], "--verbos")]
+    ("words", "reason"), [(["run"], "no script"), (["run", "--dry-rn", "x"], "--dry-rn")]
 )
 def test_runner_wrong_command_line(words, reason, capsys):
     assert main(words) == 2
@@ -126,20 +134,6 @@ def test_runner_refuses_a_python_that_ignores_its_environment(tmp_path):
     assert done.returncode == 2
     assert "-E, -I or -S" in done.stderr
     assert "lightrainer.install()" in done.stderr
-
-
-def test_verbose_says_at_the_end_what_was_served(without_library, tmp_path):
-    code = (
-        "from transformers import TrainerCallback; from transformers.trainer_utils import "
-        "has_length as b"
-    )
-    done = run(without_library, "-m", "lightrainer", "--verbose", "-c", code, cwd=tmp_path)
-    assert done.stdout == ""
-    for theirs, ours in (
-        ("trainer_callback.TrainerCallback", "callbacks.TrainerCallback"),
-        ("trainer_utils.has_length", "lightning_modules.data.lengths.has_length"),
-    ):
-        assert re.search(rf"transformers\.{theirs} +lightrainer\.{ours}", done.stderr)
 
 
 DRY = """
