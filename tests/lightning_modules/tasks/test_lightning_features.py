@@ -129,6 +129,14 @@ class TestLimits:
 # there is no validation
 @pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
 class TestTuner:
+    def test_learning_rate_with_metrics(self, tmp_path):
+        """The search validates after each epoch, without the callbacks that reset metrics."""
+        made = module(metrics={"size": lambda logits, labels: len(labels)}, train_metrics=True)
+        trainer = make_trainer(default_root_dir=tmp_path, max_epochs=4)
+        Tuner(trainer).lr_find(made, datamodule=data(), num_training=20)
+        trainer.fit(made, datamodule=data())
+        assert made.metric_values == {"val_size": 10, "train_size": 22}
+
     def test_learning_rate(self, tmp_path):
         made, trainer = (
             module(schedule={"name": "linear"}),
@@ -138,14 +146,6 @@ class TestTuner:
         assert found.suggestion() == made.learning_rate != OPTIMIZER["learning_rate"]
         assert made.hparams["optimizer"]["learning_rate"] == made.learning_rate
         assert same_weights(made.model, seeded(Net)), "the search leaves no trace"
-
-    def test_learning_rate_with_metrics(self, tmp_path):
-        """The search validates after each epoch, without the callbacks that reset metrics."""
-        made = module(metrics={"size": lambda logits, labels: len(labels)}, train_metrics=True)
-        trainer = make_trainer(default_root_dir=tmp_path, max_epochs=4)
-        Tuner(trainer).lr_find(made, datamodule=data(), num_training=20)
-        trainer.fit(made, datamodule=data())
-        assert made.metric_values == {"val_size": 10, "train_size": 22}
         seen = Seen()
         trainer = make_trainer(default_root_dir=tmp_path, callbacks=[seen])
         trainer.fit(made, data())
