@@ -139,7 +139,7 @@ def old_imports() -> str:
 
 
 def directions() -> str:
-    """Return the words by which `compute_objective` recognises the direction of a metric."""
+    """Return the words by which a sweep recognises the direction of a metric."""
     rows = [
         ("minimized", ", ".join(sorted(MINIMIZED.split()))),
         ("maximized", ", ".join(sorted(MAXIMIZED.split()))),

@@ -77,6 +77,7 @@ WRONG_TYPES |= {
 WRONG_TYPES |= {"trackio_static_space_id": [True]}
 # Python counts True as the number 1.
 WRONG_TYPES |= {name: [True] for name in ("max_steps", "warmup_steps", "save_total_limit")}
+WRONG_TYPES |= {"max_grad_norm": [False]}
 WRONG_VALUES = [
     ({"torch_empty_cache_steps": True}, "torch_empty_cache_steps=True"),
     ({"deepspeed": {"zero_optimization": {"stage": True}}}, "stage=True must be 0, 1, 2 or 3"),
