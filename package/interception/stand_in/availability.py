@@ -137,23 +137,6 @@ def is_torch_bf16_gpu_available() -> bool:
     return is_torch_cuda_available() and _torch().cuda.is_bf16_supported()
 
 
-def is_torch_bf16_cpu_available() -> bool:
-    """Return whether the CPU computes in bfloat16: True for every supported torch."""
-    return True
-
-
-def is_torch_bf16_available() -> bool:
-    """Return whether the GPU or the CPU computes in bfloat16."""
-    return is_torch_bf16_gpu_available() or is_torch_bf16_cpu_available()
-
-
-def is_torch_tf32_available() -> bool:
-    """Return whether the GPU multiplies in TF32: an NVIDIA GPU from Ampere on."""
-    if not is_torch_cuda_available():
-        return False
-    return _torch().cuda.get_device_properties(0).major >= 8
-
-
 def is_offline_mode() -> bool:
     """Return whether the environment forbids access to the Hub."""
     for variable in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
