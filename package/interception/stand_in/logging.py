@@ -123,6 +123,30 @@ def disable_default_handler() -> None:
     _library().removeHandler(_handler())
 
 
+def enable_propagation() -> None:
+    """Pass messages of the library to the root logger, too."""
+    _library().propagate = True
+
+
+def disable_propagation() -> None:
+    """Stop passing messages of the library to the root logger."""
+    _library().propagate = False
+
+
+def enable_progress_bar() -> None:
+    """Show the progress bars of downloads."""
+    from huggingface_hub.utils import enable_progress_bars
+
+    enable_progress_bars()
+
+
+def disable_progress_bar() -> None:
+    """Hide the progress bars of downloads."""
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+
+
 def enable_explicit_format() -> None:
     """Write level, file and time before each message."""
     formatter = logging.Formatter(

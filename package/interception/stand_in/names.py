@@ -25,9 +25,10 @@ _FILES = (
     "WEIGHTS_NAME"
 )
 _LOGGING = (
-    "disable_default_handler enable_default_handler enable_explicit_format get_logger "
-    "get_verbosity log_levels set_verbosity set_verbosity_debug set_verbosity_error "
-    "set_verbosity_info set_verbosity_warning warning_once"
+    "disable_default_handler disable_progress_bar disable_propagation enable_default_handler "
+    "enable_explicit_format enable_progress_bar enable_propagation get_logger get_verbosity "
+    "log_levels set_verbosity set_verbosity_debug set_verbosity_error set_verbosity_info "
+    "set_verbosity_warning warning_once"
 )
 _LEVELS = "CRITICAL DEBUG ERROR FATAL INFO NOTSET WARN WARNING"
 _CHECKS = {f"{_HERE}.availability": _AVAILABLE, ".callbacks.default_progress": "is_in_notebook"}

@@ -129,6 +129,10 @@ ours.warning("secret")
 for _ in range(2):
     served.get_logger("transformers.trainer").warning_once("once")
 served.disable_default_handler(); ours.error("not on stderr"); served.enable_default_handler()
+served.disable_progress_bar()
+from huggingface_hub.utils import are_progress_bars_disabled
+results += [are_progress_bars_disabled()]
+served.enable_propagation(); results += [logging.getLogger("transformers").propagate]
 import lightrainer
 lightrainer.uninstall()
 print(json.dumps([results, seen, ours.getEffectiveLevel()]))
@@ -140,7 +144,7 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
     level = {"TRANSFORMERS_VERBOSITY": "warning"}
     done = forked(without_library, "-c", LOGGING, served=True, cwd=tmp_path, environment=level)
     results, seen, level = said(done)
-    assert results == [True, 30]
+    assert results == [True, 30, True, True]
     assert seen == [
         ["transformers.trainer", 30, "shown"],
         ["transformers.integrations.integration_utils", 10, "shown too"],
