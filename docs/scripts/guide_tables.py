@@ -16,8 +16,11 @@ import lightrainer.callbacks
 from lightrainer.callbacks.loggers.availability import TRACKERS
 from lightrainer.facade.accelerator.refusals import REFUSED as REFUSED_MEMBERS
 from lightrainer.facade.arguments.deepspeed_config import REFUSED as REFUSED_KEYS
+from lightrainer.facade.arguments.fsdp_config import REFUSED as REFUSED_KEYS_OF_FSDP
 from lightrainer.facade.arguments.old_names import OLD_NAMES
 from lightrainer.facade.distributed.launchers import LAUNCHERS, TORCHRUN
+from lightrainer.facade.keras.arguments import UNSUPPORTED as REFUSED_ARGUMENTS
+from lightrainer.facade.trainer.lightning_callbacks import REFUSED as REFUSED_CALLBACKS
 from lightrainer.interception.targets import RENAMED, dotted
 from lightrainer.lightning_modules.common.metric_directions import MAXIMIZED, MINIMIZED
 from lightrainer.tools.estimate.estimation import PRECISIONS
@@ -113,10 +116,25 @@ def unsupported_members() -> str:
     return table(("members", "reason and alternative"), grouped(REFUSED_MEMBERS))
 
 
+def refused_callbacks() -> str:
+    """Return the callbacks of Lightning that are refused."""
+    return table(("callback", "reason and alternative"), grouped(REFUSED_CALLBACKS))
+
+
 def refused_keys() -> str:
     """Return the keys of DeepSpeed that are refused, those of one reason in one row."""
     reasons = {key: reason for key, (_, reason) in REFUSED_KEYS.items()}
     return table(("refused key", "reason"), grouped(reasons))
+
+
+def refused_keys_of_fsdp() -> str:
+    """Return the keys of `fsdp_config` that are refused, those of one alternative in one row."""
+    return table(("refused key", "instead"), grouped(REFUSED_KEYS_OF_FSDP))
+
+
+def refused_arguments() -> str:
+    """Return the arguments that Keras models do not support."""
+    return table(("refused argument", "instead"), grouped(REFUSED_ARGUMENTS))
 
 
 def old_arguments() -> str:
@@ -199,11 +217,14 @@ def codes(names: Iterable[str]) -> str:
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "start/install.md": {"extras": extras, "versions": versions},
     "user/accelerator.md": {"unsupported members": unsupported_members},
+    "user/callbacks.md": {"refused callbacks": refused_callbacks},
     "user/deepspeed.md": {"refused keys": refused_keys},
     "user/distributed.md": {"launchers": launchers},
     "user/experiment-tracking.md": {"trackers": trackers},
+    "user/keras.md": {"refused arguments": refused_arguments},
     "user/migrate.md": {"old arguments": old_arguments, "old imports": old_imports},
     "user/scaling.md": {"precisions": precisions},
+    "user/sharding.md": {"refused keys of FSDP": refused_keys_of_fsdp},
     "user/search.md": {"directions": directions},
 }
 """The tables of each page, by name."""

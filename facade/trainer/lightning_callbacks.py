@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_NOT_HERE = {
+REFUSED = {
     "GradientAccumulationScheduler": (
         "a batch of Lightning is a whole step here. Set gradient_accumulation_steps"
     ),
@@ -50,7 +50,7 @@ def check_callback(callback: object) -> None:
     Raises:
         ValueError: gives the reason and the alternative.
     """
-    for name, reason in _NOT_HERE.items():
+    for name, reason in REFUSED.items():
         if _is(callback, name):
             described = name
             if type(callback).__name__ != name:
