@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from .modules import ServedLoader, serve_top_level
+from .modules import ServedLoader, ServedModule, serve_top_level
 from .names import SERVED, TOP_LEVEL
 from .shadow import Shadow
 from .stand_in import package
@@ -113,9 +113,9 @@ def served_spec(name: str) -> ModuleSpec:
     original_spec = spec_of_others(name, getattr(parent, "__path__", None))
 
     shadow = Shadow(original_spec, SERVED[submodule])
-    loader = ServedLoader(SERVED[submodule], shadow.get, shadow.names)
+    module = ServedModule(name, SERVED[submodule], shadow.get, shadow.names)
     origin = None if original_spec is None else original_spec.origin
-    spec = ModuleSpec(name, loader, origin=origin)
+    spec = ModuleSpec(name, ServedLoader(module), origin=origin)
     # Only a module with a location has a `__file__`.
     spec.has_location = origin is not None
     return spec

@@ -16,10 +16,6 @@ _PRIVATE = ("_served", "_get_original", "_original_names")
 """Attributes of a `ServedModule` that are not names of the module."""
 
 
-def _no_names() -> Iterable[str]:
-    return ()
-
-
 class ServedModule(ModuleType):
     """A module of transformers some of whose names come from this package.
 
@@ -35,7 +31,7 @@ class ServedModule(ModuleType):
         name: str,
         served: Mapping[str, str],
         get_original: Callable[[str], Any],
-        original_names: Callable[[], Iterable[str]] = _no_names,
+        original_names: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         super().__init__(name)
         self.__dict__.update(
@@ -73,27 +69,18 @@ class ServedModule(ModuleType):
 
 
 class ServedLoader(Loader):
-    """Creates a served module, whose names are resolved on first access.
+    """Returns a served module, whose names are resolved on first access.
 
     Args:
-        served: see `ServedModule`.
-        get_original: see `ServedModule`.
-        original_names: see `ServedModule`.
+        module: the module.
     """
 
-    def __init__(
-        self,
-        served: Mapping[str, str],
-        get_original: Callable[[str], Any],
-        original_names: Callable[[], Iterable[str]] = _no_names,
-    ) -> None:
-        self._served = served
-        self._get_original = get_original
-        self._original_names = original_names
+    def __init__(self, module: ServedModule) -> None:
+        self._module = module
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Return the module, empty."""
-        return ServedModule(spec.name, self._served, self._get_original, self._original_names)
+        """Return the module."""
+        return self._module
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: names are resolved on access."""

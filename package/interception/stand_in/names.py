@@ -75,7 +75,7 @@ _FURTHER_NAMES: dict[str, dict[str, str]] = {
     },
     "utils.import_utils": _CHECKS,
     "utils.logging": {f"{_HERE}.logging": _LOGGING, "logging": _LEVELS},
-    "utils.versions": {f"{_HERE}.versions": "require_version require_version_core"},
+    "utils.versions": {f"{_HERE}.versions": "require_version"},
 }
 _FURTHER_TARGETS = {module: targets(names) for module, names in _FURTHER_NAMES.items()}
 _FURTHER_TARGETS["utils"]["logging"] = "transformers.utils.logging:"

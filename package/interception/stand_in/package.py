@@ -49,7 +49,8 @@ def find(submodule: str) -> ModuleSpec:
     def refuse(name: str) -> NoReturn:
         raise AttributeError(missing_message(f"{module_name}.{name}"))
 
-    return ModuleSpec(module_name, _Loader(STAND_IN[submodule], refuse), is_package=True)
+    module = StandIn(module_name, STAND_IN[submodule], refuse)
+    return ModuleSpec(module_name, _Loader(module), is_package=True)
 
 
 def missing_message(name: str) -> str:
@@ -62,9 +63,6 @@ def missing_message(name: str) -> str:
 
 
 class _Loader(ServedLoader):
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return StandIn(spec.name, self._served, self._get_original)
-
     def exec_module(self, module: ModuleType) -> None:
         # Only the package itself has something to set up.
         if module.__name__ != LIBRARY:

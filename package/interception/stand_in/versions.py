@@ -57,20 +57,6 @@ def require_version(requirement: str, hint: str | None = None) -> None:
         raise ImportError(message)
 
 
-def require_version_core(requirement: str) -> None:
-    """Check the version of an installed package, with advice for a script of transformers.
-
-    Works like `transformers.utils.versions.require_version_core`.
-
-    Args:
-        requirement: see `require_version`.
-
-    Raises:
-        importlib.metadata.PackageNotFoundError, ImportError: see `require_version`.
-    """
-    require_version(requirement, "Try: pip install -U transformers")
-
-
 def send_example_telemetry(
     example_name: str, *example_args: object, framework: str = "pytorch"
 ) -> None:
