@@ -39,11 +39,16 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
     return [loader for loader in train_loaders(trainer) if isinstance(loader, EpochLoader)]
 
 
-def position_state(trainer: Trainer) -> object:
+def position_state(trainer: Trainer, *, module_accumulates: bool = False) -> object:
     """Return the position in the loaders and in an incomplete step, in plain values and tensors.
 
     After a loader has started again within an epoch, its state does not cover the batches before.
     `began_again` records whether one of those may be unused.
+
+    Args:
+        trainer: in the middle of `fit`.
+        module_accumulates: the module has gradients that no optimizer step has used yet, under
+            manual optimization.
     """
     loop_position = current_loop_position(trainer)
     batches_in_progress = _batches_in_progress(trainer)
@@ -70,7 +75,7 @@ def position_state(trainer: Trainer) -> object:
         )
 
     # Gradients of an incomplete step.
-    if is_inside_step(trainer, loop_position):
+    if module_accumulates or is_inside_step(trainer, loop_position):
         step = incomplete_step(trainer)
         if step is None:
             position["step_is_lost"] = True
@@ -199,6 +204,7 @@ def restore_position(
             # Lightning has begun to read if the loader has no length.
             loader.shut_down_workers()
             _warn_of_persistent_workers(trainer, loader)
+            _warn_of_reloaded_streams(trainer, loader)
         else:
             _set_epoch_of_samplers(loader, next_epoch)
 
@@ -522,4 +528,16 @@ def _warn_of_persistent_workers(trainer: Trainer, loader: EpochLoader) -> None:
             "uninterrupted one, as the workers of validations are started again, and workers had "
             "read ahead in epochs that limit_train_batches cuts short. Set it to False for exact "
             "resumption."
+        )
+
+
+def _warn_of_reloaded_streams(trainer: Trainer, loader: EpochLoader) -> None:
+    """Warn of streams that Lightning reloads, as it reads their first batch twice then."""
+    interval: int = getattr(trainer, "reload_dataloaders_every_n_epochs", 0)
+    if interval and isinstance(loader.dataset, IterableDataset):
+        _log.warning(
+            "reload_dataloaders_every_n_epochs=%s: the resumed training may draw other random "
+            "numbers than an uninterrupted one, because Lightning begins a stream twice in the "
+            "epochs in which it reloads it. Set it to 0 for exact resumption.",
+            interval,
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ..checkpoints.folder_io import FolderReader, convert_to_double
 from ..common.collectives import gather_objects
@@ -82,6 +83,8 @@ class ResumingCallback(Callback):
         self._rng_before_validation: dict[str, Any] | None = None
         # Lightning has read the checkpoint of this run, or trains without one.
         self._is_loaded = False
+        # The `id` of the optimizers that have stepped since the last backward pass.
+        self._stepped_optimizers: set[int] = set()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let `ckpt_path` be a folder too, unless the strategy has its own checkpoint format."""
@@ -108,7 +111,9 @@ class ResumingCallback(Callback):
             rng = None
         add_process_states(checkpoint, trainer, rng=rng)
 
-        positions = gather_objects(pack(position_state(trainer)))
+        module_accumulates = self._module_accumulates(trainer)
+        position = position_state(trainer, module_accumulates=module_accumulates)
+        positions = gather_objects(pack(position))
         checkpoint[POSITIONS] = dict(enumerate(positions))
 
         # A metric that is not synchronised has a different value in each process.
@@ -214,6 +219,16 @@ class ResumingCallback(Callback):
             if epoch != loader.epoch:
                 loader.set_epoch(epoch)
 
+    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that no optimizer has used the gradients yet."""
+        self._stepped_optimizers.clear()
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Note that an optimizer uses its gradients."""
+        self._stepped_optimizers.add(id(optimizer))
+
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the generators, because a resumed training repeats an interrupted validation."""
         self._rng_before_validation = _capture_generators(trainer)
@@ -228,6 +243,15 @@ class ResumingCallback(Callback):
         """Log why a checkpoint could not be loaded, if Lightning's error does not explain it."""
         if _is_fitting(trainer) and not self._is_loaded:
             explain_missing_optimizer_states(trainer)
+
+    def _module_accumulates(self, trainer: Trainer) -> bool:
+        """Return whether a module under manual optimization has gradients that wait for a step."""
+        module = trainer.lightning_module
+        if module.automatic_optimization:
+            return False
+        have_stepped = self._stepped_optimizers.issuperset(map(id, trainer.optimizers))
+        has_gradients = any(parameter.grad is not None for parameter in module.parameters())
+        return has_gradients and not have_stepped
 
     def _restore_metrics(self, trainer: Trainer) -> None:
         """Restore the metrics logged last, and step schedules that follow one if it is due."""

@@ -170,6 +170,42 @@ def test_resumed_loaders_after_every_batch(tmp_path, kind):
     assert (found, count) == ({}, 3 * (4 if kind == "min_size" else 8))
 
 
+class Accumulating(OfOne):
+    """Accumulates gradients by itself, for two optimizers; a step may cross epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.second = seeded(Net)
+
+    def training_step(self, batch, batch_idx):
+        self.read.append([batch["x"].sum().item()])
+        first, second = self.optimizers()
+        self.manual_backward(self.net(**batch)["loss"])
+        if self.trainer.fit_loop.total_batch_idx % 2 == 1:
+            first.step()
+            first.zero_grad()
+
+        loss = self.second(**batch)["loss"]
+        self.manual_backward(loss)
+        if self.trainer.fit_loop.total_batch_idx % 4 == 3:
+            second.step()
+            second.zero_grad()
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        networks = (self.net, self.second)
+        return [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
+
+
+def test_resumed_loaders_of_a_module_that_accumulates(tmp_path):
+    saving = EveryHook(tmp_path, ("train_batch_end", "train_epoch_end"))
+    make_data = LOADERS["one"][1]
+    found, count = differences(tmp_path, Accumulating, make_data, [saving])
+    assert (found, count) == ({}, 21)
+
+
 @pytest.mark.parametrize("kind", ["one", "of a method"])
 def test_resumed_loaders_in_double_precision(tmp_path, kind):
     """Lightning would round the weights of a module that is not of this library."""
@@ -194,6 +230,17 @@ def test_resumed_loaders_in_the_middle_of_a_batch(tmp_path, kind):
     saving = EveryHook(tmp_path, ["before_optimizer_step"])
     found, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=0)
     assert (found, count) == ({}, 3 * 6)
+
+
+@pytest.mark.parametrize(("kind", "warned"), [("one", False), ("a stream", True)])
+def test_resumed_loaders_that_are_reloaded(tmp_path, caplog, kind, warned):
+    """Lightning begins a stream twice when it reloads it, so other random numbers are drawn."""
+    make_module, make_data = LOADERS[kind]
+    saving = EveryHook(tmp_path, ["train_epoch_end"])
+    options = {"reload_dataloaders_every_n_epochs": 1}
+    found, _ = differences(tmp_path, make_module, make_data, [saving], **options)
+    assert bool(found) == warned
+    assert ("reload_dataloaders_every_n_epochs=1" in caplog.text) == warned
 
 
 @pytest.mark.parametrize("schedule", ["plateau", "greedy"])
