@@ -112,14 +112,12 @@ from .lightning_modules.data.collators import (
     torch_default_data_collator as torch_default_data_collator,
 )
 from .lightning_modules.data.lengths import has_length as has_length
-from .lightning_modules.optim.greedy import GreedyLR as GreedyLR
 from .lightning_modules.optim.schedules import (
     get_cosine_with_min_lr_schedule_with_warmup as get_cosine_with_min_lr_schedule_with_warmup,
 )
 from .lightning_modules.optim.schedules import (
     get_cosine_with_min_lr_schedule_with_warmup_lr_rate as get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
 )
-from .lightning_modules.optim.schedules import get_greedy_schedule as get_greedy_schedule
 from .lightning_modules.optim.schedules import (
     get_reduce_on_plateau_schedule as get_reduce_on_plateau_schedule,
 )

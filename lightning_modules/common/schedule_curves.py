@@ -50,7 +50,7 @@ def number_faults(arguments: Mapping[str, object]) -> list[str]:
     """Return the errors in the numbers among a schedule's arguments, one sentence each.
 
     Args:
-        arguments: the arguments of the functions in `schedules`, of `GreedyLR` and of torch's
+        arguments: the arguments of the functions in `schedules`, and of torch's
             `ReduceLROnPlateau`, by name. Other arguments are not checked.
     """
     faults: list[str] = []

@@ -101,12 +101,11 @@ class SchedulerType(ExplicitEnum):
     COSINE_WITH_MIN_LR = "cosine_with_min_lr"
     COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
     WARMUP_STABLE_DECAY = "warmup_stable_decay"
-    GREEDY = "greedy"
 
     @property
     def waits_for_metric(self) -> bool:
         """Return whether the schedule is stepped with a metric after each evaluation."""
-        return self in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        return self is SchedulerType.REDUCE_ON_PLATEAU
 
 
 class OptimizerNames(ExplicitEnum):

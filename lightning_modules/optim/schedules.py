@@ -32,7 +32,6 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from ..common import schedule_curves as curves
 from ..common.suggestions import SchedulerType
-from .greedy import GreedyLR
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 
 logger = logging.getLogger(__name__)
@@ -529,21 +528,6 @@ def get_reduce_on_plateau_schedule(optimizer: Optimizer, **kwargs: Any) -> Reduc
     return ReduceLROnPlateau(optimizer, **kwargs)
 
 
-def get_greedy_schedule(optimizer: Optimizer, **kwargs: Any) -> GreedyLR:
-    """Create a `GreedyLR`, which raises the rate while a metric improves, and lowers it otherwise.
-
-    Works like `transformers.optimization.get_greedy_schedule` of 5.4 and later.
-
-    Args:
-        optimizer: the optimizer whose learning rate is scheduled.
-        kwargs: parameters of `GreedyLR`.
-
-    Returns:
-        A schedule, to be stepped with a metric.
-    """
-    return GreedyLR(optimizer, **kwargs)
-
-
 SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler]] = {
     SchedulerType.LINEAR: get_linear_schedule_with_warmup,
     SchedulerType.COSINE: get_cosine_schedule_with_warmup,
@@ -556,12 +540,8 @@ SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler]] = {
     SchedulerType.COSINE_WITH_MIN_LR: get_cosine_with_min_lr_schedule_with_warmup,
     SchedulerType.COSINE_WARMUP_WITH_MIN_LR: get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
     SchedulerType.WARMUP_STABLE_DECAY: get_wsd_schedule,
-    SchedulerType.GREEDY: get_greedy_schedule,
 }
 """The function behind each name."""
-
-_CLASSES = {SchedulerType.REDUCE_ON_PLATEAU: ReduceLROnPlateau, SchedulerType.GREEDY: GreedyLR}
-"""Classes whose signature is that of the function."""
 
 # The reference passes no own arguments to these schedules, so unknown ones raise no error.
 _LENIENT = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP, SchedulerType.INVERSE_SQRT)
@@ -610,7 +590,11 @@ def get_scheduler(
         return LayerwiseSchedule(optimizer, make_schedule)
 
     # The steps that the schedule accepts, and its own arguments.
-    parameters = inspect.signature(_CLASSES.get(name, SCHEDULES[name])).parameters
+    signed: Callable[..., LRScheduler] = SCHEDULES[name]
+    # This function takes any arguments, and passes them to the class.
+    if name is SchedulerType.REDUCE_ON_PLATEAU:
+        signed = ReduceLROnPlateau
+    parameters = inspect.signature(signed).parameters
     own_names = [key for key in parameters if key not in ("optimizer", *steps)]
     arguments = {key: value for key, value in steps.items() if key in parameters}
     arguments |= _known_arguments(name, kwargs, own_names)

@@ -139,10 +139,9 @@ _SERVED: dict[str, dict[str, str]] = {
         ),
         ".lightning_modules.optim.schedules": (
             "get_cosine_with_min_lr_schedule_with_warmup "
-            "get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule "
+            "get_cosine_with_min_lr_schedule_with_warmup_lr_rate "
             "get_reduce_on_plateau_schedule get_scheduler TYPE_TO_SCHEDULER_FUNCTION=SCHEDULES"
         ),
-        ".lightning_modules.optim.greedy": "GreedyLR StreamingAverage",
         _ENUMS: "SchedulerType",
     },
     "hf_argparser": {
@@ -175,9 +174,9 @@ _TOP_LEVEL = {
         "EvalPrediction IntervalStrategy SchedulerType enable_full_determinism set_seed"
     ),
     "optimization": (
-        "Adafactor GreedyLR get_constant_schedule get_constant_schedule_with_warmup "
+        "Adafactor get_constant_schedule get_constant_schedule_with_warmup "
         "get_cosine_schedule_with_warmup get_cosine_with_hard_restarts_schedule_with_warmup "
-        "get_greedy_schedule get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
+        "get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
         "get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule"
     ),
     "hf_argparser": "HfArgumentParser",

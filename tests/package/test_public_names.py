@@ -15,7 +15,7 @@ NAMES = split("""
     DataCollatorForSOP DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask
     DataCollatorWithFlattening DataCollatorWithPacking DataCollatorWithPadding DataModule DebugOption
     DebugUnderflowOverflow DefaultDataCollator DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput
-    EvalPrediction ExportableState FSDPOption FolderCheckpoint GradientNormCallback GreedyLR HPSearchBackend HfArg
+    EvalPrediction ExportableState FSDPOption FolderCheckpoint GradientNormCallback HPSearchBackend HfArg
     HfArgumentParser HubStrategy IntervalStrategy LightningBridge LossCurveCallback LossModule MemoryCallback
     NaNGuardCallback NaNGuardError NotebookProgressCallback OptimizerConfig OptimizerNames OptunaPruningCallback
     ParallelMode PreTrainedTokenizerFast PredictionOutput PrinterCallback ProfilerCallback ProgressCallback
@@ -26,7 +26,7 @@ NAMES = split("""
     default_data_collator denumpify_detensorize enable_full_determinism get_adafactor_schedule
     get_constant_schedule get_constant_schedule_with_warmup get_cosine_schedule_with_warmup
     get_cosine_with_hard_restarts_schedule_with_warmup get_cosine_with_min_lr_schedule_with_warmup
-    get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_greedy_schedule get_inverse_sqrt_schedule
+    get_cosine_with_min_lr_schedule_with_warmup_lr_rate get_inverse_sqrt_schedule
     get_last_checkpoint get_linear_schedule_with_warmup get_polynomial_decay_schedule_with_warmup
     get_reduce_on_plateau_schedule get_scheduler get_wsd_schedule has_length install load_ipython_extension
     notebook_launcher set_seed speed_metrics torch_default_data_collator torch_distributed_zero_first uninstall

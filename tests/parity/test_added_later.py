@@ -4,18 +4,13 @@
 `test_newest.py` and `make test-newest` run these.
 """
 
-import copy
-import math
 import random
 
 import pytest
 import torch
 
-import lightrainer
 from helpers.parity.harness import Case, assert_parity
 from helpers.parity.interrupted_runs import DIRECTIONS, exchanged
-from helpers.parity.parity_datasets import point_data
-from helpers.parity.parity_models import Classifier
 from lightrainer.lightning_modules.data.batch_samplers import BatchesAfter
 from lightrainer.lightning_modules.data.rebalancing import BatchRebalanceSampler
 
@@ -120,120 +115,3 @@ def test_rebalanced_batches_are_the_same(newest, seed):
         assert list(ours) == batches
         skipped = draw.randint(0, len(batches))
         assert list(BatchesAfter(ours, skipped)) == batches[skipped:]
-
-
-# --- GreedyLR
-
-EVALUATED = {
-    "eval_strategy": "steps",
-    "eval_steps": 1,
-    "lr_scheduler_type": "greedy",
-    "learning_rate": 0.1,
-}
-GREEDY = {
-    "defaults": {},
-    "at once": {"patience": 0, "factor": 0.5},
-    "pauses": {
-        "patience": 0,
-        "factor": 0.7,
-        "threshold": 0.05,
-        "cooldown": 1,
-        "warmup": 1,
-        "smooth": True,
-    },
-    "anew": {
-        "patience": 0,
-        "factor": 0.5,
-        "mode": "max",
-        "min_lr": 0.06,
-        "max_lr": 0.15,
-        "reset_start": 2,
-    },
-}
-
-
-@pytest.mark.parametrize("name", GREEDY)
-def test_greedy_trainings_are_the_same(newest, ours, tmp_path, name):
-    arguments = {**EVALUATED, "lr_scheduler_kwargs": GREEDY[name]}
-    theirs, mine = assert_parity(newest, ours, Case(Classifier, point_data, arguments), tmp_path)
-    assert mine.trainer.lr_scheduler.state_dict() == theirs.trainer.lr_scheduler.state_dict()
-    rates = {entry["learning_rate"] for entry in mine.history if "learning_rate" in entry}
-    assert len(rates) > 1 or name == "defaults"
-
-
-@pytest.mark.parametrize("direction", DIRECTIONS)
-def test_greedy_checkpoints_are_exchanged(newest, ours, tmp_path, direction):
-    arguments = {**EVALUATED, "lr_scheduler_kwargs": GREEDY["pauses"]}
-    exchanged(newest, ours, Case(Classifier, point_data, arguments), tmp_path, direction)
-
-
-def settings_of(draw, groups, rate):
-    """Settings that bring about every event within some dozen steps."""
-    settings = {
-        "mode": draw.choice(["min", "max"]),
-        "factor": draw.choice([0.95, 0.5, 0.1]),
-        "patience": draw.choice([0, 0, 1, 3]),
-        "threshold": draw.choice([0, 1e-6, 0.01, 0.1]),
-        "threshold_mode": draw.choice(["rel", "abs"]),
-        "cooldown": draw.choice([0, 0, 1, 3]),
-        "warmup": draw.choice([0, 0, 1, 3]),
-        "eps": draw.choice([0, 1e-8, 1e-3]),
-        "smooth": draw.random() < 0.4,
-        "window_size": draw.choice([1, 2, 50]),
-        "reset_start": draw.choice([0, 1, 3, 500]),
-        "min_lr": draw.choice(
-            [1e-3, 0.0, rate * 0.9, rate * 2, [rate * 0.9 * (1 + i) for i in range(groups)]]
-        ),
-        "max_lr": draw.choice(
-            [1.0, rate * 1.1, rate * 0.5, [rate * 1.3 * (1 + i) for i in range(groups)]]
-        ),
-    }
-    return {name: value for name, value in settings.items() if draw.random() < 0.9}
-
-
-def optimizer_of(groups, rate):
-    parameters = [
-        {"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate * (1 + i)}
-        for i in range(groups)
-    ]
-    return torch.optim.SGD(parameters, lr=rate)
-
-
-def metrics_of(draw, count):
-    """Stretches that fall, rise, stand still and wander, with values that are no numbers."""
-    metric, found = 1.0, []
-    while len(found) < count:
-        step = draw.choice(
-            [lambda: -0.05 * draw.random(), lambda: 0.05 * draw.random(), lambda: 0, draw.random]
-        )
-        for _ in range(draw.randint(1, 15)):
-            metric += step()
-            found.append(metric if draw.random() > 0.01 else draw.choice([math.nan, math.inf]))
-    return found
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_greedy_rates_have_the_same_bits(newest, seed):
-    """With any settings, at every step, and also when each goes on from the other's state."""
-    draw = random.Random(seed)
-    for _ in range(40):
-        groups, rate = draw.choice([1, 1, 2, 3]), draw.choice([0.1, 5e-4, 0.5])
-        settings = settings_of(draw, groups, rate)
-        optimizers = [optimizer_of(groups, rate) for _ in range(2)]
-        kinds = newest.GreedyLR, lightrainer.GreedyLR
-        pair = [
-            kind(optimizer, **settings) for kind, optimizer in zip(kinds, optimizers, strict=True)
-        ]
-        for metric in metrics_of(draw, 60):
-            for schedule in pair:
-                schedule.step(metric)
-            theirs, ours = (schedule.state_dict() for schedule in pair)
-            assert repr(theirs) == repr(ours), settings
-            assert (
-                pair[0].get_last_lr()
-                == pair[1].get_last_lr()
-                == [g["lr"] for g in optimizers[1].param_groups]
-            )
-            if draw.random() < 0.05:
-                for schedule, state in zip(pair, (ours, theirs), strict=True):
-                    schedule.load_state_dict(copy.deepcopy(state))

@@ -54,7 +54,7 @@ CASES = {
 
 
 def test_checkpoint_exchange_tries_every_schedule(reference):
-    left_out = {"greedy"}  # not in 5.3.0; test_added_later.py
+    left_out = {"greedy"}  # of later versions only
     assert set(SCHEDULES) == {member.value for member in reference.SchedulerType} - left_out
 
 

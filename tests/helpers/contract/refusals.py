@@ -67,7 +67,6 @@ COMBINATIONS = [
         {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"},
         "Pass eval_strategy='steps'",
     ),
-    Bad({"lr_scheduler_type": "greedy", "eval_strategy": "no"}, "Pass eval_strategy='steps'"),
     Bad(
         {
             "train_sampling_strategy": "batch_rebalance",

@@ -93,7 +93,7 @@ def count(predictions: torch.Tensor, labels: torch.Tensor) -> float:
 
 
 BY_LOSS: Any = {
-    "schedule": {"name": "greedy", "kwargs": {"patience": 0, "min_lr": 1e-6, "factor": 0.5}},
+    "schedule": {"name": "reduce_lr_on_plateau", "kwargs": {"patience": 0, "factor": 0.5}},
     "schedule_interval": "step",
     "monitor": "train_loss",
 }

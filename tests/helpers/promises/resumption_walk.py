@@ -220,11 +220,6 @@ def plateau(monitor: str, interval: str | None = None) -> Callable[[], LossModul
     return partial(Ours, schedule, monitor=monitor, schedule_interval=interval)
 
 
-def greedy(monitor: str, interval: str | None = None) -> Callable[[], LossModule]:
-    schedule = {"name": "greedy", "kwargs": {"patience": 0, "min_lr": 1e-6, "factor": 0.5}}
-    return partial(Ours, schedule, monitor=monitor, schedule_interval=interval)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """A row of the table: a training, by default of a LossModule with a schedule that changes in
@@ -269,8 +264,6 @@ SETTINGS: dict[str, Setting] = {
     "`linear`": Setting(module=lambda: Ours({"name": "linear"})),
     "`ReduceLROnPlateau` on `val_loss`": Setting(module=plateau("val_loss")),
     "`ReduceLROnPlateau` by step": Setting(module=plateau("train_loss", "step")),
-    "`greedy` on `val_loss`": Setting(module=greedy("val_loss")),
-    "`greedy` by step": Setting(module=greedy("train_loss", "step")),
     '`precision="64-true"`': Setting(options={"precision": "64-true"}),
     '`precision="bf16-mixed"`': Setting(options={"precision": "bf16-mixed"}),
     '`precision="bf16-true"`': Setting(options={"precision": "bf16-true"}),
@@ -338,8 +331,8 @@ SETTINGS: dict[str, Setting] = {
     "`ddp` and `StatefulDataLoader` with a `DistributedSampler`": in_two_processes(
         lambda: "ddp", data=stateful_loader_of_rank, use_distributed_sampler=False
     ),
-    "`ddp` and `greedy` by step": in_two_processes(
-        lambda: "ddp", module=greedy("train_loss", "step")
+    "`ddp` and `ReduceLROnPlateau` by step": in_two_processes(
+        lambda: "ddp", module=plateau("train_loss", "step")
     ),
     "FSDP and `accumulate_grad_batches=4`": in_two_processes(
         lambda: FSDPOnCPU(state_dict_type="sharded"), accumulate_grad_batches=4
@@ -348,9 +341,9 @@ SETTINGS: dict[str, Setting] = {
         lambda: DeepSpeedOnCPU(stage=2, zero_allow_untested_optimizer=True),
         accumulate_grad_batches=4,
     ),
-    "`ddp`, a stream and `greedy`": in_two_processes(
+    "`ddp`, a stream and `ReduceLROnPlateau`": in_two_processes(
         lambda: "ddp",
-        module=greedy("val_loss"),
+        module=plateau("val_loss"),
         data=lambda: DataModule(Stream(), Noisy(6), batch_size=4),
     ),
 }

@@ -24,10 +24,7 @@ def assert_same(mine, theirs, where=""):
     if isinstance(theirs, (torch.Tensor, np.ndarray)):
         assert mine.dtype == theirs.dtype, where
         assert mine.shape == theirs.shape, where
-        if getattr(theirs, "dtype", None) == np.dtype(object):
-            assert_same(list(mine), list(theirs), where)
-        else:
-            assert (mine == theirs).all(), where
+        assert (mine == theirs).all(), where
     elif isinstance(theirs, dict):
         assert list(mine) == list(theirs), where
         for name in theirs:
@@ -40,6 +37,11 @@ def assert_same(mine, theirs, where=""):
             assert_same(one, other, f"{where}[{index}]")
     else:
         assert mine == theirs, where
+
+
+def _holds_objects(encoded):
+    columns = getattr(encoded, "data", {})
+    return any(getattr(values, "dtype", None) == np.dtype(object) for values in columns.values())
 
 
 def answer(call, *args, **kwargs):
@@ -55,7 +57,13 @@ def answer(call, *args, **kwargs):
 
 
 def assert_same_answer(mine, theirs, where=""):
-    """Both fail, or both answer alike; returns whether they answered."""
+    """Both fail, or both answer alike; returns whether they answered.
+
+    Rows of different lengths are arrays of objects in the reference, and refused by ours.
+    """
+    if _holds_objects(theirs):
+        assert isinstance(mine, ValueError), (where, mine, theirs)
+        return False
     if isinstance(theirs, BaseException) or isinstance(mine, BaseException):
         assert isinstance(theirs, BaseException), (where, mine, theirs)
         assert isinstance(mine, BaseException), (where, mine, theirs)

@@ -84,9 +84,9 @@ def test_whole_run_equals_reference(name, warmup, total, kwargs):
 
 
 def test_schedules_are_all_compared():
-    # below, and in test_greedy.py
+    # below
     waiting = {kind.value for kind in SchedulerType if kind.waits_for_metric}
-    assert waiting == {"reduce_lr_on_plateau", "greedy"}
+    assert waiting == {"reduce_lr_on_plateau"}
     assert {case[0] for case in CASES} | waiting == {kind.value for kind in SchedulerType}
     assert set(ours.SCHEDULES) == set(SchedulerType)
 
@@ -196,13 +196,6 @@ NUMBERS = {
         "factor": [-0.5, 0, "x"],
         "cooldown": [-1],
         "min_lr": [-1, [-1]],
-    },
-    "greedy": {
-        "patience": [-1],
-        "max_lr": [0, "1"],
-        "warmup": [-1],
-        "window_size": [0],
-        "reset_start": [-1, NAN],
     },
 }
 WRONG = [

@@ -31,13 +31,10 @@ def make_module(**kwargs):
     return LossModule(seeded(Net), **kwargs)
 
 
-@pytest.mark.parametrize(
-    ("name", "more"), [("reduce_lr_on_plateau", {}), ("greedy", {"min_lr": 0, "max_lr": 1e-3})]
-)
-def test_schedules_that_wait_for_a_metric_watch_the_validation_loss(name, more):
+def test_schedules_that_wait_for_a_metric_watch_the_validation_loss():
     """The rate is halved after each epoch in which it did not get better: here it never does."""
-    settings = {"factor": 0.5, "patience": 0, "threshold": 1e9, "mode": "max", **more}
-    schedule = ScheduleConfig(name=name, kwargs=settings)
+    settings = {"factor": 0.5, "patience": 0, "threshold": 1e9, "mode": "max"}
+    schedule = ScheduleConfig(name="reduce_lr_on_plateau", kwargs=settings)
     module, seen = (
         make_module(optimizer=OptimizerConfig(learning_rate=1e-3), schedule=schedule),
         Seen(),

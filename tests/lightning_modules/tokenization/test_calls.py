@@ -83,9 +83,7 @@ def test_encodings_without_a_text():
     bare = BatchEncoding({"input_ids": [1, 2, 3]})
     with pytest.raises(ValueError, match=r"word_ids\(\) needs the positions of tokens"):
         bare.word_ids()
-    assert BatchEncoding({"a": [1, 2]}, tensor_type="pt", prepend_batch_axis=True)[
-        "a"
-    ].tolist() == [[1, 2]]
+    assert BatchEncoding({"a": [1, 2]}, tensor_type="pt")["a"].tolist() == [1, 2]
 
 
 # --- what is said
@@ -93,7 +91,7 @@ def test_encodings_without_a_text():
 
 ABSENT = (
     "num_special_tokens_to_add max_len_single_sentence save_vocabulary push_to_hub "
-    "train_new_from_iterator"
+    "train_new_from_iterator set_truncation_and_padding"
 )
 
 
@@ -105,7 +103,7 @@ def test_absent_methods_of_a_tokenizer_name_what_to_install(name):
         getattr(mine, name)
 
 
-@pytest.mark.parametrize("name", ["token_to_chars", "word_to_tokens", "char_to_word"])
+@pytest.mark.parametrize("name", ["token_to_chars", "char_to_token", "n_sequences"])
 def test_absent_methods_of_an_encoding_name_what_to_install(name):
     mine, theirs = (made("a b") for made in both("WordLevel"))
     assert hasattr(theirs, name)
@@ -149,6 +147,12 @@ def test_tokenizer_warns_of_an_unknown_argument(caplog):
         (
             (["a", "b c"],),
             {"return_tensors": "pt"},
+            ValueError,
+            "rows of 1, 2 values. Pass `padding=True`",
+        ),
+        (
+            (["a", "b c"],),
+            {"return_tensors": "np"},
             ValueError,
             "rows of 1, 2 values. Pass `padding=True`",
         ),

@@ -4,13 +4,12 @@ out of the sandbox.
 
 import datetime
 import random
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jinja2
 import pytest
 
-from helpers.tokenization.compared_answers import LATER, assert_same
+from helpers.tokenization.compared_answers import assert_same
 from helpers.tokenization.trained_tokenizers import both, text
 
 PLAIN = (
@@ -21,7 +20,6 @@ PLAIN = (
     "}}{% endif %}{{ documents | tojson if documents }}{{ mood }}\n{% if add_generation_prompt "
     "%}Assistant:{% endif %}"
 )
-SPOKEN_FIRST = "{% generation %}{{ messages[0].content }}{% endgeneration %} rest"
 
 
 def chat(draw):
@@ -35,7 +33,7 @@ def pair():
 
 
 def test_chats_equal_the_reference(pair):
-    draw, masked = random.Random(0), 0
+    draw = random.Random(0)
     for case in range(120):
         given = (
             chat(draw) if draw.random() < 0.6 else [chat(draw) for _ in range(draw.randint(1, 3))]
@@ -56,46 +54,15 @@ def test_chats_equal_the_reference(pair):
                 ]
             )
             asked |= draw.choice([{}, {"tokenizer_kwargs": {"return_token_type_ids": True}}])
-            if asked.get("return_dict", True) and draw.random() < 0.6:
-                asked["return_assistant_tokens_mask"] = True
         answers = [made.apply_chat_template(given, **asked) for made in pair]
         assert_same(*answers, where=f"{case}: {given} {asked}")
-        if "return_assistant_tokens_mask" in asked:
-            masked += int(sum(map(sum, _rows(answers[0]["assistant_masks"]))))
-    assert masked > 100
 
 
-def _rows(masks):
-    masks = masks.tolist() if hasattr(masks, "tolist") else masks
-    return masks if masks and isinstance(masks[0], list) else [masks]
-
-
-def test_chat_answer_at_the_start_is_masked(pair):
-    """In 5.3.0 it is not; later versions (5.23) do."""
-    given, asked = [{"role": "assistant", "content": "yes"}], {"return_assistant_tokens_mask": True}
-    mine, theirs = (
-        made.apply_chat_template(given, chat_template=SPOKEN_FIRST, **asked) for made in pair
-    )
-    assert sum(mine["assistant_masks"]) > 0
-    assert (sum(theirs["assistant_masks"]) > 0) == LATER
-
-
-def test_which_of_several_templates(pair):
-    templates = {"default": "d", "tool_use": "t", "rag": "r"}
-    for made in pair:
-        made.chat_template = templates
-    for asked in (
-        {},
-        {"tools": [{"type": "function"}]},
-        {"chat_template": "rag"},
-        {"chat_template": "{{ 1 + 1 }}"},
-    ):
+def test_which_chat_template(pair):
+    for asked in ({}, {"chat_template": "{{ 1 + 1 }}"}):
         mine, theirs = (made.apply_chat_template([{}], tokenize=False, **asked) for made in pair)
         assert mine == theirs
     mine = pair[0]
-    mine.chat_template = {"rag": "r", "other": "o"}
-    with pytest.raises(ValueError, match="one of other, rag"):
-        mine.get_chat_template()
     mine.chat_template = None
     with pytest.raises(ValueError, match="has no chat template"):
         mine.apply_chat_template([{}])
@@ -134,13 +101,13 @@ def test_chat_template_functions(pair):
         pair[0].apply_chat_template([{}], chat_template="{% if %}")
 
 
-def test_chat_that_cannot_be_is_refused(pair, caplog):
+def test_chat_that_cannot_be_is_refused(pair):
     mine, _ = pair
     one = [{"role": "user", "content": "a"}]
     for asked, message in (
         (
-            {"return_assistant_tokens_mask": True, "tokenize": False},
-            "needs `tokenize=True` and `return_dict=True`",
+            {"return_assistant_tokens_mask": True},
+            r"apply_chat_template\(return_assistant_tokens_mask=True\).*pip install transf",
         ),
         (
             {"continue_final_message": True},
@@ -151,24 +118,5 @@ def test_chat_that_cannot_be_is_refused(pair, caplog):
             "a tool is a builtin_function_or_method; pass JSON schemas .*pip install transformers",
         ),
     ):
-        with pytest.raises((ValueError, NotImplementedError), match=message):
+        with pytest.raises(NotImplementedError, match=message):
             mine.apply_chat_template(one, **asked)
-    mine.apply_chat_template(one, chat_template="a", return_assistant_tokens_mask=True)
-    assert "has no such block: the mask is 0 everywhere" in caplog.text
-
-
-def test_masks_of_several_threads_do_not_mix(pair):
-    """One compiled template serves them all; the reference's raises."""
-    chats = [
-        [{"role": "user", "content": "q" * n}, {"role": "assistant", "content": "a" * n}]
-        for n in range(1, 30)
-    ]
-    asked = {"return_assistant_tokens_mask": True}
-    alone = [pair[0].apply_chat_template(each, **asked)["assistant_masks"] for each in chats]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(
-            pool.map(
-                lambda each: pair[0].apply_chat_template(each, **asked)["assistant_masks"], chats
-            )
-        )
-    assert together == alone
