@@ -13,7 +13,7 @@ from typing import Any
 from ..common.redaction import secret_values
 from .fast import PreTrainedTokenizerFast, pop_hub_options, settings_in
 from .files import MODEL_FILE, files_of
-from .names import CONFIG_FILE
+from .names import CONFIG_FILE, INSTALL_TRANSFORMERS
 
 logger = logging.getLogger(__name__)
 
@@ -32,61 +32,35 @@ _GPT2 = _tokens(unk="<|endoftext|>", bos="<|endoftext|>", eos="<|endoftext|>")
 _T5 = _tokens(eos="</s>", unk="<unk>", pad="<pad>")
 _LLAMA = _tokens(unk="<unk>", bos="<s>", eos="</s>")
 _GEMMA = _tokens(unk="<unk>", bos="<bos>", eos="<eos>", pad="<pad>", mask="<mask>")
-_XLNET = {**_LLAMA, **_tokens(sep="<sep>", pad="<pad>", cls="<cls>", mask="<mask>")}
-_COHERE = {
-    **_tokens(unk="<UNK>", bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", pad="<PAD>"),
-    **_tokens(cls="<CLS>", sep="<SEP>", mask="<MASK_TOKEN>"),
-}
-_CLIP = {**_GPT2, **_tokens(bos="<|startoftext|>", pad="<|endoftext|>")}
 
 _TYPES_SECOND = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 _TYPES_LAST = {"model_input_names": ["input_ids", "attention_mask", "token_type_ids"]}
 _LEFT = {"padding_side": "left"}
 
 _FAMILIES: dict[str, dict[str, Any]] = {
-    "Bert Electra ConvBert MobileBert Lxmert LayoutLM": {**_BERT, **_TYPES_SECOND},
-    "DPRQuestionEncoder DPRContextEncoder": {**_BERT, **_TYPES_SECOND},
-    "DistilBert RoFormer Splinter": _BERT,
-    "MarkupLM": {**_ROBERTA, **_TYPES_SECOND},
-    "LayoutLMv2": {**_BERT, **_TYPES_LAST},
-    "Albert RemBert": _ALBERT,
-    "FNet": {**_ALBERT, "model_input_names": ["input_ids", "token_type_ids"]},
-    "Deberta DebertaV2": {**_DEBERTA, **_TYPES_LAST},
-    "BigBird": {
+    "Bert Electra ConvBert MobileBert Lxmert LayoutLM DPRQuestionEncoder DPRContextEncoder": {
         **_BERT,
-        "unk_token": "<unk>",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "pad_token": "<pad>",
+        **_TYPES_SECOND,
     },
+    "DistilBert RoFormer Splinter": _BERT,
+    "Albert RemBert": _ALBERT,
+    "Deberta DebertaV2": {**_DEBERTA, **_TYPES_LAST},
     "Roberta Bart LED Longformer Mvp Barthez Blenderbot Camembert Luke MLuke Nllb XLMRoberta": (
         _ROBERTA
     ),
-    "MBart MBart50": {name: token for name, token in _ROBERTA.items() if name != "bos_token"},
     "MPNet": {**_ROBERTA, "unk_token": "[UNK]"},
-    "SeamlessM4T XGLM": {name: token for name, token in _ROBERTA.items() if name != "mask_token"},
-    "Herbert": {**_ROBERTA, "bos_token": None, "eos_token": None},
     "GPT2 CodeGen Whisper": _GPT2,
     "GPTNeoX": {**_GPT2, "pad_token": "<|padding|>"},
-    "Qwen2 Qwen3_5": {**_CLIP, "bos_token": None},
+    "Qwen2 Qwen3_5": {**_GPT2, "bos_token": None, "pad_token": "<|endoftext|>"},
     "T5": _T5,
-    "Udop": {**_T5, "sep_token": "</s>"},
-    "Pegasus": {**_T5, "mask_token": "<mask_2>"},
-    "Reformer": {"eos_token": "</s>", "unk_token": "<unk>"},
-    "Nougat": {**_T5, "bos_token": "<s>"},
     "Llama CodeLlama": {**_LLAMA, **_LEFT},
     "Gemma Siglip2": {**_GEMMA, **_LEFT},
-    "Cohere": {**_COHERE, **_LEFT},
-    "XLNet": {**_XLNET, **_LEFT},
-    "Funnel": _XLNET,
-    "CLIP": _CLIP,
-    "OpenAIGPT": {"unk_token": "<unk>"},
 }
 _BY_CLASS: dict[str, dict[str, Any]] = {}
 for _names, _defaults in _FAMILIES.items():
     _BY_CLASS.update(dict.fromkeys(_names.split(), _defaults))
 
-_OF_MODELS = {
+_MODELS = {
     "Bert": (
         "bert distilbert electra convbert megatron-bert nezha ernie visual_bert squeezebert "
         "layoutlm qdqbert bros"
@@ -100,36 +74,30 @@ _OF_MODELS = {
     "Mvp": "mvp",
     "XLMRoberta": "xlm-roberta xlm-roberta-xl xmod",
     "Camembert": "camembert",
-    "MBart": "mbart",
     "MPNet": "mpnet",
     "GPT2": "gpt2 gpt_neo gptj gpt_bigcode opt codegen phi starcoder2 granite",
     "GPTNeoX": "gpt_neox olmo olmo2 mamba mamba2 mpt stablelm rwkv",
     "Qwen2": "qwen2 qwen3 qwen2_moe qwen3_moe",
     "T5": "t5 mt5 umt5 switch_transformers",
-    "Pegasus": "pegasus bigbird_pegasus pegasus_x",
     "Llama": "idefics idefics2",
     "CodeLlama": "code_llama",
     "Gemma": "gemma gemma2 gemma3 gemma3_text recurrent_gemma",
-    "Cohere": "cohere cohere2",
-    "XLNet": "xlnet",
-    "Funnel": "funnel",
-    "CLIP": "clip clipseg",
-    "OpenAIGPT": "openai-gpt",
     "RoFormer": "roformer",
-    "BigBird": "big_bird",
-    "FNet": "fnet",
     "Whisper": "whisper",
 }
 _BY_MODEL: dict[str, str] = {}
-for _name, _models in _OF_MODELS.items():
+for _name, _models in _MODELS.items():
     _BY_MODEL.update(dict.fromkeys(_models.split(), _name))
+
+_NEED_NO_DEFAULTS = ("PreTrained", "TokenizersBackend")
+"""Classes, without the ending, that leave nothing to be known."""
 
 
 def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:
     """Return the default settings of the class of a tokenizer.
 
     Empty where the files contradict each other: the reference, too, follows only tokenizer.json
-    then.
+    then. Empty for an unknown class, with a warning.
 
     Args:
         tokenizer_class: as in tokenizer_config.json.
@@ -139,10 +107,17 @@ def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str
     name = name_by_model
     if tokenizer_class is not None:
         name = tokenizer_class.removesuffix("Fast").removesuffix("Tokenizer")
-    is_contradiction = name_by_model is not None and name_by_model != name
-    if name is None or is_contradiction:
+    if name_by_model is not None and name_by_model != name:
         return {}
-    return dict(_BY_CLASS.get(name, {}))
+    described = tokenizer_class or model_type
+    if described is not None and name not in _BY_CLASS and name not in _NEED_NO_DEFAULTS:
+        logger.warning(
+            "The default settings of the tokenizer of %s are unknown here. Pass pad_token, "
+            "padding_side and model_input_names if its files leave them out, or %s",
+            described,
+            INSTALL_TRANSFORMERS,
+        )
+    return dict(_BY_CLASS.get(name or "", {}))
 
 
 class AutoTokenizer:

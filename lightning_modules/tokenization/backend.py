@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .encoding import as_lists
-from .names import AddedToken, PaddingStrategy, TruncationStrategy
+from .names import AddedToken
 from .special_tokens import SpecialTokens
 
 if TYPE_CHECKING:
@@ -243,61 +243,3 @@ class Backend(SpecialTokens):
             )
         special = set(self.all_special_ids)
         return [int(int(token) in special) for token in token_ids_0]
-
-    def set_truncation_and_padding(
-        self,
-        padding_strategy: PaddingStrategy,
-        truncation_strategy: TruncationStrategy,
-        max_length: int | None,
-        stride: int,
-        pad_to_multiple_of: int | None,
-        padding_side: str | None = None,
-    ) -> None:
-        """Set how the library `tokenizers` pads and truncates in its next call.
-
-        Args:
-            padding_strategy: whether to pad, and to what.
-            truncation_strategy: whether to cut, and what.
-            max_length: in tokens.
-            stride: how many tokens an overflowing part has in common with the one before.
-            pad_to_multiple_of: round up to a multiple of this.
-            padding_side: "right" or "left"; by default that of the tokenizer.
-        """
-        with turns():
-            self._set_truncation(truncation_strategy, max_length, stride)
-            self._set_padding(padding_strategy, max_length, pad_to_multiple_of, padding_side)
-
-    def _set_truncation(
-        self, strategy: TruncationStrategy, max_length: int | None, stride: int
-    ) -> None:
-        if strategy == TruncationStrategy.DO_NOT_TRUNCATE:
-            self._tokenizer.no_truncation()
-            return
-        assert max_length is not None
-        self._tokenizer.enable_truncation(
-            max_length, strategy=strategy.value, direction=self.truncation_side, stride=stride
-        )
-
-    def _set_padding(
-        self,
-        strategy: PaddingStrategy,
-        max_length: int | None,
-        multiple: int | None,
-        side: str | None,
-    ) -> None:
-        if strategy == PaddingStrategy.DO_NOT_PAD:
-            self._tokenizer.no_padding()
-            return
-        length = None
-        if strategy == PaddingStrategy.MAX_LENGTH:
-            length = max_length
-        if side is None:
-            side = self.padding_side
-        self._tokenizer.enable_padding(
-            length=length,
-            direction=side,
-            pad_id=self.pad_token_id,
-            pad_token=self.pad_token,
-            pad_type_id=self.pad_token_type_id,
-            pad_to_multiple_of=multiple,
-        )

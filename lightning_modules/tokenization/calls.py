@@ -22,27 +22,40 @@ _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
 
 @dataclass(kw_only=True, slots=True)
 class CallOptions:
-    """All that a call can ask for beside lengths; the names are those of the arguments."""
+    """The arguments of a call beside texts and lengths."""
 
     add_special_tokens: bool = True
+    """Put those around a text that the model expects."""
     stride: int = 0
+    """How many tokens an overflowing part has in common with the one before."""
     is_split_into_words: bool = False
+    """Texts are lists of words."""
     pad_to_multiple_of: int | None = None
+    """Round the length up to a multiple of this."""
     padding_side: str | None = None
+    """In place of the attribute: "right" or "left"."""
     return_tensors: str | TensorType | None = None
+    """Return tensors ("pt") or arrays ("np"); by default lists."""
     return_token_type_ids: bool | None = None
+    """Which text of a pair a token is from; by default if `model_input_names` has it."""
     return_attention_mask: bool | None = None
+    """1 for tokens, 0 for padding; by default if `model_input_names` has it."""
     return_overflowing_tokens: bool = False
+    """Rows for what is cut off, and "overflow_to_sample_mapping"."""
     return_special_tokens_mask: bool = False
+    """1 for special tokens."""
     return_offsets_mapping: bool = False
+    """The characters of each token, as "offset_mapping"."""
     return_length: bool = False
+    """Number of tokens of each row, padding included."""
     verbose: bool = True
+    """Warn of texts that are too long for the model, once."""
     split_special_tokens: bool | None = None
+    """Read special tokens in texts as plain text; by default the attribute."""
 
 
-_OPTIONS = dict.fromkeys(field.name for field in fields(CallOptions))
-_LENGTHS = dict.fromkeys(("padding", "truncation", "max_length"))
-_KNOWN = _OPTIONS | _LENGTHS
+_OPTIONS = [field.name for field in fields(CallOptions)]
+_LENGTHS = ["padding", "truncation", "max_length"]
 
 
 class Calls(Backend):
@@ -62,25 +75,12 @@ class Calls(Backend):
         padding: bool | str | PaddingStrategy = False,
         truncation: bool | str | TruncationStrategy | None = None,
         max_length: int | None = None,
-        stride: int = 0,
-        is_split_into_words: bool = False,
-        pad_to_multiple_of: int | None = None,
-        padding_side: str | None = None,
-        return_tensors: str | TensorType | None = None,
-        return_token_type_ids: bool | None = None,
-        return_attention_mask: bool | None = None,
-        return_overflowing_tokens: bool = False,
-        return_special_tokens_mask: bool = False,
-        return_offsets_mapping: bool = False,
-        return_length: bool = False,
-        verbose: bool = True,
-        tokenizer_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> BatchEncoding:
         """Convert texts to token ids and further columns.
 
         Works like `PreTrainedTokenizerFast.__call__` of transformers, but safe in several threads,
-        and an unknown argument is warned of.
+        and an unknown argument gives a warning.
 
         Args:
             text: a text, a list of texts; with `is_split_into_words` a list of words, or several
@@ -93,24 +93,7 @@ class Calls(Backend):
             truncation: True or "longest_first", "only_first", "only_second"; False. A `max_length`
                 alone truncates.
             max_length: in tokens; by default `model_max_length`.
-            stride: how many tokens an overflowing part has in common with the one before.
-            is_split_into_words: texts are lists of words.
-            pad_to_multiple_of: round the length up to a multiple of this.
-            padding_side: "right" or "left" in place of the attribute.
-            return_tensors: "pt" for tensors, "np" for arrays; by default lists.
-            return_token_type_ids: which text of a pair a token is from; by default if
-                `model_input_names` has it.
-            return_attention_mask: 1 for tokens, 0 for padding; by default if `model_input_names`
-                has it.
-            return_overflowing_tokens: rows for what is cut off, and
-                "overflow_to_sample_mapping".
-            return_special_tokens_mask: 1 for special tokens.
-            return_offsets_mapping: the characters of each token, as "offset_mapping".
-            return_length: number of tokens of each row, padding included.
-            verbose: warn of texts that are too long for the model, once.
-            tokenizer_kwargs: further arguments, which take precedence.
-            kwargs: `max_target_length`, the `max_length` of targets; `split_special_tokens`: read
-                special tokens in texts as plain text.
+            kwargs: the fields of `CallOptions`.
 
         Returns:
             the columns; lists are not nested for a single text.
@@ -119,28 +102,22 @@ class Calls(Backend):
             ValueError: no text at all, or what is none; padding without a pad token; rows of
                 different lengths with `return_tensors`.
         """
-        # The first statement: all local variables are arguments.
-        arguments = {name: value for name, value in locals().items() if name in _KNOWN}
-        arguments |= tokenizer_kwargs or {}
-        arguments |= kwargs
-        target_length = arguments.pop("max_target_length", None)
         if text is None and text_target is None:
             raise ValueError(
                 "There is nothing to tokenize: pass `text`, or `text_target` for labels."
             )
-
-        options = self._options(arguments)
-        lengths = self._lengths(arguments, options)
+        options = self._options(kwargs)
+        options.add_special_tokens = add_special_tokens
+        lengths = lengths_of(
+            self, padding, truncation, max_length, options.pad_to_multiple_of, options.verbose
+        )
         encoded = None
         if text is not None:
             encoded = self._encode(text, text_pair, lengths, options)
 
         # The ids of the targets are the labels.
         if text_target is not None:
-            target_lengths = lengths
-            if target_length is not None:
-                target_lengths = Lengths(lengths.padding, lengths.truncation, target_length)
-            targets = self._encode(text_target, text_pair_target, target_lengths, options)
+            targets = self._encode(text_target, text_pair_target, lengths, options)
             if encoded is None:
                 return targets
             encoded["labels"] = targets["input_ids"]
@@ -179,21 +156,18 @@ class Calls(Backend):
         """
         return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 
-    def _options(self, arguments: dict[str, Any]) -> CallOptions:
-        for name in arguments:
-            if name not in _KNOWN:
+    def _options(self, kwargs: dict[str, Any]) -> CallOptions:
+        options = CallOptions()
+        for name, value in kwargs.items():
+            if name in _OPTIONS:
+                setattr(options, name, value)
+            else:
                 self._warn_once(
                     f"unknown-{name}",
                     f"The tokenizer was called with `{name}`, which it does not know: it has no "
-                    f"effect.{did_you_mean(name, _KNOWN)}",
+                    f"effect.{did_you_mean(name, [*_OPTIONS, *_LENGTHS])}",
                 )
-        return CallOptions(**{name: value for name, value in arguments.items() if name in _OPTIONS})
-
-    def _lengths(self, arguments: dict[str, Any], options: CallOptions) -> Lengths:
-        lengths = {name: arguments[name] for name in _LENGTHS if name in arguments}
-        return lengths_of(
-            self, **lengths, pad_to_multiple_of=options.pad_to_multiple_of, verbose=options.verbose
-        )
+        return options
 
     def _encode(
         self, text: object, pair: Any, lengths: Lengths, options: CallOptions
@@ -234,14 +208,8 @@ class Calls(Backend):
 
         # One lock for the settings and the call that they are for.
         with turns():
-            self.set_truncation_and_padding(
-                padding_strategy=lengths.padding,
-                truncation_strategy=lengths.truncation,
-                max_length=lengths.max_length,
-                stride=options.stride,
-                pad_to_multiple_of=options.pad_to_multiple_of,
-                padding_side=options.padding_side,
-            )
+            self._set_truncation(lengths, options)
+            self._set_padding(lengths, options)
             if self._tokenizer.encode_special_tokens != split:
                 self._tokenizer.encode_special_tokens = split
             try:
@@ -254,6 +222,34 @@ class Calls(Backend):
                 raise TypeError(
                     f"{rows!r:.100} cannot be tokenized ({error}). {_EXPECTED}"
                 ) from error
+
+    def _set_truncation(self, lengths: Lengths, options: CallOptions) -> None:
+        if not lengths.truncates:
+            self._tokenizer.no_truncation()
+            return
+        assert lengths.max_length is not None
+        self._tokenizer.enable_truncation(
+            lengths.max_length,
+            strategy=lengths.truncation.value,
+            direction=self.truncation_side,
+            stride=options.stride,
+        )
+
+    def _set_padding(self, lengths: Lengths, options: CallOptions) -> None:
+        if not lengths.pads:
+            self._tokenizer.no_padding()
+            return
+        length = None
+        if lengths.padding == PaddingStrategy.MAX_LENGTH:
+            length = lengths.max_length
+        self._tokenizer.enable_padding(
+            length=length,
+            direction=options.padding_side or self.padding_side,
+            pad_id=self.pad_token_id,
+            pad_token=self.pad_token,
+            pad_type_id=self.pad_token_type_id,
+            pad_to_multiple_of=options.pad_to_multiple_of,
+        )
 
     def _columns(
         self, encodings: list[tokenizers.Encoding], options: CallOptions

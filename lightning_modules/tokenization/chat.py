@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from .calls import Calls
-from .chat_templates import Span, render
-from .encoding import BatchEncoding
 from .names import INSTALL_TRANSFORMERS, PaddingStrategy, TensorType
 
 
 class Chat(Calls):
     """`apply_chat_template` and the template it applies."""
 
-    chat_template: str | dict[str, str] | None = None
+    chat_template: str | None = None
 
     def apply_chat_template(
         self,
-        conversation: object,
+        conversation: Sequence[Any],
         tools: list[Any] | None = None,
         documents: list[dict[str, str]] | None = None,
         chat_template: str | None = None,
@@ -43,7 +44,7 @@ class Chat(Calls):
             conversation: messages, dicts with "role" and "content"; or a list of such chats.
             tools: JSON schemas of functions that the model can call.
             documents: dicts with "title" and "text".
-            chat_template: a template, or the name of one of the tokenizer's.
+            chat_template: a template instead of the tokenizer's.
             add_generation_prompt: end with what comes before an answer.
             continue_final_message: not supported.
             tokenize: return token ids rather than text.
@@ -52,8 +53,7 @@ class Chat(Calls):
             max_length: as in a call.
             return_tensors: as in a call.
             return_dict: return all columns rather than the ids.
-            return_assistant_tokens_mask: with the column "assistant_masks", 1 where the template
-                says `{% generation %}`.
+            return_assistant_tokens_mask: not supported.
             tokenizer_kwargs: further arguments of the call.
             kwargs: further variables of the template.
 
@@ -61,26 +61,28 @@ class Chat(Calls):
             a `BatchEncoding`, ids, or text; for several chats lists.
 
         Raises:
-            ValueError: the template is missing; options that contradict each other.
-            NotImplementedError: `continue_final_message`, or a tool that is not a JSON schema.
+            ValueError: the template is missing.
+            NotImplementedError: `continue_final_message`, `return_assistant_tokens_mask`, or a tool
+                that is not a JSON schema.
             jinja2.TemplateError: the template raises, or does what its sandbox forbids.
         """
-        if return_assistant_tokens_mask and not (return_dict and tokenize):
-            raise ValueError(
-                "`return_assistant_tokens_mask=True` needs `tokenize=True` and `return_dict=True`."
-            )
-        if continue_final_message:
-            raise NotImplementedError(
-                f"apply_chat_template(continue_final_message=True): {INSTALL_TRANSFORMERS}"
-            )
+        unsupported = {
+            "continue_final_message": continue_final_message,
+            "return_assistant_tokens_mask": return_assistant_tokens_mask,
+        }
+        for name, is_requested in unsupported.items():
+            if is_requested:
+                raise NotImplementedError(
+                    f"apply_chat_template({name}=True): {INSTALL_TRANSFORMERS}"
+                )
         for tool in tools or []:
             if not isinstance(tool, dict):
                 raise NotImplementedError(
                     f"apply_chat_template: a tool is a {type(tool).__name__}; pass JSON schemas "
                     f"(dicts). To make them of functions, {INSTALL_TRANSFORMERS}"
                 )
-        chats, is_batch = _chats_of(conversation)
-        template = self.get_chat_template(chat_template, tools)
+
+        template = compile_template(self.get_chat_template(chat_template))
         variables = {
             **self.special_tokens_map,
             **kwargs,
@@ -88,12 +90,11 @@ class Chat(Calls):
             "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }
-        rendered, spans = render(
-            template, chats, variables, return_spans=return_assistant_tokens_mask
-        )
-        texts: list[str] | str = rendered
-        if not is_batch:
-            texts = rendered[0]
+        texts: list[str] | str
+        if isinstance(conversation[0], (list, tuple)):
+            texts = [template.render(messages=chat, **variables) for chat in conversation]
+        else:
+            texts = template.render(messages=conversation, **variables)
         if not tokenize:
             return texts
 
@@ -107,80 +108,81 @@ class Chat(Calls):
             return_tensors=return_tensors,
             **(tokenizer_kwargs or {}),
         )
-        if return_assistant_tokens_mask:
-            _add_masks(encoded, spans, nested=is_batch or bool(return_tensors))
-            encoded.convert_to_tensors(return_tensors)
         if return_dict:
             return encoded
         return encoded["input_ids"]
 
-    def get_chat_template(
-        self, chat_template: str | None = None, tools: list[Any] | None = None
-    ) -> str:
+    def get_chat_template(self, chat_template: str | None = None) -> str:
         """Return the template that `apply_chat_template` applies.
 
         Args:
-            chat_template: a template, or the name of one of the tokenizer's; by default its only
-                one, or of several "tool_use" where there are tools, and "default".
-            tools: those of the chat.
+            chat_template: a template; by default the tokenizer's.
 
         Raises:
-            ValueError: the tokenizer has no template, or several without a default.
+            ValueError: the tokenizer has no template.
         """
-        templates = self.chat_template
-        if not isinstance(templates, dict):
-            template = chat_template
-            if template is None:
-                template = templates
-            if template is None:
-                raise ValueError(
-                    "This tokenizer has no chat template. Set its `chat_template`, or pass one."
-                )
-            return template
-
-        # One of several: by its name, or the default. An unknown name is a template itself.
-        if chat_template is not None:
-            return templates.get(chat_template, chat_template)
-        if tools is not None and "tool_use" in templates:
-            return templates["tool_use"]
-        if "default" not in templates:
+        template = chat_template or self.chat_template
+        if template is None:
             raise ValueError(
-                f"The tokenizer has no default chat template. Pass `chat_template`, one of "
-                f"{', '.join(sorted(templates))}."
+                "This tokenizer has no chat template. Set its `chat_template`, or pass one."
             )
-        return templates["default"]
+        return template
 
 
-def _chats_of(conversation: object) -> tuple[Sequence[object], bool]:
-    """Return several chats, and whether the conversation is a batch of them."""
-    if not isinstance(conversation, (list, tuple)):
-        return [conversation], False
-    first = conversation[0]
-    if isinstance(first, (list, tuple)) or hasattr(first, "messages"):
-        return conversation, True
-    return [conversation], False
+@lru_cache
+def compile_template(template: str) -> Any:
+    """Return a template in an immutable sandbox, with what chat templates count on.
+
+    They have the functions `raise_exception` and `strftime_now`, the filter `tojson` (which leaves
+    HTML alone), `break` and `continue`, and the block `generation`, which marks what the assistant
+    says; blocks leave no empty lines.
+    """
+    import jinja2.ext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_generation_block(), jinja2.ext.loopcontrols],
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(template)
 
 
-def _add_masks(encoded: BatchEncoding, spans: list[list[Span]], nested: bool) -> None:
-    rows = encoded["input_ids"]
-    if not nested:
-        rows = [rows]
-    masks = [_mask(encoded, index, len(row), spans[index]) for index, row in enumerate(rows)]
-    encoded["assistant_masks"] = masks
-    if not nested:
-        encoded["assistant_masks"] = masks[0]
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
-def _mask(encoded: BatchEncoding, index: int, length: int, spans: list[Span]) -> list[int]:
-    mask = [0] * length
-    for begin, end in spans:
-        first = encoded.char_to_token(index, begin)
-        last = encoded.char_to_token(index, end - 1)
-        # This and all later spans were cut off.
-        if first is None:
-            break
-        stop = length
-        if last:
-            stop = last + 1
-        mask[first:stop] = [1] * (stop - first)
-    return mask
+def _raise_exception(message: str) -> None:
+    import jinja2
+
+    raise jinja2.TemplateError(message)
+
+
+def _generation_block() -> type:
+    from jinja2 import nodes
+    from jinja2.ext import Extension
+
+    class GenerationBlock(Extension):
+        """`{% generation %}...{% endgeneration %}`, rendered as its content."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            """Return the statements of the block, as a scope."""
+            # The first token is the name of the block.
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
+
+    return GenerationBlock

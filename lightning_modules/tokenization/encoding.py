@@ -30,8 +30,6 @@ class BatchEncoding(UserDict):
         data: dict[str, Any] | None = None,
         encoding: tokenizers.Encoding | Sequence[tokenizers.Encoding] | None = None,
         tensor_type: str | TensorType | None = None,
-        prepend_batch_axis: bool = False,
-        n_sequences: int | None = None,
     ):
         """Hold the columns.
 
@@ -39,33 +37,20 @@ class BatchEncoding(UserDict):
             data: column to values.
             encoding: what `tokenizers` returned, for each row.
             tensor_type: "pt" or "np" to make tensors or arrays of the columns.
-            prepend_batch_axis: the columns are of one row: tensors get an axis in front.
-            n_sequences: 1 for texts, 2 for pairs; by default what the encodings say.
         """
         super().__init__(data)
         if encoding is not None and not isinstance(encoding, (list, tuple)):
             encoding = cast("list[tokenizers.Encoding]", [encoding])
         self._encodings: Any = encoding
-        if n_sequences is None and self._encodings:
-            n_sequences = self._encodings[0].n_sequences
-        self._n_sequences = n_sequences
-        self.convert_to_tensors(tensor_type, prepend_batch_axis)
+        self.convert_to_tensors(tensor_type)
 
     def __getitem__(self, item: object) -> Any:
-        """Return a column by its name, or the `tokenizers.Encoding` of a row by its number.
-
-        Without encodings a slice returns the columns of some rows.
-        """
+        """Return a column by its name, or the `tokenizers.Encoding` of a row by its number."""
         if isinstance(item, str):
             return self.data[item]
         if self._encodings is not None:
             return self._encodings[item]
-        if isinstance(item, slice):
-            return {name: values[item] for name, values in self.data.items()}
-        raise KeyError(
-            f"{item!r} is neither a column's name nor a slice, and this encoding has no rows to "
-            "count."
-        )
+        raise KeyError(f"{item!r} is not a column's name, and this encoding has no rows to count.")
 
     def __getattr__(self, item: str) -> Any:
         try:
@@ -77,17 +62,11 @@ class BatchEncoding(UserDict):
             ) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"data": self.data, "encodings": self._encodings, "n_sequences": self._n_sequences}
+        return {"data": self.data, "encodings": self._encodings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.data = state["data"]
         self._encodings = state.get("encodings")
-        self._n_sequences = state.get("n_sequences")
-
-    @property
-    def n_sequences(self) -> int | None:
-        """Return 1 for texts, 2 for pairs; None if it is unknown."""
-        return self._n_sequences
 
     @property
     def is_fast(self) -> bool:
@@ -125,24 +104,6 @@ class BatchEncoding(UserDict):
         """
         return self._row("word_ids", batch_index).word_ids
 
-    def char_to_token(
-        self, batch_or_char_index: int, char_index: int | None = None, sequence_index: int = 0
-    ) -> int | None:
-        """Return the token that contains a character, or None, such as for white space.
-
-        Args:
-            batch_or_char_index: number of the row, or with one argument of the character in the
-                first row.
-            char_index: number of the character in the text.
-            sequence_index: the text of a pair, 0 or 1.
-        """
-        row = 0
-        if char_index is None:
-            char_index = batch_or_char_index
-        else:
-            row = batch_or_char_index
-        return self._row("char_to_token", row).char_to_token(char_index, sequence_index)
-
     def _row(self, method: str, index: int) -> tokenizers.Encoding:
         if not self._encodings:
             raise ValueError(
@@ -151,14 +112,11 @@ class BatchEncoding(UserDict):
             )
         return self._encodings[index]
 
-    def convert_to_tensors(
-        self, tensor_type: str | TensorType | None = None, prepend_batch_axis: bool = False
-    ) -> BatchEncoding:
+    def convert_to_tensors(self, tensor_type: str | TensorType | None = None) -> BatchEncoding:
         """Make tensors or arrays of the columns, in place.
 
         Args:
             tensor_type: "pt" or "np"; None changes nothing.
-            prepend_batch_axis: add an axis in front.
 
         Raises:
             ValueError: the rows of a column have different lengths.
@@ -168,8 +126,6 @@ class BatchEncoding(UserDict):
         # The members of transformers' enumeration are read by their value.
         kind = TensorType(getattr(tensor_type, "value", tensor_type))
         for name, values in list(self.items()):
-            if prepend_batch_axis:
-                values = [values]
             self[name] = as_kind(values, kind, name)
         return self
 
@@ -199,7 +155,7 @@ class BatchEncoding(UserDict):
 def as_kind(values: object, kind: TensorType, name: str) -> Any:
     """Make a tensor or array of a column.
 
-    Empty ones are int64; an array of rows of different lengths has the type object.
+    Empty ones are int64.
 
     Args:
         values: nested lists; tensors (arrays) are not changed.
@@ -246,18 +202,9 @@ def _to_tensor(values: object) -> torch.Tensor:
 def _to_array(values: Any) -> np.ndarray:
     if isinstance(values, np.ndarray):
         return values
-    if _is_ragged(values):
-        return np.asarray([np.asarray(row) for row in values], dtype=object)
     if _is_empty(values):
         return np.asarray(values, dtype=np.int64)
     return np.asarray(values)
-
-
-def _is_ragged(values: object) -> bool:
-    rows = (list, tuple, np.ndarray)
-    if not (isinstance(values, (list, tuple)) and values and isinstance(values[0], rows)):
-        return False
-    return len({len(row) for row in values}) > 1
 
 
 def _is_empty(values: object) -> bool:

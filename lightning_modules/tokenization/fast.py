@@ -147,7 +147,10 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
         self.clean_up_tokenization_spaces = _pop_bool(kwargs, "clean_up_tokenization_spaces")
         self.split_special_tokens = _pop_bool(kwargs, "split_special_tokens")
-        self.chat_template = _read_templates(kwargs.pop("chat_template", None))
+        template = kwargs.pop("chat_template", None)
+        is_one = template is None or isinstance(template, str)
+        _require(is_one, "chat_template", template, "one template, as text")
+        self.chat_template = template
         self.deprecation_warnings = {}
         self.backend = kwargs.pop("backend", None)
         self.files_loaded = kwargs.pop("files_loaded", [])
@@ -325,16 +328,3 @@ def _pop_bool(kwargs: dict[str, Any], name: str) -> Any:
 def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
     if not is_valid:
         raise TypeError(f"`{name}` is {value!r:.100}, a {type(value).__name__}: pass {expected}.")
-
-
-def _read_templates(value: object) -> Any:
-    """Return a template, or several by name; files have several as a list."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, (list, tuple)) and all(isinstance(entry, dict) for entry in value):
-        value = {entry.get("name"): entry.get("template") for entry in value}
-    is_valid = isinstance(value, dict) and all(
-        isinstance(text, str) for text in (*value, *value.values())
-    )
-    _require(is_valid, "chat_template", value, "a template, or several by name")
-    return value

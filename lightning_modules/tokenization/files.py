@@ -17,6 +17,7 @@ from .names import (
     CHAT_TEMPLATE_FILE,
     CHAT_TEMPLATE_FOLDER,
     CONFIG_FILE,
+    INSTALL_TRANSFORMERS,
     SPECIAL_TOKENS_FILE,
     TOKENIZER_FILE,
     AddedToken,
@@ -55,8 +56,8 @@ class TokenizerFiles:
     """They are in a local folder; not a single file, nor a repository."""
     optional: dict[str, Path] = field(default_factory=dict)
     """Name to path of all others: settings, tokens, the chat template."""
-    templates: dict[str, Path] = field(default_factory=dict)
-    """Name to path of additional chat templates."""
+    has_several_templates: bool = False
+    """There are additional chat templates, which have names."""
 
     def content(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file, see `settings_file`; empty without the file."""
@@ -96,9 +97,8 @@ def _files_in_folder(folder: Path, name: str, is_local: bool) -> TokenizerFiles:
         path = folder / file_name
         if path.is_file():
             optional[file_name] = path
-    template_paths = sorted((folder / CHAT_TEMPLATE_FOLDER).glob("*.jinja"))
-    templates = {path.stem: path for path in template_paths}
-    return TokenizerFiles(folder / TOKENIZER_FILE, is_local, optional, templates)
+    has_several_templates = (folder / CHAT_TEMPLATE_FOLDER).is_dir()
+    return TokenizerFiles(folder / TOKENIZER_FILE, is_local, optional, has_several_templates)
 
 
 def _missing_error(folder: Path, name: str) -> OSError:
@@ -170,6 +170,8 @@ def arguments_of(
 
     Raises:
         OSError: a file cannot be read.
+        NotImplementedError: there are several chat templates, or added tokens in an older file
+            only.
     """
     # A setting with such a name may be a token of the Hub.
     settings = files.content(CONFIG_FILE)
@@ -179,20 +181,27 @@ def arguments_of(
     # arguments were those of subclasses.
     for setting in ("tokenizer_class", "init_inputs", "add_bos_token", "add_eos_token"):
         arguments.pop(setting, None)
-    arguments |= _templates(files)
+    if "chat_template" not in user_arguments:
+        arguments |= _chat_template(files, name)
     arguments |= user_arguments
     _rename_extra_tokens(arguments)
+    backend = _read_backend(files.tokenizer)
+
+    # Older files have the special tokens among the settings, or in a file.
+    if "added_tokens_decoder" not in arguments:
+        _require_added_tokens(files, name, backend)
+        _merge_special_tokens(files.content(SPECIAL_TOKENS_FILE), arguments, user_arguments)
     _collect_model_tokens(arguments, attributes)
     arguments |= {"name_or_path": name, "is_local": files.is_local}
-
-    backend, tokens_in_file = _read_backend(files.tokenizer)
-    arguments["added_tokens_decoder"] = _added_tokens(
-        files, arguments, attributes, user_arguments, tokens_in_file
-    )
     arguments = revived(arguments)
+    added_tokens: dict[int, AddedToken] = {}
+    for index, token in arguments.get("added_tokens_decoder", {}).items():
+        added_tokens[int(index)] = _as_token(token)
+    arguments["added_tokens_decoder"] = added_tokens
 
-    # Special tokens are the same objects as in `added_tokens_decoder`, with their flags.
-    by_text = {str(token): token for token in arguments["added_tokens_decoder"].values()}
+    # Special tokens are the same objects as the added ones, with their flags.
+    added_tokens = added_tokens or backend.get_added_tokens_decoder()
+    by_text = {str(token): token for token in added_tokens.values()}
     for attribute in attributes:
         token = arguments.get(attribute)
         if token is not None:
@@ -223,28 +232,26 @@ def settings_file(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _read_backend(path: Path) -> tuple[Tokenizer, list[dict[str, Any]]]:
-    """Return the tokenizer, and its added tokens as they are written."""
-    written = settings_file(path).get("added_tokens") or []
+def _read_backend(path: Path) -> Tokenizer:
     try:
-        return Tokenizer.from_file(str(path)), written
+        return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise OSError(
-            f"{path} cannot be read: {error}. Is it newer? pip install -U tokenizers."
+            f"{path} cannot be read: {error}. Is it complete? If it is newer: "
+            "pip install -U tokenizers."
         ) from error
 
 
-def _templates(files: TokenizerFiles) -> dict[str, Any]:
-    """Return the argument `chat_template`: one template, or several by name."""
-    paths = dict(files.templates)
-    if CHAT_TEMPLATE_FILE in files.optional:
-        paths = {"default": files.optional[CHAT_TEMPLATE_FILE], **paths}
-    templates = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
-    if not templates:
+def _chat_template(files: TokenizerFiles, name: str) -> dict[str, str]:
+    """Return the argument `chat_template`, if a file has it."""
+    if files.has_several_templates:
+        raise NotImplementedError(
+            f"{name!r} has several chat templates. Pass one of them as `chat_template`, or "
+            f"{INSTALL_TRANSFORMERS}"
+        )
+    if CHAT_TEMPLATE_FILE not in files.optional:
         return {}
-    if list(templates) == ["default"]:
-        return {"chat_template": templates["default"]}
-    return {"chat_template": templates}
+    return {"chat_template": files.optional[CHAT_TEMPLATE_FILE].read_text(encoding="utf-8")}
 
 
 def _collect_model_tokens(arguments: dict[str, Any], attributes: list[str]) -> None:
@@ -260,36 +267,15 @@ def _collect_model_tokens(arguments: dict[str, Any], attributes: list[str]) -> N
         arguments["model_specific_special_tokens"] = model_tokens
 
 
-def _added_tokens(
-    files: TokenizerFiles,
-    arguments: dict[str, Any],
-    attributes: list[str],
-    user_arguments: dict[str, Any],
-    tokens_in_file: list[dict[str, Any]],
-) -> dict[int, AddedToken]:
-    """Return the added tokens by their ids, from whichever file holds them."""
-    tokens: dict[int, AddedToken] = {}
-
-    # Files of transformers 4.x have them among the settings.
-    if "added_tokens_decoder" in arguments:
-        for index, token in arguments["added_tokens_decoder"].items():
-            tokens[int(index)] = _as_token(token)
-        return tokens
-
-    # Otherwise the ids are in added_tokens.json, before those in tokenizer.json.
-    _merge_special_tokens(files.content(SPECIAL_TOKENS_FILE), arguments, user_arguments)
-    special = {str(arguments[name]) for name in attributes if arguments.get(name)}
-    special |= {str(token) for token in arguments.get("extra_special_tokens") or []}
-    for text, index in files.content(ADDED_TOKENS_FILE).items():
-        is_special = text in special
-        tokens[index] = AddedToken(
-            text, rstrip=False, lstrip=False, normalized=not is_special, special=is_special
-        )
-    for token_in_file in tokens_in_file:
-        flags = dict(token_in_file)
-        index = flags.pop("id")
-        tokens[index] = AddedToken(**flags)
-    return tokens
+def _require_added_tokens(files: TokenizerFiles, name: str, backend: Tokenizer) -> None:
+    """Require that tokenizer.json has the added tokens that an older file has."""
+    for token in files.content(ADDED_TOKENS_FILE):
+        if backend.token_to_id(token) is None:
+            raise NotImplementedError(
+                f"{name!r}: the token {token!r} is in {ADDED_TOKENS_FILE}, but not in "
+                f"{TOKENIZER_FILE}. Save the tokenizer again with transformers, or "
+                f"{INSTALL_TRANSFORMERS}"
+            )
 
 
 def _merge_special_tokens(
@@ -311,9 +297,6 @@ def _merge_special_tokens(
                 if str(token) not in known:
                     tokens.append(token)
             arguments[name] = tokens
-    if isinstance(arguments.get("extra_special_tokens"), dict):
-        model_tokens = arguments.setdefault("model_specific_special_tokens", {})
-        model_tokens.update(arguments.pop("extra_special_tokens"))
 
 
 def _special(value: object) -> object:

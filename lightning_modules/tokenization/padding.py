@@ -183,8 +183,8 @@ class Padding(Backend):
             return BatchEncoding(columns)
 
         # Pad lists of numbers, and return the type of the input.
-        tensor_type = return_tensors or _tensor_type_of(rows, name)
-        if not _is_plain(rows):
+        tensor_type = _tensor_type_of(rows, name)
+        if tensor_type is not None:
             columns = {key: as_lists(value) for key, value in columns.items()}
         lengths = lengths_of(self, padding, None, max_length, verbose=verbose)
         side = check_side("padding_side", padding_side or self.padding_side)
@@ -194,7 +194,7 @@ class Padding(Backend):
             padded = self._pad_rows(columns, lengths, *options)
         else:
             padded = self._pad_row(columns, lengths, *options)
-        return BatchEncoding(padded, tensor_type=tensor_type)
+        return BatchEncoding(padded, tensor_type=return_tensors or tensor_type)
 
     def _pad_rows(
         self,
@@ -280,10 +280,12 @@ def _to_columns(encoded: object) -> dict[str, Any]:
     )
 
 
-def _tensor_type_of(rows: object, name: str) -> str | None:
+def _tensor_type_of(rows: Any, name: str) -> str | None:
     """Return the type of the input: "pt", "np", or None for lists."""
-    first = _first_number(rows)
-    if _is_plain(rows):
+    first = rows[0]
+    if isinstance(first, (list, tuple)):
+        first = next((row[0] for row in rows if len(row)), None)
+    if first is None or isinstance(first, int):
         return None
     if is_tensor(first):
         return "pt"
@@ -292,22 +294,6 @@ def _tensor_type_of(rows: object, name: str) -> str | None:
     raise ValueError(
         f"The column {name!r} holds {first!r}, a {type(first).__name__}: pass numbers."
     )
-
-
-def _first_number(rows: Any) -> object:
-    """Return the first number, or the first row if that is a tensor or an array."""
-    if not isinstance(rows[0], (list, tuple)):
-        return rows[0]
-    for row in rows:
-        if len(row):
-            return row[0]
-    return None
-
-
-def _is_plain(rows: object) -> bool:
-    """Return whether the rows are lists of plain numbers."""
-    first = _first_number(rows)
-    return first is None or isinstance(first, (int, list, tuple))
 
 
 def check_side(name: str, side: str) -> str:

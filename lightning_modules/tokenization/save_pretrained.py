@@ -13,7 +13,6 @@ from ..common.local_paths import require_local
 from .backend import Backend, turns
 from .names import (
     CHAT_TEMPLATE_FILE,
-    CHAT_TEMPLATE_FOLDER,
     CONFIG_FILE,
     INSTALL_TRANSFORMERS,
     TOKENIZER_FILE,
@@ -42,7 +41,7 @@ class Saving(Backend):
     """`save_pretrained`."""
 
     init_kwargs: dict[str, Any]
-    chat_template: str | dict[str, str] | None
+    chat_template: str | None
 
     def save_pretrained(
         self,
@@ -79,33 +78,13 @@ class Saving(Backend):
         require_local(save_directory, "save_directory")
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        templates = self._save_templates(folder)
-        config = self._write(folder / CONFIG_FILE, self._config_text())
+        paths = [self._write(folder / CONFIG_FILE, self._config_text())]
+        if self.chat_template is not None:
+            paths.append(self._write(folder / CHAT_TEMPLATE_FILE, self.chat_template))
         tokenizer = folder / TOKENIZER_FILE
         with turns():
             self._tokenizer.save(str(tokenizer))
-        return (str(config), *map(str, templates), str(tokenizer))
-
-    def _save_templates(self, folder: Path) -> list[Path]:
-        templates = self.chat_template or {}
-        if isinstance(templates, str):
-            templates = {"default": templates}
-        default = folder / CHAT_TEMPLATE_FILE
-        folder_of_others = folder / CHAT_TEMPLATE_FOLDER
-        paths = []
-        for name, template in templates.items():
-            path = default
-            if name != "default":
-                path = folder_of_others / f"{name}.jinja"
-
-            # A name with ".." must not lead out of the folder.
-            if path != default and path.resolve().parent != folder_of_others.resolve():
-                raise ValueError(
-                    f"The chat template {name!r} cannot be written: it is not a valid file name."
-                )
-            path.parent.mkdir(exist_ok=True)
-            paths.append(self._write(path, template))
-        return paths
+        return (*map(str, paths), str(tokenizer))
 
     def _config_text(self) -> str:
         config = copy.deepcopy(self.init_kwargs)

@@ -99,11 +99,8 @@ class SpecialTokens:
             if is_id and value is not None:
                 value = self.convert_ids_to_tokens(value)
             self._special_tokens_map[token_name] = _token_or_none(token_name, value, ValueError)
-        elif token_name in _EXTRA:
-            tokens = _as_list(name, value)
-            if is_id:
-                tokens = [self.convert_ids_to_tokens(token_id) for token_id in tokens]
-            self._extra_special_tokens = tokens
+        elif name in _EXTRA:
+            self._extra_special_tokens = _as_list(name, value)
         else:
             super().__setattr__(name, value)
 
@@ -132,7 +129,6 @@ class SpecialTokens:
         self,
         special_tokens_dict: Mapping[str, object],
         replace_extra_special_tokens: bool = True,
-        replace_additional_special_tokens: bool | None = None,
     ) -> int:
         """Set special tokens, and add those that the vocabulary lacks.
 
@@ -142,7 +138,6 @@ class SpecialTokens:
             special_tokens_dict: name to token, such as `{"pad_token": "[PAD]"}`;
                 "extra_special_tokens" (in 4.x "additional_special_tokens") to a list.
             replace_extra_special_tokens: replace the current list, instead of appending to it.
-            replace_additional_special_tokens: the same argument in 4.x.
 
         Returns:
             The number of tokens that are new to the vocabulary; the model's embedding has to grow
@@ -151,9 +146,6 @@ class SpecialTokens:
         Raises:
             ValueError: a name is unknown, or a value is not a token.
         """
-        replace = replace_extra_special_tokens
-        if replace_additional_special_tokens is not None:
-            replace = replace_additional_special_tokens
         tokens_by_name = dict(special_tokens_dict or {})
         if "additional_special_tokens" in tokens_by_name:
             tokens = tokens_by_name.pop("additional_special_tokens")
@@ -171,7 +163,7 @@ class SpecialTokens:
         new_tokens: list[str | AddedToken] = []
         for name, value in tokens_by_name.items():
             if name == "extra_special_tokens":
-                new_tokens += self._set_extra_tokens(value, replace)
+                new_tokens += self._set_extra_tokens(value, replace_extra_special_tokens)
             else:
                 token = _as_added_token(name, value)
                 self._special_tokens_map[name] = token

@@ -166,7 +166,7 @@ def test_added_tokens_of_an_older_file_only_are_refused(tmp_path):
     folder = folder_of(tmp_path, added_tokens={"<new>": 300})
     PreTrainedTokenizerFast.from_pretrained(folder)
     folder_of(tmp_path, added_tokens={"<new>": 300, "<x>": 301})
-    with pytest.raises(NotImplementedError, match="'<x>' is in added_tokens.json, but not in"):
+    with pytest.raises(NotImplementedError, match=r"'<x>' is in added_tokens\.json, but not in"):
         PreTrainedTokenizerFast.from_pretrained(folder)
 
 
