@@ -20,7 +20,7 @@ from lightrainer.tools.compare.differences import (
 )
 from lightrainer.tools.compare.differences import compare as differences_of
 from lightrainer.tools.compare.report import as_dict, as_text
-from lightrainer.tools.compare.results import Results
+from lightrainer.tools.compare.results import Results, read_content
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 COMMON = (
@@ -212,6 +212,15 @@ def test_compare_refuses_a_large_working_folder(tmp_path, monkeypatch):
     names = {path.name for path in (tmp_path / "linked").rglob("*")}
     assert names == {"data", "first", "second", "small"}
     assert (tmp_path / "linked" / "data" / "first").is_symlink()
+
+
+def test_compare_leaves_out_special_tokens_and_measurements(tmp_path):
+    """transformers before 5.23 removes special tokens from the configuration of a model."""
+    file = tmp_path / "config.json"
+    file.write_text('{"eos_token_id": 3, "a": {"train_runtime": 1, "sizes": [4, null]}, "b": []}')
+    run = runs.Run(side="reference", folder=tmp_path, seconds=1.0)
+    side = Results(run=run, version="transformers 5.3.0", files={"config.json": file})
+    assert read_content(side, "config.json") == {"a.sizes.0": 4, "a.sizes.1": None, "b": []}
 
 
 def test_compare_reports_mistakes(tmp_path):

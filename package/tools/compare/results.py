@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TEXT_SUFFIXES = (".jsonl", ".txt", ".csv", ".tsv")
-_MEASUREMENTS = (
+_NOT_COMPARED = (
     "*_runtime",
     "*_per_second",
     "*_model_preparation_time",
@@ -25,8 +25,11 @@ _MEASUREMENTS = (
     "*_gib",
     "*_mem_[cg]pu_*",
     "*mfu*",
+    "*_token_id",
 )
-"""Names of numbers of time and memory, which differ between any two runs."""
+"""Names of numbers of time and memory, which differ between any two runs, and of special tokens,
+some of which transformers before 5.23 removes from the configuration of a model.
+"""
 _OTHER_FILES = (
     "_manifest.json",
     "data_state_*.pth",
@@ -107,7 +110,7 @@ def _read_calls(results: Results, calls: list[dict[str, Any]]) -> None:
         label = name if counts[name] == 1 else f"{name} {counts[name]}"
 
         for key, value in call["metrics"].items():
-            if not _is_measurement(key):
+            if _is_compared(key):
                 results.metrics[f"{label}: {key}"] = value
 
         # Only trainings have logs and weights.
@@ -124,7 +127,7 @@ def _logged_numbers(history: list[dict[str, Any]], label: str) -> dict[str, obje
     for entry in history:
         step = entry.get("step")
         for key, value in entry.items():
-            if key == "step" or _is_measurement(key):
+            if key == "step" or not _is_compared(key):
                 continue
 
             # A number that is logged again at the same step gets a counter.
@@ -136,8 +139,8 @@ def _logged_numbers(history: list[dict[str, Any]], label: str) -> dict[str, obje
     return numbers
 
 
-def _is_measurement(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in _MEASUREMENTS)
+def _is_compared(name: str) -> bool:
+    return not any(fnmatch(name, pattern) for pattern in _NOT_COMPARED)
 
 
 def _find_files(results: Results, output_folders: set[str]) -> None:
@@ -196,5 +199,5 @@ def _json_values(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, dict) and value:
         for key, child in value.items():
             yield from _json_values(child, f"{path}.{key}".lstrip("."))
-    elif not _is_measurement(path):
+    elif _is_compared(path):
         yield path, value
