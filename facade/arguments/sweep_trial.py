@@ -66,7 +66,7 @@ class ChildTrial:
     owner: str = ""
     """Unique name of the trial and its retries, which share their folders."""
     script: str = ""
-    """The path of the script."""
+    """The path of the script, for `interception/children/sitecustomize.py`."""
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     """Values of training arguments, by name."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])

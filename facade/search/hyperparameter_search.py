@@ -142,8 +142,6 @@ class HyperparameterSearch:
         else:
             values = dict(cast("dict[str, Any]", trial))
         apply(trainer.args, values)
-        if self.current is not None:
-            self.current.warn_of_batch_sizes(values)
         logger.info("Trial: %s", getattr(trial, "params", values))
 
         # The accelerator depends on arguments that may have changed.

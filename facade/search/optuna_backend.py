@@ -81,6 +81,11 @@ class OptunaBackend:
 
         self._jobs: int = self._optimize_options.pop("n_jobs", 1)
         check_jobs(self._jobs, trainer)
+        if options.has_several_objectives and self._study_options.get("pruner") is not None:
+            logger.warning(
+                "pruner prunes nothing: optuna compares single numbers, and the search has several "
+                "objectives."
+            )
 
     def run(self, trainer: Trainer, search: SearchRun) -> BestRun | list[BestRun]:
         """Run all trials; every process gets the result."""
@@ -130,23 +135,7 @@ class OptunaBackend:
             )
         trainer.study = study
 
-        self._note_pruner(search, study)
         retries.retry_killed_trials(study)
-
-    def _note_pruner(self, search: SearchRun, study: Study) -> None:
-        """Set the pruner of the search; warn if the user passed one that has no effect."""
-        from optuna.pruners import NopPruner
-
-        if isinstance(study.pruner, NopPruner):
-            return
-        search.pruner = study.pruner
-        is_from_user = self._study_options.get("pruner") is not None
-        if search.options.has_several_objectives and is_from_user:
-            logger.warning(
-                "pruner=%s prunes nothing: optuna compares single numbers, and the search has "
-                "several objectives.",
-                type(study.pruner).__name__,
-            )
 
 
 def make_study(

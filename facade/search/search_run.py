@@ -26,7 +26,6 @@ from .trial_folders import folder_name
 
 if TYPE_CHECKING:
     from optuna import Trial
-    from optuna.pruners import BasePruner
     from optuna.trial import FixedTrial
 
     from ...lightning_modules.search.shared_study import SharedTrial
@@ -38,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 OPTIONS = ("final_model",)
 """Keywords of `hyperparameter_search` that do not belong to the backend."""
-BATCH_SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
-"""Arguments that determine the amount of data in an optimizer step."""
 
 
 @dataclass(kw_only=True)
@@ -106,11 +103,8 @@ class SearchRun:
         """The metrics of the last evaluation."""
         self.folder: str | None = None
         """The name of the current trial's folder, if it does not follow from its number."""
-        self.pruner: BasePruner | None = None
-        """The pruner of the study, in process 0; None if it prunes nothing."""
         self._last_trial = -1
         self._last_value: Any = None
-        self._has_warned_of_batch_sizes = False
         self._has_warned_of_direction = False
 
     def run(self, trial: OptunaTrial, start: Start) -> float | list[float]:
@@ -158,25 +152,6 @@ class SearchRun:
         """Record the folder of a trial in the study, for the report."""
         if not isinstance(trial, dict):
             trial.set_user_attr(FOLDER, str(self.run_dir(trial)))
-
-    def warn_of_batch_sizes(self, values: dict[str, Any]) -> None:
-        """Warn, once, if the pruner compares steps with different amounts of data.
-
-        Args:
-            values: those of a trial, by name.
-        """
-        sizes = [name for name in BATCH_SIZES if name in values]
-        if self.pruner is None or not sizes or self._has_warned_of_batch_sizes:
-            return
-        self._has_warned_of_batch_sizes = True
-        if self.trainer.args.eval_strategy != "no" and not self.options.has_several_objectives:
-            logger.warning(
-                "The search varies %s, and %s compares trials at the same optimizer step, that is, "
-                "after different amounts of data. Disable pruning with "
-                "pruner=optuna.pruners.NopPruner(), or do not vary them.",
-                " and ".join(sizes),
-                type(self.pruner).__name__,
-            )
 
     def run_dir(self, trial: OptunaTrial | dict[str, Any]) -> Path:
         """Return the folder of a trial.

@@ -465,17 +465,11 @@ def test_sweep_asks_which_metric_is_meant(tmp_path, monkeypatch, capsys, words, 
 
 def planned(folder, monkeypatch, *words):
     """Return the plan of a command line."""
-    laid_out(folder, monkeypatch, space="per_device_train_batch_size: [4, 8]")
+    laid_out(folder, monkeypatch, space="seed: [4, 8]")
     plans = []
     monkeypatch.setattr(sweep_command, "_run", lambda plan: plans.append(plan) or 0)
     assert sweep(*words) == 0
     return plans[0]
-
-
-def test_steps_of_different_batches_are_warned_of(tmp_path, monkeypatch, capsys):
-    for pruner in ("median", "none"):
-        planned(tmp_path, monkeypatch, "--pruner", pruner)
-        assert ("different amounts of data" in capsys.readouterr().err) == (pruner == "median")
 
 
 WORDS_AND_VISIBLES = [

@@ -216,7 +216,6 @@ def _complete_plan(plan: SweepPlan) -> None:
     plan.gpus = _gpus_of_workers(plan)
     plan.command = [*_split_launcher(plan.launcher), plan.script]
     _warn_of_unknown_names(plan)
-    _warn_of_batch_sizes(plan)
 
 
 def _complete_objective(plan: SweepPlan) -> None:
@@ -353,22 +352,6 @@ def _warn_of_unknown_names(plan: SweepPlan) -> None:
                 f"script gets it as --{name}.",
                 file=sys.stderr,
             )
-
-
-def _warn_of_batch_sizes(plan: SweepPlan) -> None:
-    """Warn if the pruner compares steps with different amounts of data."""
-    from ...facade.search.search_run import BATCH_SIZES
-
-    if plan.pruner == "none":
-        return
-    varied = [parameter.name for parameter in plan.space.parameters if parameter.is_varied]
-    sizes = [name for name in varied if name in BATCH_SIZES]
-    if sizes:
-        print(
-            f"The space has {' and '.join(sizes)}, and the pruner compares trials at the same "
-            "optimizer step, that is, after different amounts of data. Leave out one of the two.",
-            file=sys.stderr,
-        )
 
 
 def _run(plan: SweepPlan) -> int:

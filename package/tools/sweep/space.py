@@ -55,11 +55,6 @@ class Parameter:
     is_flag: bool = False
     """True for an option without a value, which is passed or left out."""
 
-    @property
-    def is_varied(self) -> bool:
-        """Return whether trials may have different values."""
-        return not self.distribution.single()
-
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
         distribution = self.distribution

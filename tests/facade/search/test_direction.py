@@ -3,7 +3,6 @@
 import csv
 import logging
 
-import optuna
 import pytest
 
 from helpers.search.small_searches import Odd, random_sampler, searcher, space
@@ -55,18 +54,3 @@ def test_functions_and_the_default_are_minimized_as_in_the_reference(tmp_path, c
     assert best.objective == min(trial.params["learning_rate"] for trial in study.trials)
     said = caplog.text.count("The search MINIMIZES eval_accuracy.")
     assert said == (objective in (None, default_compute_objective))
-
-
-@pytest.mark.parametrize("pruner", [None, optuna.pruners.NopPruner()])
-def test_direction_of_trials_with_different_batches_is_warned_of_once(tmp_path, caplog, pruner):
-    made = searcher(tmp_path)
-    batches = lambda trial: {
-        **space(trial),
-        "per_device_train_batch_size": (4, 8)[trial.number % 2],
-    }
-    made.hyperparameter_search(batches, n_trials=2, pruner=pruner, sampler=random_sampler())
-    warned = (
-        "varies per_device_train_batch_size, and MedianPruner compares trials at the same "
-        "optimizer step"
-    )
-    assert caplog.text.count(warned) == (1 if pruner is None else 0)
