@@ -150,18 +150,10 @@ def make_study(
 
     Raises:
         StorageError: the storage cannot be reached.
-        TypeError: the sampler or the pruner is not one of optuna.
         ValueError: the study in the storage has other metrics or directions.
         optuna.exceptions.DuplicatedStudyError: the study exists already.
     """
     import optuna
-
-    # Optuna would accept any object, and fail in the first trial.
-    option_types = {"sampler": optuna.samplers.BaseSampler, "pruner": optuna.pruners.BasePruner}
-    for name, option_type in option_types.items():
-        value = options.get(name)
-        if value is not None and not isinstance(value, option_type):
-            raise TypeError(f"{name}={value!r:.60} must be an object of a class in optuna.{name}s.")
 
     # Another process may create the same study at the same time.
     storage = options.get("storage")

@@ -52,7 +52,6 @@ OPTIONS = [
     ({"direction": []}, ValueError, "direction="),
     ({"final_model": "bets"}, ValueError, "final_model='bets'.*'best'"),
     ({"time_out": 3}, TypeError, "time_out=3.*'timeout'"),
-    ({"pruner": "median"}, TypeError, "pruner='median'.*optuna.pruners"),
     ({"storage": "study"}, ValueError, "storage='study'"),
 ]
 
