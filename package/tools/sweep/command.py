@@ -97,8 +97,6 @@ def _add_search_options(parser: ArgumentParser) -> None:
     )
     add(
         "--metric",
-        "--objective",
-        dest="metric",
         action="append",
         default=[],
         metavar="NAME",
