@@ -237,12 +237,11 @@ class OptunaObjective:
         in_study = _trial_in_study(trial)
         retries.record_worker(self.study, in_study)
         origin = retries.origin_of(self.study, trial)
+        start = retries.Start(origin, retries.owner_of(in_study))
         if origin == trial.number:
-            owner = retries.owner_of(in_study, renew=True)
-            return retries.Start(trial.number, owner)
+            return start
 
         # A retry resumes in the folder of the trial that was interrupted.
-        start = retries.Start(origin, retries.owner_of(in_study))
         search.starts[trial.number] = start
         folder = search.run_dir(trial)
         checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None

@@ -41,7 +41,7 @@ class Start(NamedTuple):
     """What a trial starts with."""
 
     origin: int
-    """The number of the trial; for a retry that resumes, that of the first trial it retries."""
+    """The number of the trial; for a retry that of the first trial it retries."""
     owner: str
     """The owner of its folder, see `claim_folder`."""
     checkpoint: str | None = None
@@ -68,14 +68,9 @@ def origin_of(study: Study, trial: Trial | SharedTrial) -> int:
     return origin if type(origin) is int else trial.number
 
 
-def owner_of(trial: Trial, *, renew: bool = False) -> str:
-    """Return the owner of a trial's folder; a retry has the owner of the trial that it retries.
-
-    Args:
-        trial: the trial, in its study.
-        renew: make a new owner, for a separate folder.
-    """
-    if renew or not isinstance(trial.user_attrs.get(_OWNER), str):
+def owner_of(trial: Trial) -> str:
+    """Return the owner of a trial's folder; a retry has the owner of the trial that it retries."""
+    if not isinstance(trial.user_attrs.get(_OWNER), str):
         trial.set_user_attr(_OWNER, uuid.uuid4().hex)
     return trial.user_attrs[_OWNER]
 
