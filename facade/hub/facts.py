@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 
-import torch
-
 from ...lightning_modules.common.libraries import is_instance
-from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.models import inspection
-from ..arguments.parallelism import data_ranks
 from .repository import is_repository_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from torch import nn
 
     from ...callbacks.state import TrainerState
@@ -28,7 +21,6 @@ if TYPE_CHECKING:
 
 OWN_TAGS = ("generated_from_trainer", "lightrainer")
 
-_HUB_FILES = re.compile(r"^hf://datasets/(?P<name>.+?)@")
 _GENERIC_BUILDERS = {
     "arrow",
     "audiofolder",
@@ -65,6 +57,7 @@ class CardOptions(TypedDict, total=False):
 class LibraryDatasetInfo(Protocol):
     """The attributes of `datasets.DatasetInfo` that every version has."""
 
+    builder_name: str | None
     config_name: str | None
 
 
@@ -87,8 +80,6 @@ class DataSource:
     split: str | None = None
     args: Any = None
     """Further arguments of its loading."""
-    prefix: str = ""
-    """Prefix of its metrics, `name_`, if several sets are evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +90,6 @@ class CardFacts:
     model_class: str
     library: str
     """Library that loads the model: `transformers`, `peft`, or `lightrainer`."""
-    parameters: int
-    trainable: int
-    """Number of trained parameters."""
     base_model: str | None
     """Name on the Hub; None for a model trained from scratch or from local files."""
     language: tuple[str, ...]
@@ -112,10 +100,8 @@ class CardFacts:
     sources: tuple[DataSource, ...]
     """Datasets that the metrics were measured on."""
     training_sources: tuple[DataSource, ...]
-    train_samples: int | None
-    eval_samples: int | None
     settings: dict[str, str]
-    """Arguments that affect the result, with values."""
+    """The main arguments, with values."""
     log_history: tuple[dict[str, Any], ...]
     chosen_step: int | None
     """Step of the saved model; None for the last one."""
@@ -123,12 +109,11 @@ class CardFacts:
     """Optimizer steps taken."""
 
 
-def facts_of(trainer: Trainer, size: tuple[int, int], **options: Unpack[CardOptions]) -> CardFacts:
+def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
     """Collect the facts of a Trainer, without access to the Hub.
 
     Args:
         trainer: the Trainer, during or after a training.
-        size: number of parameters, and of trained ones; a sharded model does not show them.
         options: parameters of `Trainer.create_model_card`, which take precedence.
     """
     args = trainer.args
@@ -142,7 +127,6 @@ def facts_of(trainer: Trainer, size: tuple[int, int], **options: Unpack[CardOpti
         library = "peft"
     elif inspection.is_pretrained(model):
         library = "transformers"
-    parameters, trainable = size
 
     # Data: the names of the user, or else the sources of the datasets.
     evaluated_on = trainer.eval_dataset
@@ -171,8 +155,6 @@ def facts_of(trainer: Trainer, size: tuple[int, int], **options: Unpack[CardOpti
         model_name=options.get("model_name") or output_name,
         model_class=_class_name(base_model),
         library=library,
-        parameters=parameters,
-        trainable=trainable,
         base_model=options.get("finetuned_from") or _repository_of(base_model),
         language=tuple(as_list(options.get("language"))),
         license=options.get("license"),
@@ -180,9 +162,7 @@ def facts_of(trainer: Trainer, size: tuple[int, int], **options: Unpack[CardOpti
         tasks=tuple(tasks),
         sources=sources,
         training_sources=training_sources,
-        train_samples=samples_in(trainer.train_dataset),
-        eval_samples=samples_in(trainer.eval_dataset),
-        settings=settings_of(args),
+        settings={name: _text_of(getattr(args, name)) for name in _SETTINGS},
         log_history=tuple(log_history),
         chosen_step=_chosen_step(args, state),
         steps=state.global_step,
@@ -196,13 +176,6 @@ def as_list(value: str | Iterable[str] | None) -> list[str]:
     if isinstance(value, str):
         return [value]
     return list(value)
-
-
-def size_of(model: nn.Module) -> tuple[int, int]:
-    """Return the number of parameters of a model, and of trainable ones."""
-    parameters = list(model.parameters())
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
-    return sum(map(torch.numel, parameters)), sum(map(torch.numel, trainable))
 
 
 def _class_name(model: nn.Module) -> str:
@@ -234,22 +207,6 @@ def _chosen_step(args: TrainingArguments, state: TrainerState) -> int | None:
     return None
 
 
-def sources_of(dataset: object) -> tuple[DataSource, ...]:
-    """Return the known sources of a dataset, or of a dict of datasets."""
-    if not isinstance(dataset, dict):
-        source = source_of(dataset)
-        if source is None:
-            return ()
-        return (source,)
-
-    sources: list[DataSource] = []
-    for name, dataset_of_set in dataset.items():
-        source = source_of(dataset_of_set)
-        if source is not None:
-            sources.append(replace(source, prefix=f"{name}_"))
-    return tuple(sources)
-
-
 def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[DataSource, ...]:
     """Build sources from the parallel lists of the user, some of which may be shorter or empty.
 
@@ -263,137 +220,43 @@ def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[D
     return tuple(sources)
 
 
-def source_of(dataset: object) -> DataSource | None:
+def sources_of(dataset: object) -> tuple[DataSource, ...]:
     """Return the source of a dataset.
 
-    None if it is not of `datasets`, or was made from local files.
+    Empty if it is not of `datasets`, or was made from files.
     """
     if not is_instance(dataset, "datasets", "Dataset", "IterableDataset"):
-        return None
+        return ()
 
     library_dataset = cast("LibraryDataset", dataset)
     info = library_dataset.info
-    name = _name_of(info)
-    if name is None:
-        return None
+    name = info.builder_name
+    if not name or name in _GENERIC_BUILDERS:
+        return ()
     split = library_dataset.split
     if split is not None:
         split = str(split)
-    return DataSource(name=name, tag=name, config=info.config_name, split=split)
+    return (DataSource(name=name, tag=name, config=info.config_name, split=split),)
 
 
-def samples_in(dataset: object) -> int | None:
-    """Return the number of samples, or None if unknown."""
-    if isinstance(dataset, dict):
-        total = 0
-        for dataset_of_set in dataset.values():
-            count = samples_in(dataset_of_set)
-            if count is None:
-                return None
-            total += count
-        return total
-    if not has_length(dataset):
-        return None
-    return len(cast("Sized", dataset))
-
-
-def _name_of(info: LibraryDatasetInfo) -> str | None:
-    """Return the repository of the files, or else the name of the builder."""
-    # A dataset from a repository of files has a generic builder, such as parquet.
-    addresses = getattr(info, "download_checksums", None) or {}
-    for address in addresses:
-        match = _HUB_FILES.match(str(address))
-        if match is not None:
-            return match["name"]
-
-    for attribute in ("dataset_name", "builder_name"):
-        name = getattr(info, attribute, None)
-        if name and name not in _GENERIC_BUILDERS:
-            return name
-    return None
-
-
-_SHOWN_IF_CHANGED = (
-    "lr_scheduler_kwargs",
-    "optim_args",
-    "optim_target_modules",
-    "parameter_rules",
+_SETTINGS = (
+    "learning_rate",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "optim",
+    "lr_scheduler_type",
+    "warmup_steps",
     "weight_decay",
-    "max_grad_norm",
-    "label_smoothing_factor",
-    "neftune_noise_alpha",
-    "full_determinism",
-    "data_seed",
-    "train_sampling_strategy",
-    "dataloader_drop_last",
-    "gradient_checkpointing",
-    "use_liger_kernel",
-    "torch_compile",
-    "auto_find_batch_size",
+    "mixed_precision",
+    "world_size",
+    "seed",
 )
-_PRECISIONS = {"no": "float32", "bf16": "mixed, bfloat16", "fp16": "mixed, float16"}
-
-
-def settings_of(args: TrainingArguments) -> dict[str, str]:
-    """Return names and values of the main arguments, and of others that are not at their default.
-
-    Args:
-        args: the arguments of the training.
-    """
-    samples_a_step = args.train_batch_size * args.gradient_accumulation_steps * data_ranks(args)
-    settings: dict[str, object] = {
-        "learning_rate": args.learning_rate,
-        "per_device_train_batch_size": args.per_device_train_batch_size,
-        "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "processes": args.world_size,
-        "total batch size": samples_a_step,
-        "per_device_eval_batch_size": args.per_device_eval_batch_size,
-        "seed": args.seed,
-        "optim": _optimizer(args),
-        "lr_scheduler_type": args.lr_scheduler_type,
-        "warmup_steps": args.warmup_steps,
-    }
-    if args.max_steps > 0:
-        settings["max_steps"] = args.max_steps
-    else:
-        settings["num_train_epochs"] = args.num_train_epochs
-
-    # Precision and sharding.
-    settings["precision"] = _PRECISIONS[args.mixed_precision]
-    if args.deepspeed:
-        settings["sharding"] = "DeepSpeed"
-    elif args.fsdp:
-        settings["sharding"] = "FSDP"
-
-    # Arguments that a reader expects at their default.
-    defaults: dict[str, object] = {}
-    for field in fields(args):
-        if field.default is not MISSING:
-            defaults[field.name] = field.default
-    for name in _SHOWN_IF_CHANGED:
-        value = getattr(args, name)
-        if value != defaults.get(name):
-            settings[name] = value
-
-    texts: dict[str, str] = {}
-    for name, value in settings.items():
-        if value not in (None, ""):
-            texts[name] = _text_of(value)
-    return texts
+"""Arguments on a card."""
 
 
 def _text_of(value: object) -> str:
     """Return the text of a value; members of enumerations as on the command line."""
     return str(getattr(value, "value", value))
-
-
-def _optimizer(args: TrainingArguments) -> str:
-    name = _text_of(args.optim)
-    if "adam" not in name:
-        return name
-    return (
-        f"{name}, betas {args.adam_beta1:g} and {args.adam_beta2:g}, epsilon {args.adam_epsilon:g}"
-    )
 
 
 TASK_NAMES = {

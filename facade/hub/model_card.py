@@ -7,8 +7,7 @@ import logging
 import math
 import os
 import platform
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -19,7 +18,6 @@ from ...lightning_modules.common.libraries import loaded
 from .evaluations import Evaluation, evaluations
 from .facts import TASK_NAMES, CardFacts, DataSource
 from .pushing import CARD_NAME
-from .repository import is_repository_name
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
@@ -31,32 +29,6 @@ MARKER = "<!-- Drafted by lightrainer."
 """Begins the comment of a draft in the template."""
 
 _TEMPLATE = Path(__file__).with_name("model_card_template.md")
-_HUB_METRICS = {
-    "accuracy",
-    "bleu",
-    "cer",
-    "chrf",
-    "exact_match",
-    "f1",
-    "mae",
-    "matthews_correlation",
-    "mean_iou",
-    "mse",
-    "pearsonr",
-    "perplexity",
-    "precision",
-    "r_squared",
-    "recall",
-    "rouge",
-    "sacrebleu",
-    "seqeval",
-    "spearmanr",
-    "squad",
-    "ter",
-    "wer",
-}
-"""Metrics that the Hub has a page for."""
-_ROUGE = re.compile(r"rouge(1|2|l|lsum)")
 _TASK_WITHOUT_PAGE = "text2text-generation"
 """The Hub shows results of this task, but has no page for it."""
 _PACKAGES = ("lightrainer", "torch", "lightning")
@@ -122,20 +94,12 @@ class ModelCard:
             result=self.result,
             evaluations=self.evaluations,
             metric_names=list(metric_names),
-            data=[
-                ("Training", facts.training_sources, facts.train_samples),
-                ("Evaluation", facts.sources, facts.eval_samples),
-            ],
             picture=picture,
             versions=_versions(),
             # Functions that the template calls.
             cell=_cell,
-            count=_count,
             heading=_heading,
-            linked=_linked,
-            listed=_listed,
             number=_number,
-            short_count=_short_count,
         )
         return str(card)
 
@@ -152,11 +116,9 @@ class ModelCard:
         if results:
             model_name = facts.model_name
 
-        # Only metrics that the Hub knows.
-        metrics = {result.metric_type for result in results}
+        metrics: list[str] = []
         if self.result is not None:
-            metrics.update(map(_metric_type, self.result.metrics))
-        metrics &= _HUB_METRICS
+            metrics = sorted(self.result.metrics.keys() - {"loss"})
 
         # The task whose page shows the model.
         pipeline_tag = None
@@ -175,7 +137,7 @@ class ModelCard:
             tags=list(facts.tags),
             pipeline_tag=pipeline_tag,
             datasets=list(datasets) or None,
-            metrics=sorted(metrics) or None,
+            metrics=metrics or None,
             model_name=model_name,
             eval_results=results or None,
         )
@@ -223,10 +185,9 @@ def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Ite
     if source.tag is None:
         return
     for name, value in metrics.items():
-        # With several sets, only the metrics of this one; the Hub accepts no NaN or infinity.
-        if not name.startswith(source.prefix) or not math.isfinite(value):
+        # The Hub accepts no NaN or infinity.
+        if not math.isfinite(value):
             continue
-        name_in_set = name.removeprefix(source.prefix)
         yield EvalResult(
             task_type=task,
             task_name=TASK_NAMES.get(task, _heading(task.replace("-", "_"))),
@@ -235,18 +196,10 @@ def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Ite
             dataset_config=source.config,
             dataset_split=source.split,
             dataset_args=source.args,
-            metric_type=_metric_type(name_in_set),
-            metric_name=_heading(name_in_set),
+            metric_type=name,
+            metric_name=_heading(name),
             metric_value=value,
         )
-
-
-def _metric_type(name: str) -> str:
-    """Return the identifier of a metric on the Hub, which has one for all variants of ROUGE."""
-    identifier = name.lower().replace(" ", "_")
-    if _ROUGE.fullmatch(identifier):
-        return "rouge"
-    return identifier
 
 
 def _draw_losses(facts: CardFacts, folder: Path) -> bool:
@@ -327,43 +280,6 @@ def _number(value: float | None) -> str:
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:.4f}".rstrip("0").rstrip(".")
-
-
-def _count(count: int | None) -> str:
-    """Format a count with commas; None is empty."""
-    if count is None:
-        return ""
-    return f"{count:,}"
-
-
-def _short_count(count: int) -> str:
-    """Format a number of parameters, such as `1.5B`."""
-    if count >= 10**9:
-        return f"{count / 10**9:.3g}B"
-    if count >= 10**6:
-        return f"{count / 10**6:.3g}M"
-    return f"{count:,}"
-
-
-def _listed(sources: Iterable[DataSource]) -> str:
-    """Return links to different datasets, such as `A, B and C`."""
-    # One link for each dataset, however many of its splits were used.
-    by_name: dict[str, DataSource] = {}
-    for source in sources:
-        by_name[source.tag or source.name] = source
-
-    links = [_linked(source) for source in by_name.values()]
-    if len(links) < 2:
-        return "".join(links)
-    all_but_last = ", ".join(links[:-1])
-    return f"{all_but_last} and {links[-1]}"
-
-
-def _linked(source: DataSource) -> str:
-    """Return a link if the tag is a valid name on the Hub, else the name."""
-    if source.tag is None or not is_repository_name(source.tag):
-        return source.name
-    return f"[{source.name}](https://huggingface.co/datasets/{source.tag})"
 
 
 def _cell(text: object) -> str:

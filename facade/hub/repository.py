@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -214,25 +213,6 @@ def is_offline() -> bool:
     from huggingface_hub import constants
 
     return bool(constants.HF_HUB_OFFLINE)
-
-
-@contextlib.contextmanager
-def hide_progress_bars() -> Iterator[None]:
-    """Hide progress bars of `huggingface_hub` in the block.
-
-    They stay if its environment variable enables them.
-    """
-    from huggingface_hub import constants, utils
-
-    if utils.are_progress_bars_disabled() or constants.HF_HUB_DISABLE_PROGRESS_BARS is False:
-        yield
-        return
-
-    utils.disable_progress_bars()
-    try:
-        yield
-    finally:
-        utils.enable_progress_bars()
 
 
 def is_repository_name(name: str) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -19,7 +17,7 @@ from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models import inspection
 from ..arguments.enums import HubStrategy
 from ..distributed.collectives import broadcast_from_rank_zero
-from .facts import CardOptions, as_list, facts_of, size_of
+from .facts import CardOptions, as_list, facts_of
 from .model_card import MARKER, ModelCard
 from .pushing import (
     LAST_CHECKPOINT,
@@ -30,11 +28,10 @@ from .pushing import (
     StagingFolder,
     needs_draft,
 )
-from .repository import Repository, hide_progress_bars, replacement_of
+from .repository import Repository, replacement_of
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitInfo
-    from torch import nn
 
     from .. import Trainer
 
@@ -59,9 +56,6 @@ class HubSession:
         self.pusher = Pusher()
         self._skipped_checkpoint: str | None = None
         """The newest checkpoint that was skipped during another upload."""
-        self._measured_model: weakref.ref[nn.Module] | None = None
-        self._measured_size = (0, 0)
-        """Parameters of `_measured_model`, all and trainable ones."""
 
     # Repository.
 
@@ -105,7 +99,7 @@ class HubSession:
 
     def write_card(self, **options: Unpack[CardOptions]) -> None:
         """Write the card, see `Trainer.create_model_card`."""
-        facts = facts_of(self.trainer, self._model_size(), **options)
+        facts = facts_of(self.trainer, **options)
         ModelCard(facts).write(Path(self._output_dir), self.repository().license_of)
 
         # PEFT adds its metadata to the card.
@@ -141,18 +135,8 @@ class HubSession:
         if not needs_draft(Path(self._output_dir), MARKER):
             return None
 
-        facts = facts_of(self.trainer, self._model_size(), **self.card_arguments())
+        facts = facts_of(self.trainer, **self.card_arguments())
         return partial(ModelCard(facts).write, find_license=self.repository().license_of)
-
-    def _model_size(self) -> tuple[int, int]:
-        """Return the number of parameters, and of trainable ones; while training, as before it."""
-        # While it is sharded, a model does not show all its parameters.
-        model = None
-        if self._measured_model is not None:
-            model = self._measured_model()
-        if model is self.trainer.model:
-            return self._measured_size
-        return size_of(self.trainer.model)
 
     # Uploads.
 
@@ -255,15 +239,6 @@ class HubSession:
 
     # Training.
 
-    def hide_progress_bars(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context without progress bars of uploads.
-
-        They would mix with those of the training.
-        """
-        if self.trainer.args.push_to_hub:
-            return hide_progress_bars()
-        return contextlib.nullcontext()
-
     def begin_training(self) -> None:
         """Reset the state of uploads, and create the repository if missing."""
         trainer = self.trainer
@@ -271,9 +246,6 @@ class HubSession:
         # The model on the Hub is not of this training.
         self.pusher.newest_step = None
 
-        # The model is measured before it is sharded.
-        self._measured_model = weakref.ref(trainer.model)
-        self._measured_size = size_of(trainer.model)
         if trainer.args.push_to_hub and trainer.hub_model_id is None:
             trainer.init_hf_repo()
 

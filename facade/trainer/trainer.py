@@ -798,7 +798,6 @@ class Trainer:
         with (
             ShortTraceback(),
             self._signals.until_the_end(),
-            self._hub.hide_progress_bars(),
             name_first_error(),
         ):
             self._fit_run = TrainingRun(self, trial, ignore_keys_for_eval)

@@ -6,7 +6,7 @@ from transformers import modelcard
 from transformers.modelcard import parse_log_history
 
 from lightrainer.facade.hub.evaluations import evaluations
-from lightrainer.facade.hub.facts import source_of, task_of
+from lightrainer.facade.hub.facts import sources_of, task_of
 
 
 def named(name, **attributes):
@@ -55,15 +55,13 @@ def made(**info):
 
 
 def test_facts_of_a_dataset_with_a_custom_builder():
-    found = source_of(made(builder_name="squad", config_name="default"))
-    assert found is not None
+    (found,) = sources_of(made(builder_name="squad", config_name="default"))
     assert (found.tag, found.config, found.split) == ("squad", "default", None)
-    assert source_of(made(builder_name="parquet", dataset_name="imdb")).tag == "imdb"
 
 
 @pytest.mark.parametrize("builder", ["csv", "json", "text", "parquet", "generator", None])
 def test_files_of_the_user_have_no_name(builder):
-    assert source_of(made(builder_name=builder, dataset_name=builder)) is None
+    assert sources_of(made(builder_name=builder)) == ()
 
 
 HISTORY = [

@@ -27,16 +27,14 @@ def accuracy(prediction):
 
 
 def data(count, split, repo="stanfordnlp/imdb"):
-    """A dataset as if it had come from the Hub."""
+    """A dataset as if it had a loading script."""
     generator = torch.Generator().manual_seed(1)
     rows = {
         "input_ids": torch.randint(0, 20, (count, 5), generator=generator).tolist(),
         "labels": torch.randint(0, 2, (count,), generator=generator).tolist(),
     }
     made = datasets.Dataset.from_dict(rows, split=split)
-    made.info.download_checksums = {
-        f"hf://datasets/{repo}@abc/plain_text/x.parquet": {"num_bytes": 1}
-    }
+    made.info.builder_name = repo
     made.info.config_name = "plain_text"
     return made
 
@@ -73,26 +71,16 @@ def test_model_card_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch)
     made.create_model_card(language="en", license="mit", tags="mine")
     text = card(tmp_path / "my-model")
     assert "# my-model\n" in text
-    parameters = sum(parameter.numel() for parameter in made.model.parameters())
-    assert (
-        f"`GPT2ForSequenceClassification` with {parameters:,} parameters, fine-tuned from" in text
-    )
+    assert "`GPT2ForSequenceClassification`, fine-tuned from" in text
     assert "[openai-community/gpt2](https://huggingface.co/openai-community/gpt2)" in text
     assert (
         "on [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), in 2 steps"
         in text
     )
-    assert (
-        "| Training | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), train "
-        "| 16 |" in text
-    )
-    assert (
-        "| Evaluation | [stanfordnlp/imdb](https://huggingface.co/datasets/stanfordnlp/imdb), test "
-        "| 6 |" in text
-    )
     for name, value in (
         ("learning_rate", "0.01"),
-        ("total batch size", "8"),
+        ("gradient_accumulation_steps", "2"),
+        ("lr_scheduler_type", "linear"),
         ("weight_decay", "0.1"),
         ("seed", "42"),
     ):
@@ -291,14 +279,17 @@ def test_model_card_of_several_evaluation_sets(tmp_path):
     )
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
-    results = {
-        each["dataset"]["type"]: each["metrics"] for each in stored["model-index"][0]["results"]
-    }
-    last = {key: value for entry in made.state.log_history for key, value in entry.items()}
-    assert {name: metrics[1]["value"] for name, metrics in results.items()} == {
-        "stanfordnlp/imdb": last["eval_one_accuracy"],
-        "them/reviews": last["eval_two_accuracy"],
-    }
+    assert "model-index" not in stored
+    made.create_model_card(dataset="All", dataset_tags="me/all")
+    stored = metadata_load(tmp_path / "README.md")
+    assert stored is not None
+    (result,) = stored["model-index"][0]["results"]
+    assert [metric["type"] for metric in result["metrics"]] == [
+        "one_loss",
+        "one_accuracy",
+        "two_loss",
+        "two_accuracy",
+    ]
 
 
 def test_model_card_license_is_that_of_the_base_model(hub, tmp_path):
