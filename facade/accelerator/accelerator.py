@@ -11,7 +11,6 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import nn
-from torch.distributed.algorithms.join import Join, Joinable
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
@@ -21,7 +20,6 @@ from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.local_paths import StrPath, require_local
 from ...lightning_modules.common.nested import map_nested
-from ...lightning_modules.data.batch_samplers import rounds_filled
 from ...lightning_modules.data.loaders import loader_after
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
@@ -39,7 +37,7 @@ from ..strategies.ddp import STRATEGY_OUTSIDE_OF_RUNS
 from ..strategies.plan import PRECISIONS
 from .gradient_state import GradientState
 from .prepared import PreparedOptimizer, PreparedScheduler, prepared_loader
-from .processes import Processes, logger
+from .processes import Processes
 from .refusals import REFUSED, refusal
 from .state import StateView
 
@@ -62,19 +60,6 @@ class AutocastHandler(Protocol):
     @property
     def cache_enabled(self) -> bool | None:
         """Whether casts of weights are cached; None for the setting of torch."""
-        ...
-
-
-class ProfileHandler(Protocol):
-    """An object such as `accelerate.utils.ProfileKwargs`."""
-
-    @property
-    def output_trace_dir(self) -> str | None:
-        """Folder for the trace of each process; None for no trace."""
-        ...
-
-    def build(self) -> torch.profiler.profile:
-        """Return the profiler."""
         ...
 
 
@@ -268,31 +253,6 @@ class Accelerator(Processes):
             no_restore_buffers: set of buffers that stay split after the block.
         """
         return self.strategy.split_sequences(buffers, buffer_seq_dims, no_restore_buffers)
-
-    @contextlib.contextmanager
-    def profile(
-        self, profile_handler: ProfileHandler | None = None
-    ) -> Iterator[torch.profiler.profile]:
-        """Profile the block with torch's profiler.
-
-        Args:
-            profile_handler: settings; None for the defaults of torch, without a trace.
-        """
-        if profile_handler is None:
-            with torch.profiler.profile() as profiler:
-                yield profiler
-            return
-
-        with profile_handler.build() as profiler:
-            yield profiler
-
-        # One trace for each process; all of them exist when the block is left.
-        folder = profile_handler.output_trace_dir
-        if folder is not None:
-            os.makedirs(folder, exist_ok=True)
-            path = os.path.join(folder, f"profile_{self.process_index}.json")
-            profiler.export_chrome_trace(path)
-            self.wait_for_everyone()
 
     def end_training(self) -> None:
         """Destroy the process group at the end of a custom loop; no collective may follow."""
@@ -757,45 +717,6 @@ class Accelerator(Processes):
     def skip_first_batches(self, dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
         """Return a loader without its first batches; those of a map-style dataset are not read."""
         return loader_after(dataloader, num_batches)
-
-    @contextlib.contextmanager
-    def join_uneven_inputs(
-        self, joinables: list[Joinable], even_batches: bool | None = None
-    ) -> Iterator[None]:
-        """Allow uneven numbers of batches: finished processes shadow the collectives of the others.
-
-        Unlike in the reference, this works on the CPU too.
-
-        Args:
-            joinables: the prepared models.
-            even_batches: replaces that of the prepared loaders within the block.
-        """
-        if self.num_processes == 1:
-            yield
-            return
-
-        # Where the last round is padded, no process finishes early, so nothing has to be shadowed.
-        are_even = self.even_batches
-        if even_batches is not None:
-            are_even = even_batches
-        joined = Join(joinables, enable=not are_even, throw_on_early_termination=False)
-        with self._override_even_batches(even_batches), joined:
-            yield
-
-    @contextlib.contextmanager
-    def _override_even_batches(self, even_batches: bool | None) -> Iterator[None]:
-        if even_batches is None:
-            yield
-            return
-
-        samplers = [loader.batch_sampler for loader in self._dataloaders]
-        if not all(hasattr(sampler, "even_batches") for sampler in samplers):
-            logger.warning(
-                "even_batches=%s has no effect on streams, or with dispatch_batches=True.",
-                even_batches,
-            )
-        with rounds_filled(samplers, even_batches):
-            yield
 
     def verify_device_map(self, model: nn.Module) -> bool:
         """Return whether a model, or a part of it, is on several devices (`device_map`)."""

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from ...lightning_modules.common.nested import map_nested
 from ..arguments.fsdp_config import settings_of
-from ..arguments.parallelism import ParallelismConfig, data_rank, groups_of
+from ..arguments.parallelism import ParallelismConfig, groups_of
 from ..distributed.collectives import (
     all_gather,
     has_only_tensors,
@@ -23,7 +23,6 @@ from ..distributed.collectives import (
     share_of_inputs,
 )
 from ..distributed.process import first_process_first, forwarded
-from .refusals import refusal
 
 if TYPE_CHECKING:
     from ..arguments import TrainingArguments
@@ -95,8 +94,6 @@ class Processes:
     Args:
         args: the training arguments.
     """
-
-    flag_tensor: torch.Tensor | None = None
 
     def __init__(self, args: TrainingArguments) -> None:
         self.args = args
@@ -171,46 +168,6 @@ class Processes:
         """
         yield share_of_inputs(inputs, self.process_index, self.num_processes, apply_padding)
 
-    # Ranks in a grid. Ranks that split the same layers are consecutive; the next larger groups are
-    # those that shard one copy of the model.
-
-    @property
-    def tensor_parallel_rank(self) -> int:
-        """Return the rank among the processes that split layers; 0 if none are split.
-
-        Raises:
-            RuntimeError: no `parallelism_config` is set; `hasattr` returns False.
-        """
-        return self.process_index % self._groups("tensor_parallel_rank").tp_size
-
-    @property
-    def data_parallel_rank(self) -> int:
-        """Return the rank among the copies of the model.
-
-        Raises:
-            RuntimeError: as for `tensor_parallel_rank`.
-        """
-        # Without replication there is a single copy of the model.
-        groups = self._groups("data_parallel_rank")
-        if not groups.dp_replicate_enabled:
-            return 0
-        return data_rank(self.args) // groups.dp_shard_size
-
-    @property
-    def data_parallel_shard_rank(self) -> int:
-        """Return the rank among the processes that shard one copy.
-
-        Raises:
-            RuntimeError: as for `tensor_parallel_rank`.
-        """
-        return data_rank(self.args) % self._groups("data_parallel_shard_rank").dp_shard_size
-
-    def _groups(self, name: str) -> ParallelismConfig:
-        groups = groups_of(self.args)
-        if groups is None:
-            raise refusal(name)
-        return groups
-
     # Functions that run on some processes, and return None on the others.
 
     def on_main_process(self, function: Function | None = None) -> Function:
@@ -221,36 +178,12 @@ class Processes:
         """Run a function on the first process of each machine only."""
         return self._run_where(lambda: self.is_local_main_process, function)
 
-    def on_last_process(self, function: Function) -> Function:
-        """Run a function on the last process only."""
-        return self._run_where(lambda: self.is_last_process, function)
-
-    def on_process(
-        self, function: Function | None = None, process_index: int | None = None
-    ) -> Function:
-        """Run a function on one process only; without a function, return the decorator."""
-        decorate = functools.partial(self._run_where, lambda: self.process_index == process_index)
-        if function is None and process_index is not None:
-            return decorate
-        return decorate(function)
-
-    def on_local_process(
-        self, function: Function | None = None, local_process_index: int | None = None
-    ) -> Function:
-        """Call a function only on the process of this rank within each machine."""
-        decorate = functools.partial(
-            self._run_where, lambda: self.local_process_index == local_process_index
-        )
-        if function is None and local_process_index is not None:
-            return decorate
-        return decorate(function)
-
     def _run_where(self, is_selected: Callable[[], bool], function: Function | None) -> Function:
         """Return the function, run only on selected processes; a single process always runs it."""
         if not callable(function):
             raise TypeError(
                 f"Only a function can be decorated, not {function!r}. Write "
-                "@trainer.accelerator.on_process(process_index=1) above it."
+                "@trainer.accelerator.on_main_process above it."
             )
 
         @functools.wraps(function)
@@ -329,17 +262,3 @@ class Processes:
         if self.num_processes == 1 and has_only_tensors(tensor):
             return tensor
         return map_nested(lambda leaf: pad_to_longest(leaf, dim, pad_index, pad_first), tensor)
-
-    def set_trigger(self) -> None:
-        """Set a flag that `check_trigger` reads on all processes."""
-        self.flag_tensor = torch.tensor(1, device=self.device)
-
-    def check_trigger(self) -> bool:
-        """Return whether any process has called `set_trigger`, and reset the flag."""
-        if self.flag_tensor is None:
-            self.flag_tensor = torch.tensor(0, device=self.device)
-        # The sum of the flags of all processes.
-        is_set = bool(self.reduce(self.flag_tensor).item() >= 1)
-        if is_set:
-            self.flag_tensor = torch.tensor(0, device=self.device)
-        return is_set

@@ -17,7 +17,9 @@ _STATES = (
 )
 _TRACKERS = "report_to selects the trackers. Call trainer.log, or use a callback with on_log"
 _FP8 = "use fp8=True in TrainingArguments, which runs torchao without further settings"
-_GRID = "it needs a parallelism_config with this dimension. Set it in TrainingArguments"
+_GRID = "compute it from process_index and the sizes in parallelism_config"
+_PROCESS = "compare accelerator.process_index in the function"
+_TRIGGER = "set a tensor, and share it with accelerator.reduce(tensor, 'sum')"
 _PROJECT = (
     "checkpoints are numbered by their step. Set output_dir and save_total_limit in "
     "TrainingArguments"
@@ -47,7 +49,15 @@ REFUSED: dict[str, str] = {
     "scaler_handler": "fp16 in TrainingArguments scales losses with trainer.accelerator.scaler",
     "init_handler": "set ddp_backend and ddp_timeout in TrainingArguments",
     "autocast_handler": "pass the handler to accelerator.autocast",
-    "profile_handler": "pass the handler to accelerator.profile",
+    "profile": "use torch.profiler.profile, or ProfilerCallback in a training",
+    "profile_handler": "use torch.profiler.profile, or ProfilerCallback in a training",
+    "join_uneven_inputs": "use torch.distributed.algorithms.join.Join([model])",
+    "on_last_process": _PROCESS,
+    "on_process": _PROCESS,
+    "on_local_process": _PROCESS,
+    "set_trigger": _TRIGGER,
+    "check_trigger": _TRIGGER,
+    "flag_tensor": _TRIGGER,
     "rng_types": "set accelerator_config={'use_seedable_sampler': ...} in TrainingArguments",
     "fp8_recipe_handler": _FP8,
     "ao_recipe_handler": _FP8,
@@ -73,19 +83,10 @@ _UNKNOWN = (
 )
 
 
-class RefusedError(RuntimeError, AttributeError):
-    """A RuntimeError, as the reference raises it, that makes `hasattr` return False."""
-
-
 def refusal(name: str) -> AttributeError:
     """Return the error for an unsupported member."""
     reason = REFUSED.get(name, _UNKNOWN)
-    message = f"trainer.accelerator has no attribute {name!r}: {reason}."
-
-    # As in the reference, a rank in a grid raises a RuntimeError without a grid.
-    if reason == _GRID:
-        return RefusedError(message)
-    return AttributeError(message)
+    return AttributeError(f"trainer.accelerator has no attribute {name!r}: {reason}.")
 
 
 def warn_of_replaced_methods() -> None:

@@ -90,9 +90,7 @@ def test_gradients_that_are_kept_apart_part_the_processes(two_ranks):
 
 
 def test_processes_with_fewer_batches_go_along(two_ranks):
-    first, second = (rank["uneven"] for rank in two_ranks[1])
-    assert (first["read"], second["read"]) == ([2, 2, 1], [2, 2])
-    assert first["read afterwards"] == second["read afterwards"] == [2, 2, 2]
+    assert [rank["uneven"] for rank in two_ranks[1]] == [2, 4]
     assert all(rank["ended"] for rank in two_ranks[1])
 
 

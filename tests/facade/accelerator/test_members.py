@@ -11,7 +11,6 @@ import pytest
 from helpers.trainer.tiny_trainings import arguments
 from lightrainer.facade.accelerator.accelerator import Accelerator
 from lightrainer.facade.accelerator.refusals import REFUSED
-from lightrainer.facade.arguments.parallelism import ParallelismConfig
 
 accelerate = pytest.importorskip("accelerate")
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
@@ -86,24 +85,6 @@ def test_refusals_say_why_and_what_to_do(ours, name):
     if not hasattr(Accelerator, name):
         with pytest.raises(AttributeError, match=name):
             setattr(ours, name, 1)
-
-
-def test_places_in_a_grid(tmp_path, monkeypatch):
-    """Consecutive processes split layers, then come those that shard, then the copies."""
-    args = arguments(tmp_path)
-    monkeypatch.setattr(type(args), "world_size", 8)
-    sizes = {"dp_replicate_size": 2, "dp_shard_size": 2, "tp_size": 2}
-    args.parallelism_config = ParallelismConfig(**sizes)
-    found = []
-    for rank in range(8):
-        monkeypatch.setattr(type(args), "process_index", rank)
-        grid = Accelerator(args)
-        found.append(
-            (grid.data_parallel_rank, grid.data_parallel_shard_rank, grid.tensor_parallel_rank)
-        )
-    assert found == [
-        (copy, shard, layer) for copy in (0, 1) for shard in (0, 1) for layer in (0, 1)
-    ]
 
 
 def rows(heading):

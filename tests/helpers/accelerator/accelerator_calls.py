@@ -179,8 +179,7 @@ def questions(a):
         "device_placement"
     )
     names += (
-        " step_scheduler_with_optimizer has_lomo_optimizer flag_tensor parallelism_config "
-        "torch_device_mesh"
+        " step_scheduler_with_optimizer has_lomo_optimizer parallelism_config torch_device_mesh"
     )
     names += " should_save_model deepspeed_plugin delayed_fp8_autocast"
     return {name: getattr(a, name) for name in names.split()} | {"device": a.device.type}
@@ -218,29 +217,11 @@ def questions_to_the_gradient_state(a):
 
 
 @call
-def ranks_without_a_grid(a):
-    found = []
-    for name in ("tensor_parallel_rank", "data_parallel_rank", "data_parallel_shard_rank"):
-        try:
-            found.append(getattr(a, name))
-        except RuntimeError:
-            found.append("RuntimeError")
-    return found
-
-
-@call
 def decorators(a):
     def double(x, by=2):
         return x * by
 
-    last = a.num_processes - 1
-    made = [a.on_main_process, a.on_local_main_process, a.on_last_process]
-    made += [a.on_process(process_index=last), a.on_local_process(local_process_index=0)]
-    made += [
-        lambda f: a.on_process(f, process_index=0),
-        lambda f: a.on_local_process(f, local_process_index=last),
-    ]
-    made += [a.on_process(process_index=7)]
+    made = [a.on_main_process, a.on_local_main_process]
     return [wrap(double)(3, by=3) for wrap in made]
 
 
@@ -262,14 +243,6 @@ def printing(a):
         a.print("a", 1, sep="-")
         a.state.print("b")
     return out.getvalue()
-
-
-@call
-def triggers(a):
-    found = [a.check_trigger()]
-    if a.is_last_process:
-        a.set_trigger()
-    return [*found, a.check_trigger(), a.check_trigger()]
 
 
 @call
