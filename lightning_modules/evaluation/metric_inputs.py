@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,33 +36,27 @@ _NEED_OWN_FUNCTION = {
 _FAMILIES = ("Binary", "Multiclass", "Multilabel")
 
 
-class InputKind(NamedTuple):
-    """Form of the inputs of a metric; metrics of one kind get the same tensors.
+def input_family(metric: torch.nn.Module) -> str:
+    """Return the family of a metric, which decides the form of its inputs.
 
-    Attributes:
-        family: `Binary`, `Multiclass` or `Multilabel` for the metrics of
-            `torchmetrics.classification`, else empty.
-        by_sample: the metric compares whole samples: dimensions are not flattened, and its
-            `ignore_index` decides what counts.
-    """
+    Args:
+        metric: a metric; of a wrapper or a sum, the parts count.
 
-    family: str = ""
-    by_sample: bool = False
-
-
-def input_kind(metric: torch.nn.Module) -> InputKind:
-    """Return the form of inputs that a metric needs; for a wrapper or a sum, that of its parts.
+    Returns:
+        `Binary`, `Multiclass` or `Multilabel` for the metrics of `torchmetrics.classification`,
+        else an empty text.
 
     Raises:
-        ValueError: the metric does not accept logits and labels.
+        ValueError: the metric does not accept logits and labels, or compares whole samples.
     """
     packages: set[str] = set()
     family = ""
-    by_sample = False
+    compares_samples = False
     # The parts of wrappers and sums are submodules, and the module of a class tells its package.
     # Bases count too, because a script may derive its own metric.
     for part in metric.modules():
-        by_sample = by_sample or getattr(part, "multidim_average", "") == "samplewise"
+        if getattr(part, "multidim_average", "") == "samplewise":
+            compares_samples = True
         for cls in type(part).__mro__:
             library, *path = cls.__module__.split(".")
             if library != "torchmetrics":
@@ -71,23 +64,26 @@ def input_kind(metric: torch.nn.Module) -> InputKind:
             packages.add(path[0])
             if path[0] != "classification":
                 continue
-            by_sample = by_sample or "ExactMatch" in cls.__name__
+            if "ExactMatch" in cls.__name__:
+                compares_samples = True
             for name in _FAMILIES:
                 if cls.__name__.startswith(name):
                     family = name
 
+    if compares_samples:
+        raise ValueError(f"{type(metric).__name__} compares whole samples. {OWN_FUNCTION}")
     if not family and not packages.isdisjoint(_NEED_OWN_FUNCTION):
         raise ValueError(f"{type(metric).__name__} does not take logits and labels. {OWN_FUNCTION}")
-    return InputKind(family, by_sample)
+    return family
 
 
-def metric_inputs(kind: InputKind, predictions: object, labels: object) -> tuple[Tensor, Tensor]:
-    """Return predictions and labels in the form that metrics of this kind expect.
+def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Tensor, Tensor]:
+    """Return predictions and labels in the form that metrics of this family expect.
 
     They have no rows if no label counts.
 
     Args:
-        kind: see `input_kind`.
+        family: see `input_family`.
         predictions: what the model returned beside the loss: logits, alone or first of several.
         labels: class numbers of shape (samples, ...), or values, or 0 and 1 for each of several
             labels.
@@ -99,28 +95,26 @@ def metric_inputs(kind: InputKind, predictions: object, labels: object) -> tuple
     labels = _only_labels(labels)
     if predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
         predictions = predictions.squeeze(-1)
-    if kind.family and labels.is_floating_point():
+    if family and labels.is_floating_point():
         labels = labels.long()
 
     # Without a dimension of classes, predictions are values, class numbers or one logit for each
     # label.
     classes = _class_dimension(predictions, labels)
     if classes is None:
-        keeps_shape = kind.by_sample or kind.family == "Multilabel" or labels.is_floating_point()
+        keeps_shape = family == "Multilabel" or labels.is_floating_point()
         if predictions.is_floating_point():
-            keeps_shape = keeps_shape or not kind.family
-            if kind.family in ("Binary", "Multilabel"):
+            keeps_shape = keeps_shape or not family
+            if family in ("Binary", "Multilabel"):
                 predictions = predictions.sigmoid()
         if keeps_shape:
             return predictions, labels
         return _counted(predictions.flatten(), labels.flatten())
 
-    # Logits of classes: for whole samples, or one row for each label that counts.
-    if kind.by_sample:
-        return _probabilities(kind, predictions.movedim(classes, 1), 1), labels
+    # Logits of classes: one row for each label that counts.
     rows = predictions.movedim(classes, -1).flatten(0, -2)
     rows, labels = _counted(rows, labels.flatten())
-    return _probabilities(kind, rows, 1), labels
+    return _probabilities(family, rows), labels
 
 
 def shifted(predictions: object, labels: object) -> tuple[Tensor, Tensor]:
@@ -141,21 +135,20 @@ def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return predictions[rows], labels[rows]
 
 
-def _probabilities(kind: InputKind, logits: Tensor, classes: int) -> Tensor:
-    """Return the probabilities of the classes in a dimension.
+def _probabilities(family: str, logits: Tensor) -> Tensor:
+    """Return the probabilities of the classes, which are the last dimension.
 
     Binary metrics get only the probability of the second class.
     """
-    if not kind.family or not logits.is_floating_point():
+    if not family or not logits.is_floating_point():
         return logits
-    if kind.family != "Binary":
-        return logits.softmax(classes)
-    if logits.shape[classes] != 2:
+    if family != "Binary":
+        return logits.softmax(-1)
+    if logits.shape[-1] != 2:
         raise ValueError(
-            f"A binary metric was given logits of {logits.shape[classes]} classes, not 2. "
-            f"{OWN_FUNCTION}"
+            f"A binary metric was given logits of {logits.shape[-1]} classes, not 2. {OWN_FUNCTION}"
         )
-    return logits.softmax(classes).select(classes, 1)
+    return logits.softmax(-1)[:, 1]
 
 
 def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:

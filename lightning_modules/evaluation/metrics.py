@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from ..internals.lightning_import import torchmetrics
 from .collecting import join_objects
-from .metric_inputs import IGNORED, InputKind, input_kind, metric_inputs, shifted
+from .metric_inputs import IGNORED, input_family, metric_inputs, shifted
 
 Metric = torchmetrics.Metric
 MetricCollection = torchmetrics.MetricCollection
@@ -92,13 +92,11 @@ class BatchMetrics(nn.Module):
         self.prepare = prepare
         self.shift = shift
         self.takes = _optional_parameters(prepare)
-        self._kinds: list[list[InputKind]] = []
-        """The kinds of inputs of each metric, or of each one in a collection; empty with a
-        `prepare`.
-        """
+        self._families: list[list[str]] = []
+        """The family of each metric, or of each one in a collection; empty with a `prepare`."""
         if prepare is None:
             for metric in named.values():
-                self._kinds.append([input_kind(each_metric) for each_metric in _each(metric)])
+                self._families.append([input_family(each_metric) for each_metric in _each(metric)])
 
     @torch.no_grad()
     @metric_dtype()
@@ -212,15 +210,15 @@ class BatchMetrics(nn.Module):
         if shift:
             predictions, labels = shifted(predictions, labels)
 
-        # Metrics of one kind share their arguments.
-        arguments_by_kind: dict[InputKind, Arguments] = {}
-        for metric, kinds in zip(self.metrics, self._kinds, strict=True):
-            for kind in kinds:
-                if kind not in arguments_by_kind:
-                    arguments_by_kind[kind] = _counted_or_made_up(
-                        *metric_inputs(kind, predictions, labels)
+        # Metrics of one family share their arguments.
+        arguments_by_family: dict[str, Arguments] = {}
+        for metric, families in zip(self.metrics, self._families, strict=True):
+            for family in families:
+                if family not in arguments_by_family:
+                    arguments_by_family[family] = _counted_or_made_up(
+                        *metric_inputs(family, predictions, labels)
                     )
-            yield metric, [arguments_by_kind[kind] for kind in kinds]
+            yield metric, [arguments_by_family[family] for family in families]
 
 
 def as_batch_metrics(value: object) -> BatchMetrics:

@@ -9,11 +9,7 @@ from torch.nn import functional
 from torchmetrics import classification, regression, retrieval, segmentation, text
 from torchmetrics.wrappers import ClasswiseWrapper
 
-from lightrainer.lightning_modules.evaluation.metric_inputs import (
-    InputKind,
-    input_kind,
-    metric_inputs,
-)
+from lightrainer.lightning_modules.evaluation.metric_inputs import input_family, metric_inputs
 from lightrainer.lightning_modules.evaluation.metrics import TokenLoss
 
 CLASSES = 4
@@ -30,7 +26,7 @@ def tokens(rows=3, length=5):
 
 
 def given(metric, predictions, labels):
-    return metric_inputs(input_kind(metric), predictions, labels)
+    return metric_inputs(input_family(metric), predictions, labels)
 
 
 def said(metric, predictions, labels):
@@ -110,16 +106,22 @@ def test_class_numbers_as_predictions():
     assert said(metric, logits.argmax(-1), labels) == said(metric.clone(), logits, labels)
 
 
-def test_metrics_that_want_whole_samples():
-    logits, labels = tokens()
-    metric = classification.MulticlassExactMatch(CLASSES, ignore_index=-100)
-    assert given(metric, logits, labels)[0].shape == (3, CLASSES, 5)
-    best = torch.zeros(3, 5, CLASSES).scatter(-1, labels.clamp(0).unsqueeze(-1), 1.0)
-    assert said(metric, best, labels) == 1
-    by_sample = classification.MulticlassAccuracy(
-        CLASSES, multidim_average="samplewise", ignore_index=-100
-    )
-    assert said(by_sample, best, labels).shape == (3,)
+@pytest.mark.parametrize(
+    "metric",
+    [
+        classification.MulticlassExactMatch(CLASSES, ignore_index=-100),
+        classification.MultilabelExactMatch(CLASSES),
+        classification.MulticlassAccuracy(CLASSES, multidim_average="samplewise"),
+        ClasswiseWrapper(
+            classification.MulticlassAccuracy(CLASSES, average=None, multidim_average="samplewise")
+        ),
+    ],
+    ids=lambda metric: type(metric).__name__,
+)
+def test_metrics_that_compare_whole_samples_are_refused(metric):
+    """Flattened dimensions would silently make other numbers of them."""
+    with pytest.raises(ValueError, match=r"compares whole samples.*prepare=function"):
+        input_family(metric)
 
 
 def test_metric_inputs_of_values():
@@ -162,7 +164,7 @@ def test_metrics_without_a_rule(metric):
         ValueError,
         match=rf"{type(metric).__name__} does not take logits.*prepare=function",
     ):
-        input_kind(metric)
+        input_family(metric)
 
 
 def test_wrapped_and_derived_metrics():
@@ -171,9 +173,9 @@ def test_wrapped_and_derived_metrics():
 
     accuracy = classification.BinaryAccuracy()
     for metric in (ClasswiseWrapper(Own(CLASSES, average=None)), Own(CLASSES)):
-        assert input_kind(metric) == InputKind("Multiclass")
+        assert input_family(metric) == "Multiclass"
     for metric in (accuracy + 1, 1 - accuracy, accuracy * accuracy):
-        assert input_kind(metric) == InputKind("Binary")
+        assert input_family(metric) == "Binary"
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_wrapped_and_derived_metrics():
 )
 def test_metric_inputs_that_do_not_fit(predictions, labels, message):
     with pytest.raises(ValueError, match=f"{message}.*prepare=function"):
-        metric_inputs(InputKind("Multiclass"), predictions, labels)
+        metric_inputs("Multiclass", predictions, labels)
 
 
 def test_metric_inputs_binary_metric_of_three_classes():
