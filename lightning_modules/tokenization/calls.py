@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.suggestions import did_you_mean
 from .backend import Backend, turns
 from .encoding import BatchEncoding
-from .names import PaddingStrategy, TensorType, TruncationStrategy
+from .names import INSTALL_TRANSFORMERS, PaddingStrategy, TensorType, TruncationStrategy
 from .padding import Lengths, lengths_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class CallOptions:
 
 _OPTIONS = [field.name for field in fields(CallOptions)]
 _LENGTHS = ["padding", "truncation", "max_length"]
+_UNSUPPORTED = ("max_target_length", "tokenizer_kwargs")
 
 
 class Calls(Backend):
@@ -101,6 +102,7 @@ class Calls(Backend):
         Raises:
             ValueError: no text at all, or what is none; padding without a pad token; rows of
                 different lengths with `return_tensors`.
+            NotImplementedError: `max_target_length` or `tokenizer_kwargs`.
         """
         if text is None and text_target is None:
             raise ValueError(
@@ -161,6 +163,11 @@ class Calls(Backend):
         for name, value in kwargs.items():
             if name in _OPTIONS:
                 setattr(options, name, value)
+            elif name in _UNSUPPORTED:
+                raise NotImplementedError(
+                    f"tokenizer(..., {name}=...): pass the arguments directly, in one call for "
+                    f"texts and another one for targets, or {INSTALL_TRANSFORMERS}"
+                )
             else:
                 self._warn_once(
                     f"unknown-{name}",

@@ -68,7 +68,7 @@ def lengths_of(
         warnings.warn(
             "`max_length` has no effect with `padding=True` and no truncation: pass "
             "`padding='max_length'` to pad to it, or `truncation=True` to cut to it.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
     lengths = Lengths(padding_strategy, truncation_strategy, max_length)

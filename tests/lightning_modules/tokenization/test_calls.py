@@ -136,6 +136,12 @@ def test_tokenizer_warns_of_an_unknown_argument(caplog):
     [
         ((None,), {}, ValueError, "There is nothing to tokenize"),
         ((["a", None],), {}, TypeError, r"\['a', None\] cannot be tokenized"),
+        (
+            ("a",),
+            {"max_target_length": 3},
+            NotImplementedError,
+            r"max_target_length=\.\.\..*install",
+        ),
         ((["a"], "b"), {}, TypeError, "`text_pair` is one text, but `text` a list"),
         ((["a"], ["b", "c"]), {}, ValueError, "longer than"),
         (
