@@ -392,7 +392,7 @@ class BestModel:
             value: the objective of the trial.
         """
         # A sharded model is not kept: the best one is loaded from its checkpoint at the end.
-        if not self._enabled or trainer.plan.strategy.configures_model:
+        if not self._enabled or trainer._run_plan.strategy.configures_model:
             return
         loss = -value if self._direction == "maximize" else value
         is_unusable = math.isnan(loss) or loss == -math.inf

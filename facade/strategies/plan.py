@@ -246,5 +246,5 @@ def stop_if_asked_to(trainer: Trainer) -> None:
     if os.environ.get(DRY_RUN, "0") in ("", "0"):
         return
     if trainer.is_world_process_zero():
-        print(trainer.plan, flush=True)
+        print(trainer._run_plan, flush=True)
     raise SystemExit(0)

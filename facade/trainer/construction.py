@@ -103,7 +103,7 @@ class AppliedArguments:
             if values != self._checked:
                 raise_for_problems(args)
                 self._checked = values
-            trainer.plan.strategy.check(args, trainer.model)
+            trainer._run_plan.strategy.check(args, trainer.model)
         trainer._planned_run = None
 
         # Derived attributes.

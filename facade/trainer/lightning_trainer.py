@@ -38,15 +38,15 @@ def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer
     """
     callbacks = trainer._lightning_callbacks
     plugins = [_precision(trainer)]
-    if not trainer.plan.strategy.manages_processes:
+    if not trainer._run_plan.strategy.manages_processes:
         plugins.append(_environment(trainer.args.distributed_state))
 
     # Only callbacks log through Lightning.
     logger: ForwardingLogger | bool = False
     if callbacks:
-        logger = ForwardingLogger(partial(_log, trainer), trainer.plan.default_root_dir)
+        logger = ForwardingLogger(partial(_log, trainer), trainer._run_plan.default_root_dir)
 
-    parameters = _lightning_defaults() | trainer.plan.trainer_kwargs()
+    parameters = _lightning_defaults() | trainer._run_plan.trainer_kwargs()
     parameters |= {
         "plugins": plugins,
         "callbacks": list(callbacks),
@@ -154,7 +154,7 @@ def planned(trainer: Trainer) -> Iterator[Strategy]:
 
     The plan and its strategy are kept until the next run.
     """
-    plan = trainer.plan
+    plan = trainer._run_plan
     strategy = plan.strategy.bind(trainer)
     run = PlannedRun(plan, trainer.args.device)
     trainer._planned_run = run
@@ -224,7 +224,7 @@ def _backward(
 
 def _precision(trainer: Trainer) -> Any:
     """Return the precision plugin of the plan."""
-    plan = trainer.plan
+    plan = trainer._run_plan
     device = trainer.args.device.type
     name: Any = plan.precision
     strategy_plugin = plan.strategy.precision(name, device)

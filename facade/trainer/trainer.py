@@ -432,8 +432,19 @@ class Trainer:
         construction.set_backend_flags(self)
 
     @property
-    def plan(self) -> RunPlan:
-        """The arguments in Lightning's terms; prints as a table."""
+    def plan(self) -> Any:
+        """The arguments in Lightning's terms, a RunPlan; prints as a table."""
+        if "plan" in vars(self):
+            return vars(self)["plan"]
+        return self._run_plan
+
+    @plan.setter
+    def plan(self, value: Any) -> None:
+        # transformers leaves the name to subclasses, which may keep something else under it.
+        vars(self)["plan"] = value
+
+    @property
+    def _run_plan(self) -> RunPlan:
         run = self._planned_run
         if run is not None and run.is_active:
             return run.plan
@@ -453,7 +464,7 @@ class Trainer:
         """
         if self._planned_run is not None:
             return self._planned_run.plan.strategy
-        return self.plan.strategy.bind(self)
+        return self._run_plan.strategy.bind(self)
 
     # Data.
 

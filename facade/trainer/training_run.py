@@ -284,7 +284,7 @@ class TrainingRun:
             check_training(
                 trainer._lightning_callbacks,
                 trainer.model,
-                sharded=trainer.plan.strategy.configures_model,
+                sharded=trainer._run_plan.strategy.configures_model,
                 resumed=self.checkpoint is not None,
             )
             distribute(trainer, module)

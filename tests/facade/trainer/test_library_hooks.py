@@ -318,7 +318,7 @@ def test_library_that_replaces_methods_of_accelerate_is_told(tmp_path, monkeypat
 
 
 OWN_NAMES = split("""
-    _best_metric _prepared _run _running_loss _strategy _token_counter _training_steps
+    _best_metric _prepared _run _running_loss _strategy _token_counter _training_steps plan
     """)
 """Names that transformers leaves free, and scripts use."""
 
@@ -341,6 +341,16 @@ def test_library_may_use_names_that_transformers_leaves_free(tmp_path):
     assert same(weights(made.model), weights(trained(tmp_path / "plain", **best).model))
     assert made._running_loss > 4
     assert {getattr(made, name) for name in OWN_NAMES if name != "_running_loss"} == {1}
+
+
+class Plans(Trainer):
+    def plan(self):
+        """Have nothing to do with the plan of a run."""
+        raise AssertionError
+
+
+def test_library_may_have_a_method_plan(tmp_path):
+    assert trained(tmp_path, Plans, **SAVING).state.global_step == 4
 
 
 class CollatesEvaluations(Trainer):
