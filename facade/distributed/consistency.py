@@ -143,7 +143,9 @@ def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
         steps[name] = length.num_update_steps_per_epoch
 
     # Each micro-batch is collective.
-    meets_each_time = trainer._run_plan.strategy.configures_model or trainer.accelerator.sync_each_batch
+    meets_each_time = (
+        trainer._run_plan.strategy.configures_model or trainer.accelerator.sync_each_batch
+    )
     if meets_each_time and args.gradient_accumulation_steps > 1:
         steps[f"batches in an epoch ({remedy} dataloader_drop_last=True)"] = length.steps_in_epoch
     return steps
