@@ -196,7 +196,7 @@ def _cast(
     def cast(self: nn.Module, *args: object, **kwargs: object) -> Any:
         with context():
             output = forward(self, *args, **kwargs)
-        return map_nested(_to_float32, output)
+        return map_nested(to_float32, output)
 
     # A pickled model looks its method up by this name.
     cast.__name__ = "forward"
@@ -212,7 +212,8 @@ def _as_method(function: Callable[..., object]) -> Callable[..., object]:
     return method
 
 
-def _to_float32(leaf: object) -> object:
+def to_float32(leaf: object) -> object:
+    """Convert a tensor in half precision; return anything else unchanged."""
     if isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values():
         return leaf.float()
     return leaf

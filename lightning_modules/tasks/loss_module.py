@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from ..common.class_paths import build_described, is_description
-from ..common.nested import count_rows, find_batch_size
+from ..common.nested import count_rows, find_batch_size, map_nested
 from ..common.stop_iteration import stop_iteration_surfaces
 from ..evaluation.metrics import StageMetrics, as_batch_metrics, as_numbers, name_in_stage
 from ..internals.lightning_internals import log_of_loader
+from ..internals.precision import to_float32
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
 from ..models.outputs import CACHES, predictions_in, read_loss
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_stored_setting
@@ -334,6 +335,9 @@ class LossModule(OptimizerModule):
         self._require_single_label()
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
+        # As the Trainer API, which casts forward passes only.
+        if torch.is_autocast_enabled(labels.device.type):
+            outputs = map_nested(to_float32, outputs)
         smoother = LabelSmoother(epsilon=self.label_smoothing)
         items = self._divisor(self._count_labels(labels))
         return smoother(

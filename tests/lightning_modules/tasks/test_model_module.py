@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from helpers.lightning.tiny_modules import Net, TokenNet, make_trainer, points, same_weights, seeded
@@ -154,6 +155,20 @@ class TestPretrained:
         )
         assert seen == [False]
         assert model.config.use_cache
+
+
+def test_smoothing_under_autocast_is_in_full_precision():
+    """As under the Trainer API, which computes this loss outside of autocast."""
+    model = seeded(Net)
+    batch = next(iter(loader()))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(batch["x"])["logits"]
+    expected = functional.cross_entropy(logits.float(), batch["labels"], label_smoothing=0.1)
+
+    module = LossModule(model, label_smoothing=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = module.training_step(batch, 0)
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
 
 
 @pytest.mark.cpu_only("weights in the graph that an error keeps cannot move to the CPU")
