@@ -26,7 +26,7 @@ def profile(words: Sequence[str]) -> int:
 
     parser = CommandParser(
         "profile",
-        "Run a script for some steps, and show where the time is spent: a table and advice. The "
+        "Run a script for some steps, and show where the time is spent. The "
         "output folder of the training gets profile/profile.txt and profile/trace.json, for "
         "https://ui.perfetto.dev.",
         "Example: lightrainer profile train.py --learning_rate 1e-4",

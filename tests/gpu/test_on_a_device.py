@@ -16,7 +16,6 @@ from helpers.processes.beside_one_process import devices
 from helpers.processes.rank_training import Classifier, points
 from lightrainer import (
     NaNGuardCallback,
-    ProfilerCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -77,26 +76,6 @@ def test_device_custom_loop_after_a_training(tmp_path, device, optimizer):
     made.model(**batch)["loss"].backward()
     made.optimizer.step()
     assert not same(before, weights(made))
-
-
-def profiled(folder, device):
-    """Return the file of the allocations in a profiled training."""
-    trainer(
-        folder,
-        device,
-        callbacks=[ProfilerCallback(wait=1, warmup=1, active=2)],
-        save_strategy="no",
-    ).train()
-    return folder / "profile" / "memory.pickle"
-
-
-@pytest.mark.gpu(needs="history of allocations")
-def test_profile_has_the_allocations_of_a_gpu(tmp_path):
-    assert b"segments" in profiled(tmp_path, "cuda").read_bytes()
-
-
-def test_profile_has_no_allocations_of_the_cpu(tmp_path):
-    assert not profiled(tmp_path, "cpu").exists()
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}])
