@@ -31,7 +31,6 @@ from .profiler import ProfilerCallback as ProfilerCallback
 from .progress import PrinterCallback as PrinterCallback
 from .progress import ProgressCallback as ProgressCallback
 from .progress_notebook import NotebookProgressCallback as NotebookProgressCallback
-from .report.callback import LossCurveCallback as LossCurveCallback
 from .report.callback import RunReportCallback as RunReportCallback
 from .report.pictures import draw_loss_curve as draw_loss_curve
 from .reporting import available_reporting_integrations as available_reporting_integrations

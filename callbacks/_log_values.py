@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeGuard
 
@@ -55,20 +55,6 @@ def _element_count(array: Any) -> object:
     if hasattr(array, "numel"):
         return array.numel()
     return getattr(array, "size", None)
-
-
-def numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, float]]]:
-    """Yield the step of each entry with its numbers by name; entries without a step are skipped."""
-    for entry in log_history:
-        step = number_of(entry.get("step"))
-        if step is None:
-            continue
-        numbers: dict[str, float] = {}
-        for name, value in entry.items():
-            number = number_of(value)
-            if name != "step" and number is not None:
-                numbers[name] = number
-        yield step, numbers
 
 
 def is_training_log(logs: Mapping[str, object] | None) -> TypeGuard[dict[str, Any]]:

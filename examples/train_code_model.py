@@ -9,7 +9,7 @@ beside it.
     python examples/train_code_model.py --resume             # and go on from the last checkpoint
 
 The output folder then holds the model (`model.safetensors`), the tokenizer, the last checkpoints,
-the loss curve (`loss_curve.png`) and logs for TensorBoard (`tensorboard --logdir demo_output`).
+the curves (`report.html`) and logs for TensorBoard (`tensorboard --logdir demo_output`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from code_model import CodeGPT, build_tokenizer, python_sources, split_by_file, 
 from lightrainer import (
     EarlyStoppingCallback,
     EvalPrediction,
-    LossCurveCallback,
+    RunReportCallback,
     Trainer,
     TrainerCallback,
     TrainerControl,
@@ -153,7 +153,7 @@ def build_trainer(
     options: argparse.Namespace, model: CodeGPT, train_set: Dataset, held_out: Dataset
 ) -> Trainer:
     """Put model, data and arguments together: the part that every Trainer script has."""
-    callbacks = [EarlyStoppingCallback(early_stopping_patience=3), LossCurveCallback()]
+    callbacks = [EarlyStoppingCallback(early_stopping_patience=3), RunReportCallback()]
     if options.stop_after:
         callbacks.append(StopAfter(options.stop_after))
     args = TrainingArguments(
@@ -208,7 +208,7 @@ def report(trainer: Trainer, untrained: float, trained: float, sample: str) -> N
 held-out perplexity   untrained {untrained:8.1f}
                       trained   {trained:8.1f}   after {trainer.state.global_step} steps
                       ratio     {trained / untrained:8.4f}
-model, checkpoints, loss_curve.png and TensorBoard logs are in {trainer.args.output_dir}""")
+model, checkpoints, report.html and TensorBoard logs are in {trainer.args.output_dir}""")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

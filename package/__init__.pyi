@@ -7,7 +7,6 @@ from .callbacks import EMACallback as EMACallback
 from .callbacks import ExportableState as ExportableState
 from .callbacks import GradientNormCallback as GradientNormCallback
 from .callbacks import LightningBridge as LightningBridge
-from .callbacks import LossCurveCallback as LossCurveCallback
 from .callbacks import MemoryCallback as MemoryCallback
 from .callbacks import NaNGuardCallback as NaNGuardCallback
 from .callbacks import NaNGuardError as NaNGuardError

@@ -17,18 +17,17 @@ _STYLE = (
 )
 
 
-def render_page(name: str, state: TrainerState, status: str, picture: bytes) -> str:
+def render_page(name: str, state: TrainerState, picture: bytes) -> str:
     """Return the report of a run as a single page without external resources.
 
     Args:
         name: the name of the run.
         state: has the progress and the logged values.
-        status: `running`, `finished`, `stopped`, or `evaluated` if nothing was trained.
         picture: the curves as a PNG; empty without curves.
     """
     progress = f"step {state.global_step:,} of {state.max_steps:,}, epoch {state.epoch or 0:.4g}"
     written_at = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-    title = escape(f"{name}: {status}")
+    title = escape(name)
 
     # The picture is part of the page, which can be sent as a single file.
     image = ""

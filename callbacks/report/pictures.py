@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.libraries import is_installed
-from .curves import Panel, Points, panels
+from .curves import Panel, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_PANELS = 40
 
-_LOGARITHMIC = ("Loss", "Gradient norm", "Gradient norm by layer")
-"""Panels whose axis is logarithmic if the largest value is over 100 times the smallest."""
+_MAX_LABELS = 8
+"""A chart of more curves has no legend."""
 
 
 def check_matplotlib(purpose: str) -> None:
@@ -88,66 +88,32 @@ def draw_loss_curve(
     check_matplotlib("The picture of the losses")
     # Learning rates alone make no loss curve.
     panels_by_title = {panel.title: panel for panel in panels(log_history)}
-    if "Loss" not in panels_by_title:
+    if "loss" not in panels_by_title:
         return None
-    drawn_panels = [panels_by_title["Loss"]]
-    if "Learning rate" in panels_by_title:
-        drawn_panels.append(panels_by_title["Learning rate"])
+    drawn_panels = [panels_by_title["loss"]]
+    if "learning_rate" in panels_by_title:
+        drawn_panels.append(panels_by_title["learning_rate"])
     return draw(drawn_panels, columns=1, file_format=file_format)
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
     """Draw the curves of a panel, and mark the steps of values that are not finite."""
-    finite_values: list[float] = []
     for label, points in panel.curves.items():
-        finite_points: Points = []
-        for step, value in points:
-            if math.isfinite(value):
-                finite_points.append((step, value))
-                finite_values.append(value)
-
-        # The lowest evaluation loss is in the legend.
-        is_evaluation_loss = panel.title == "Loss" and label.startswith("evaluation")
-        text = _legend_text(label, points, finite_points, with_lowest=is_evaluation_loss)
+        finite_points = [(step, value) for step, value in points if math.isfinite(value)]
         steps = [step for step, _ in finite_points]
         values = [value for _, value in finite_points]
-        axes.plot(steps, values, label=text, marker=".")
+        # A space, as matplotlib hides a label that begins with an underscore.
+        axes.plot(steps, values, label=f" {_escaped(label)}", marker=".")
 
         # A red line at the step of each value that is NaN or infinite.
         for step, value in points:
             if not math.isfinite(value):
                 axes.axvline(step, color="red", linewidth=0.8, linestyle=":")
 
-    # A logarithmic axis needs values above zero.
-    if panel.title in _LOGARITHMIC and finite_values and min(finite_values) > 0:
-        is_wide_range = max(finite_values) > 100 * min(finite_values)
-        if is_wide_range:
-            axes.set_yscale("log")
-
     axes.set_title(_escaped(panel.title), loc="left", fontsize=11)
-    axes.legend(fontsize=8)
+    if len(panel.curves) <= _MAX_LABELS:
+        axes.legend(fontsize=8)
     axes.grid(alpha=0.25)
-
-
-def _legend_text(label: str, points: Points, finite_points: Points, *, with_lowest: bool) -> str:
-    """Return the text in the legend, with the number of values that are not finite.
-
-    Args:
-        label: the label of the curve.
-        points: the points of the curve.
-        finite_points: those with finite values.
-        with_lowest: whether to add the lowest value.
-    """
-    if with_lowest and finite_points:
-        step, value = min(finite_points, key=lambda point: point[1])
-        label = f"{label} (lowest {value:.4g} at step {step:g})"
-    not_finite = len(points) - len(finite_points)
-    if not_finite:
-        label = f"{label} ({not_finite} of {len(points)} not finite)"
-
-    text = _escaped(label)
-    # matplotlib hides a label that begins with an underscore.
-    return f" {text}" if label.startswith("_") else text
 
 
 def _escaped(text: str) -> str:

@@ -13,7 +13,7 @@ import lightrainer.callbacks as ours
 from lightrainer.callbacks.loggers import availability
 
 NAMES = """
-    DefaultFlow EMA EarlyStopping GradientNorm JITCheckpoint LossCurve Memory NaNGuard NotebookProgress Printer
+    DefaultFlow EMA EarlyStopping GradientNorm JITCheckpoint Memory NaNGuard NotebookProgress Printer
     Profiler Progress
     RunReport TensorBoard Throughput TimeLimit
 """

@@ -11,7 +11,6 @@ import torch
 from helpers.callbacks.made_up_runs import Page
 from helpers.callbacks.made_up_runs import history as long_history
 from lightrainer.callbacks import (
-    LossCurveCallback,
     PrinterCallback,
     ProgressCallback,
     RunReportCallback,
@@ -90,7 +89,7 @@ def _coarse_pictures():
 @pytest.mark.parametrize("name", HISTORIES)
 def test_report_of_an_odd_history_has_a_page_and_pictures(name):
     history = HISTORIES[name]
-    page = render_page("odd", state(history), "finished", b"")
+    page = render_page("odd", state(history), b"")
     assert Page(page).open == []
     assert len(page) < 100_000
     drawn = panels(history)
@@ -108,7 +107,7 @@ def test_report_plots_what_an_odd_history_has():
     """Negative control: the good points beside the odd ones are there."""
     odd = [*HISTORIES["objects"], *HISTORIES["strings"], *HISTORIES["steps of other kinds"]]
     (loss,) = panels([*odd, {"loss": 7.0, "step": 9}])
-    assert loss.curves["training"] == [(-4.0, 1.0), (2.5, 1.0), (3.0, 2.0), (9.0, 7.0)]
+    assert loss.curves["loss"] == [(-4.0, 1.0), (2.5, 1.0), (3.0, 2.0), (9.0, 7.0)]
 
 
 def shown_by(callback, tmp_path, history):
@@ -128,18 +127,16 @@ def shown_by(callback, tmp_path, history):
     "kind", [PrinterCallback, ProgressCallback, NotebookProgressCallback, RunReportCallback]
 )
 def test_callbacks_never_end_a_training_with_an_odd_history(tmp_path, kind):
-    callback = kind(picture=False) if kind is RunReportCallback else kind()
+    callback = kind()
     for history in HISTORIES.values():
         shown_by(callback, tmp_path, history)
 
 
-@pytest.mark.parametrize("kind", [RunReportCallback, LossCurveCallback])
-def test_report_failure_warns_once(tmp_path, caplog, kind):
+def test_report_failure_warns_once(tmp_path, caplog):
     """A folder that cannot be made."""
     (tmp_path / "file").write_text("")
-    where = tmp_path / "file" / "below"
-    callback = kind(where, picture=False) if kind is RunReportCallback else kind(where / "a.png")
-    arguments = SimpleNamespace(output_dir=str(tmp_path))
+    callback = RunReportCallback()
+    arguments = SimpleNamespace(output_dir=str(tmp_path / "file" / "below"))
     for _ in range(3):
         with caplog.at_level(logging.WARNING):
             callback.on_train_end(arguments, state(steps(1.0, 2.0)), TrainerControl())

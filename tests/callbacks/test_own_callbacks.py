@@ -32,7 +32,7 @@ def measuring():
         ThroughputCallback(peak_flops=1e12),
         MemoryCallback(),
         GradientNormCallback(),
-        RunReportCallback(picture=False),
+        RunReportCallback(),
         EMACallback(0.9),
         TimeLimitCallback(7200),
     ]

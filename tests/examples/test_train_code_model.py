@@ -42,7 +42,7 @@ def test_stopped_and_resumed_it_leaves_a_model_a_picture_and_logs(demo, tmp_path
     assert "after 4 steps" in said
     assert "def read_config(path):" in said
     left = {path.name for path in tmp_path.iterdir()}
-    assert {"checkpoint-4", "model.safetensors", "tokenizer.json", "loss_curve.png"} <= left
+    assert {"checkpoint-4", "model.safetensors", "tokenizer.json", "report.html"} <= left
     assert list(tmp_path.rglob("events.out.tfevents.*"))
 
 

@@ -16,7 +16,7 @@ NAMES = split("""
     DataCollatorWithFlattening DataCollatorWithPacking DataCollatorWithPadding DataModule DebugOption
     DebugUnderflowOverflow DefaultDataCollator DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput
     EvalPrediction ExportableState FSDPOption FolderCheckpoint GradientNormCallback HPSearchBackend HfArg
-    HfArgumentParser HubStrategy IntervalStrategy LightningBridge LossCurveCallback LossModule MemoryCallback
+    HfArgumentParser HubStrategy IntervalStrategy LightningBridge LossModule MemoryCallback
     NaNGuardCallback NaNGuardError NotebookProgressCallback OptimizerConfig OptimizerNames OptunaPruningCallback
     ParallelMode PreTrainedTokenizerFast PredictionOutput PrinterCallback ProfilerCallback ProgressCallback
     RunPlan RunReportCallback SaveStrategy ScheduleConfig SchedulerType Seq2SeqModule Seq2SeqTrainer

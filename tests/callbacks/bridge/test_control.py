@@ -30,12 +30,12 @@ from lightrainer import (
     EMACallback,
     ExportableState,
     LightningBridge,
-    LossCurveCallback,
     LossModule,
     NaNGuardCallback,
     PrinterCallback,
     ProfilerCallback,
     ProgressCallback,
+    RunReportCallback,
     TensorBoardCallback,
     TrainerCallback,
     callbacks,
@@ -453,7 +453,7 @@ def test_callbacks_read_only_settings_that_the_bridge_has():
     ]
     read = {name for file in files for name in re.findall(r"\bargs\.(\w+)", file.read_text())}
     args = LightningBridge().args
-    assert {"output_dir", "torch_compile"} <= read
+    assert {"output_dir", "eval_strategy"} <= read
     assert [name for name in sorted(read - own) if not hasattr(args, name)] == []
 
 
@@ -552,7 +552,7 @@ def test_printer_progress_tensorboard_and_loss_curve(tmp_path, capsys):
         PrinterCallback,
         ProgressCallback,
         TensorBoardCallback(),
-        LossCurveCallback(),
+        RunReportCallback(),
         bridge=settings,
         max_epochs=2,
     )
@@ -563,7 +563,7 @@ def test_printer_progress_tensorboard_and_loss_curve(tmp_path, capsys):
     events = EventAccumulator(str(tmp_path / "logs")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 13))
     assert [event.step for event in events.Scalars("eval/accuracy")] == [6, 12]
-    assert (tmp_path / "out" / "loss_curve.png").stat().st_size > 5000
+    assert (tmp_path / "out" / "report.png").stat().st_size > 5000
 
 
 def test_metrics_that_are_logged_for_an_epoch(capsys):

@@ -9,7 +9,6 @@ import torch
 from helpers.callbacks.made_up_runs import NAME, Page, arguments, state
 from helpers.callbacks.small_training import trained
 from lightrainer.callbacks import (
-    LossCurveCallback,
     MemoryCallback,
     RunReportCallback,
     ThroughputCallback,
@@ -23,13 +22,12 @@ CONTROL = TrainerControl()
 
 
 def test_page_is_well_formed_and_fetches_nothing():
-    text = render_page(NAME, state(), "finished", b"PNG")
+    text = render_page(NAME, state(), b"PNG")
     page = Page(text)
     assert page.open == []
     shown = " ".join(page.texts)
     for words in (
         NAME,
-        "finished",
         "step 300 of 300",
         "epoch 3",
         "learning_rate",
@@ -52,7 +50,6 @@ def test_report_matches_a_real_training(tmp_path):
     trained(tmp_path, [RunReportCallback(), ThroughputCallback(), MemoryCallback()], **changes)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for word in (
-        "finished",
         "loss",
         "learning_rate",
         "grad_norm",
@@ -65,25 +62,21 @@ def test_report_matches_a_real_training(tmp_path):
 
 
 def test_report_leaves_out_evaluations_after_the_training(tmp_path):
-    """The status stays, and so do the curves."""
-    trainer = trained(
-        tmp_path, [RunReportCallback(picture=False)], eval_strategy="steps", eval_steps=4
-    )
+    """The curves stay."""
+    trainer = trained(tmp_path, [RunReportCallback()], eval_strategy="steps", eval_steps=4)
     charts = panels(trainer.state.log_history)
     torch.nn.init.zeros_(next(trainer.model.parameters()))
     trainer.evaluate()
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert ": finished</h1>" in text
     assert panels(trainer.state.log_history) == charts
 
 
 def test_report_of_a_resumed_training_has_all_curves(tmp_path):
     changes = {"save_strategy": "steps", "save_steps": 5}
-    trained(tmp_path, [RunReportCallback(picture=False)], **changes)
+    trained(tmp_path, [RunReportCallback()], **changes)
     (tmp_path / "report.html").unlink()
     trained(
         tmp_path,
-        [RunReportCallback(picture=False)],
+        [RunReportCallback()],
         resume=str(tmp_path / "checkpoint-10"),
         **changes,
     )
@@ -95,15 +88,15 @@ def test_report_of_a_resumed_training_has_all_curves(tmp_path):
 def test_report_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_path, monkeypatch):
     now, drawn = [0.0], []
 
-    def draw(name, state, status, picture):
-        drawn.append((now[0], status))
+    def draw(name, state, picture):
+        drawn.append(now[0])
         now[0] += 1  # a drawing takes a second, so the next one may come after 50
         return "page"
 
     monkeypatch.setattr(report_callback, "render_page", draw)
     monkeypatch.setattr(report_callback.time, "monotonic", lambda: now[0])
     callback, args, here = (
-        RunReportCallback(picture=False),
+        RunReportCallback(),
         arguments(tmp_path),
         state(global_step=200),
     )
@@ -116,29 +109,12 @@ def test_report_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_
         now[0] = moment
         getattr(callback, event)(args, here, CONTROL)
     callback.on_train_end(args, here, CONTROL)
-    callback.on_train_end(args, state(), CONTROL)
-    assert drawn == [(0.0, "running"), (60.0, "running"), (61.0, "stopped"), (62.0, "finished")]
+    assert drawn == [0.0, 60.0, 61.0]
 
 
-@pytest.mark.parametrize("kind", [RunReportCallback, LossCurveCallback])
-def test_callbacks_without_matplotlib_name_what_to_install(monkeypatch, kind):
+def test_report_without_matplotlib_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
     with pytest.raises(
-        ImportError, match=rf"{kind.__name__} needs .*pip install 'lightrainer\[plot\]'"
+        ImportError, match=r"RunReportCallback needs .*pip install 'lightrainer\[plot\]'"
     ):
-        kind()
-
-
-def test_picture_false_leaves_the_png_out(tmp_path):
-    RunReportCallback(picture=False).on_train_end(arguments(tmp_path), state(), CONTROL)
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-
-
-def test_report_empty_folder_is_the_current_one(tmp_path, monkeypatch):
-    current_folder = tmp_path / "current"
-    current_folder.mkdir()
-    monkeypatch.chdir(current_folder)
-    output_dir = tmp_path / "output"
-    RunReportCallback("").on_train_end(arguments(output_dir), state(), CONTROL)
-    assert {path.name for path in current_folder.iterdir()} == {"report.html", "report.png"}
-    assert not output_dir.exists()
+        RunReportCallback()

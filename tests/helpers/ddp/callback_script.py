@@ -143,7 +143,7 @@ def main(folder: Path) -> None:
     limit = TimeLimitCallback(0.4 if RANK == 1 else 7200)
     stopped = trained(folder / "stopped", [Slow(), limit])
     average, whole_average = EMACallback(0.9), EMACallback(0.9)
-    report = RunReportCallback(picture=False)
+    report = RunReportCallback()
     measuring = [
         ThroughputCallback(peak_flops=1e12),
         MemoryCallback(),
