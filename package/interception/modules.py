@@ -34,9 +34,9 @@ class ServedModule(ModuleType):
         original_names: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         super().__init__(name)
-        self.__dict__.update(
-            _served=served, _get_original=get_original, _original_names=original_names
-        )
+        self._served = served
+        self._get_original = get_original
+        self._original_names = original_names
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
