@@ -112,12 +112,14 @@ def facade_position(trainer: Trainer) -> object:
     if not isinstance(loader, EpochLoader):
         return None
 
-    # The length of a stream is not known: at least one more window follows.
+    # The length of a stream is known at its end. Before that, at least one more window follows.
     done = loop_position.done // batches_of_step
     windows = done + 1
     if is_sized:
         windows = math.ceil(batches / batches_of_step)
-    if loop_position.done >= batches:
+    elif loop_position.at_end:
+        windows = math.ceil(loop_position.done / batches_of_step)
+    if loop_position.at_end or loop_position.done >= batches:
         done = windows
 
     # In the middle of a step the Trainer API counts from the start of the epoch.

@@ -6,8 +6,10 @@ from datetime import timedelta
 import pytest
 import torch
 from lightning.pytorch.plugins import AsyncCheckpointIO
+from torch.utils.data import IterableDataset
 
 from helpers.lightning.tiny_modules import Net, make_trainer, points, same_weights
+from lightrainer import Trainer, TrainingArguments
 from lightrainer.lightning_modules import (
     FolderCheckpoint,
     FolderCheckpointIO,
@@ -117,3 +119,37 @@ def test_folder_checkpoint_with_the_suffix_of_lightning_is_a_file(tmp_path):
         assert same_weights(
             fit(FolderCheckpoint(tmp_path / "out"), resume=str(tmp_path / name)), whole
         ), name
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(points(20))
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_folder_checkpoint_of_a_stream_resumes_in_the_trainer(tmp_path, step):
+    """Five batches an epoch, in steps of three; the second step is the end of an epoch."""
+    torch.manual_seed(5)
+    module = LossModule(Net(), optimizer={"learning_rate": 0.05})
+    saving = FolderCheckpoint(tmp_path, every_n_train_steps=1)
+    options = {"enable_checkpointing": True, "callbacks": [saving], "accumulate_grad_batches": 3}
+    with lightning_internals.quiet():
+        trainer = make_trainer(max_steps=4, max_epochs=-1, **options)
+        trainer.fit(module, build_loader(Stream(), batch_size=4))
+
+    arguments = TrainingArguments(
+        tmp_path / "resumed",
+        max_steps=4,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=3,
+        learning_rate=0.05,
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+        save_strategy="no",
+        disable_tqdm=True,
+        report_to=[],
+    )
+    resumed = Trainer(Net(), arguments, train_dataset=Stream())
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    for name, weight in resumed.model.state_dict().items():
+        torch.testing.assert_close(weight, module.model.state_dict()[name])
