@@ -382,8 +382,7 @@ RULES = [
     ),
     Rule(
         lambda args: (
-            args.train_sampling_strategy in ("batch_rebalance", "token_budget")
-            and args.accelerator.split_batches
+            args.train_sampling_strategy == "token_budget" and args.accelerator.split_batches
         ),
         "train_sampling_strategy={args.train_sampling_strategy!r} makes batches of different "
         "sizes, but split_batches=True in accelerator_config needs equal ones. Remove one of them.",

@@ -56,7 +56,6 @@ SAMPLING_STRATEGIES = [
     "random",
     "sequential",
     "group_by_length",
-    "batch_rebalance",
     "token_budget",
 ]
 """Orders in which training samples can be drawn."""
@@ -106,14 +105,12 @@ class DataArguments:
     train_sampling_strategy: str = argument(
         "random",
         "Order of training samples: 'random', 'sequential', 'group_by_length' for little padding, "
-        "'batch_rebalance' for batches of different sizes that cost all processes the same, where "
-        "the order depends on the epoch alone and not on a seed, or 'token_budget' for batches of "
-        "max_tokens_per_batch.",
+        "or 'token_budget' for batches of max_tokens_per_batch.",
         "`build_loader(sampler=)` of the training data",
         choices=SAMPLING_STRATEGIES,
     )
     length_column_name: str = argument(
-        "length", "Column with the length of samples.", "`BatchRebalanceSampler(lengths=)`"
+        "length", "Column with the length of samples.", "`LengthGroupedSampler(lengths=)`"
     )
 
 

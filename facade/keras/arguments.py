@@ -181,7 +181,7 @@ class TFTrainingArguments(TrainingArguments):
                     "remove it"
                 )
         order = self.train_sampling_strategy
-        if order in ("group_by_length", "batch_rebalance", "token_budget"):
+        if order in ("group_by_length", "token_budget"):
             problems.append(
                 f"train_sampling_strategy={order!r}: make batches of one length in "
                 "get_train_tfdataset"

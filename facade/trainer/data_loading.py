@@ -28,7 +28,6 @@ from ...lightning_modules.data.lengths import (
     sample_lengths,
 )
 from ...lightning_modules.data.loaders import build_loader
-from ...lightning_modules.data.rebalancing import BatchRebalanceSampler
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
 from ...lightning_modules.models.inspection import accepted_arguments
@@ -119,8 +118,6 @@ class DataLoading:
         if order == "group_by_length":
             group_size = args.train_batch_size * args.gradient_accumulation_steps
             return self._by_length(dataset, group_size)
-        if order == "batch_rebalance":
-            return self._rebalanced(dataset)
         if order == "token_budget":
             return self._by_tokens(dataset)
         # RandomSampler refuses an empty dataset.
@@ -160,19 +157,6 @@ class DataLoading:
     ) -> LengthGroupedSampler:
         return LengthGroupedSampler(
             batch_size, lengths=self._lengths_of(dataset), generator=generator
-        )
-
-    def _rebalanced(self, dataset: Any) -> BatchRebalanceSampler:
-        args = self.trainer.args
-        self._require_own_batches()
-        micro_batches = args.gradient_accumulation_steps * args.world_size
-        return BatchRebalanceSampler(
-            lengths=self._lengths_of(dataset),
-            effective_batch_size=self.trainer._train_batch_size * micro_batches,
-            dp_size=args.world_size,
-            grad_accum=args.gradient_accumulation_steps,
-            rank=args.process_index,
-            drop_last=args.dataloader_drop_last,
         )
 
     def _by_tokens(self, dataset: Any) -> TokenBudgetSampler:

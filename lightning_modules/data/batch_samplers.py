@@ -229,8 +229,7 @@ class BatchesAfter(BatchSampler):
     """Batch sampler without the first batches of another one, whose samples are not loaded.
 
     Args:
-        batches: the sampler. If it has a method `batches_from(n)`, that yields the batches from
-            number n on.
+        batches: the sampler.
         skipped: how many are left out.
     """
 
@@ -241,17 +240,8 @@ class BatchesAfter(BatchSampler):
     def __len__(self) -> int:
         return max(len(self.batches) - self.skipped, 0)
 
-    @property
-    def draws_skipped(self) -> bool:
-        """Whether the sampler has to be iterated up to the first batch that is left."""
-        return self.skipped > 0 and not hasattr(self.batches, "batches_from")
-
     def __iter__(self) -> Iterator[list[int]]:
-        if self.draws_skipped:
-            return itertools.islice(self.batches, self.skipped, None)
-        if self.skipped > 0:
-            return self.batches.batches_from(self.skipped)
-        return iter(self.batches)
+        return itertools.islice(self.batches, self.skipped, None)
 
 
 def batch_size_of_rank(batch_size: int, world_size: int, split_batches: bool) -> int:

@@ -178,7 +178,7 @@ def _read_here(loader: TorchLoader) -> Iterator[object]:
     if loader.batch_sampler is not None:
         sampler = loader.batch_sampler
     skipped = 0
-    if isinstance(sampler, BatchesAfter) and sampler.draws_skipped:
+    if isinstance(sampler, BatchesAfter):
         skipped = sampler.skipped
         sampler = sampler.batches
     indices: Iterator[Any] = iter(sampler)

@@ -21,7 +21,6 @@ from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .iteration import TorchLoader, iterate
 from .length_grouping import LengthGroupedSampler
-from .rebalancing import BatchRebalanceSampler
 from .samplers import IterableShard, SeedableRandomSampler, SharedOrderSampler
 from .token_budget import TokenBudgetSampler
 
@@ -53,8 +52,8 @@ def build_loader(
             None where `sampler` gives the batches of all processes.
         collate_fn: list of samples -> batch.
         sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to
-            depend on `seed` and the epoch alone; a `BatchRebalanceSampler` or `TokenBudgetSampler`
-            gives the batches of this process.
+            depend on `seed` and the epoch alone; a `TokenBudgetSampler` gives the batches of this
+            process.
         seed: seed of the data order, by default the seed that torch was given last.
         seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global
             generator.
@@ -114,8 +113,8 @@ def build_loader(
                 split_batches=split_batches,
                 fill_round=dispatch_batches is False,
             )
-    elif isinstance(sampler, (BatchRebalanceSampler, TokenBudgetSampler)):
-        # These yield the batches of this process only.
+    elif isinstance(sampler, TokenBudgetSampler):
+        # It yields the batches of this process only.
         samples_per_rank = batch_size
         options |= {"total": len(dataset), "batch_sampler": sampler}
     else:

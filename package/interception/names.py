@@ -87,7 +87,6 @@ _SERVED: dict[str, dict[str, str]] = {
         ".lightning_modules.data.length_grouping": "get_length_grouped_indices",
         ".lightning_modules.common.nested": "find_batch_size nested_detach nested_numpify",
         ".facade.compat.processes": "torch_distributed_zero_first",
-        ".lightning_modules.data.rebalancing": "BatchRebalanceSampler",
     },
     "trainer_optimizer": {
         _ENUMS: "OptimizerNames ParallelMode",

@@ -17,7 +17,6 @@ NEWEST = Path(sys.prefix) / "newest"
 """Folder in which `make` installs it."""
 FILES = (
     "adapters",
-    "added_later",
     "accumulation",
     "events",
     "logging",

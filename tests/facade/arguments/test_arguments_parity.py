@@ -20,7 +20,7 @@ from lightrainer.facade.arguments import AcceleratorConfig, TrainingArguments, e
 FIELDS = [item.name for item in dataclasses.fields(Reference)]
 # the reference's parser changes them
 TYPES = {item.name: item.type for item in dataclasses.fields(Reference)}
-CHOICES_ADDED_LATER = {"batch_rebalance", "token_budget"}
+CHOICES_ADDED_LATER = {"token_budget"}
 LATER = {
     "activation_checkpointing": (bool | None, None),
     "activation_checkpointing_kwargs": (dict[str, Any] | str | None, None),

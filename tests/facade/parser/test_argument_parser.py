@@ -232,7 +232,7 @@ BETTER = {
     ("--log_level", "--log-level"): {"kind of choices": "list"},
     ("--log_level_replica", "--log-level-replica"): {"kind of choices": "list"},
 }
-LATER_CHOICES = ("batch_rebalance", "token_budget")
+LATER_CHOICES = ("token_budget",)
 THEIRS = {item.name for item in dataclasses.fields(transformers.TrainingArguments)}
 LATER = [item.name for item in dataclasses.fields(TrainingArguments) if item.name not in THEIRS]
 

@@ -69,7 +69,7 @@ COMBINATIONS = [
     ),
     Bad(
         {
-            "train_sampling_strategy": "batch_rebalance",
+            "train_sampling_strategy": "token_budget",
             "accelerator_config": {"split_batches": True},
         },
         "Remove one of them",
