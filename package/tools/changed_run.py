@@ -63,6 +63,27 @@ def read_options(parser: CommandParser, words: Sequence[str]) -> Namespace:
     return options
 
 
+def note_options_of_script(command: str, options: Namespace) -> None:
+    """Report arguments for the script that have the name of an option of the command.
+
+    Args:
+        command: the name of the command.
+        options: its options, with those of `read_options`.
+    """
+    own_options = {f"--{name}" for name in vars(options)} - {"--checkpoint", "--script", "--words"}
+    ambiguous = []
+    for word in options.words:
+        name = word.partition("=")[0]
+        if name in own_options:
+            ambiguous.append(name)
+    if ambiguous:
+        print(
+            f"lightrainer {command}: {', '.join(ambiguous)} is passed to {options.script}, because "
+            f"it follows the script. Options of lightrainer {command} go before the script.",
+            file=sys.stderr,
+        )
+
+
 def run_changed(
     command: str, options: Namespace, arguments: dict[str, Any], **settings: object
 ) -> dict[str, Any] | None:
@@ -79,6 +100,7 @@ def run_changed(
     """
     from ..interception import environment
 
+    note_options_of_script(command, options)
     with tempfile.TemporaryDirectory(prefix=f"lightrainer-{command}-") as folder:
         result = Path(folder, "result.json")
         output_dir = os.path.join(folder, "output")

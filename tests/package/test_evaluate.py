@@ -90,13 +90,18 @@ def test_evaluate_gives_the_weights_to_a_script_that_evaluates(trained):
         "evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, "only", cwd=trained
     )
     assert json.loads(done.stdout)["eval_loss"] == logged(trained, 2)["eval_b_loss"]
+    assert "is passed to train.py" not in done.stderr
 
 
-def test_evaluate_passes_words_after_the_script_and_weights_have_no_epoch(trained):
-    done = command("evaluate", "saved", "train.py", "out", 1, "only", "--json", cwd=trained)
-    assert done.stdout.startswith("metric")
+def test_options_after_the_script_and_weights_without_an_epoch(trained):
+    words = ["saved", "train.py", "out", 1, "only", "--json", "--launcher=sh", "--checkpoint"]
+    done = command("evaluate", *words, cwd=trained)
     assert "eval_loss" in done.stdout
     assert "epoch" not in done.stdout
+    assert (
+        "lightrainer evaluate: --json, --launcher is passed to train.py, because it follows"
+        in done.stderr
+    )
 
 
 def test_evaluate_in_two_processes(trained):
