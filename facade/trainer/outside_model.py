@@ -68,7 +68,7 @@ class OutsideModel:
         state = self._state()
         if any(state.values()):
             path = os.path.join(folder, OUTSIDE_MODEL_NAME)
-            files = trainer._checkpoints.files_of(folder)
+            files = trainer._checkpoint_saver.files_of(folder)
             files.write_tensors(state, path)
 
     def load(self, checkpoint: str) -> None:

@@ -333,8 +333,8 @@ class Seq2SeqTrainer(Trainer):
             resolved["num_beams"] = num_beams
         return resolved
 
-    def _set_up_model(self, model: nn.Module) -> None:
-        super()._set_up_model(model)
+    def _adopt_model(self, model: nn.Module) -> None:
+        super()._adopt_model(model)
         self._set_generation_config()
         generates = (
             getattr(self.prediction_step, "__func__", None) is Seq2SeqTrainer.prediction_step

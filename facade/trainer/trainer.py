@@ -250,7 +250,7 @@ class Trainer:
     _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
     _data_loading = cached_property(DataLoading)
     _outside_model = cached_property(OutsideModel)
-    _checkpoints = cached_property(
+    _checkpoint_saver = cached_property(
         lambda self: CheckpointSaver(
             self,
             self._callback_states,
@@ -261,7 +261,7 @@ class Trainer:
     )
     _object_store = cached_property(ObjectStore)
     _restorer = cached_property(
-        lambda self: CheckpointRestorer(self, self._hub, self._object_store, self._checkpoints)
+        lambda self: CheckpointRestorer(self, self._hub, self._object_store, self._checkpoint_saver)
     )
     _applied_arguments = cached_property(AppliedArguments)
     _model_preparation = cached_property(ModelPreparation)
@@ -375,7 +375,7 @@ class Trainer:
         # The model, and what follows from it.
         if model is None:
             model = self.call_model_init()
-        self._set_up_model(model)
+        self._adopt_model(model)
         if data_collator is None:
             checks.check_label_names(self.label_names, self.model)
 
@@ -394,7 +394,7 @@ class Trainer:
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._memory_tracker.stop("init")
 
-    def _set_up_model(self, model: nn.Module) -> None:
+    def _adopt_model(self, model: nn.Module) -> None:
         """Set the model and the attributes derived from it."""
         construction.set_up_model(self, model)
 
@@ -1062,7 +1062,7 @@ class Trainer:
             self._tokens_of_run.flush()
             if save_or_warn(self, model, trial):
                 self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-                self._checkpoints.accept_changes()
+                self._checkpoint_saver.accept_changes()
             else:
                 self.control.should_save = False
 
@@ -1447,7 +1447,7 @@ class Trainer:
     def _get_output_dir(self, trial: Any) -> str:
         """Return the folder of the checkpoints; each trial has its own."""
         folder = self._search.output_dir(str(self.args.output_dir), trial)
-        return self._checkpoints.anchored(folder)
+        return self._checkpoint_saver.anchored(folder)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write `checkpoint-{step}` under another name, and rename it once it is complete.
@@ -1470,7 +1470,7 @@ class Trainer:
         if run is not None:
             save_data_position = partial(
                 self._data_position.save,
-                files_of=self._checkpoints.files_of,
+                files_of=self._checkpoint_saver.files_of,
                 run=run,
                 loaders=self._eval_dataloaders,
             )
@@ -1480,7 +1480,7 @@ class Trainer:
         save_methods = ("save_model", "_save", "_save_checkpoint")
         is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
-        self._checkpoints.save(
+        self._checkpoint_saver.save(
             folder, parts, strategy=self._run_strategy, run=run, is_overridden=is_overridden
         )
 
@@ -1491,13 +1491,13 @@ class Trainer:
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the states of the random generators of this rank."""
-        files = self._checkpoints.files_of(output_dir)
+        files = self._checkpoint_saver.files_of(output_dir)
         self._data_position.save_rng(output_dir, files, self._fitting)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write optimizer and schedule; every rank has to call it."""
-        files = self._checkpoints.files_of(output_dir)
-        in_checkpoint = output_dir == self._checkpoints.staging
+        files = self._checkpoint_saver.files_of(output_dir)
+        in_checkpoint = output_dir == self._checkpoint_saver.staging
         self._run_strategy.save_optimizer(
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )
@@ -1567,7 +1567,7 @@ class Trainer:
         if output_dir is not None:
             folder = output_dir
         require_local(folder, "output_dir")
-        self._checkpoints.save_model(
+        self._checkpoint_saver.save_model(
             folder,
             self._save,
             internal=_internal_call,
@@ -1592,7 +1592,7 @@ class Trainer:
         """Write the model, or other weights instead; called in the process that saves."""
         if output_dir is None:
             output_dir = str(self.args.output_dir)
-        self._checkpoints.write_model(output_dir, state_dict)
+        self._checkpoint_saver.write_model(output_dir, state_dict)
 
     # Logs and metrics.
 

@@ -121,7 +121,7 @@ class TrainingRun:
 
         require_training_data(trainer)
         warn_of_replaced_methods()
-        trainer._checkpoints.begin_training()
+        trainer._checkpoint_saver.begin_training()
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True
         try:
@@ -252,7 +252,7 @@ class TrainingRun:
         self.is_fitting = True
         try:
             with (
-                trainer._checkpoints.writing_to(trainer._get_output_dir(self.trial)),
+                trainer._checkpoint_saver.writing_to(trainer._get_output_dir(self.trial)),
                 trainer._model_preparation.prepared(),
                 recording_into(self.losses.recorded),
             ):
@@ -333,12 +333,12 @@ class TrainingRun:
             trainer.log(metrics)
 
         # Checkpoints.
-        trainer._checkpoints.finish_training()
+        trainer._checkpoint_saver.finish_training()
         if not is_leaving:
             if args.load_best_model_at_end and trainer._restorer.has_best():
                 trainer._load_best_model()
             if not trainer._signals.time_is_up:
-                trainer._checkpoints.keep_only_best(trainer._get_output_dir(self.trial))
+                trainer._checkpoint_saver.keep_only_best(trainer._get_output_dir(self.trial))
 
         trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
         trainer._hub.end_training(
@@ -452,7 +452,7 @@ class TrainingRun:
         trainer = self.trainer
         trainer._tokens_of_run.flush()
         save_or_warn(trainer, trainer.model_wrapped, trainer._trial)
-        trainer._checkpoints.finish_writing(flushed=True)
+        trainer._checkpoint_saver.finish_writing(flushed=True)
 
     def _positioned(self) -> None:
         """Continue once the data is at the position of the checkpoint.
@@ -538,7 +538,7 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: object) -> bool:
     try:
         trainer._save_checkpoint(model, trial)
         # An override may have changed files.
-        trainer._checkpoints.accept_changes()
+        trainer._checkpoint_saver.accept_changes()
     except OSError as error:
         checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
         return False

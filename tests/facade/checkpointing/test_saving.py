@@ -353,7 +353,7 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
         raise OSError(errno.ENOSPC, "full", folder)
 
     with pytest.raises(OSError, match="full"):
-        made._checkpoints.save_model("folder", refuse, internal=True, strategy=parts, run=None)
+        made._checkpoint_saver.save_model("folder", refuse, internal=True, strategy=parts, run=None)
     assert written == ["folder"]
 
 

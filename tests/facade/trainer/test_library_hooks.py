@@ -318,7 +318,7 @@ def test_library_that_replaces_methods_of_accelerate_is_told(tmp_path, monkeypat
 
 
 OWN_NAMES = split("""
-    _best_metric _prepared _run _running_loss _strategy _token_counter _training_steps plan
+    _best_metric _checkpoints _prepared _run _running_loss _strategy _token_counter _training_steps plan
     """)
 """Names that transformers leaves free, and scripts use."""
 
