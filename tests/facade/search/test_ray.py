@@ -54,14 +54,10 @@ OPTIONS = [
         {"direction": ["minimize", "maximize"]},
         "direction=.*Ray supports one objective. Pass one direction",
     ),
-    (
-        {"enqueue": [{"seed": 1}]},
-        "enqueue and begin_with are options of optuna. Pass points_to_evaluate",
-    ),
 ]
 
 
 @pytest.mark.parametrize(("options", "match"), OPTIONS)
-def test_ray_refuses_options_of_optuna(tmp_path, options, match):
+def test_ray_refuses_what_it_cannot_do(tmp_path, options, match):
     with pytest.raises(ValueError, match=match):
         searcher(tmp_path).hyperparameter_search(space, n_trials=1, backend="ray", **options)
