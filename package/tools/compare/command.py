@@ -37,7 +37,8 @@ _EPILOG = """\
 Options of `compare` go before the script; everything after it is passed to it.
 Example: lightrainer compare train.py --output_dir out --max_steps 20
 
-exit status: 0 if nothing differs, 1 if something does, 2 if nothing could be compared
+exit status: 0 if nothing differs, 1 if something does, 2 if nothing could be
+compared
 """
 
 

@@ -27,10 +27,10 @@ _EXAMPLES = """examples:
   lightrainer estimate --model 8B --gpus 64 --fsdp full_shard --sequence 8192
   lightrainer estimate --model path/to/model --gpus 8 --batch 4 --compare
   lightrainer estimate --model 70B --gpus 64 --tp 8 --fsdp full_shard --json
-  lightrainer estimate --model 8B --gpus 8 --fsdp full_shard --cp 8 --sequence 131072
+  lightrainer estimate --model 8B --gpus 8 --fsdp full_shard --cp 8
 
-DeepSpeed, offload, hybrid_shard, traffic and the time of a step are not estimated.
-docs/user/scaling.md describes what is measured and what is computed.
+DeepSpeed, offload, hybrid_shard, traffic and the time of a step are not
+estimated. docs/user/scaling.md describes what is measured and what is computed.
 """
 _STRATEGY_OPTIONS = ("fsdp", "tp", "cp", "checkpointing")
 
