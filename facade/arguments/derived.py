@@ -75,8 +75,8 @@ def watched_metric(args: ArgumentFields) -> str:
 
 def _derive_best_metric(args: ArgumentFields) -> None:
     """Choose the metric of the best model where one is needed, and its direction."""
-    schedule = SchedulerType(args.lr_scheduler_type)
-    if args.load_best_model_at_end or schedule.waits_for_metric:
+    is_plateau = args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
+    if args.load_best_model_at_end or is_plateau:
         args.metric_for_best_model = watched_metric(args)
     if args.greater_is_better is not None or args.metric_for_best_model is None:
         return

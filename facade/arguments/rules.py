@@ -264,7 +264,7 @@ RULES = [
     Rule(lambda args: _wrong_interval("save", args.save_strategy, args.save_steps)),
     Rule(
         lambda args: (
-            args.eval_strategy == "no" and SchedulerType(args.lr_scheduler_type).waits_for_metric
+            args.eval_strategy == "no" and args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU
         ),
         "lr_scheduler_type='{args.lr_scheduler_type.value}' needs evaluations, but "
         "eval_strategy='no'. Pass eval_strategy='steps'.",

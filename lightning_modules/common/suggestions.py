@@ -102,11 +102,6 @@ class SchedulerType(ExplicitEnum):
     COSINE_WARMUP_WITH_MIN_LR = "cosine_warmup_with_min_lr"
     WARMUP_STABLE_DECAY = "warmup_stable_decay"
 
-    @property
-    def waits_for_metric(self) -> bool:
-        """Return whether the schedule is stepped with a metric after each evaluation."""
-        return self is SchedulerType.REDUCE_ON_PLATEAU
-
 
 class OptimizerNames(ExplicitEnum):
     """Name the optimizers: the values of `optim`.

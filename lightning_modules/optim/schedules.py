@@ -581,7 +581,7 @@ def get_scheduler(
     kwargs = dict(scheduler_specific_kwargs or {})
     steps = {"num_warmup_steps": num_warmup_steps, "num_training_steps": num_training_steps}
     if isinstance(optimizer, LayerwiseOptimizer):
-        if name.waits_for_metric:
+        if name is SchedulerType.REDUCE_ON_PLATEAU:
             raise ValueError(
                 f"The schedule {name.value!r} waits for a metric, but a layerwise optimizer steps "
                 "in the backward pass. Choose another schedule or optimizer."
@@ -657,11 +657,6 @@ class ScheduleConfig:
                     f"`{key}` is {value}, but it counts optimizer steps and cannot be negative."
                 )
         curves.require_numbers("kwargs", self.kwargs)
-
-    @property
-    def waits_for_metric(self) -> bool:
-        """Return whether the schedule is stepped with a metric."""
-        return SchedulerType(self.name).waits_for_metric
 
     @property
     def needs_total_steps(self) -> bool:

@@ -71,7 +71,7 @@ def test_layerwise_optimizer_frees_its_model():
     assert model[0].weight.grad is not None
 
 
-SCHEDULES = [name for name in SchedulerType if not name.waits_for_metric]
+SCHEDULES = [name for name in SchedulerType if name is not SchedulerType.REDUCE_ON_PLATEAU]
 OWN = {
     SchedulerType.COSINE_WITH_MIN_LR: {"min_lr": 0.01},
     SchedulerType.COSINE_WARMUP_WITH_MIN_LR: {"min_lr": 0.01},
