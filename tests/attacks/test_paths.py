@@ -245,7 +245,7 @@ def resumed(tmp_path: Path, entries: dict[str, Any], callbacks: Any = (), **chan
 def test_trainer_state_cannot_turn_a_run_into_a_trial(tmp_path):
     """Reports and logs of a trial have a folder of its name."""
     entries = {"is_hyper_param_search": True, "trial_name": "../x", "trial_params": {"a": 1}}
-    resumed(tmp_path, entries, [lightrainer.RunReportCallback(picture=False)])
+    resumed(tmp_path, entries, [lightrainer.RunReportCallback()])
     assert (tmp_path / "out" / "report.html").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 

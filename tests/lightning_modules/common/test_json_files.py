@@ -55,7 +55,6 @@ def test_read_object_error_is_raised_by_every_caller(tmp_path, door, kind):
 
 
 FILES = (
-    "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -70,6 +69,16 @@ def test_read_object_names_each_tokenizer_file(tmp_path, name, kind):
     PreTrainedTokenizerFast(tokenizer_object=vocabulary).save_pretrained(tmp_path)
     (tmp_path / name).write_text(BROKEN[kind][0])
     with pytest.raises(OSError, match=rf"{name}(?s:.*){BROKEN[kind][1]}.*Is it complete"):
+        AutoTokenizer.from_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["a list", "cut off"])
+def test_tokenizer_json_that_tokenizers_cannot_read_is_named(tmp_path, kind):
+    """`tokenizers` reads this file itself, and says where it is wrong."""
+    vocabulary = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    PreTrainedTokenizerFast(tokenizer_object=vocabulary).save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(BROKEN[kind][0])
+    with pytest.raises(OSError, match=r"tokenizer.json cannot be read: .* line 2 .*Is it complete"):
         AutoTokenizer.from_pretrained(str(tmp_path))
 
 
