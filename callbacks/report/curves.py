@@ -44,17 +44,30 @@ def panels(log_history: Iterable[dict[str, Any]]) -> list[Panel]:
     # An empty panel for the losses, so that they come first.
     panels_by_title = {"loss": Panel("loss")}
     for name, curve in curves.items():
-        is_of_evaluation = name.startswith("eval_")
-        if name in _NOT_DRAWN or (is_of_evaluation and name.endswith(_ENDINGS_OF_SPEEDS)):
+        if not _is_drawn(name):
             continue
-        title = name
-        if is_of_evaluation and name.endswith("loss"):
-            title = "loss"
-        elif name.startswith("grad_norm/"):
-            title = "grad_norm by layer"
+        title = _title_of(name)
         panel = panels_by_title.setdefault(title, Panel(title))
         panel.curves[name] = sorted(curve.items())
     return [panel for panel in panels_by_title.values() if panel.curves]
+
+
+def _is_drawn(name: str) -> bool:
+    """Return whether a logged value is drawn; speeds of evaluations and counters are not."""
+    if name in _NOT_DRAWN:
+        return False
+    is_of_evaluation = name.startswith("eval_")
+    return not (is_of_evaluation and name.endswith(_ENDINGS_OF_SPEEDS))
+
+
+def _title_of(name: str) -> str:
+    """Return the title of the panel that a logged value is drawn in."""
+    is_of_evaluation = name.startswith("eval_")
+    if is_of_evaluation and name.endswith("loss"):
+        return "loss"
+    if name.startswith("grad_norm/"):
+        return "grad_norm by layer"
+    return name
 
 
 def _numbers_in(log_history: Iterable[dict[str, Any]]) -> Iterator[tuple[float, dict[str, float]]]:

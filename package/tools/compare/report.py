@@ -30,17 +30,24 @@ def as_text(sides: Sequence[Results], comparisons: Sequence[Comparison]) -> str:
     differences: list[Difference] = []
     for comparison in comparisons:
         equal = comparison.count - len(comparison.differences)
+        largest = "-"
         size = _largest_size(comparison)
-        largest = f"{size:.1e}" if size else "-"
-        counts.append((comparison.group, str(comparison.count), str(equal), largest))
+        if size > 0:
+            largest = f"{size:.1e}"
+        row = (comparison.group, str(comparison.count), str(equal), largest)
+        counts.append(row)
         differences += comparison.differences
 
     parts = [table(versions, left=2), table(counts)]
     if differences:
-        parts += [_format_differences(differences), [_ADVICE]]
+        parts.append(_format_differences(differences))
+        parts.append([_ADVICE])
     else:
         parts.append(["Nothing differs."])
-    return "\n\n".join("\n".join(lines) for lines in parts)
+
+    # An empty line between the parts.
+    texts = ["\n".join(lines) for lines in parts]
+    return "\n\n".join(texts)
 
 
 def _format_differences(differences: Sequence[Difference]) -> list[str]:
@@ -51,14 +58,23 @@ def _format_differences(differences: Sequence[Difference]) -> list[str]:
         name = difference.name
         if len(name) > _MAX_NAME_LENGTH:
             name = f"...{name[3 - _MAX_NAME_LENGTH :]}"
-        reference = _format_value(difference.reference)[:_MAX_VALUE_LENGTH]
-        lightrainer = _format_value(difference.lightrainer)[:_MAX_VALUE_LENGTH]
-        size = "" if difference.size is None else f"{difference.size:.1e}"
-        rows.append((name, reference, lightrainer, size))
+        reference = _format_value(difference.reference)
+        lightrainer = _format_value(difference.lightrainer)
+        size = ""
+        if difference.size is not None:
+            size = f"{difference.size:.1e}"
+        row = (
+            name,
+            reference[:_MAX_VALUE_LENGTH],
+            lightrainer[:_MAX_VALUE_LENGTH],
+            size,
+        )
+        rows.append(row)
 
     lines = table(rows)
-    if len(differences) > _MAX_DIFFERENCES:
-        lines.append(f"... and {len(differences) - _MAX_DIFFERENCES} more")
+    not_shown = len(differences) - _MAX_DIFFERENCES
+    if not_shown > 0:
+        lines.append(f"... and {not_shown} more")
     return lines
 
 
@@ -83,8 +99,19 @@ def as_dict(sides: Sequence[Results], comparisons: Sequence[Comparison]) -> dict
                 "largest": difference.size,
             }
             differences.append(entry)
-    versions = [{"version": side.version, "seconds": round(side.run.seconds, 2)} for side in sides]
-    return {"compared": compared, "differences": differences, "sides": versions}
+
+    versions = []
+    for side in sides:
+        version = {
+            "version": side.version,
+            "seconds": round(side.run.seconds, 2),
+        }
+        versions.append(version)
+    return {
+        "compared": compared,
+        "differences": differences,
+        "sides": versions,
+    }
 
 
 def _largest_size(comparison: Comparison) -> float:

@@ -7,4 +7,12 @@ tensors, and `command` is the command line. It trains nothing, and imports nothi
 from .estimation import Estimate, Job, best, compare, estimate
 from .shape import ModelShape, read_shape
 
-__all__ = ["Estimate", "Job", "ModelShape", "best", "compare", "estimate", "read_shape"]
+__all__ = [
+    "Estimate",
+    "Job",
+    "ModelShape",
+    "best",
+    "compare",
+    "estimate",
+    "read_shape",
+]

@@ -100,7 +100,9 @@ class ScriptRun:
 
         # Another study with the same folder may have taken the name.
         for number in itertools.count(1):
-            suffix = "" if number == 1 else f"-{number}"
+            suffix = ""
+            if number > 1:
+                suffix = f"-{number}"
             log = self.plan.folder / f"{self.name}{suffix}.log"
             with contextlib.suppress(FileExistsError):
                 log.touch(exist_ok=False)
@@ -125,14 +127,19 @@ class ScriptRun:
         # A flag has no other value than on: it becomes a word of the script, or is left out.
         flags = self.plan.space.flags()
         script_words = list(self.plan.script_arguments)
-        script_words += [f"--{name}" for name in values if name in flags and values[name]]
-        entries = {name: [value] for name, value in values.items() if name not in flags}
+        entries: dict[str, list[Value]] = {}
+        for name, value in values.items():
+            if name not in flags:
+                entries[name] = [value]
+            elif value:
+                script_words.append(f"--{name}")
 
         folder = os.path.relpath(self.plan.folder / f"{self.name}-again")
         options = ["--space", json.dumps(entries), "--folder", folder]
         sweep = ["lightrainer", "sweep", *self.plan.options_of_rerun]
         words = [*sweep, *options, "--", *script_words]
-        return shlex.join(shown_word(word) for word in words)
+        shown_words = [shown_word(word) for word in words]
+        return shlex.join(shown_words)
 
     def _child_trial(self) -> ChildTrial:
         """Return the trial as the script gets it in its environment."""
@@ -210,12 +217,15 @@ class ScriptRun:
         script_errors = [error for error in errors if "ChildFailedError" not in error]
         if script_errors:
             return script_errors[-1]
-        return lines[-1] if lines else "it printed nothing"
+        if not lines:
+            return "it printed nothing"
+        return lines[-1]
 
     def _evaluations_of_training(self, evaluations: list[Evaluation]) -> list[Evaluation]:
         """Return the evaluations of the training that counts: the last one that evaluates."""
-        training = max((evaluation[-1] for evaluation in evaluations), default=0)
-        return [evaluation for evaluation in evaluations if evaluation[-1] == training]
+        numbers = [number for _, _, number in evaluations]
+        last_training = max(numbers, default=0)
+        return [evaluation for evaluation in evaluations if evaluation[-1] == last_training]
 
     def _report(self, evaluations: list[Evaluation]) -> None:
         """Report the evaluations to the study, unless the script has done so for its pruner."""
