@@ -114,8 +114,10 @@ def resized(value: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-NATIVE = [name for name in OPTIMIZERS if name not in ("LBFGS", "SGD")]
-"""Without momentum SGD has no state, and LBFGS one that is of no single parameter."""
+NATIVE = [name for name in OPTIMIZERS if name not in ("LBFGS", "SGD") and "Adafactor" not in name]
+"""Without momentum SGD has no state, LBFGS one that is of no single parameter, and the steps of
+Adafactor fail themselves with a tensor of another shape.
+"""
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -131,9 +133,7 @@ def test_optimizer_state_of_another_shape_is_refused(name):
     ]
     assert wanted
     for key in wanted:
-        for way, wrong in resized(whole["state"][number][key]).items():
-            if way == "whole numbers" and "reference" in name:  # its steps are Python's, and cast
-                continue
+        for wrong in resized(whole["state"][number][key]).values():
             state = copy.deepcopy(whole)
             state["state"][number][key] = wrong
             refused(model, optimizer, state, rf"as {key} of ")
@@ -163,7 +163,7 @@ def test_optimizer_step_counter_is_one_number(name, wrong):
             lambda state: state["param_groups"][0]["params"].pop(),
             "holds 5 parameters in group 0, but the optimizer has 6",
         ),
-        (lambda state: state.update(param_groups=7), "holds no list of parameter groups"),
+        (lambda state: state.update(param_groups=7), "0 parameter groups, but the optimizer has 1"),
         (lambda state: state.pop("state"), "does not hold the state of an optimizer, but a dict"),
         (
             lambda state: state["state"].update({77: {}}),
@@ -172,10 +172,6 @@ def test_optimizer_step_counter_is_one_number(name, wrong):
         (
             lambda state: state["state"].update({"named": {}}),
             "the state of a parameter 'named' that is not in its groups",
-        ),
-        (
-            lambda state: state["state"][0].update(exp_avg=[1]),
-            r"a list as exp_avg of first\.weight",
         ),
         (
             lambda state: state["param_groups"][0].update(lr=torch.zeros(0)),
