@@ -46,7 +46,6 @@ from ..common.process_identity import process_token
 from ..common.torch_checkpoint import write_folder
 from ..common.torch_files import load_torch, save_torch
 from ..distributed.zero_files import saved_schedule, saved_states
-from ..distributed.zero_stage_0 import ReplicatedStates
 from ..distributed.zero_states import ZeroStates
 from . import disk, manifest, staging
 from .folder_io import split_weights
@@ -208,11 +207,7 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
         )
     final = _folder_for(folder, target, weights=False)
 
-    # Stage 0 partitions nothing, so its states are whole.
-    saved = saved_states(folder)
-    in_parts = saved is not None and saved.processes is not None
-    states = ZeroStates(folder) if in_parts else ReplicatedStates(folder)
-
+    states = ZeroStates(folder)
     with _new_folder(final, force) as staged:
         _copy_other_files(folder, staged, except_names=_OF_DEEPSPEED)
 
@@ -225,9 +220,7 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
     return final
 
 
-def _write_states_of_zero(
-    folder: Path, states: ZeroStates | ReplicatedStates, staged: Path
-) -> None:
+def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> None:
     """Write optimizer, schedule and loss scale.
 
     Args:
@@ -350,9 +343,7 @@ def _without_numpy(leaf: object) -> object:
 # --- states of DeepSpeed
 
 
-def _whole_weights(
-    states: ZeroStates | ReplicatedStates, dtype: str | None
-) -> dict[str, torch.Tensor]:
+def _whole_weights(states: ZeroStates, dtype: str | None) -> dict[str, torch.Tensor]:
     whole: dict[str, torch.Tensor] = {}
     # Tied weights come last: they take the tensor that was cast under the other name.
     for name in sorted(states.weights, key=lambda name: name in states.tied):
@@ -372,7 +363,7 @@ def _cast(tensor: torch.Tensor, dtype: str | None) -> torch.Tensor:
     return tensor.to(_DTYPES[dtype])
 
 
-def _scaler_state(states: ZeroStates | ReplicatedStates) -> dict[str, Any] | None:
+def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
     """Return the state of torch's `GradScaler` that continues DeepSpeed's dynamic scaling; None
     without it.
     """

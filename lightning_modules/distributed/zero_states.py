@@ -40,7 +40,10 @@ class ZeroStates:
     def __init__(self, folder: StrPath) -> None:
         saved = saved_states(folder)
         if saved is None or saved.processes is None:
-            raise ValueError(f"{folder} has no states of DeepSpeed's ZeRO, stages 1 to 3.")
+            raise ValueError(
+                f"{folder} has no states of DeepSpeed's ZeRO, stages 1 to 3. In stage 0 the "
+                "weights are whole: load those of the checkpoint."
+            )
         self.folder = Path(folder, saved.tag)
         if (self.folder / "offloaded_tensors").exists():
             raise ValueError(

@@ -13,7 +13,6 @@ import torch
 from helpers.checkpoints.zero_files import BUFFER, FROZEN, SHAPES, number, written
 from lightrainer.lightning_modules.checkpoints import load_torch, problems, read_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert
-from lightrainer.lightning_modules.distributed.zero_stage_0 import ReplicatedStates
 from lightrainer.tools.convert import convert as command
 
 STATE = {"global_step": 7, "epoch": 1.0}
@@ -133,91 +132,11 @@ def test_zero_conversion_overwrites_only_on_request(tmp_path):
     assert read_weights(tmp_path / "out" / "checkpoint-7")["norm"].dtype == torch.float16
 
 
-def stage_0(folder, half=None, **changes):
-    """A checkpoint as stage 0 writes it, of a stepped model with a tied weight; with it, model
-    and optimizer.
-    """
-    torch.manual_seed(3)
-    model = torch.nn.ModuleDict(
-        {"embedding": torch.nn.Embedding(5, 4), "head": torch.nn.Linear(4, 5)}
-    )
-    model["head"].weight = model["embedding"].weight
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    model["head"](model["embedding"](torch.tensor([1, 2]))).sum().backward()
-    optimizer.step()
-    content = {
-        "module": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "global_steps": 7,
-    }
-    if half is not None:
-        copies = [parameter.detach().clone() for parameter in model.parameters()]
-        content["module"] = model.to(half).state_dict()
-        scale = {
-            "dynamic_loss_scale": True,
-            "cur_scale": 64.0,
-            "cur_iter": 7,
-            "last_overflow_iter": 1,
-        }
-        scale |= {"scale_factor": 2.0, "scale_window": 10}
-        content["optimizer"] = {
-            **scale,
-            "optimizer_state_dict": optimizer.state_dict(),
-            "fp32_groups": [copies],
-        }
-        model = torch.nn.ParameterList(copies)
-    content["optimizer"] = {**content["optimizer"], **changes}
-    (folder / "global_step7").mkdir(parents=True)
-    torch.save(content, folder / "global_step7" / "mp_rank_00_model_states.pt")
-    (folder / "latest").write_text("global_step7")
-    (folder / "model-00001-of-00002.safetensors").write_text("weights in half precision")
-    (folder / "trainer_state.json").write_text(json.dumps(STATE))
-    return folder, model, optimizer
-
-
-@pytest.mark.parametrize("half", [None, torch.float16, torch.bfloat16])
-def test_stage_0_becomes_a_plain_checkpoint_with_its_optimizer(tmp_path, half):
-    source, model, optimizer = stage_0(tmp_path / "in", half)
-    found = convert(source, tmp_path / "out")
-    assert problems(found) == []
-    weights = read_weights(found)
-    expected = dict(zip(("embedding.weight", "head.bias"), model.parameters(), strict=True))
-    assert all(torch.equal(weights[name], parameter) for name, parameter in expected.items())
-    assert weights["head.weight"] is weights["embedding.weight"]
-    state = load_torch(found / "optimizer.pt")
-    torch.testing.assert_close(state, optimizer.state_dict(), rtol=0, atol=0)
-    assert (found / "scaler.pt").exists() == (half is not None)
-    if half is not None:
-        assert load_torch(found / "scaler.pt")["scale"] == 64.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"fp32_groups_flat": [torch.zeros(3)]}, "fused optimizers"),
-        ({"fp32_groups": [[torch.zeros(5, 4)]]}, "belongs to no weight"),
-    ],
-)
-def test_stage_0_whose_copies_cannot_be_named_is_refused(tmp_path, changes, message):
-    source, *_ = stage_0(tmp_path / "in", torch.float16, **changes)
-    with pytest.raises(ValueError, match=message):
+def test_stage_0_is_refused(tmp_path):
+    source = tmp_path / "in"
+    (source / "global_step7").mkdir(parents=True)
+    torch.save({}, source / "global_step7" / "mp_rank_00_model_states.pt")
+    (source / "latest").write_text("global_step7")
+    with pytest.raises(ValueError, match="In stage 0 the weights"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_stage_0_compares_each_copy_with_one_weight(tmp_path, monkeypatch):
-    """As copies lie in the order of the weights: a model has many layers of the same shape."""
-    copies = [torch.full((2, 2), float(index)) for index in range(8)]
-    weights = {str(index): copy.half() for index, copy in enumerate(copies)}
-    folder = tmp_path / "global_step1"
-    folder.mkdir()
-    content = {"module": weights, "optimizer": {"fp32_groups": [copies]}}
-    torch.save(content, folder / "mp_rank_00_model_states.pt")
-
-    compared = []
-    equal = torch.equal
-    monkeypatch.setattr(torch, "equal", lambda *tensors: compared.append(1) or equal(*tensors))
-    states = ReplicatedStates(tmp_path)
-
-    assert len(compared) == len(copies)
-    assert all(equal(states.weights[name], copies[int(name)]) for name in weights)
