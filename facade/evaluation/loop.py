@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -36,8 +35,7 @@ if TYPE_CHECKING:
 class EvaluationFeed:
     """Wrap the loader of an evaluation for Lightning.
 
-    Nothing is read before the first `next()`. Lightning may prefetch one batch, so `is_last` is
-    queued when a batch is read, for the step that processes it.
+    Nothing is read before the first `next()`. `is_last` belongs to the batch that was read last.
 
     Args:
         loader: the Trainer's loader.
@@ -45,7 +43,7 @@ class EvaluationFeed:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self.is_last: collections.deque[bool] = collections.deque()
+        self.is_last = False
         self.rounds: UnevenInputs | None = None
 
     def __len__(self) -> int:
@@ -57,8 +55,7 @@ class EvaluationFeed:
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
             batches = self.rounds(batches)
         for batch in batches:
-            is_last = self._ends() if self.rounds is None else self.rounds.is_last
-            self.is_last.append(is_last)
+            self.is_last = self._ends() if self.rounds is None else self.rounds.is_last
             yield batch
 
     @property
@@ -150,7 +147,7 @@ class Evaluation:
         accelerator = trainer.accelerator
 
         # Position in the loader: the last batch may repeat samples, which are cut off.
-        is_last = self.feed.is_last.popleft() if self.feed.is_last else False
+        is_last = self.feed.is_last
         remainder = self.feed.remainder if is_last else -1
         accelerator.gradient_state.loader_end = (is_last, remainder)
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import signal
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -112,10 +113,25 @@ def uses_distributed_samplers(trainer: Trainer) -> bool:
 
 def combined(loader: object, *, training: bool) -> CombinedLoader:
     """Return a loader in Lightning's collection of loaders, without torch's FutureWarning."""
-    mode = "max_size_cycle" if training else "sequential"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
-        return CombinedLoader(loader, mode)
+        if training:
+            return CombinedLoader(loader, "max_size_cycle")
+        return UnmeasuredLoader(loader, "sequential")
+
+
+class UnmeasuredLoader(CombinedLoader):
+    """Loaders of an evaluation, with an endless length if the real one is unknown.
+
+    Without a length Lightning reads one more batch ahead, which holds it in memory, and draws its
+    random numbers before those of the step. `StopIteration` ends the evaluation loop as well.
+    """
+
+    def __len__(self) -> int:
+        try:
+            return super().__len__()
+        except TypeError:
+            return sys.maxsize
 
 
 def evaluate_inside_fit(trainer: Trainer, loader: object) -> None:

@@ -7,7 +7,14 @@ import torch
 
 from helpers.comparing.bit_differences import differences
 from helpers.parity.harness import Case, assert_parity
-from helpers.parity.parity_datasets import NoisyPoints, point_data, points, sentence_data, sentences
+from helpers.parity.parity_datasets import (
+    NoisyPoints,
+    Stream,
+    point_data,
+    points,
+    sentence_data,
+    sentences,
+)
 from helpers.parity.parity_models import Classifier, gpt2
 
 
@@ -102,3 +109,32 @@ def test_evaluation_without_batches_draws_as_any_other(reference, ours, tmp_path
     )
     _, actual = assert_parity(reference, ours, case, tmp_path)
     assert not any("eval_loss" in entry for entry in actual.history)
+
+
+class NoisyStream(Stream):
+    """Draws for each item when it is read."""
+
+    def __iter__(self):
+        for item in self.items:
+            yield {**item, "x": item["x"] + 0.1 * torch.randn(8)}
+
+
+class DrawingClassifier(Classifier):
+    """Draws in each forward pass, as masked autoencoders do, in evaluations too."""
+
+    def forward(self, x, labels=None):
+        return super().forward(x + 0.1 * torch.randn_like(x), labels)
+
+
+@pytest.mark.parametrize(
+    "eval_data", [NoisyPoints, lambda count: NoisyStream(points(count))], ids=["", "stream"]
+)
+def test_evaluation_draws_in_turn_with_the_model(reference, ours, tmp_path, eval_data):
+    """Streams too: no batch more is read ahead than from data with a length."""
+    case = Case(
+        DrawingClassifier,
+        lambda: {**point_data(), "eval_dataset": eval_data(11)},
+        {"eval_strategy": "epoch", "per_device_eval_batch_size": 2},
+        test=lambda: eval_data(9),
+    )
+    assert_parity(reference, ours, case, tmp_path)
