@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from optuna.storages import RDBStorage
+    from optuna import Study
+    from optuna.storages import JournalStorage, RDBStorage
+    from optuna.trial import FrozenTrial
     from sqlalchemy import Connection, Engine
 
-    from .heartbeat_journal import HeartbeatJournal, StaleTrialCallback
+    StaleTrialCallback = Callable[[Study, FrozenTrial], None]
 
 Created = TypeVar("Created")
 
@@ -55,7 +57,7 @@ def without_experimental_warnings() -> Iterator[None]:
 def open_storage(
     storage: object, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
 ) -> Any:
-    """Open a storage, with heartbeats and retries.
+    """Open a storage; a database with heartbeats and retries, which journals do not have.
 
     Args:
         storage: as in `optuna.create_study`: None for main memory, a URL (`sqlite:///study.db`,
@@ -88,7 +90,7 @@ def open_storage(
         )
     with _as_storage_errors(address), without_experimental_warnings():
         if is_journal:
-            return _open_journal(address.removeprefix("journal://"), heartbeat, max_retry)
+            return _open_journal(address.removeprefix("journal://"))
         return _open_database(address, heartbeat, max_retry)
 
 
@@ -125,7 +127,8 @@ def without_password(address: str) -> str:
 def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage:
     from optuna.storages import RDBStorage
 
-    options: dict[str, Any] = {"heartbeat_interval": _heartbeat_interval(heartbeat)}
+    # Optuna accepts whole seconds, at least 1.
+    options: dict[str, Any] = {"heartbeat_interval": max(int(heartbeat), 1)}
 
     # The parameter has another name since optuna 4.9.
     parameter = "heartbeat_stale_trial_callback"
@@ -198,17 +201,13 @@ def database_address(path: str | os.PathLike[str]) -> str:
     return URL.create("sqlite", database=os.fspath(path)).render_as_string()
 
 
-def _open_journal(path: str, heartbeat: float, max_retry: int) -> HeartbeatJournal:
-    from .heartbeat_journal import HeartbeatJournal
+def _open_journal(path: str) -> JournalStorage:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
 
     if os.path.exists(path):
         _require_journal(path)
-    return HeartbeatJournal(path, _heartbeat_interval(heartbeat), retry_callback(max_retry))
-
-
-def _heartbeat_interval(heartbeat: float) -> int:
-    """Return the seconds between two heartbeats as optuna accepts them: whole, and at least 1."""
-    return max(int(heartbeat), 1)
+    return JournalStorage(JournalFileBackend(path))
 
 
 def _require_journal(path: str) -> None:
