@@ -18,7 +18,6 @@ from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import BatchesAfter
 from .iteration import batches_of, replaced_attributes
 from .loader_state import (
-    as_written_now,
     has_no_generator,
     is_between_epochs,
     skip_items,
@@ -332,7 +331,7 @@ class EpochLoader(DataLoader[Any]):
             inside_epoch: at the end of an epoch, let the next iteration be empty, for a loop that
                 is still in it.
         """
-        state = as_written_now(state)
+        state = dict(state)
 
         # The order of an interrupted epoch is drawn again when its iteration begins.
         if inside_epoch or not is_between_epochs(state):

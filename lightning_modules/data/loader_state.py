@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from torch.utils.data import RandomSampler
 
 from ..common.seeding import capture_host_rng, restore_host_rng
@@ -42,9 +41,7 @@ def workers_in(state: Mapping[str, Any]) -> int:
 
 def before_epoch(state: Mapping[str, object], epoch: int) -> dict[str, Any]:
     """Return the state of a loader that is about to start an epoch, from one in another epoch."""
-    state_after_epoch = as_written_now(state)
-    state_after_epoch |= {"epoch": epoch, "handed_out": 0, "ended": True, "before": []}
-    return state_after_epoch
+    return {**state, "epoch": epoch, "handed_out": 0, "ended": True, "before": []}
 
 
 def from_epoch_start(state: Mapping[str, Any]) -> dict[str, object]:
@@ -68,7 +65,7 @@ def with_other_batches(
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
     # The states of workers were taken after batches of the old size, so they do not fit.
-    adapted: dict[str, Any] = as_written_now(state)
+    adapted = dict(state)
     adapted["workers"] = None
     if is_between_epochs(state):
         return adapted
@@ -91,32 +88,6 @@ def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
         "before": [],
         "renewed": True,
     }
-
-
-def as_written_now(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a state of an earlier version to the present form.
-
-    Earlier versions wrote the seed of an order next to the states of the samplers, not among them.
-    """
-    current_state = dict(state)
-    for seed_key, order_key in (("seed", "order"), ("next_seed", "order_now")):
-        seed = current_state.pop(seed_key, None)
-        if seed is None:
-            continue
-
-        # A tensor is the state of a torch generator; a number is the seed of our own sampler. The
-        # sampler is the part with index 1, see `ordering_parts`.
-        sampler_state: dict[str, Any] = {"root": 1}
-        if isinstance(seed, torch.Tensor):
-            sampler_state |= {"path": ["generator"], "kind": "torch", "state": ["cpu", seed]}
-        else:
-            sampler_state |= {"path": ["state_dict"], "kind": "state_dict", "state": {"seed": seed}}
-
-        # A new list, since the given state is not changed.
-        states_of_samplers: list[dict[str, Any]] = list(current_state.get(order_key) or [])
-        states_of_samplers.append(sampler_state)
-        current_state[order_key] = states_of_samplers
-    return current_state
 
 
 def has_no_generator(states: list[dict[str, Any]], sampler: object) -> bool:
@@ -174,8 +145,7 @@ class RereadLoader:
         self._state_to_resume = None
         if state is not None:
             self._restore_order(state["generators"])
-            # Earlier versions wrote the states of dataset and collator beside "began".
-            restore_random_states({"own": state.get("own"), **state["began"]}, *parts)
+            restore_random_states(state["began"], *parts)
             self._workers = state.get("workers")
         workers = self._workers
         self._workers = None
@@ -234,18 +204,7 @@ class RereadLoader:
 
     def _restore_order(self, states: list[Any]) -> None:
         """Restore the states of `ordering_parts`."""
-        parts = ordering_parts(self.loader)
-
-        # Earlier versions wrote a tensor for each torch generator of the loader and its sampler, in
-        # this order.
-        if states and isinstance(states[0], torch.Tensor):
-            tensors = states
-            present_states = [state for state in part_states(*parts) if state["kind"] == "torch"]
-            states = []
-            for state, tensor in zip(present_states, tensors, strict=False):
-                device, _ = state["state"]
-                states.append({**state, "state": [device, tensor]})
-        restore_parts(states, *parts)
+        restore_parts(states, *ordering_parts(self.loader))
 
 
 class ForeignLoader:
@@ -319,11 +278,11 @@ class ForeignLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration continue after a `state_dict`."""
         state_of_loader = dict(state)
-        own_state = state_of_loader.pop(_OWN_STATE, {})
-        self._parts_to_restore = own_state.get("parts")
-        self._workers_to_start = own_state.get("workers")
-        self._workers_at_start = own_state.get("workers_at_start")
-        self._states_at_start = own_state.get("at_start", {})
+        own_state = state_of_loader.pop(_OWN_STATE)
+        self._parts_to_restore = own_state["parts"]
+        self._workers_to_start = own_state["workers"]
+        self._workers_at_start = own_state["workers_at_start"]
+        self._states_at_start = own_state["at_start"]
         self._is_positioned = True
         self._has_loaded = True
         self._batches_read_again = 0
@@ -336,9 +295,9 @@ class ForeignLoader:
 
     def restore_parts_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Restore what dataset and collator draw from; return the state without that."""
-        own_state = dict(state.get(_OWN_STATE, {}))
-        restore_parts(own_state.pop("parts", None), *drawing_parts(self.loader))
-        return {**state, _OWN_STATE: own_state}
+        own_state = state[_OWN_STATE]
+        restore_parts(own_state["parts"], *drawing_parts(self.loader))
+        return {**state, _OWN_STATE: {**own_state, "parts": None}}
 
     def epoch_after(self, state: Mapping[str, Any], *, was_left: bool) -> Iterator[Any]:
         """Start the iteration after that of a state.
@@ -382,9 +341,7 @@ class ForeignLoader:
             state: may be that of batches of another size.
             batches_done: the batches to skip.
         """
-        # States of earlier versions do not have them.
-        own_state = state.get(_OWN_STATE, {})
-        states_at_start = own_state.get("at_start")
+        states_at_start = state[_OWN_STATE]["at_start"]
         if states_at_start:
             restore_parts(states_at_start["generators"], *ordering_parts(self.loader))
             restore_random_states(states_at_start["began"], *drawing_parts(self.loader))
@@ -401,19 +358,17 @@ def of_other_batches(state: Mapping[str, Any]) -> dict[str, Any]:
 
     `is_of_other_batches` returns whether a state is marked.
     """
-    own_state = dict(state.get(_OWN_STATE, {}))
-    own_state["other_batches"] = True
-    return dict(state) | {_OWN_STATE: own_state}
+    return {**state, _OWN_STATE: {**state[_OWN_STATE], "other_batches": True}}
 
 
 def is_of_other_batches(state: Mapping[str, Any]) -> bool:
     """Return whether a state was marked by `of_other_batches`."""
-    return state.get(_OWN_STATE, {}).get("other_batches", False)
+    return state[_OWN_STATE].get("other_batches", False)
 
 
 def has_ended(state: Mapping[str, Any]) -> bool:
     """Return whether a `ForeignLoader` had yielded all batches of its iteration."""
-    return state.get(_OWN_STATE, {}).get("ended", False)
+    return state[_OWN_STATE]["ended"]
 
 
 def _is_read_again(state: Mapping[str, Any]) -> bool:

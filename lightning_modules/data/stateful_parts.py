@@ -96,18 +96,12 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
     """Restore the result of `part_states`; a generator that is still None is made.
 
     Args:
-        states: the result of `part_states`, also of versions that searched for generators in nested
-            objects; a state that has no counterpart is skipped with a warning.
+        states: the result of `part_states`; a state that has no counterpart is skipped with a
+            warning.
         parts: the same ones, or others made in the same way.
     """
     for stored in states or ():
-        path: list[Any] = []
-        for step in cast("list[Any]", stored["path"]):
-            # Earlier versions wrote a pair for each attribute.
-            if isinstance(step, list):
-                _, step = cast("list[Any]", step)
-            path.append(step)
-
+        path: list[Any] = stored["path"]
         part = parts[stored["root"]]
         owners = dict(walk_wrapped(part))
         owner: Any = owners.get(tuple(path[:-1]))

@@ -171,33 +171,6 @@ def test_part_states_warns_of_a_state_that_a_checkpoint_cannot_hold(caplog):
     assert "The state_dict of Unplain is not saved" in caplog.text
 
 
-def test_restore_parts_from_a_search_of_earlier_versions(caplog):
-    """Their paths were pairs; what is no longer found is named, once."""
-    drawn = seeded()
-    torch.rand(2, generator=drawn)
-    state = {"kind": "torch", "state": ["cpu", drawn.get_state()]}
-    known = {
-        "root": 0,
-        "path": [["attribute", "data_collator"], ["attribute", "generator"]],
-        **state,
-    }
-    lost = {
-        "root": 1,
-        "path": [["attribute", "transforms"], ["item", 0], ["attribute", "rng"]],
-        **state,
-    }
-    collator = Part(generator=None)
-    for _ in range(2):
-        restore_parts(
-            [known, lost],
-            RemoveColumnsCollator(collator, ["x"]),
-            Part(transforms=[Part(rng=seeded())]),
-        )
-    assert torch.equal(collator.generator.get_state(), drawn.get_state())
-    assert len(caplog.records) == 1
-    assert "Part.transforms.0.rng is in the checkpoint, but cannot be restored" in caplog.text
-
-
 @pytest.mark.parametrize(
     "generator",
     [random.Random(3), np.random.Generator(np.random.MT19937(3))],
@@ -324,15 +297,3 @@ def test_reread_loader_begins_again_with_the_same_order(name):
     resumed = RereadLoader(LOADERS[name]())
     resumed.load_state_dict(state)
     assert epochs_of(resumed, 1) == expected[1:]
-
-
-def test_reread_loader_from_a_checkpoint_of_earlier_versions():
-    """They wrote a tensor for each torch generator of the loader and its sampler."""
-    given = LOADERS["generator of loader and sampler"]()
-    generator = given.generator.get_state()
-    loader = RereadLoader(given)
-    expected = epochs_of(loader, 1)
-    resumed = RereadLoader(LOADERS["generator of loader and sampler"]())
-    epochs_of(resumed, 1)
-    resumed.load_state_dict({**loader.state_dict(), "generators": [generator]}, inside_epoch=True)
-    assert epochs_of(resumed, 1) == expected
