@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -15,7 +13,6 @@ from .state import TrainerControl, TrainerState
 
 if TYPE_CHECKING:
     import torch
-    from lightning.fabric.utilities.spike import SpikeDetection
     from torch import nn
     from torch.optim import Optimizer
     from torch.utils.hooks import RemovableHandle
@@ -56,24 +53,16 @@ class NaNGuardCallback(TrainerCallback):
             this training, as if all steps since then had been skipped.
         patience: with "skip" and "go_back", the number of consecutive skipped steps at which the
             training ends; None for no limit.
-        spikes: settings of a `SpikeDetection` of `lightning.pytorch.callbacks`. A step is bad too
-            if its loss, the mean over micro-batches and ranks, is a spike by these settings. No
-            file is written; the window of losses is saved in checkpoints.
 
     Attributes:
         skipped: the skipped steps of this training, including the one that ended it.
 
     Raises:
-        ValueError: `action` is unknown, `patience` is not positive, with `spikes` the model returns
-            no loss, or with "go_back" no checkpoints are written.
+        ValueError: `action` is unknown, `patience` is not positive, or with "go_back" no
+            checkpoints are written.
     """
 
-    def __init__(
-        self,
-        action: Action = "stop",
-        patience: int | None = 10,
-        spikes: SpikeDetection | None = None,
-    ) -> None:
+    def __init__(self, action: Action = "stop", patience: int | None = 10) -> None:
         if action not in get_args(Action):
             valid_actions = ", ".join(repr(valid) for valid in get_args(Action))
             raise ValueError(f"action is {action!r}. It must be one of {valid_actions}.")
@@ -83,13 +72,8 @@ class NaNGuardCallback(TrainerCallback):
             )
         self.action = action
         self.patience = patience
-        self.spikes = spikes
         self.skipped: list[int] = []
         self._consecutive_skips = 0
-
-        # The last losses that were no spikes.
-        window_size = 0 if spikes is None else spikes.running_mean.window
-        self._usual_losses: deque[float] = deque(maxlen=window_size)
         self._has_loaded_state = False
 
         # The losses of the micro-batches of the current step, recorded by a forward hook.
@@ -114,11 +98,10 @@ class NaNGuardCallback(TrainerCallback):
         if self.action == "go_back":
             _require_checkpoints(args)
 
-        # The window of losses and the skips in a row continue in a resumed training.
+        # The skips in a row continue in a resumed training.
         self.skipped = []
         if not self._has_loaded_state:
             self._consecutive_skips = 0
-            self._usual_losses.clear()
         self._has_loaded_state = False
 
         # Hooks of a compiled model would be compiled too: there only the gradients are checked.
@@ -167,21 +150,17 @@ class NaNGuardCallback(TrainerCallback):
         if not has_loss_scaler:
             gradients = [weight.grad for weight in parameters if weight.grad is not None]
         is_bad = _has_bad_value(losses, gradients)
-        mean_loss = 0.0 if self.spikes is None else _mean_of_losses(losses)
 
-        # Let all ranks decide by the same values.
+        # Let all ranks decide the same.
         if world_size() > 1:
-            is_bad, mean_loss = _combine_ranks(is_bad, mean_loss)
-        if not is_bad and not self._is_spike(mean_loss):
+            is_bad = _is_bad_on_any_rank(is_bad)
+        if not is_bad:
             self._consecutive_skips = 0
             return
 
         # Describe the step while its gradients still exist.
         bad_names = _names_of_bad_gradients(model, parameters)
         message = _description(state.global_step + 1, losses, bad_names)
-        if not is_bad:
-            usual_loss = sum(self._usual_losses) / max(len(self._usual_losses), 1)
-            message += f" That is a spike: the usual loss is {usual_loss:.4g}."
 
         # Undo the step. A loss scaler that sees bad gradients skips the step itself.
         if not (has_loss_scaler and bad_names):
@@ -219,33 +198,15 @@ class NaNGuardCallback(TrainerCallback):
         self._remove_hook()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses in the window of `spikes`, and the skips in a row; {} without both."""
-        state: dict[str, Any] = {}
-        if self._usual_losses:
-            state["usual"] = list(self._usual_losses)
-        if self._consecutive_skips > 0:
-            state["consecutive_skips"] = self._consecutive_skips
-        return state
+        """Return the number of skips in a row; {} without any."""
+        if self._consecutive_skips == 0:
+            return {}
+        return {"consecutive_skips": self._consecutive_skips}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the state of a checkpoint."""
-        self._usual_losses.clear()
-        self._usual_losses.extend(state_dict.get("usual", ()))
         self._consecutive_skips = state_dict.get("consecutive_skips", 0)
         self._has_loaded_state = True
-
-    def _is_spike(self, loss: float) -> bool:
-        """Return whether a loss is a spike by the settings of `spikes`.
-
-        A loss that is not a spike is added to the window.
-        """
-        if self.spikes is None:
-            return False
-        has_warmed_up = len(self._usual_losses) >= self.spikes.warmup
-        is_spike = has_warmed_up and _detect_spike(loss, self._usual_losses, self.spikes)
-        if not is_spike:
-            self._usual_losses.append(loss)
-        return is_spike
 
     def _react(self, message: str, state: TrainerState, control: TrainerControl) -> None:
         """Apply the action to a step that was found bad.
@@ -313,34 +274,6 @@ def _require_checkpoints(args: TrainingArguments) -> None:
         )
 
 
-def _detect_spike(loss: float, usual_losses: Sequence[float], settings: SpikeDetection) -> bool:
-    """Return whether a loss is a spike, as Lightning's `SpikeDetection` decides it.
-
-    Args:
-        loss: the new loss.
-        usual_losses: the last losses that were no spikes.
-        settings: the direction that is better, and the tolerated distance between the loss and the
-            mean of `usual_losses`.
-    """
-    if settings.finite_only and not math.isfinite(loss):
-        return True
-
-    # A change for the better is never a spike.
-    previous_loss = usual_losses[-1] if usual_losses else 0.0
-    change = loss - previous_loss
-    is_decrease = change < 0
-    if change == 0 or is_decrease == (settings.mode == "min"):
-        return False
-
-    mean = math.nan
-    if usual_losses:
-        mean = sum(usual_losses) / len(usual_losses)
-    distance = abs(loss - mean)
-    is_above_atol = settings.atol is None or distance >= abs(settings.atol)
-    is_above_rtol = settings.rtol is None or distance >= abs(settings.rtol * mean)
-    return is_above_atol and is_above_rtol
-
-
 def _has_bad_value(losses: list[torch.Tensor], gradients: list[torch.Tensor]) -> bool:
     """Return whether a loss or gradient of this rank is NaN or infinite.
 
@@ -360,31 +293,13 @@ def _has_bad_value(losses: list[torch.Tensor], gradients: list[torch.Tensor]) ->
     return bool(is_bad.item())
 
 
-def _mean_of_losses(losses: list[torch.Tensor]) -> float:
-    """Return the mean of the losses of the micro-batches."""
-    import torch
-
-    if not losses:
-        raise ValueError(
-            "NaNGuardCallback(spikes=...) needs a model that returns its loss, but the model "
-            "returned none. Let forward return the loss, or leave spikes out."
-        )
-    means = [loss.float().mean() for loss in losses]
-    return torch.stack(means).mean().item()
-
-
-def _combine_ranks(is_bad: bool, loss: float) -> tuple[bool, float]:
-    """Return whether a step is bad on any rank, and the mean loss of all ranks.
-
-    The result is the same on all ranks.
-    """
+def _is_bad_on_any_rank(is_bad: bool) -> bool:
+    """Return whether a step is bad on any rank; the same on all ranks."""
     import torch.distributed as dist
 
-    ranks: list[tuple[bool, float]] = [(is_bad, loss)] * world_size()
-    dist.all_gather_object(ranks, (is_bad, loss))  # pyright: ignore[reportUnknownMemberType] - untyped in torch
-    is_bad_on_any = any(is_bad_on_rank for is_bad_on_rank, _ in ranks)
-    mean_loss = sum(loss_of_rank for _, loss_of_rank in ranks) / len(ranks)
-    return is_bad_on_any, mean_loss
+    ranks = [is_bad] * world_size()
+    dist.all_gather_object(ranks, is_bad)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+    return any(ranks)
 
 
 def _local_values(tensor: torch.Tensor) -> torch.Tensor:

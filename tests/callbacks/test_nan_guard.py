@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging, SpikeDetection
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from torch import nn
 from torch.nn import functional
 
@@ -208,21 +208,16 @@ def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, cap
 
 
 def test_nan_guard_with_a_loss_that_the_model_does_not_return(tmp_path, caplog):
-    """Then its gradients tell; spikes, which would never be found, are refused."""
+    """Then its gradients tell."""
     guard = NaNGuardCallback("skip")
     loss = lambda outputs, labels, num_items_in_batch=None: functional.mse_loss(
         outputs["logits"], labels
     )
-    trainer, spikes = (
-        make(tmp_path, samples(), one, model=Model(tells_loss=False), label_names=["labels"])
-        for one in (guard, NaNGuardCallback("skip", spikes=detector()))
+    trainer = make(
+        tmp_path, samples(), guard, model=Model(tells_loss=False), label_names=["labels"]
     )
-    trainer.compute_loss_func = spikes.compute_loss_func = loss
+    trainer.compute_loss_func = loss
     trainer.train()
-    with pytest.raises(
-        ValueError, match=r"spikes=\.\.\.\) needs a model that returns its loss.*leave spikes out"
-    ):
-        spikes.train()
     assert guard.skipped == [BAD]
     assert f"Step {BAD}: gradients are NaN" in caplog.text
 
@@ -269,35 +264,11 @@ def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch):
     assert same(after[30], after[31])
 
 
-SPIKE = {
-    "bad": (8, 9),
-    "value": 100.0,
-    "where": "labels",
-    "count": 24,
-}  # the two samples of step 5
+AT_STEP_5 = {"bad": (8, 9), "count": 24}
+"""Both samples of step 5 are bad."""
 
 
-def detector(**changes):
-    return SpikeDetection(**{"window": 3, "warmup": 3, "rtol": 20.0, **changes})
-
-
-def test_nan_guard_skips_a_loss_spike(tmp_path, caplog):
-    """Weights are those before it, bit for bit, and no file is written; without it nothing is
-    left out.
-    """
-    guard, other = NaNGuardCallback("skip", spikes=detector()), NaNGuardCallback("skip")
-    _, after = watched(tmp_path, samples(**SPIKE), guard)
-    assert guard.skipped == [5]
-    assert same(after[5], after[4])
-    assert not same(after[6], after[5])
-    assert "Step 5: the loss is" in caplog.text
-    assert "That is a spike: the usual loss is" in caplog.text
-    watched(tmp_path, samples(**SPIKE), other)
-    assert other.skipped == []
-    assert not list(tmp_path.rglob("skip_batches.json"))
-
-
-def test_nan_guard_spike_rolls_back_to_the_checkpoint(tmp_path, caplog):
+def test_nan_guard_rolls_back_to_the_checkpoint(tmp_path, caplog):
     """As if all steps since then had been left out; their schedule, data and random numbers have
     been used up.
     """
@@ -307,8 +278,8 @@ def test_nan_guard_spike_rolls_back_to_the_checkpoint(tmp_path, caplog):
         "save_total_limit": 1,
         "lr_scheduler_type": "cosine",
     }
-    guard = NaNGuardCallback("go_back", spikes=detector())
-    trainer, after = watched(tmp_path / "back", samples(**SPIKE), guard, **options)
+    guard = NaNGuardCallback("go_back")
+    trainer, after = watched(tmp_path / "back", samples(**AT_STEP_5), guard, **options)
     _, left_out = watched(
         tmp_path / "left out", samples(bad=(), count=24), LeaveOut([4, 5]), **options
     )
@@ -322,9 +293,7 @@ def test_nan_guard_spike_rolls_back_to_the_checkpoint(tmp_path, caplog):
 
 def test_going_back_needs_a_checkpoint(tmp_path, caplog):
     options = {"save_strategy": "steps", "save_steps": 6}
-    _, after = watched(
-        tmp_path, samples(**SPIKE), NaNGuardCallback("go_back", spikes=detector()), **options
-    )
+    _, after = watched(tmp_path, samples(**AT_STEP_5), NaNGuardCallback("go_back"), **options)
     assert same(after[5], after[4])
     assert "Cannot roll back at step 5 (no checkpoint yet)" in caplog.text
     for changes in ({"save_strategy": "no"}, {**options, "save_only_model": True}):
@@ -333,26 +302,9 @@ def test_going_back_needs_a_checkpoint(tmp_path, caplog):
 
 
 def test_going_back_only_skips_the_step_if_weights_are_averaged(tmp_path, caplog):
-    guard = NaNGuardCallback("go_back", spikes=detector())
+    guard = NaNGuardCallback("go_back")
     callbacks = [guard, EMAWeightAveraging(decay=0.9)]
-    made = make(tmp_path, samples(**SPIKE), *callbacks, save_strategy="steps", save_steps=3)
+    made = make(tmp_path, samples(**AT_STEP_5), *callbacks, save_strategy="steps", save_steps=3)
     made.train()
     assert guard.skipped == [5]
     assert "Cannot roll back at step 5 (a Lightning callback averages the weights)" in caplog.text
-
-
-def test_spikes_are_judged_by_the_same_window_after_resuming(tmp_path):
-    """The window of three losses is in the checkpoint before the spike; a new one would still be
-    warming up.
-    """
-    saving = {"save_strategy": "steps", "save_steps": 4}
-    whole, resumed, new = (NaNGuardCallback("skip", spikes=detector()) for _ in range(3))
-    make(tmp_path, samples(**SPIKE), whole, **saving).train()
-    again = str(tmp_path / "checkpoint-4")
-    trainer = make(tmp_path, samples(**SPIKE), resumed, **saving)
-    trainer.train(resume_from_checkpoint=again)
-    assert whole.skipped == resumed.skipped == [5]
-    assert whole.state_dict() == resumed.state_dict() != {}
-    (tmp_path / "checkpoint-4" / "callback_states.pt").unlink()
-    make(tmp_path, samples(**SPIKE), new, **saving).train(resume_from_checkpoint=again)
-    assert 5 not in new.skipped
