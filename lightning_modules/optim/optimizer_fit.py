@@ -34,8 +34,30 @@ _COMPILED = (
 )
 """Root packages of optimizers whose steps run compiled code, or broadcast wrong shapes silently."""
 
-_OTHER_SHAPES = ("LBFGS", "Adafactor")
-"""Optimizers of torch whose states have other shapes; their steps fail where these are wrong."""
+_LIKE_PARAMETER = (
+    "acc_delta",
+    "ax",
+    "exp_avg",
+    "exp_avg_lr_1",
+    "exp_avg_lr_2",
+    "exp_avg_slow",
+    "exp_avg_sq",
+    "exp_inf",
+    "grad_avg",
+    "kahan_comp",
+    "max_exp_avg_sq",
+    "momentum_buffer",
+    "prev",
+    "square_avg",
+    "step_size",
+    "sum",
+    "z",
+)
+"""Entries that these optimizers assume to be as large as the parameter.
+
+Other entries may have any shape. A subclass of the script may add some, and Adafactor and LBFGS
+compute with operations of torch, which check shapes themselves.
+"""
 
 
 @dataclass(frozen=True)
@@ -123,8 +145,7 @@ def _problems(
     # gradients, whose shapes only they know.
     owners: dict[Any, ParameterShape | None] = {}
     for index, (group, expected) in enumerate(zip(groups, parameters, strict=True)):
-        optimizer_group = optimizer.param_groups[index]
-        yield from _problems_of_group(group, optimizer_group, len(expected), index)
+        yield from _problems_of_group(optimizer, group, len(expected), index)
         for number, parameter in zip(group["params"], expected, strict=True):
             owners[number] = None if "rank" in group else parameter
 
@@ -148,19 +169,19 @@ def _problems(
         yield from _problems(layer_optimizer, layer_state, None, model)
 
 
-def _problems_of_group(
-    group: Any, optimizer_group: Mapping[str, Any], expected: int, index: int
-) -> Iterator[str]:
+def _problems_of_group(optimizer: Any, group: Any, expected: int, index: int) -> Iterator[str]:
     """Compare a group of the file with that of the optimizer: parameters, rules, options."""
     count = len(group["params"])
     if count != expected:
         yield f"{count} parameters in group {index}, but the optimizer has {expected}"
     rules = group.get("rules")
-    optimizer_rules = optimizer_group.get("rules")
+    optimizer_rules = optimizer.param_groups[index].get("rules")
     if rules != optimizer_rules:
         yield f"parameter_rules {rules} in group {index}, but the optimizer has {optimizer_rules}"
 
-    # Fused steps read options that are tensors as numbers.
+    # Compiled steps read options that are tensors, such as the learning rate, as numbers.
+    if _package_of(optimizer) is None:
+        return
     for name, option in group.items():
         for value in option if isinstance(option, (list, tuple)) else [option]:
             if isinstance(value, Tensor) and not _is_number(value):
@@ -172,7 +193,7 @@ def _problems_of_state(
 ) -> Iterator[str]:
     """Compare the state of one parameter with the parameter."""
     package = _package_of(optimizer)
-    if package is None or type(optimizer).__name__ in _OTHER_SHAPES:
+    if package is None:
         return
     for name, value in values.items():
         entry = f"{name} of {parameter.name}"
@@ -185,6 +206,8 @@ def _problems_of_state(
             size = _size_in_bitsandbytes(name, parameter.shape)
             if not _is_in_memory(value) or value.numel() < size:
                 yield f"{describe_value(value)} as {entry}, which needs {size} elements"
+        elif name not in _LIKE_PARAMETER:
+            continue
         elif value.shape != parameter.shape or not _is_in_memory(value):
             yield f"{describe_value(value)} as {entry}, whose shape is {tuple(parameter.shape)}"
         elif value.dtype.is_floating_point != parameter.dtype.is_floating_point:

@@ -33,6 +33,33 @@ from lightrainer.lightning_modules.optim.optimizer_fit import (
 
 pytestmark = WARNINGS
 
+
+class WithRowScales(torch.optim.AdamW):
+    """A subclass with a state of another shape than that of the parameter."""
+
+    def step(self, closure=None):
+        """Take a step, and keep the mean of each row."""
+        loss = super().step(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["row_scale"] = parameter.detach().abs().mean(-1)
+        return loss
+
+
+class WithTensorOption(torch.optim.Optimizer):
+    """An optimizer of a script whose group has a tensor of several numbers."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1, "history": torch.zeros(3)})
+
+    def step(self, closure=None):
+        """Take a step of plain gradient descent."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.data -= group["lr"] * parameter.grad
+
+
 OPTIMIZERS: dict[str, Any] = {
     name: getattr(torch.optim, name)
     for name in sorted(dir(torch.optim))
@@ -54,6 +81,8 @@ OPTIMIZERS |= {
         [{"params": one, "lr": 0.1} for one in parameters]
     ),
     "a subclass": type("Own", (torch.optim.AdamW,), {}),
+    "a subclass with a further state": WithRowScales,
+    "a tensor as an option": WithTensorOption,
     "a tensor as rate": lambda parameters: torch.optim.AdamW(
         parameters, lr=torch.tensor(0.1), foreach=False
     ),
@@ -114,10 +143,10 @@ def resized(value: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-NATIVE = [name for name in OPTIMIZERS if name not in ("LBFGS", "SGD") and "Adafactor" not in name]
-"""Without momentum SGD has no state, LBFGS one that is of no single parameter, and the steps of
-Adafactor fail themselves with a tensor of another shape.
-"""
+# Without momentum SGD has no state, LBFGS one that is of no single parameter, and the steps of
+# Adafactor fail themselves with a tensor of another shape. Own states may have any shape.
+UNCHECKED = ("LBFGS", "SGD", "a subclass with a further state", "a tensor as an option")
+NATIVE = [name for name in OPTIMIZERS if name not in UNCHECKED and "Adafactor" not in name]
 
 
 @pytest.mark.parametrize("name", NATIVE)
