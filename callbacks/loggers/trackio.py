@@ -79,7 +79,7 @@ class TrackioCallback(PredictionLogger):
                 sdk="static",
                 space_id=self._name_of_static_space(args),
                 private=args.hub_private_repo,
-                bucket_id=getattr(args, "trackio_bucket_id", None),
+                bucket_id=args.trackio_bucket_id,
                 force=True,
             )
             self._tag(model)
@@ -98,7 +98,7 @@ class TrackioCallback(PredictionLogger):
         # Trials of a search share a group.
         if args.run_name and name != args.run_name:
             options["group"] = args.run_name
-        if getattr(args, "trackio_bucket_id", None) is not None:
+        if args.trackio_bucket_id is not None:
             options["bucket_id"] = args.trackio_bucket_id
         run = self._trackio.init(
             project=args.project, name=name, space_id=args.trackio_space_id, **options
@@ -115,7 +115,8 @@ class TrackioCallback(PredictionLogger):
         self._send(rewrite_logs(metrics))
 
     def _send(self, values: dict[str, Any]) -> None:
-        """Log values; after the training, reopen its run for them."""
+        """Log values; after the training reopen its run, for the metrics of `predict`."""
+        # Without `_args` no training has opened a run yet.
         if not self._has_finished or self._args is None:
             self._trackio.log(values)
             return
@@ -149,20 +150,22 @@ class TrackioCallback(PredictionLogger):
 
     def _name_of_static_space(self, args: TrainingArguments) -> str:
         """Return the name of the earlier copy, or that of the arguments, or a new one."""
+        # The arguments of the bridge to Lightning have no `trackio_static_space_id`.
         chosen = getattr(args, "trackio_static_space_id", None)
         return self._static_space_id or chosen or _new_space_name(args.project)
 
-    def _tag(self, model: Any) -> None:
+    def _tag(self, model: nn.Module | None) -> None:
         """Add the Space to the model's tags, from which the model card and the Hub take it."""
+        if model is None:
+            return
+
+        # The link to an earlier Space is replaced.
         url = self.SPACE_URL.format(space_id=self._static_space_id or self._space_id)
-        tags: list[str] = []
-        present_tags: list[str] | None = getattr(model, "model_tags", None)
-        for tag in present_tags or []:
-            is_link_to_space = str(tag).startswith("trackio:https://")
-            if not is_link_to_space:
-                tags.append(tag)
+        tags: list[str] = getattr(model, "model_tags", None) or []
+        tags = [tag for tag in tags if not str(tag).startswith("trackio:https://")]
         tags += ["trackio", f"trackio:{url}"]
-        model.model_tags = list(dict.fromkeys(tags))
+        # The stubs of torch allow only tensors and modules as attributes.
+        model.model_tags = list(dict.fromkeys(tags))  # pyright: ignore[reportArgumentType]
 
 
 def _allows_static_space(args: TrainingArguments) -> bool:

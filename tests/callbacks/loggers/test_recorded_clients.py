@@ -333,3 +333,15 @@ def test_trackio_local_project_is_uploaded_with_the_model(monkeypatch, tmp_path)
         "my-run-static-",
     )
     assert made.model.model_tags[0] == "trackio"
+
+
+def test_trackio_upload_without_a_model_warns_of_nothing(monkeypatch, tmp_path, caplog):
+    record = recorded_clients.trackio(monkeypatch, space=None)
+    options = {"report_to": "trackio", "trackio_space_id": None}
+    made = trainer(lightrainer, tmp_path / "out", **options)
+    made.train()
+    made.callback_handler.model = None
+    caplog.clear()
+    made.callback_handler.call_event("on_push_begin", made.args, made.state, made.control)
+    assert len(called(record, "sync")) == 1
+    assert "failed to log" not in caplog.text
