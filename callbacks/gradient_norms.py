@@ -31,7 +31,7 @@ class GradientNormCallback(TrainerCallback):
     decides), and fetched when the log is written.
 
     Args:
-        layer_of: the name of a parameter -> the name of its layer, or `None` to leave the parameter
+        layer_of: maps the name of a parameter to the name of its layer; None leaves the parameter
             out. By default the name up to its first number, as `transformer.h.0`, or the name of
             the module if it has no number.
     """
@@ -41,9 +41,8 @@ class GradientNormCallback(TrainerCallback):
     def __init__(self, layer_of: Callable[[str], str | None] | None = None) -> None:
         self.layer_of = layer_of or layer_name
 
-        # The norm of each gradient and the layer it belongs to, in the step that they are of.
-        self._norms: list[torch.Tensor] = []
-        self._layers: list[str] = []
+        # The layer and the norm of each gradient, and the step in which they were computed.
+        self._norms: list[tuple[str, torch.Tensor]] = []
         self._step = -1
 
     def on_train_begin(
@@ -67,15 +66,14 @@ class GradientNormCallback(TrainerCallback):
         """Compute the norm of each gradient, if this step may be logged."""
         if model is None or not _may_be_logged(args, state, control):
             return
-        # One norm for each parameter: fetched later, those of a layer are summed on the CPU.
+        # Norms are kept per parameter. `on_log` fetches all of them at once and sums the squares of
+        # each layer on the CPU.
         self._norms = []
-        self._layers = []
         self._step = state.global_step + 1
         for name, weight in model.named_parameters():
             layer = self.layer_of(name)
             if layer is not None and weight.grad is not None:
-                self._layers.append(layer)
-                self._norms.append(_norm(weight.grad))
+                self._norms.append((layer, _norm(weight.grad)))
 
     def on_log(
         self,
@@ -92,10 +90,11 @@ class GradientNormCallback(TrainerCallback):
             return
 
         squares: dict[str, float] = {}
-        for layer, norm in zip(self._layers, _fetched(norms), strict=True):
+        fetched = _fetched([norm for _, norm in norms])
+        for (layer, _), norm in zip(norms, fetched, strict=True):
             squares[layer] = squares.get(layer, 0.0) + norm * norm
 
-        # The gradients were clipped before their norms were computed.
+        # `on_pre_optimizer_step` comes after clipping, so the factor of clipping is undone.
         clip_factor = _clip_factor(logs.get("grad_norm"), getattr(args, "max_grad_norm", 0))
         layer_norms: dict[str, float] = {}
         for layer, square in squares.items():
@@ -150,9 +149,12 @@ def _fetched(norms: list[torch.Tensor]) -> list[float]:
 
     whole_norms: list[torch.Tensor] = []
     for norm in norms:
+        # The norm of a sharded gradient is a DTensor.
         gather = getattr(norm, "full_tensor", None)
-        is_dtensor = gather is not None
-        whole_norms.append(gather() if is_dtensor else norm)
+        if gather is None:
+            whole_norms.append(norm)
+        else:
+            whole_norms.append(gather())
     device = whole_norms[0].device
     stacked = torch.stack([norm.to(device) for norm in whole_norms])
     return cast("list[float]", stacked.tolist())  # pyright: ignore[reportUnknownMemberType]

@@ -64,7 +64,7 @@ def memory_in_use() -> dict[str, float]:
 def host_memory() -> int | None:
     """Return the bytes of main memory that this process holds; None if unknown.
 
-    They are measured by psutil or, without it, read from Linux.
+    psutil measures them; without psutil they are read from Linux's `/proc`.
     """
     if is_installed("psutil"):
         import psutil

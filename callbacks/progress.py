@@ -44,8 +44,9 @@ class ProgressBar(Protocol):
 class ProgressCallback(TrainerCallback):
     """Show the progress of training and evaluations as bars of tqdm, with current values.
 
-    Works like `transformers.ProgressCallback`, with epoch, last losses and learning rate beside the
-    bar. Evaluations and predictions have a second bar. Only process 0 shows anything.
+    Works like `transformers.ProgressCallback`, and also shows epoch, last losses and learning rate
+    as the bar's postfix. Evaluations and predictions have a second bar. Only process 0 shows
+    anything.
 
     Args:
         max_str_len: a logged string longer than this is not shown.

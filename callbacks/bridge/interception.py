@@ -24,7 +24,7 @@ def wrap_method(undo: ExitStack, owner: object, name: str, wrapper: Callable[...
         wrapper: called as `wrapper(original, *args, **kwargs)`.
     """
     original = getattr(owner, name)
-    previous_attribute = vars(owner).get(name)
+    was_set_on_object = name in vars(owner)
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -32,10 +32,10 @@ def wrap_method(undo: ExitStack, owner: object, name: str, wrapper: Callable[...
 
     # With the methods of `object`, since `nn.Module` has its own.
     object.__setattr__(owner, name, method)
-    if previous_attribute is None:
-        undo.callback(object.__delattr__, owner, name)
+    if was_set_on_object:
+        undo.callback(object.__setattr__, owner, name, original)
     else:
-        undo.callback(object.__setattr__, owner, name, previous_attribute)
+        undo.callback(object.__delattr__, owner, name)
 
 
 class ValidationRequest:
