@@ -1,8 +1,9 @@
 """Runs of a script whose Trainer does something else than train: `evaluate`, `lr-find`.
 
-The Python processes of the script also run this file when they start, by the `sitecustomize` of
-`interception/children`. It changes the classes of the Trainer API once the script has imported
-them.
+This file has two users. The command imports it as a module. Each Python process of the script also
+runs it as a start-up file: the `sitecustomize` of `interception/children` executes it under the
+name `lightrainer_recorder`, and then only `_patch_modules` is called, which changes the classes of
+the Trainer API once the script has imported them.
 """
 
 # pyright: reportMissingImports=false
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import nn
+    from types import ModuleType
 
     from ..facade import Trainer, TrainingArguments
     from .command_line import CommandParser
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 VARIABLE = "LIGHTRAINER_CHANGED_RUN"
 """Environment variable with the settings as JSON.
 
-They are `module`, which has a function `change(trainer_class, settings)`, `arguments`, `result`,
-and those of the command.
+- `module`: the module of the command; it has a function `change(trainer_class, settings)`.
+- `arguments`: the training arguments to set.
+- `result`: the file for the result.
+- Further entries are settings of the command.
 """
 QUIET = {
     "report_to": "none",
@@ -63,13 +66,14 @@ def read_options(parser: CommandParser, words: Sequence[str]) -> Namespace:
     return options
 
 
-def note_options_of_script(command: str, options: Namespace) -> None:
-    """Report arguments for the script that have the name of an option of the command.
+def warn_of_ambiguous_options(command: str, options: Namespace) -> None:
+    """Warn on stderr of arguments for the script that have the name of an option of the command.
 
     Args:
         command: the name of the command.
         options: its options, with those of `read_options`.
     """
+    # These three are positional arguments of the command, so the script's options may be so called.
     own_options = {f"--{name}" for name in vars(options)} - {"--checkpoint", "--script", "--words"}
     ambiguous = []
     for word in options.words:
@@ -100,7 +104,7 @@ def run_changed(
     """
     from ..interception import environment
 
-    note_options_of_script(command, options)
+    warn_of_ambiguous_options(command, options)
     with tempfile.TemporaryDirectory(prefix=f"lightrainer-{command}-") as folder:
         result = Path(folder, "result.json")
         output_dir = os.path.join(folder, "output")
@@ -116,15 +120,16 @@ def run_changed(
         variables[VARIABLE] = json.dumps(settings)
 
         start = shlex.split(options.launcher) or [sys.executable]
+        words = [*start, options.script, *options.words]
         try:
-            status = subprocess.call(
-                [*start, options.script, *options.words], env=variables, stdout=2
-            )
+            # File descriptor 2 is stderr.
+            status = subprocess.call(words, env=variables, stdout=2)
+        except OSError as error:
+            problem = f"failed ({error})"
+        else:
             problem = f"failed (exit status {status})"
             if status == 0:
                 problem = "exited without a Trainer that trains or evaluates"
-        except OSError as error:
-            problem = f"failed ({error})"
         if result.exists():
             return json.loads(result.read_text(encoding="utf-8"))
     print(f"lightrainer {command}: {options.script} {problem}.", file=sys.stderr)
@@ -137,7 +142,7 @@ def write_result(trainer: Trainer, settings: dict[str, Any], result: dict[str, A
         Path(settings["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
-def _change_arguments(settings: dict[str, Any], module: Any) -> None:
+def _change_arguments(settings: dict[str, Any], module: ModuleType) -> None:
     """Set the training arguments of the settings, whatever the script passes."""
     original = module.TrainingArguments.__post_init__
 
@@ -149,7 +154,7 @@ def _change_arguments(settings: dict[str, Any], module: Any) -> None:
     module.TrainingArguments.__post_init__ = __post_init__
 
 
-def _change_trainer(settings: dict[str, Any], module: nn.Module) -> None:
+def _change_trainer(settings: dict[str, Any], module: ModuleType) -> None:
     """Let the module of the command change the Trainer."""
     command_module = importlib.import_module(settings["module"])
     command_module.change(module.Trainer, settings)

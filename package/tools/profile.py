@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from .changed_run import note_options_of_script
+from .changed_run import warn_of_ambiguous_options
 from .command_line import CommandParser, whole
 
 
@@ -45,7 +45,7 @@ def profile(words: Sequence[str]) -> int:
     parser.add_argument("--active", type=whole(1), default=10, help="steps that are recorded (10)")
     parser.add_script()
     options = parser.parse_args(words)
-    note_options_of_script("profile", options)
+    warn_of_ambiguous_options("profile", options)
 
     # The Trainer finds the steps in the environment.
     os.environ[PROFILE] = f"{options.wait},{options.warmup},{options.active}"
