@@ -12,7 +12,7 @@ import functools
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from .tensor_parallel_styles import STYLES, Style, as_style
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor, Placement
+    from torch.distributed.tensor import Placement
     from torch.distributed.tensor.parallel import ParallelStyle
 
 logger = logging.getLogger(__name__)
@@ -153,8 +153,8 @@ def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextMan
     # Foreach and fused kernels update many parameters at once. If both kinds are mixed, torch has
     # to treat whole parameters as replicated.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    are_sharded = {hasattr(parameter, "full_tensor") for parameter in trained}
-    if are_sharded != {True, False}:
+    are_sharded = [hasattr(parameter, "full_tensor") for parameter in trained]
+    if all(are_sharded) or not any(are_sharded):
         return contextlib.nullcontext
     from torch.distributed.tensor.experimental import implicit_replication
 
@@ -169,6 +169,7 @@ def sum_before_accumulation(model: Any) -> None:
     Args:
         model: split by `from_pretrained(distributed_config=...)`.
     """
+    # transformers keeps the mesh in a private attribute of the models that it splits.
     group = model._mesh_manager.get_mesh("tp").get_group()
     for pattern, style in model.tp_plan.items():
         if style != "replicated_with_grad_allreduce":
@@ -179,37 +180,34 @@ def sum_before_accumulation(model: Any) -> None:
             # transformers has set a `forward` on the instance, which sums. If it is missing, an
             # earlier training has replaced it by this hook.
             if vars(module).pop("forward", None) is not None:
-                add_hooks = functools.partial(_sum_gradients_of, {}, group)
-                module.register_forward_pre_hook(add_hooks)
+                module.register_forward_pre_hook(_GradientSum(group))
 
 
-def _sum_gradients_of(
-    hooked_parameters: dict[str, nn.Parameter],
-    group: dist.ProcessGroup,
-    module: nn.Module,
-    inputs: object,
-) -> None:
-    """Forward pre-hook that lets the gradients of a module's parameters be summed over a group.
+class _GradientSum:
+    """Forward pre-hook of a module, which sums the gradients of its parameters over a group.
 
     Args:
-        hooked_parameters: by name, the parameters that have the hook; extended here.
         group: the processes to sum over.
-        module: the module.
-        inputs: the inputs of its `forward`.
     """
-    for name, parameter in module.named_parameters(recurse=False):
-        # Under `fully_shard` a module has another parameter object in each forward pass.
-        is_hooked = hooked_parameters.get(name) is parameter
-        if parameter.requires_grad and torch.is_grad_enabled() and not is_hooked:
-            parameter.register_hook(functools.partial(_summed, group))
-            hooked_parameters[name] = parameter
 
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
+        # The parameters that have the hook already, by name.
+        self.hooked: dict[str, nn.Parameter] = {}
 
-def _summed(group: dist.ProcessGroup, gradient: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a gradient over the processes of a group."""
-    gradient = gradient.clone()  # autograd may share it with other nodes
-    dist.all_reduce(gradient, group=group)
-    return gradient
+    def __call__(self, module: nn.Module, inputs: object) -> None:
+        """Add a hook to each parameter that has none yet."""
+        for name, parameter in module.named_parameters(recurse=False):
+            # Under `fully_shard` a module has another parameter object in each forward pass.
+            is_hooked = self.hooked.get(name) is parameter
+            if parameter.requires_grad and torch.is_grad_enabled() and not is_hooked:
+                parameter.register_hook(self._summed)
+                self.hooked[name] = parameter
+
+    def _summed(self, gradient: torch.Tensor) -> torch.Tensor:
+        gradient = gradient.clone()  # autograd may share it with other nodes
+        dist.all_reduce(gradient, group=self.group)
+        return gradient
 
 
 def _matching_modules(model: nn.Module, pattern: str) -> list[str]:
@@ -228,7 +226,7 @@ def _styles(model: nn.Module) -> dict[str, Style]:
         for name in _matching_modules(model, pattern):
             styles[name] = as_style(style)
 
-    # Modules that share a weight have to be split alike.
+    # Extend the plan to modules that it leaves out, if they share a weight with one that it names.
     for parameter_names in _tied_names(model):
         module_names = [name.rpartition(".")[0] for name in parameter_names]
         planned = [name for name in module_names if name in styles]
@@ -250,7 +248,9 @@ def _share_style(
         style_of_partner = style.for_tied_module(model.get_submodule(name))
         if style_of_partner is None:
             logger.warning(
-                "%s is not split: it shares its weight with %s, which is whole.", planned[0], name
+                "%s is not sharded: it shares its weight with %s, which is replicated.",
+                planned[0],
+                name,
             )
             for planned_name in planned:
                 del styles[planned_name]
@@ -316,7 +316,9 @@ def _reduce_partial_gradients(model: nn.Module) -> None:
 
 def _as_placed(gradient: torch.Tensor, *, placements: Sequence[Placement]) -> torch.Tensor:
     """Return a gradient with the placements of its parameter, which sums partial gradients."""
+    from torch.distributed.tensor import DTensor
+
     # A gradient that is a plain tensor stays as it is.
-    with contextlib.suppress(AttributeError):
-        return cast("DTensor", gradient).redistribute(placements=placements)
-    return gradient
+    if not isinstance(gradient, DTensor):
+        return gradient
+    return gradient.redistribute(placements=placements)
