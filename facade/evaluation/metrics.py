@@ -107,7 +107,7 @@ def metrics_format(metrics: dict[str, float]) -> dict[str, str | float]:
 
 def _formatted(name: str, value: Any) -> str | float:
     # Bytes in MiB, seconds as h:mm:ss.hh, and operations in units of 2**30, as in the reference.
-    if "_mem_" in name:
+    if "_mem_" in name and isinstance(value, int):
         return f"{value >> 20}MB"
     if "_runtime" in name:
         whole = int(value)

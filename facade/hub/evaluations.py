@@ -24,7 +24,7 @@ class Evaluation:
     step: int
     epoch: float | None
     training_loss: float | None
-    """The last one logged before."""
+    """The training loss in the last log before this evaluation."""
     metrics: dict[str, float] = field(default_factory=dict)
     """By name without `eval_`; speed and memory are left out."""
     after_training: bool = False
@@ -85,7 +85,8 @@ def _metrics(entry: dict[str, Any]) -> dict[str, float]:
     for key, value in entry.items():
         name = str(key).removeprefix(_PREFIX)
         is_metric = name != key and name != "num_input_tokens_seen"
-        if not is_metric or name.endswith(_SPEED_SUFFIXES) or "mem_" in name:
+        is_memory = "mem_cpu_" in name or "mem_gpu_" in name
+        if not is_metric or is_memory or name.endswith(_SPEED_SUFFIXES):
             continue
         number = number_of(value)
         if number is not None:

@@ -45,7 +45,7 @@ class Chat(Calls):
             tools: JSON schemas of functions that the model can call.
             documents: dicts with "title" and "text".
             chat_template: a template instead of the tokenizer's.
-            add_generation_prompt: end with what comes before an answer.
+            add_generation_prompt: append the tokens that open a message of the assistant.
             continue_final_message: not supported.
             tokenize: return token ids rather than text.
             padding: as in a call.
@@ -61,11 +61,13 @@ class Chat(Calls):
             a `BatchEncoding`, ids, or text; for several chats lists.
 
         Raises:
-            ValueError: the template is missing.
+            ValueError: the template is missing, or the conversation is empty.
             NotImplementedError: `continue_final_message`, `return_assistant_tokens_mask`, or a tool
                 that is not a JSON schema.
             jinja2.TemplateError: the template raises, or does what its sandbox forbids.
         """
+        if not conversation:
+            raise ValueError("apply_chat_template: the conversation has no messages.")
         unsupported = {
             "continue_final_message": continue_final_message,
             "return_assistant_tokens_mask": return_assistant_tokens_mask,
@@ -131,11 +133,11 @@ class Chat(Calls):
 
 @lru_cache
 def compile_template(template: str) -> Any:
-    """Return a template in an immutable sandbox, with what chat templates count on.
+    """Return a template in an immutable sandbox, with the extensions of transformers' templates.
 
-    They have the functions `raise_exception` and `strftime_now`, the filter `tojson` (which leaves
-    HTML alone), `break` and `continue`, and the block `generation`, which marks what the assistant
-    says; blocks leave no empty lines.
+    These are the functions `raise_exception` and `strftime_now`, the filter `tojson` (which does
+    not escape HTML), `break` and `continue`, and the block `generation`, which marks the messages
+    of the assistant. Blocks leave no empty lines.
     """
     import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -19,6 +19,7 @@ WEIGHTS = "final weights"
 FILES = "files"
 CONTENT = "contents of files"
 MISSING = "(missing)"
+"""The value of a side that lacks a name, as reports show it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +136,7 @@ def _compare_values(name: str, left: Any, right: Any, tolerance: float) -> Diffe
 
 
 def _compare_tensors(name: str, left: Tensor, right: Tensor, tolerance: float) -> Difference | None:
-    """Compare two tensors; None if they are equal. A difference has their norms."""
+    """Compare two tensors; None if they are equal. A difference shows the norm of each tensor."""
     import torch
 
     if left.shape != right.shape or left.dtype != right.dtype:

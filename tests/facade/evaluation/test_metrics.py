@@ -86,3 +86,8 @@ def test_readable_units(reference, name, value):
         Seq2SeqTrainer(torch.nn.Identity()).metrics_format,
     ):
         assert function({name: value}) == expected
+
+
+def test_metric_with_memory_in_its_name_is_rounded():
+    """Only memory in bytes, an integer, is converted to MiB."""
+    assert metrics_format({"eval_item_mem_score": 0.123456}) == {"eval_item_mem_score": 0.1235}

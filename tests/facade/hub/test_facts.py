@@ -64,6 +64,12 @@ def test_files_of_the_user_have_no_name(builder):
     assert sources_of(made(builder_name=builder)) == ()
 
 
+def test_evaluations_leave_out_memory_but_no_metric_of_a_similar_name():
+    entry = {"step": 1, "eval_item_mem_score": 0.5, "eval_mem_cpu_alloc_delta": 10}
+    (row,) = evaluations([entry])
+    assert row.metrics == {"item_mem_score": 0.5}
+
+
 HISTORY = [
     {"loss": 2.0, "step": 1, "epoch": 0.5},
     {"eval_loss": 1.5, "eval_f1_macro": 0.25, "eval_runtime": 1.0, "step": 1, "epoch": 0.5},

@@ -120,3 +120,9 @@ def test_chat_that_cannot_be_is_refused(pair):
     ):
         with pytest.raises(NotImplementedError, match=message):
             mine.apply_chat_template(one, **asked)
+
+
+@pytest.mark.parametrize("conversation", [[], ()])
+def test_chat_without_messages_raises(pair, conversation):
+    with pytest.raises(ValueError, match="the conversation has no messages"):
+        pair[0].apply_chat_template(conversation)
