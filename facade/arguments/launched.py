@@ -12,7 +12,7 @@ from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
 from .exports import was_exported
 from .fsdp_config import FSDP_DEFAULTS, fsdp_words, invalid_values, read_fsdp
 from .launch_variables import VARIABLES, is_on, require_clear_switches, set_by, value_of, values_for
-from .parallelism import ParallelismConfig, read_parallelism
+from .parallelism import groups_of
 from .reading import typed
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def apply_launcher(args: TrainingArguments) -> None:
     args.launcher_precision = (value_of("ACCELERATE_MIXED_PRECISION") or "no").lower()
     _set_compilation(args)
     if is_on("ACCELERATE_USE_PARALLELISM_CONFIG") and args.parallelism_config is None:
-        settings = _nested(values_for("parallelism_config"))
-        args.parallelism_config = read_parallelism(settings)
+        args.parallelism_config = _nested(values_for("parallelism_config"))
     if is_on("ACCELERATE_USE_DEEPSPEED") and not args.deepspeed:
         args.deepspeed = _deepspeed_config()
     if is_on("ACCELERATE_USE_FSDP") and not was_exported("ACCELERATE_USE_FSDP"):
@@ -155,7 +154,7 @@ _KEYS_BESIDE_FSDP = (
 
 def _set_fsdp(args: TrainingArguments) -> None:
     _refuse_invalid_fsdp_values()
-    if not _has_ranks_to_shard_over(args.parallelism_config):
+    if not _has_ranks_to_shard_over(args):
         logger.warning(
             f"{set_by('ACCELERATE_USE_FSDP')} has no effect: there is nothing to shard the model "
             "over."
@@ -208,10 +207,11 @@ def _refuse_invalid_fsdp_values() -> None:
         raise ValueError("\n".join(faults))
 
 
-def _has_ranks_to_shard_over(groups: object) -> bool:
+def _has_ranks_to_shard_over(args: TrainingArguments) -> bool:
     if launched_world_size() == 1:
         return False
-    if not isinstance(groups, ParallelismConfig) or groups.total_size == 1:
+    groups = groups_of(args)
+    if groups is None or groups.total_size == 1:
         return True
     return groups.dp_shard_enabled or bool(groups.splits_sequences)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -130,41 +131,67 @@ NAMES = tuple(item.name for item in fields(ParallelismConfig))
 SIZES = tuple(name for name in NAMES if name.endswith("_size"))
 
 
-def read_parallelism(value: object) -> Any:
-    """Convert a dict, JSON text or an object with the same attributes to a `ParallelismConfig`.
-
-    Values that cannot be read are returned unchanged, for `parallelism_faults` to report.
-    """
-    if isinstance(value, str) and value.strip().startswith("{"):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError:
-            return value
-
-    # Collect the settings.
-    settings: dict[str, Any] = {}
-    if isinstance(value, Mapping):
-        settings = dict(cast("Mapping[str, Any]", value))
-    elif hasattr(value, "dp_shard_size") and hasattr(value, "tp_size"):
-        if isinstance(value, type):
-            return value
-        settings = {name: getattr(value, name) for name in NAMES if hasattr(value, name)}
-    else:
-        return value
-    settings = {name: setting for name, setting in settings.items() if setting is not None}
-    if not settings.keys() <= set(NAMES):
-        return cast("object", value)
-
-    for name, cls in _HANDLERS.items():
-        if name in settings:
-            settings[name] = _read_handler(settings[name], cls)
-    return ParallelismConfig(**settings)
-
-
 _HANDLERS: dict[str, type[ContextParallelConfig] | type[SequenceParallelConfig]] = {
     "cp_handler": ContextParallelConfig,
     "sp_handler": SequenceParallelConfig,
 }
+
+
+def read_parallelism_config(name: str, value: object) -> ParallelismConfig:
+    """Read the argument `parallelism_config`, see `argument.Reader`."""
+    config = read_parallelism(value)
+    processes = launched_world_size()
+    total = config.total_size
+    if processes > 1 and total not in (1, processes):
+        raise ValueError(
+            f"{name}: {_shown_sizes(config)} needs {total} processes, but there are {processes}. "
+            f"Change the sizes, or start {total}."
+        )
+    if config.tp_enabled and config.dp_replicate_enabled:
+        raise NotImplementedError(
+            f"{name}: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}: "
+            "Lightning's mesh has two dimensions; raise dp_shard_size instead"
+        )
+    return config
+
+
+def read_parallelism(value: object) -> ParallelismConfig:
+    """Convert a dict, JSON text or an object with the same attributes to a `ParallelismConfig`.
+
+    Raises:
+        ValueError: It is none of these, or has unknown keys or invalid values; one sentence for
+            each.
+    """
+    settings: object = value
+    if isinstance(value, str) and value.strip().startswith("{"):
+        with contextlib.suppress(json.JSONDecodeError):
+            settings = json.loads(value)
+    elif hasattr(value, "dp_shard_size") and not isinstance(value, type):
+        settings = {name: getattr(value, name) for name in NAMES if hasattr(value, name)}
+    if not isinstance(settings, Mapping):
+        kind = with_article(type(value).__name__)
+        raise ValueError(
+            f"parallelism_config={value!r} is {kind}; pass a dict such as {{'tp_size': 2}}, or one "
+            "written as JSON."
+        )
+
+    faults: list[str] = []
+    known_settings: dict[str, Any] = {}
+    for key, setting in cast("Mapping[str, Any]", settings).items():
+        if key not in NAMES:
+            faults.append(
+                f"{key!r} is not a known key.{did_you_mean(key, NAMES)} Known: {', '.join(NAMES)}."
+            )
+        elif key in _HANDLERS:
+            known_settings[key] = _read_handler(setting, _HANDLERS[key])
+        elif setting is not None:
+            known_settings[key] = setting
+
+    config = ParallelismConfig(**known_settings)
+    faults = faults or list(_value_faults(config)) or list(_combination_faults(config))
+    if faults:
+        raise ValueError(*[f"parallelism_config: {fault}" for fault in faults])
+    return config
 
 
 def _read_handler(
@@ -178,50 +205,6 @@ def _read_handler(
     if not isinstance(value, type) and all(hasattr(value, name) for name in names):
         return cls(**{name: getattr(value, name) for name in names})
     return value
-
-
-def read_parallelism_config(name: str, value: object) -> ParallelismConfig:
-    """Read the argument `parallelism_config`, see `argument.Reader`."""
-    config = read_parallelism(value)
-    faults = parallelism_faults(config, launched_world_size())
-    if faults:
-        raise ValueError(*faults)
-    if config.tp_enabled and config.dp_replicate_enabled:
-        raise NotImplementedError(
-            f"{name}: dp_replicate_size={config.dp_replicate_size} with tp_size={config.tp_size}: "
-            "Lightning's mesh has two dimensions; raise dp_shard_size instead"
-        )
-    return config
-
-
-def parallelism_faults(config: object, processes: int) -> list[str]:
-    """Return one sentence for each error in `parallelism_config`.
-
-    Args:
-        config: The result of `read_parallelism`.
-        processes: The launcher's number of processes; 1 skips the check of the total size.
-    """
-    if config is None:
-        return []
-    if isinstance(config, ParallelismConfig):
-        faults = list(_value_faults(config)) or list(_combination_faults(config, processes))
-        return [f"parallelism_config: {fault}" for fault in faults]
-
-    if isinstance(config, Mapping):
-        faults: list[str] = []
-        for key in cast("Mapping[str, Any]", config):
-            if key not in NAMES:
-                faults.append(
-                    f"parallelism_config: {key!r} is not a known key.{did_you_mean(key, NAMES)} "
-                    f"Known: {', '.join(NAMES)}."
-                )
-        return faults
-
-    kind = with_article(type(config).__name__)
-    return [
-        f"parallelism_config={config!r} is {kind}; pass a dict such as {{'tp_size': 2}}, or one "
-        "written as JSON."
-    ]
 
 
 def _value_faults(config: ParallelismConfig) -> Iterator[str]:
@@ -253,26 +236,23 @@ def _value_faults(config: ParallelismConfig) -> Iterator[str]:
         )
 
 
-def _combination_faults(config: ParallelismConfig, processes: int) -> Iterator[str]:
+def _combination_faults(config: ParallelismConfig) -> Iterator[str]:
     if config.cp_enabled and config.sp_enabled:
         yield (
             f"cp_size={config.cp_size} and sp_size={config.sp_size} cannot be combined: both split "
             "sequences. Use one."
         )
-    sizes = " * ".join(
-        f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name) > 1
-    )
     split = config.tp_enabled or config.splits_sequences
     if split and config.dp_replicate_enabled and not config.dp_shard_enabled:
         yield (
-            f"{sizes} needs a sharded model: set dp_shard_size above 1 and dp_replicate_size to 1."
+            f"{_shown_sizes(config)} needs a sharded model: set dp_shard_size above 1 and "
+            "dp_replicate_size to 1."
         )
-    if processes > 1 and config.total_size not in (1, processes):
-        total = config.total_size
-        yield (
-            f"{sizes} needs {total} processes, but there are {processes}. Change the sizes, or "
-            f"start {total}."
-        )
+
+
+def _shown_sizes(config: ParallelismConfig) -> str:
+    sizes = asdict(config)
+    return " * ".join(f"{name}={sizes[name]}" for name in SIZES if sizes[name] > 1)
 
 
 def copies_of_batches(args: TrainingArguments) -> int:
@@ -336,15 +316,16 @@ def spreads_model(args: TrainingArguments) -> bool:
 def groups_of(args: TrainingArguments) -> ParallelismConfig | None:
     """Return the groups of a model that the script parallelized, or else `parallelism_config`.
 
-    None if the config is invalid, which `parallelism_faults` reports; it may have been set later.
+    None if it was set to an invalid value after the construction: the checks of a training report
+    that.
     """
     config = vars(args).get(_GROUPS_OF_MODEL) or args.parallelism_config
     if config is None or isinstance(config, ParallelismConfig):
         return config
-    config = read_parallelism(config)
-    if parallelism_faults(config, 1):
+    try:
+        return read_parallelism(config)
+    except ValueError:
         return None
-    return config
 
 
 def set_groups_of_model(args: object, groups: ParallelismConfig | None) -> None:

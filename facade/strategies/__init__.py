@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..arguments.fsdp_config import FSDPSettings, settings_of
-from ..arguments.parallelism import read_parallelism, spreads_model, was_parallelized
+from ..arguments.parallelism import groups_of, spreads_model, was_parallelized
 from .ddp import DDP, SingleDevice
 from .deepspeed import DeepSpeed
 from .fsdp import FSDP
@@ -58,7 +58,7 @@ def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
     """Return sharding by the layers the model names, if `parallelism_config` shards and `fsdp`
     is not set.
     """
-    groups = read_parallelism(args.parallelism_config)
-    if not groups.dp_shard_enabled and not groups.splits_sequences:
+    groups = groups_of(args)
+    if groups is None or not (groups.dp_shard_enabled or groups.splits_sequences):
         return None
     return FSDPSettings(version=2, wrap="layers")

@@ -287,7 +287,8 @@ def groups_of_spread(args: TrainingArguments, model: nn.Module) -> ParallelismCo
     # The arguments may repeat these sizes, but not contradict them.
     groups = ParallelismConfig(sizes.dp_replicate_size, sizes.fsdp_size, sizes.tp_size)
     again = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
-    if read_parallelism(args.parallelism_config) not in (None, ParallelismConfig(), groups):
+    config = args.parallelism_config
+    if config is not None and read_parallelism(config) not in (ParallelismConfig(), groups):
         again.append("parallelism_config")
     if again:
         raise ValueError(

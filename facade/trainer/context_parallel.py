@@ -17,7 +17,7 @@ from ...lightning_modules.models import inspection
 from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ...lightning_modules.models.outputs import find_loss
 from ...lightning_modules.training.noted_items import NotedItems
-from ..arguments.parallelism import parts_of_sequences, read_parallelism
+from ..arguments.parallelism import groups_of, parts_of_sequences
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -60,11 +60,14 @@ class ContextParallel:
             ValueError: they cannot be split.
         """
         trainer = self.trainer
-        size = parts_of_sequences(trainer.args)
-        if size == 1 or not trainer.accelerator.strategy.splits_sequences:
+        groups = groups_of(trainer.args)
+        if groups is None or not groups.splits_sequences:
+            return contextlib.nullcontext, inputs
+        if not trainer.accelerator.strategy.splits_sequences:
             return contextlib.nullcontext, inputs
 
-        argument = read_parallelism(trainer.args.parallelism_config).splits_sequences
+        argument = groups.splits_sequences
+        size = parts_of_sequences(trainer.args)
         if callable(trainer.compute_loss_func):
             raise ValueError(
                 f"parallelism_config: {argument}={size} cannot be combined with compute_loss_func, "

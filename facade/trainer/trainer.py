@@ -50,7 +50,6 @@ from ..arguments.parallelism import (
     copies_of_batches,
     data_ranks,
     groups_of,
-    read_parallelism,
     samples_of_rank,
 )
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
@@ -1175,11 +1174,11 @@ class Trainer:
 
     def get_sp_size(self) -> int:
         """Return how many processes share a sequence by its heads (`sp_size`); 1 for none."""
-        return getattr(read_parallelism(self.args.parallelism_config), "sp_size", None) or 1
+        return getattr(groups_of(self.args), "sp_size", 1)
 
     def get_cp_size(self) -> int:
         """Return how many processes share a sequence by its parts (`cp_size`); 1 for none."""
-        return getattr(read_parallelism(self.args.parallelism_config), "cp_size", None) or 1
+        return getattr(groups_of(self.args), "cp_size", 1)
 
     def get_tp_size(self) -> int:
         """Return how many processes share each layer (`tp_size`); 1 for none."""
