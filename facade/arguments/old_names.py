@@ -8,7 +8,6 @@ that names the successor. The documentation is generated from the table.
 from __future__ import annotations
 
 import inspect
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
@@ -159,24 +158,6 @@ class OldName:
         return present == self.value
 
 
-class _Organization(OldName):
-    """The organization of a repository, which is the first part of the repository's name now."""
-
-    def current_arguments(self, value: object, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Put the organization before the name of the repository or of the folder."""
-        if value is None:
-            return {}
-        folder = os.path.normpath(kwargs.get("output_dir") or "trainer_output")
-        repository = kwargs.get(self.to) or os.path.basename(folder)
-        name = repository.rpartition("/")[2]
-        return {self.to: f"{value}/{name}"}
-
-    def read(self, args: object) -> str | None:
-        """Return the organization."""
-        repository = getattr(args, self.to) or ""
-        return repository.rpartition("/")[0] or None
-
-
 def _optional_int(text: str) -> int | None:
     return None if text.lower() == "none" else int(text)
 
@@ -229,9 +210,7 @@ OLD_NAMES: dict[str, OldName] = {
     "per_gpu_eval_batch_size": OldName(to="per_device_eval_batch_size", kind=int),
     "per_gpu_train_batch_size": OldName(to="per_device_train_batch_size", kind=int),
     "push_to_hub_model_id": OldName(to="hub_model_id"),
-    "push_to_hub_organization": _Organization(
-        to="hub_model_id", instead="`hub_model_id='organization/name'`"
-    ),
+    "push_to_hub_organization": OldName(instead="`hub_model_id='organization/name'`", harmless=()),
     "push_to_hub_token": OldName(to="hub_token"),
     "ray_scope": OldName(instead="`hyperparameter_search(scope=...)`", default="last", harmless=()),
     "save_safetensors": OldName(
@@ -298,11 +277,6 @@ def with_current_names(kwargs: Mapping[str, object], old_names: Iterable[str]) -
             name.
     """
     names = sorted(name for name in old_names if name in kwargs)
-    # The organization is put before the name that another old argument may set.
-    if "push_to_hub_organization" in names:
-        names.remove("push_to_hub_organization")
-        names.append("push_to_hub_organization")
-
     current = {name: value for name, value in kwargs.items() if name not in names}
     for name in names:
         value = kwargs[name]

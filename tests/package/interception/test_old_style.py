@@ -36,8 +36,8 @@ HONOURED = [
     ({"past_index": -1}, {"output_dir": "out"}),
     ({"per_gpu_eval_batch_size": 3}, {"per_device_eval_batch_size": 3}),
     ({"per_gpu_train_batch_size": 5}, {"per_device_train_batch_size": 5}),
-    ({"push_to_hub_organization": "o", "push_to_hub_model_id": "m"}, {"hub_model_id": "o/m"}),
-    ({"push_to_hub_organization": "o"}, {"hub_model_id": "o/out"}),
+    ({"push_to_hub_model_id": "m"}, {"hub_model_id": "m"}),
+    ({"push_to_hub_organization": None}, {"output_dir": "out"}),
     ({"push_to_hub_token": "hf_x"}, {"hub_token": "hf_x"}),
     ({"ray_scope": "last"}, {"output_dir": "out"}),
     ({"save_safetensors": False}, {"output_dir": "out"}),
@@ -60,6 +60,7 @@ HONOURED = [
 REFUSED = [
     ({"fp16_backend": "apex"}, "fp16_backend='apex'"),
     ({"use_ipex": True}, "torch_compile=True"),
+    ({"push_to_hub_organization": "o"}, "hub_model_id='organization/name'"),
     ({"ray_scope": "all"}, "hyperparameter_search(scope=...)"),
     (
         {"evaluation_strategy": "epoch", "eval_strategy": "steps"},
