@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from .parallelism import SIZES
 
 __all__ = [
+    "SETTINGS",
     "VARIABLES",
     "Variable",
     "is_on",
@@ -195,6 +196,9 @@ VARIABLES: dict[str, Variable] = {
     "CUDA_VISIBLE_DEVICES": Variable(elsewhere="CUDA: which devices are visible", option="gpu_ids"),
 }
 """Variables by name, except those that only other libraries read."""
+
+SETTINGS = {name for name, variable in VARIABLES.items() if variable.argument}
+"""The variables that set an argument."""
 
 _SWITCHES = [name for name, variable in VARIABLES.items() if variable.flag]
 _SAVE_16BIT_MODEL = "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"

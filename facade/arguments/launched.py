@@ -11,7 +11,15 @@ from ..distributed.process import launched_world_size
 from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
 from .exports import was_exported
 from .fsdp_config import FSDP_DEFAULTS, fsdp_words, invalid_values, read_fsdp
-from .launch_variables import VARIABLES, is_on, require_clear_switches, set_by, value_of, values_for
+from .launch_variables import (
+    SETTINGS,
+    VARIABLES,
+    is_on,
+    require_clear_switches,
+    set_by,
+    value_of,
+    values_for,
+)
 from .parallelism import groups_of
 from .reading import typed
 
@@ -44,7 +52,7 @@ def apply_launcher(args: TrainingArguments) -> None:
         ValueError: A configuration file of DeepSpeed conflicts with the launcher's options, or
             cannot be read. A variable is neither true nor false.
     """
-    if os.environ.keys().isdisjoint(VARIABLES):
+    if os.environ.keys().isdisjoint(SETTINGS):
         return
     require_clear_switches()
     before = {name: getattr(args, name) for name in FIELDS}

@@ -144,14 +144,8 @@ def _read(text: str) -> ChildTrial:
     return ChildTrial(**json.loads(text))
 
 
-def apply_trial(args: Any) -> None:
-    """Set the values of the trial on training arguments under construction, and `output_dir`.
-
-    Outside of a sweep nothing is changed.
-    """
-    trial = this_trial()
-    if trial is None:
-        return
+def apply_trial(args: Any, trial: ChildTrial) -> None:
+    """Set the values of the trial on training arguments under construction, and `output_dir`."""
     _set_values(args, trial)
     output_dir = os.path.expanduser(args.output_dir or "trainer_output")
     args.output_dir = _folder_of_trial(trial, output_dir)
@@ -192,8 +186,6 @@ def _folder_of_trial(trial: ChildTrial, output_dir: str) -> str:
     return str(claim_folder(output_dir, trial.run_name, trial.owner))
 
 
-def note_applied(args: object) -> None:
+def note_applied(args: object, trial: ChildTrial) -> None:
     """Note the values of the trial as training arguments hold them after their construction."""
-    trial = this_trial()
-    if trial is not None:
-        trial.applied = {name: copy.deepcopy(getattr(args, name)) for name in trial.applied}
+    trial.applied = {name: copy.deepcopy(getattr(args, name)) for name in trial.applied}

@@ -23,7 +23,7 @@ from .process_view import ProcessView
 from .reading import read_fields
 from .rules import report
 from .setters import Setters
-from .sweep_trial import apply_trial, note_applied
+from .sweep_trial import apply_trial, note_applied, this_trial
 from .unknown import NamesItsArguments, understand_old_names
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,9 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 
     def __post_init__(self) -> None:
         # The values of a trial override those of the script; the launcher sets what is left.
-        apply_trial(self)
+        trial = this_trial()
+        if trial is not None:
+            apply_trial(self, trial)
         values, errors = read_fields(self)
         vars(self).update(values)
         apply_launcher(self)
@@ -192,7 +194,8 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
             tf32 = True
         if tf32 is not None and supports_tf32():
             set_tf32(tf32)
-        note_applied(self)
+        if trial is not None:
+            note_applied(self, trial)
 
     def _export_deepspeed(self) -> None:
         """Activate the DeepSpeed configuration for models of `transformers` loaded from now on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Mapping
 from configparser import ConfigParser
 from dataclasses import fields, is_dataclass
@@ -150,19 +149,11 @@ def _number(value: str | float, *, allows_fractions: bool) -> int | float:
     """
     if allows_fractions:
         return float(value)
-    if isinstance(value, int):
+    try:
         return int(value)
-
-    # Integers in text.
-    is_text = isinstance(value, str)
-    if isinstance(value, str):
-        digits = value.strip().lstrip("+-")
-        if digits.isdecimal():
-            return int(value)
-
-    number = float(value)
-    has_fraction = not number.is_integer()
-    if has_fraction and (is_text or not math.isfinite(number)):
+    except (ValueError, OverflowError):  # text such as 1e3 or 2.5; NaN and infinity
+        number = float(value)
+    if not number.is_integer():
         raise ValueError("it must be a whole number.")
     return int(number)
 
