@@ -46,9 +46,10 @@ class DataCollatorMixin:
         Raises:
             ValueError: for any other `return_tensors`.
         """
-        kind = self.return_tensors if return_tensors is None else return_tensors
-        check_kind(kind)
-        if kind == "pt":
+        if return_tensors is None:
+            return_tensors = self.return_tensors
+        check_return_tensors(return_tensors)
+        if return_tensors == "pt":
             return self.torch_call(features)
         return self.numpy_call(features)
 
@@ -65,15 +66,15 @@ class DataCollatorMixin:
         )
 
 
-def check_kind(kind: str) -> None:
+def check_return_tensors(return_tensors: str) -> None:
     """Check `return_tensors`.
 
     Raises:
         ValueError: it is neither "pt" nor "np".
     """
-    if kind not in ("pt", "np"):
+    if return_tensors not in ("pt", "np"):
         raise ValueError(
-            f"return_tensors={kind!r} is not supported: use 'pt' (torch) or 'np' (numpy)."
+            f"return_tensors={return_tensors!r} is not supported: use 'pt' (torch) or 'np' (numpy)."
         )
 
 
@@ -247,9 +248,9 @@ def padded_rows(
     return padded
 
 
-def as_kind(values: np.ndarray, kind: str) -> Any:
+def as_return_type(values: np.ndarray, return_tensors: str) -> Any:
     """Return an array as `return_tensors` says: itself, or a tensor of its memory."""
-    if kind == "np":
+    if return_tensors == "np":
         return values
     import torch
 

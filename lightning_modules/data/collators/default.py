@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from .base import LABELS, Batch, DataCollatorMixin, check_kind, has_fraction
+from .base import LABELS, Batch, DataCollatorMixin, check_return_tensors, has_fraction
 
 if TYPE_CHECKING:
     import torch
-
-_logger = logging.getLogger(__name__)
-_KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_collator"
 
 
 def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -> Batch:
@@ -24,9 +20,11 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
 
     Works like `transformers.default_data_collator`, but an error names the column.
 
-    Labels differ where 5.3.0 loses something: numpy integers are of type long, as in 5.23, and not
-    float; and if the first label is an integer and another one is not (1, then 1.7), all are
-    floats, while 5.3.0 cuts 1.7 down to 1.
+    Differs from 5.3.0 in the dtype of labels, where 5.3.0 loses something:
+
+    - Labels that are numpy integers become long, as in 5.23, not float.
+    - If the first label is an integer and a later one is not (1, then 1.7), all become float;
+      5.3.0 truncates 1.7 to 1.
 
     Args:
         features: samples with the same columns: mappings, or objects whose attributes are the
@@ -42,29 +40,35 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
         ValueError: there are no samples, or the values of a column do not fit together.
     """
     if return_tensors != "pt":
-        check_kind(return_tensors)
+        check_return_tensors(return_tensors)
 
-    # Checking each sample for being a mapping would take longer than everything else.
+    # Almost always all samples are dicts. That takes one fast pass over their types, while a check
+    # of each for being a Mapping would take longer than everything else.
     samples = features
     if set(map(type, features)) != {dict}:
         samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
 
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
     first = samples[0]
-    # `name` is the column that is being stacked, for the error.
-    name = ""
     batch: Batch = {}
+    for name in LABELS:
+        if first.get(name) is not None:
+            batch["labels"] = _stack_column(samples, name, stack)
+            break
+    for name, value in first.items():
+        if value is not None and name not in LABELS and not isinstance(value, str):
+            batch[name] = _stack_column(samples, name, stack)
+    return batch
+
+
+def _stack_column(
+    samples: Sequence[Mapping[str, Any]], name: str, stack: Callable[[list[Any], str], object]
+) -> object:
+    """Return the values of a column as one tensor or array; an error names the column."""
     try:
-        for name in LABELS:
-            if first.get(name) is not None:
-                batch["labels"] = stack([sample[name] for sample in samples], name)
-                break
-        for name, value in first.items():
-            if value is not None and name not in LABELS and not isinstance(value, str):
-                batch[name] = stack([sample[name] for sample in samples], name)
+        return stack([sample[name] for sample in samples], name)
     except (KeyError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
         raise _column_error(name, samples, error) from error
-    return batch
 
 
 def torch_default_data_collator(features: Sequence[object]) -> Batch:
@@ -96,7 +100,7 @@ def numpy_default_data_collator(features: Sequence[object]) -> Batch:
 
 
 def collate_samples(features: Sequence[object]) -> Any:
-    """As torch's `default_collate`, but samples with columns as `default_data_collator`.
+    """Collate samples with columns by `default_data_collator`, others by torch's `default_collate`.
 
     Args:
         features: samples, all of one kind.
@@ -171,17 +175,21 @@ def _stack_torch(values: list[Any], name: str) -> object:
     import torch
 
     first = values[0]
+    is_tensor = isinstance(first, torch.Tensor)
+    is_array = isinstance(first, np.ndarray)
+
     # The first label decides about the dtype: a "label" is a number, "label_ids" are a list.
-    if isinstance(first, torch.Tensor):
-        if name == "label":
-            return _labels_torch(values, first.item(), torch.tensor)
-        return torch.stack(values)
-    if name == "label_ids":
-        make = _tensor_of_arrays if isinstance(first, np.ndarray) else torch.tensor
-        return _labels_torch(values, first[0], make)
     if name == "label":
+        if is_tensor:
+            first = first.item()
         return _labels_torch(values, first, torch.tensor)
-    if isinstance(first, np.ndarray):
+    if name == "label_ids" and not is_tensor:
+        make = _tensor_of_arrays if is_array else torch.tensor
+        return _labels_torch(values, first[0], make)
+
+    if is_tensor:
+        return torch.stack(values)
+    if is_array:
         return _tensor_of_arrays(values)
 
     # Passing the dtype of plain numbers saves torch the time to infer it.
@@ -233,6 +241,7 @@ def _stack_numpy(values: list[Any], name: str) -> object:
 
 
 def _is_array(value: object) -> bool:
+    # A function, since isinstance in place would narrow the type to arrays of an unknown type.
     return isinstance(value, np.ndarray)
 
 
@@ -263,173 +272,3 @@ class DefaultDataCollator(DataCollatorMixin):
     def numpy_call(self, features: list[Any]) -> Batch:
         """Return the batch as numpy arrays."""
         return default_data_collator(features, "np")
-
-
-class RemoveColumnsCollator:
-    """Leave out the columns that a model does not take, before samples become a batch.
-
-    Works like `transformers.trainer_utils.RemoveColumnsCollator`.
-
-    It raises if the model takes none of the columns. Samples that are not dicts are passed to the
-    collator as they are.
-
-    Args:
-        data_collator: makes the batch of the columns that are left.
-        signature_columns: the columns that the model takes.
-        logger: logs the dropped columns, once; None logs nothing.
-        model_name: name of the model's class, for that message.
-        description: which dataset it is, such as "training".
-        advice: how to keep all columns, for messages.
-        removed: columns that were removed before.
-    """
-
-    def __init__(
-        self,
-        data_collator: Callable[[list[Any]], Any],
-        signature_columns: Sequence[str],
-        logger: logging.Logger | None = None,
-        model_name: str | None = None,
-        description: str | None = None,
-        advice: str = _KEEP_ALL,
-        removed: Collection[str] = (),
-    ):
-        self.data_collator = data_collator
-        self.signature_columns = signature_columns
-        self.logger = logger
-        self.model_name = model_name
-        self.description = description
-        self.advice = advice
-        self.removed = removed
-        self.message_logged = False
-        self._keep = frozenset(signature_columns)
-
-    def __call__(self, features: list[Any]) -> Any:
-        """Return the batch of the columns that the model takes.
-
-        Args:
-            features: the samples.
-
-        Raises:
-            ValueError: a sample has columns, but none that the model takes.
-            KeyError: the collator asks for a column that was dropped.
-        """
-        samples = [self._without_unused_columns(feature) for feature in features]
-        try:
-            return self.data_collator(samples)
-        except KeyError as error:
-            self._explain(error, features)
-            raise
-
-    def _without_unused_columns(self, feature: object) -> Any:
-        if not isinstance(feature, dict):
-            return feature
-        columns = cast("dict[str, Any]", feature)
-        remaining = {name: value for name, value in columns.items() if name in self._keep}
-        if len(remaining) < len(columns):
-            self._report_dropped(columns, remaining)
-        return remaining
-
-    def _explain(self, error: KeyError, features: list[Any]) -> None:
-        """Raise an error that says so if the collator asked for a column that was dropped."""
-        dropped = set(self.removed)
-        for feature in features:
-            if isinstance(feature, dict):
-                dropped |= cast("dict[str, Any]", feature).keys() - self._keep
-        if error.args and error.args[0] in dropped:
-            message = ignored_columns_message(
-                error.args, str(self.model_name), self.description, self.advice
-            )
-            raise KeyError(f"The collator asks for a column that was dropped. {message}") from error
-
-    def _report_dropped(self, feature: dict[str, Any], remaining: dict[str, Any]) -> None:
-        if not remaining:
-            raise no_columns_left_error(
-                feature, self.signature_columns, self.model_name, self.description, self.advice
-            )
-        if not self.message_logged and self.logger and self.model_name:
-            ignored = [name for name in feature if name not in remaining]
-            self.logger.info(
-                ignored_columns_message(ignored, self.model_name, self.description, self.advice)
-            )
-            self.message_logged = True
-
-
-def remove_unused(
-    dataset: Any,
-    columns: Sequence[str],
-    model_name: str,
-    description: str | None = None,
-    *,
-    logger: logging.Logger | None = _logger,
-    advice: str = _KEEP_ALL,
-) -> Any:
-    """Return a `datasets.Dataset` with only the columns that the model takes.
-
-    The others are not even read.
-
-    Args:
-        dataset: the dataset.
-        columns: names that the model takes.
-        model_name: for the message that names the others.
-        description: which dataset it is, such as "training".
-        logger: logs them; None logs nothing.
-        advice: how to keep all columns.
-
-    Raises:
-        ValueError: no column would be left.
-    """
-    unused = [name for name in dataset.column_names if name not in columns]
-    if not unused:
-        return dataset
-    if len(unused) == len(dataset.column_names):
-        raise no_columns_left_error(unused, columns, model_name, description, advice)
-    if logger is not None:
-        logger.info(ignored_columns_message(unused, model_name, description, advice))
-    return dataset.remove_columns(unused)
-
-
-def ignored_columns_message(
-    ignored: Iterable[str],
-    model_name: str,
-    description: str | None = None,
-    advice: str = _KEEP_ALL,
-) -> str:
-    """Return the message for columns that are dropped because the model does not take them.
-
-    Args:
-        ignored: the dropped columns.
-        model_name: name of the model's class.
-        description: which dataset it is, such as "training".
-        advice: how to keep all columns.
-    """
-    data = f"{description} data" if description else "data"
-    names = ", ".join(map(str, ignored))
-    return (
-        f"Dropped from the {data}, because `{model_name}.forward` has no such parameter: {names}. "
-        f"If they are needed, {advice}."
-    )
-
-
-def no_columns_left_error(
-    columns: Iterable[str],
-    signature_columns: Iterable[str],
-    model_name: str | None = None,
-    description: str | None = None,
-    advice: str = _KEEP_ALL,
-) -> ValueError:
-    """Return the error for data of which the model takes no column.
-
-    Args:
-        columns: the columns of the data.
-        signature_columns: the columns that the model takes.
-        model_name: name of the model's class.
-        description: which dataset it is, such as "training".
-        advice: how to keep all columns.
-    """
-    data = f"{description} data" if description else "data"
-    forward = f"`{model_name}.forward`" if model_name else "The model's forward"
-    names = ", ".join(map(str, columns))
-    return ValueError(
-        f"The model takes no column of the {data}. The data has: {names}. {forward} takes: "
-        f"{', '.join(signature_columns)}. Rename the columns, or {advice}."
-    )

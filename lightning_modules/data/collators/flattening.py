@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
 
-from .base import Batch, as_kind, check_kind, has_fraction
+from .base import Batch, as_return_type, check_return_tensors, has_fraction
 from .default import DefaultDataCollator
 
-# Flash attention takes lengths and numbers of sequences as int32.
-_LONG = ("input_ids", "labels", "position_ids")
-_ROWS = (*_LONG, "seq_idx")
+# Columns with one value per token; the batch dimension is added to them.
+_INT64_COLUMNS = ("input_ids", "labels", "position_ids")
+_TOKEN_COLUMNS = (*_INT64_COLUMNS, "seq_idx")
+# Columns that are a plain number.
 _NUMBERS = ("max_length_q", "max_length_k")
 
 
@@ -22,10 +22,22 @@ _NUMBERS = ("max_length_q", "max_length_k")
 class DataCollatorWithFlattening(DefaultDataCollator):
     """Join all samples of a batch into one sequence, without padding.
 
-    Works like `transformers.DataCollatorWithFlattening`, with `position_ids_start` of 5.23.
+    Works like `transformers.DataCollatorWithFlattening` of 5.3.0, plus the option
+    `position_ids_start`, which transformers 5.23 has added.
 
     Empty samples are left out. The model's attention has to keep the samples apart: by
     `position_ids`, `seq_idx` or the lengths.
+
+    Args:
+        args: those of `DefaultDataCollator`.
+        return_position_ids: add "position_ids", each token's position in its sample.
+        separator_id: the label of each sample's first token.
+        return_flash_attn_kwargs: add "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and
+            "max_length_k".
+        return_seq_idx: add "seq_idx", the index of each token's sample.
+        position_ids_start: position of a first token; RoBERTa and similar models start at
+            `padding_idx + 1`, mostly 2.
+        kwargs: those of `DefaultDataCollator`.
     """
 
     def __init__(
@@ -38,20 +50,6 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         position_ids_start: int = 0,
         **kwargs: Any,
     ) -> None:
-        """Take the options.
-
-        Args:
-            args: those of `DefaultDataCollator`.
-            return_position_ids: each token's position in its sample.
-            separator_id: the label of each sample's first token, which nothing before it could
-                predict.
-            return_flash_attn_kwargs: "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and
-                "max_length_k".
-            return_seq_idx: the number of each token's sample.
-            position_ids_start: position of a first token; RoBERTa and similar models start at
-                `padding_idx + 1`, mostly 2.
-            kwargs: those of `DefaultDataCollator`.
-        """
         super().__init__(*args, **kwargs)
         self.return_position_ids = return_position_ids
         self.separator_id = separator_id
@@ -73,13 +71,15 @@ class DataCollatorWithFlattening(DefaultDataCollator):
             return_tensors: "pt" or "np" in place of the attribute.
             separator_id: in place of the attribute.
         """
-        kind = self.return_tensors if return_tensors is None else return_tensors
-        check_kind(kind)
-        separator = self.separator_id if separator_id is None else separator_id
-        columns = self._columns(features, separator)
-        return {name: _column(kind, name, values) for name, values in columns.items()}
+        if return_tensors is None:
+            return_tensors = self.return_tensors
+        check_return_tensors(return_tensors)
+        if separator_id is None:
+            separator_id = self.separator_id
+        columns = self._columns(features, separator_id)
+        return {name: _column(name, values, return_tensors) for name, values in columns.items()}
 
-    def _columns(self, features: list[Any], separator: int) -> dict[str, list[int]]:
+    def _columns(self, features: list[Any], separator: int) -> dict[str, list[int] | int]:
         """Return the columns of the batch as lists and numbers."""
         features = [feature for feature in features if len(feature["input_ids"]) > 0]
         if not features:
@@ -89,22 +89,25 @@ class DataCollatorWithFlattening(DefaultDataCollator):
             )
         samples = [_as_list(feature["input_ids"]) for feature in features]
         labels = samples
+        # As in transformers, the first sample decides whether the samples have labels.
         if "labels" in features[0]:
             labels = [_as_list(feature["labels"]) for feature in features]
         lengths = [len(sample) for sample in samples]
 
-        # Nothing before the first token of a sample could predict it.
-        columns: dict[str, Any] = {
-            "input_ids": _chained(samples),
-            "labels": _chained([separator, *row[1:]] for row in labels),
+        # Mask the first label of each sample: the token before it is of another sample.
+        masked_labels = [[separator, *row[1:]] for row in labels]
+        columns: dict[str, list[int] | int] = {
+            "input_ids": list(chain.from_iterable(samples)),
+            "labels": list(chain.from_iterable(masked_labels)),
         }
 
         # Columns that separate the samples, in the form that the model's attention needs.
         if self.return_position_ids:
             first = self.position_ids_start
-            columns["position_ids"] = _chained(range(first, first + length) for length in lengths)
+            positions = [range(first, first + length) for length in lengths]
+            columns["position_ids"] = list(chain.from_iterable(positions))
         if self.return_seq_idx:
-            columns["seq_idx"] = _chained([index] * length for index, length in enumerate(lengths))
+            columns["seq_idx"] = np.repeat(np.arange(len(lengths)), lengths).tolist()
         if self.return_flash_attn_kwargs:
             boundaries = list(accumulate(lengths, initial=0))
             columns["cu_seq_lens_q"] = boundaries
@@ -118,21 +121,18 @@ def _as_list(values: Any) -> list[int]:
     return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
-def _chained(rows: Iterable[Iterable[int]]) -> list[int]:
-    return list(chain.from_iterable(rows))
-
-
-def _column(kind: str, name: str, values: object) -> object:
+def _column(name: str, values: list[int] | int, return_tensors: str) -> object:
     """Return a column as a tensor or array; the lengths of the longest samples stay numbers."""
     if name in _NUMBERS:
         return values
-    if name in _ROWS:
-        values = [values]
     indices = np.asarray(values)
+    if name in _TOKEN_COLUMNS:
+        indices = indices[None]
     if has_fraction(indices):
         raise ValueError(
             f"{name} of the batch has numbers with a fraction, but indices of tokens are whole "
             "numbers. Convert them to integers."
         )
-    dtype = np.int64 if name in _LONG else np.int32
-    return as_kind(indices.astype(dtype), kind)
+    # Flash attention takes "cu_seq_lens" and "seq_idx" as int32.
+    dtype = np.int64 if name in _INT64_COLUMNS else np.int32
+    return as_return_type(indices.astype(dtype), return_tensors)

@@ -135,7 +135,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         self.generator = self.get_generator(seed, return_tensors)
         self._generator_pid = os.getpid()
 
-    def _has_generator(self, kind: str) -> bool:
+    def _has_generator(self, return_tensors: str) -> bool:
         """Return whether this process has a generator for tensors or arrays.
 
         One that was inherited from the parent process does not count: all workers would draw the
@@ -143,7 +143,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         """
         if self._generator_pid not in (None, os.getpid()):
             return False
-        if kind == "np":
+        if return_tensors == "np":
             return isinstance(self.generator, np.random.Generator)
         import torch
 
@@ -179,17 +179,17 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             batch["labels"] = self._without_padding(np.copy(batch["input_ids"]))
         return batch
 
-    def _batch(self, features: list[Any], kind: str) -> tuple[Any, Any, Any]:
+    def _batch(self, features: list[Any], return_tensors: str) -> tuple[Any, Any, Any]:
         """Return the padded batch, the mask of special tokens, and the spans of the tokens.
 
         The latter two are None where the samples have none.
         """
-        if self.seed is not None and not self._has_generator(kind):
-            self.create_rng(kind)
+        if self.seed is not None and not self._has_generator(return_tensors):
+            self.create_rng(return_tensors)
 
         # Plain sequences of token ids.
         if not isinstance(features[0], Mapping):
-            collate = torch_collate_batch if kind == "pt" else numpy_collate_batch
+            collate = torch_collate_batch if return_tensors == "pt" else numpy_collate_batch
             ids = collate(features, self.tokenizer, self.pad_to_multiple_of)
             return {"input_ids": ids}, None, None
 
@@ -197,7 +197,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         batch = pad_without_fast_tokenizer_warning(
             self.tokenizer,
             without_columns(features, _SPANS),
-            return_tensors=kind,
+            return_tensors=return_tensors,
             pad_to_multiple_of=self.pad_to_multiple_of,
         )
         special_tokens_mask = batch.pop(_SPECIAL, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Batch, DataCollatorMixin, as_kind, check_kind, whole_numbers
+from .base import Batch, DataCollatorMixin, as_return_type, check_return_tensors, whole_numbers
 
 _LOWEST = {
     "float32": np.finfo(np.float32).min,
@@ -65,8 +65,9 @@ class DataCollatorWithPacking(DataCollatorMixin):
         Raises:
             ValueError: a document is longer than `max_length`, or an id is not a whole number.
         """
-        kind = self.return_tensors if return_tensors is None else return_tensors
-        check_kind(kind)
+        if return_tensors is None:
+            return_tensors = self.return_tensors
+        check_return_tensors(return_tensors)
         documents: list[np.ndarray] = []
         for index, feature in enumerate(features):
             documents.append(whole_numbers(feature["input_ids"], "input_ids", index))
@@ -101,9 +102,11 @@ class DataCollatorWithPacking(DataCollatorMixin):
                 start = end
 
         arrays = {"input_ids": ids, "labels": labels, "position_ids": positions}
-        batch: Batch = {name: as_kind(values, kind) for name, values in arrays.items()}
+        batch: Batch = {
+            name: as_return_type(values, return_tensors) for name, values in arrays.items()
+        }
         if self.mask_dtype is not None:
-            batch["attention_mask"] = self._mask(document_numbers, kind)
+            batch["attention_mask"] = self._mask(document_numbers, return_tensors)
         return batch
 
     def _assign_to_rows(self, lengths: list[int]) -> list[list[int]]:
@@ -135,13 +138,13 @@ class DataCollatorWithPacking(DataCollatorMixin):
             room[row] -= length
         return rows
 
-    def _mask(self, document_numbers: np.ndarray, kind: str) -> Any:
+    def _mask(self, document_numbers: np.ndarray, return_tensors: str) -> Any:
         """Return the mask that keeps documents apart.
 
         Args:
             document_numbers: for each token, the number of its document in its row; padding counts
                 as a document, too.
-            kind: "pt" or "np".
+            return_tensors: "pt" or "np".
         """
         # (rows, 1, tokens, tokens): whether the token of the third dimension sees that of the
         # fourth. Both have to be of one document.
@@ -149,14 +152,14 @@ class DataCollatorWithPacking(DataCollatorMixin):
         if self.causal:
             seen &= np.tri(document_numbers.shape[1], dtype=bool)
         if self.mask_dtype in (None, "bool"):
-            return as_kind(seen, kind)
+            return as_return_type(seen, return_tensors)
 
         # Added to the scores: 0 keeps a score, the lowest number of the dtype hides it. The mask is
         # made in float32, as numpy has no bfloat16.
         hidden = np.float32(_LOWEST[self.mask_dtype])
         values = np.where(seen, np.float32(0), hidden)
-        mask = as_kind(values, kind)
-        if kind == "np":
+        mask = as_return_type(values, return_tensors)
+        if return_tensors == "np":
             return mask.astype(self.mask_dtype)
         import torch
 

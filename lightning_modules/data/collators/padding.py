@@ -11,7 +11,7 @@ from .base import (
     LABELS,
     Batch,
     DataCollatorMixin,
-    as_kind,
+    as_return_type,
     label_name,
     pad_without_fast_tokenizer_warning,
     padded_rows,
@@ -37,21 +37,23 @@ class _Padding:
     pad_to_multiple_of: int | None = None
     """Round the length up to a multiple of this."""
 
-    def _pad(self, features: list[Any], kind: str) -> Any:
+    def _pad(self, features: list[Any], return_tensors: str) -> Any:
         return pad_without_fast_tokenizer_warning(
             self.tokenizer,
             features,
             padding=self.padding,
             max_length=self.max_length,
             pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=kind,
+            return_tensors=return_tensors,
         )
 
 
 class _TensorsOrArrays(DataCollatorMixin):
-    """Base of collators that make tensors and arrays with one method, `_batch(features, kind)`."""
+    """Base of collators that make tensors and arrays with one method, `_batch`."""
 
-    _batch: Any
+    def _batch(self, features: list[Any], return_tensors: str) -> Any:
+        """Return the batch as `return_tensors` says."""
+        raise NotImplementedError
 
     def torch_call(self, features: list[Any]) -> Any:
         """Return the batch as tensors."""
@@ -91,10 +93,12 @@ class DataCollatorWithPadding(_Padding):
 class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
     """Pad the samples of a batch, and their labels of each token.
 
-    Works like `transformers.DataCollatorForTokenClassification`, with any class that has `pad`;
-    arrays as in 5.23: 5.3.0 cannot make arrays of labels that are called "label", and makes whole
-    numbers of all other columns. "label" or "labels", as the samples call it, are int64 of shape
+    Works like `transformers.DataCollatorForTokenClassification`, for any tokenizer or processor
+    with a method `pad`. The labels stay in their column, "label" or "labels", as int64 of shape
     (samples, tokens).
+
+    Differs from 5.3.0 with `return_tensors="np"`, as 5.23 does: the column may be called "label",
+    and only labels are converted to integers.
     """
 
     label_pad_token_id: int = -100
@@ -102,14 +106,14 @@ class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
-    def _batch(self, features: list[Any], kind: str) -> Any:
+    def _batch(self, features: list[Any], return_tensors: str) -> Any:
         name = label_name(features)
-        batch = self._pad(without_columns(features, name), kind)
+        batch = self._pad(without_columns(features, name), return_tensors)
         if name in features[0]:
             rows = _label_rows(features, name)
             length = batch["input_ids"].shape[1]
             labels = padded_rows(rows, length, self.label_pad_token_id, self.tokenizer)
-            batch[name] = as_kind(labels, kind)
+            batch[name] = as_return_type(labels, return_tensors)
         return batch
 
 
@@ -118,14 +122,17 @@ class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
     """Pad the choices of all samples of a batch to one length.
 
     Works like `transformers.DataCollatorForMultipleChoice`, but it leaves the samples unchanged,
-    makes arrays too, and takes samples without labels. Every column of a sample holds one value for
-    each choice: lists of token ids and the like. The batch has the shape (samples, choices,
-    tokens), and "labels", int64 of shape (samples,).
+    makes arrays too, and accepts samples without labels.
+
+    Every column of a sample holds one value for each choice: lists of token ids and the like. The
+    columns of the batch have the shape (samples, choices, tokens); "labels" are int64 of shape
+    (samples,).
     """
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
+    # transformers calls the parameter `examples` in this class only, and callers may name it.
     def torch_call(self, examples: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the batch as tensors.
 
@@ -134,7 +141,7 @@ class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
         """
         return super().torch_call(examples)
 
-    def _batch(self, features: list[Any], kind: str) -> Batch:
+    def _batch(self, features: list[Any], return_tensors: str) -> Batch:
         name = label_name(features)
         choices = self._number_of_choices(features)
 
@@ -143,14 +150,14 @@ class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
         for sample in without_columns(features, name):
             for choice in range(choices):
                 sequences.append({key: values[choice] for key, values in sample.items()})
-        padded = self._pad(sequences, kind)
+        padded = self._pad(sequences, return_tensors)
         batch: Batch = {}
         for key, value in padded.items():
             batch[key] = value.reshape(len(features), choices, -1)
 
         if name in features[0]:
             labels = np.array(_label_rows(features, name))
-            batch["labels"] = as_kind(labels, kind)
+            batch["labels"] = as_return_type(labels, return_tensors)
         return batch
 
     def _number_of_choices(self, features: list[Any]) -> int:

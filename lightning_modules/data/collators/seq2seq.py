@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .base import (
-    as_kind,
-    check_kind,
+    as_return_type,
+    check_return_tensors,
     pad_without_fast_tokenizer_warning,
     padded_rows,
     whole_numbers,
@@ -65,8 +65,9 @@ class DataCollatorForSeq2Seq:
         Raises:
             ValueError: labels do not fit into one tensor, or are not whole numbers.
         """
-        kind = self.return_tensors if return_tensors is None else return_tensors
-        check_kind(kind)
+        if return_tensors is None:
+            return_tensors = self.return_tensors
+        check_return_tensors(return_tensors)
         name = "label" if "label" in features[0] else "labels"
         labels = self._labels(features, name)
         batch = pad_without_fast_tokenizer_warning(
@@ -75,13 +76,13 @@ class DataCollatorForSeq2Seq:
             padding=self.padding,
             max_length=self.max_length,
             pad_to_multiple_of=self.pad_to_multiple_of,
-            return_tensors=kind,
+            return_tensors=return_tensors,
         )
         if labels is None:
             batch["labels"] = None
             return batch
 
-        batch["labels"] = as_kind(labels, kind)
+        batch["labels"] = as_return_type(labels, return_tensors)
         prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
         if prepare is not None:
             batch["decoder_input_ids"] = prepare(labels=batch["labels"])

@@ -20,7 +20,9 @@ from torch.utils.data import (
 
 from lightrainer import DataCollatorForLanguageModeling
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
-from lightrainer.lightning_modules.data.collators.default import RemoveColumnsCollator
+from lightrainer.lightning_modules.data.collators.unused_columns import (
+    RemoveColumnsCollator,
+)
 from lightrainer.lightning_modules.data.loader_state import RereadLoader
 from lightrainer.lightning_modules.data.loaders import rebuild_loader
 from lightrainer.lightning_modules.data.stateful_parts import part_states, restore_parts
