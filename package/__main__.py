@@ -13,15 +13,53 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from . import __version__
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line, see `_run`; exit quietly if the reader of its output exits.
+class _Command(NamedTuple):
+    """A command, whose function has its name, with underscores instead of dashes."""
 
-    For example, `head` closes the pipe after the first lines.
+    module: str
+    description: str
+
+
+_COMMANDS = {
+    "run": _Command(
+        "interception.runner",
+        "run a script with the Trainer of lightrainer; `run` itself may be left out",
+    ),
+    "launch": _Command(
+        "tools.launch", "run a script in several processes, as `accelerate launch` does"
+    ),
+    "sweep": _Command("tools.sweep.command", "run a script many times to find its best arguments"),
+    "compare": _Command(
+        "tools.compare.command",
+        "run a script with transformers and with lightrainer, and show the differences",
+    ),
+    "evaluate": _Command(
+        "tools.evaluate",
+        "run a script so that its Trainer evaluates a checkpoint, and print the metrics",
+    ),
+    "lr-find": _Command(
+        "tools.lr_find", "run a script with a growing learning rate, and suggest a rate"
+    ),
+    "profile": _Command(
+        "tools.profile", "run a script for some steps, and show where the time is spent"
+    ),
+    "plan": _Command("tools.plan", "show how training arguments map to Lightning"),
+    "estimate": _Command("tools.estimate.command", "estimate the memory of a training"),
+    "convert": _Command(
+        "tools.convert", "convert a checkpoint file of Lightning into a folder, or back"
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, see `_run`.
+
+    It exits quietly when the reader of its output closes the pipe, as `head` does after some lines.
     """
     try:
         try:
@@ -39,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _is_closed(stream: TextIO) -> bool:
     """Return whether the reader of a pipe has closed it.
 
-    The error may also come from another connection.
+    A BrokenPipeError alone does not tell: a command may also lose another connection.
     """
     poll = select.poll()
     poll.register(stream.fileno(), 0)
@@ -50,7 +88,7 @@ def _run(argv: Sequence[str] | None) -> int:
     """Run the command line; transformers has no counterpart.
 
     Args:
-        argv: the words after the program's name; by default those this program was started with.
+        argv: the words after the program's name; None reads them from `sys.argv`.
 
     Returns:
         The exit status. A script replaces this process, so the status is that of the script.
@@ -67,7 +105,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if words[:1] == ["run"]:
         return _start("run", words[1:])
 
-    # The command. Its own parser, which is only built if it is used, reads what follows.
+    # This parser reads the name of a command only. The words after it go to the parser of the
+    # command, whose module is imported when the command is used.
     parser = ArgumentParser(
         prog="lightrainer",
         description="The documented Trainer API over PyTorch Lightning.",
@@ -80,8 +119,8 @@ def _run(argv: Sequence[str] | None) -> int:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    for name, (_, description) in _COMMANDS.items():
-        commands.add_parser(name, add_help=False, help=description)
+    for name, entry in _COMMANDS.items():
+        commands.add_parser(name, add_help=False, help=entry.description)
     if words and not words[0].startswith("-") and words[0] not in _COMMANDS:
         from .lightning_modules.common.suggestions import did_you_mean
 
@@ -108,34 +147,9 @@ def _names_a_script(word: str) -> bool:
 
 def _start(command: str, words: Sequence[str]) -> int:
     """Call the function of a command, and return the exit status."""
-    module_name, _ = _COMMANDS[command]
-    module = import_module(f".{module_name}", __package__)
+    module = import_module(f".{_COMMANDS[command].module}", __package__)
     function = getattr(module, command.replace("-", "_"))
     return function(words)
-
-
-_COMMANDS = {
-    "run": (
-        "interception.runner",
-        "run a script with the Trainer of lightrainer; `run` itself may be left out",
-    ),
-    "launch": ("tools.launch", "run a script in several processes, as `accelerate launch` does"),
-    "sweep": ("tools.sweep.command", "run a script many times to find its best arguments"),
-    "compare": (
-        "tools.compare.command",
-        "run a script with transformers and with lightrainer, and show the differences",
-    ),
-    "evaluate": (
-        "tools.evaluate",
-        "run a script so that its Trainer evaluates a checkpoint, and print the metrics",
-    ),
-    "lr-find": ("tools.lr_find", "run a script with a growing learning rate, and suggest a rate"),
-    "profile": ("tools.profile", "run a script for some steps, and show where the time is spent"),
-    "plan": ("tools.plan", "show how training arguments map to Lightning"),
-    "estimate": ("tools.estimate.command", "estimate the memory of a training"),
-    "convert": ("tools.convert", "convert a checkpoint file of Lightning into a folder, or back"),
-}
-"""The commands, each with its module and a description."""
 
 
 if __name__ == "__main__":

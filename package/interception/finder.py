@@ -36,7 +36,9 @@ class Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As `importlib.abc.MetaPathFinder.find_spec`.
+        """Return the spec of a module that has served names; None for any other module.
+
+        Works like `importlib.abc.MetaPathFinder.find_spec`.
 
         Raises:
             ModuleNotFoundError: transformers is not installed, and its stand-in has no such module.
@@ -47,7 +49,7 @@ class Finder:
         if _uses_stand_in(submodule):
             return package.find(submodule)
 
-        # The library sometimes runs its own `__init__` again, which undoes this.
+        # The library sometimes runs its own `__init__` again, which removes our module class.
         loaded_library = sys.modules.get(LIBRARY)
         if submodule and loaded_library is not None:
             serve_top_level(loaded_library, TOP_LEVEL)
@@ -87,7 +89,8 @@ def _uses_stand_in(submodule: str) -> bool:
     """
     if submodule:
         return package.is_stand_in(sys.modules.get(LIBRARY))
-    # A folder without an `__init__` is found as a namespace package, which has no origin.
+    # A namespace package has no origin: a folder named `transformers` in the working directory
+    # would be found as one, although the library is not installed.
     spec = spec_of_others(LIBRARY)
     return spec is None or spec.origin is None
 
@@ -134,6 +137,7 @@ class _ExtendingLoader(Loader):
         self._extend = extend
 
     def __getattr__(self, name: str) -> Any:
+        # Other methods of the loader, such as `get_source` and `get_resource_reader`.
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:

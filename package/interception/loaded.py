@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import warnings
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..lightning_modules.common.libraries import loaded
 from .finder import LIBRARY
@@ -18,8 +18,17 @@ from .targets import resolve
 _ABSENT = object()
 """Stands for the value of a variable that did not exist."""
 _MAX_MODULES = 12
+"""How many modules a warning lists."""
 _MAX_NAMES = 4
-"""How many modules, and names of each, a warning lists."""
+"""How many names of each module a warning lists."""
+
+
+class _Variable(NamedTuple):
+    """A variable of a module, with its original value."""
+
+    namespace: dict[str, Any]
+    name: str
+    original: Any
 
 
 class LoadedModules:
@@ -29,8 +38,7 @@ class LoadedModules:
     """
 
     def __init__(self) -> None:
-        self._original_values: list[tuple[dict[str, Any], str, Any]] = []
-        """Each variable that was changed: its namespace, its name, and its original value."""
+        self._changed: list[_Variable] = []
 
     def replace_names(self) -> None:
         """Set the names, and warn of modules that keep the objects they imported before."""
@@ -40,7 +48,8 @@ class LoadedModules:
             sys.modules.pop(LIBRARY, None)
             return
 
-        # The names of each served module. The originals are kept, so that their ids stay valid.
+        # Set the names of the served modules. The dict keeps the original objects alive: the id of
+        # an object that was deleted could be that of another one.
         replaced: dict[int, Any] = {}
         for submodule, targets in SERVED.items():
             module = sys.modules.get(f"{LIBRARY}.{submodule}")
@@ -50,13 +59,14 @@ class LoadedModules:
                 original = vars(module).get(name, _ABSENT)
                 if callable(original):
                     replaced[id(original)] = original
-                self._original_values.append((vars(module), name, original))
+                self._changed.append(_Variable(vars(module), name, original))
                 setattr(module, name, resolve(target))
 
-        # The names that the package itself offers are looked up again when they are used.
+        # Remove the names of the package itself, so that it looks them up in the served modules.
         for name in TOP_LEVEL:
             if name in vars(library):
-                self._original_values.append((vars(library), name, vars(library).pop(name)))
+                original = vars(library).pop(name)
+                self._changed.append(_Variable(vars(library), name, original))
         serve_top_level(library, TOP_LEVEL)
 
         holders = _modules_holding(replaced)
@@ -65,7 +75,7 @@ class LoadedModules:
 
     def restore(self) -> None:
         """Undo everything, and forget served modules, so that they are imported again."""
-        # Modules that were imported after `install`.
+        # Forget the served modules that were imported after `install`.
         served_names = [
             name for name, module in sys.modules.items() if isinstance(module, ServedModule)
         ]
@@ -76,30 +86,30 @@ class LoadedModules:
             if package is not None:
                 vars(package).pop(attribute, None)
 
-        # Names that the package has looked up in them.
+        # Forget the names that the package has looked up in them.
         library = sys.modules.get(LIBRARY)
         if library is not None:
             for name in TOP_LEVEL:
                 vars(library).pop(name, None)
             stop_intercepting_top_level(library)
 
-        # Names of modules that were imported before it.
-        for namespace, name, original in self._original_values:
-            if original is _ABSENT:
-                del namespace[name]
+        # Restore the modules that were imported before `install`.
+        for variable in self._changed:
+            if variable.original is _ABSENT:
+                del variable.namespace[variable.name]
             else:
-                namespace[name] = original
-        self._original_values.clear()
+                variable.namespace[variable.name] = variable.original
+        self._changed.clear()
 
 
 def _modules_holding(objects: dict[int, Any]) -> dict[str, list[str]]:
     """Return which variables of modules outside the library hold one of the objects.
 
     Args:
-        objects: by their ids.
+        objects: the objects by their ids.
 
     Returns:
-        the names of the variables, by module.
+        the names of the variables by the name of their module.
     """
     variables: dict[str, list[str]] = {}
     for key, module in list(sys.modules.items()):

@@ -12,15 +12,15 @@ from typing import Any
 
 from .targets import renamed, resolve
 
-_PRIVATE = ("_served", "_get_original", "_original_names")
-"""Attributes of a `ServedModule` that are not names of the module."""
+_OWN_ATTRIBUTES = ("_served", "_get_original", "_original_names")
+"""Attributes of a `ServedModule` object that are not names of the module that it serves."""
 
 
 class ServedModule(ModuleType):
     """A module of transformers some of whose names come from this package.
 
     Args:
-        name: in full, such as `transformers.trainer`.
+        name: the full name, such as `transformers.trainer`.
         served: the names that come from this package, each with its target.
         get_original: returns the value of any other name, or raises AttributeError.
         original_names: returns the names that `get_original` knows.
@@ -40,9 +40,12 @@ class ServedModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            # Some names exist only if another library is installed.
+            # Names that need a library that is not installed are left out, so that
+            # `from ... import *` works.
             public_names = [name for name in dir(self) if not name.startswith("_")]
             return [name for name in public_names if hasattr(self, name)]
+        # Python and libraries ask any module for names such as `__path__` and `__wrapped__`. They
+        # must not load the original module.
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         try:
@@ -52,6 +55,7 @@ class ServedModule(ModuleType):
             if successor is None:
                 raise
             return successor
+        # The next access does not come here.
         self.__dict__[name] = value
         return value
 
@@ -64,7 +68,7 @@ class ServedModule(ModuleType):
         return self._get_original(name)
 
     def __dir__(self) -> list[str]:
-        resolved_names = [name for name in self.__dict__ if name not in _PRIVATE]
+        resolved_names = [name for name in self.__dict__ if name not in _OWN_ATTRIBUTES]
         return sorted({*resolved_names, *self._served, *self._original_names()})
 
 
@@ -120,6 +124,7 @@ def serve_top_level(package: ModuleType, module_of_name: Mapping[str, str]) -> N
                 return successor
 
         def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+            # The original class pickles its module by the class, which is local here.
             return import_module, (self.__name__,)
 
     package.__class__ = ServedPackage

@@ -20,6 +20,8 @@ _STRATEGIES = "HubStrategy IntervalStrategy SaveStrategy SchedulerType"
 _FILES = ".lightning_modules.common.file_names"
 _ENUMS = ".facade.arguments.enums"
 
+# For each module of transformers: modules that have our objects, each with the names it serves in
+# the form that `targets` reads.
 _SERVED: dict[str, dict[str, str]] = {
     "trainer": {
         ".facade": (
@@ -154,8 +156,11 @@ _SERVED: dict[str, dict[str, str]] = {
     "utils.notebook": {".callbacks": "NotebookProgressCallback"},
 }
 
-SERVED = {module: targets(homes) for module, homes in _SERVED.items()}
-"""Served names of each module, named below `transformers`, with their targets."""
+SERVED = {module: targets(names) for module, names in _SERVED.items()}
+"""For each module of transformers its served names, with their targets.
+
+A module is named below `transformers`: `trainer`, not `transformers.trainer`.
+"""
 
 _TOP_LEVEL = {
     "trainer": "Trainer",
@@ -182,6 +187,6 @@ _TOP_LEVEL = {
     "debug_utils": "",
 }
 TOP_LEVEL: dict[str, str] = {}
-"""Names that `transformers` itself offers, each with its module."""
+"""Served names that `transformers` itself offers, each with the module that has it."""
 for _module, _names in _TOP_LEVEL.items():
     TOP_LEVEL.update(dict.fromkeys(_names.split(), _module))

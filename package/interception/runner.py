@@ -57,9 +57,9 @@ def run(words: Sequence[str]) -> int:
     if problem is not None:
         return _fail(problem)
 
-    # The new process finds everything in its environment.
+    # The new process reads the options from its environment.
     environment.switch_on(os.environ)
-    environment.choose_keras_backend(os.environ, options.get("--keras-backend"))
+    environment.choose_keras_backend(os.environ, options.get(_KERAS_BACKEND))
     if "--dry-run" in options:
         os.environ[environment.DRY_RUN] = "1"
     return become([sys.executable, *python_options(), *script_words])
@@ -72,6 +72,8 @@ def is_option(word: str) -> bool:
 
 def _read_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the options of the runner with their values, and the words that follow them.
+
+    The value of a flag is an empty text.
 
     Raises:
         ValueError: an option has a wrong value.
@@ -121,7 +123,7 @@ def _problem(script_words: Sequence[str]) -> str | None:
 
 def python_options() -> list[str]:
     """Return the options that the running Python was started with, such as `-u` and `-X dev`."""
-    # The function by which multiprocessing starts its processes. It does not know `-u`.
+    # multiprocessing starts its processes with this private function. It leaves out `-u`.
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] - private
     if getattr(sys.stdout, "write_through", False):
         options.append("-u")
@@ -132,7 +134,7 @@ def become(command: list[str]) -> int:
     """Replace this process by a command; on Windows run it, and return its exit status."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # On Windows the shell would assume that the replaced process has exited.
+    # On Windows `execv` starts a new process and exits, so the shell would not wait for the script.
     if os.name == "nt":
         return subprocess.call(command)
     os.execv(command[0], command)

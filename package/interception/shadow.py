@@ -83,7 +83,7 @@ class Shadow:
 
 
 def compile_without(spec: ModuleSpec, served: Mapping[str, str]) -> CodeType:
-    """Compile a module without its definitions of some names; lines keep their numbers.
+    """Compile a module without its definitions of some names; its line numbers do not change.
 
     Args:
         spec: the spec of the module.
@@ -126,8 +126,9 @@ class _DefinitionReplacer(ast.NodeTransformer):
         self._served = served
 
     def _replace(self, node: Definition) -> ast.stmt:
-        # Other functions and classes are not visited any deeper: only the top level counts.
+        # `generic_visit` is not called: names inside of functions and classes are not served.
         names = _defined_names(node) & set(self._served)
+        # An assignment such as `A = B = ...` keeps its value if it defines several served names.
         if len(names) != 1:
             return node
         (name,) = names
@@ -135,7 +136,7 @@ class _DefinitionReplacer(ast.NodeTransformer):
         assignment = ast.Assign([ast.Name(name, ast.Store())], call)
         return ast.copy_location(assignment, node)
 
-    # Names of `ast.NodeVisitor`.
+    # `ast.NodeVisitor` finds its methods by these names.
     visit_FunctionDef = _replace  # noqa: N815
     visit_AsyncFunctionDef = _replace  # noqa: N815
     visit_ClassDef = _replace  # noqa: N815

@@ -34,10 +34,10 @@ _interception: _Interception | None = None
 def install(children: bool = True) -> Finder:
     """Serve `transformers.Trainer` and the other names of the Trainer API from this package.
 
-    Where transformers is installed, all its other names stay its own. Where it is not, a stand-in
-    has what a script with its own model needs. Best called before anything imports transformers;
-    names of modules that are loaded already are replaced where that is safe. Calling it again
-    changes nothing.
+    If transformers is installed, all its other names stay its own. If it is not, a stand-in has the
+    names that a script with its own model needs. Call it before anything imports transformers:
+    modules that are loaded already get the served names, but modules that imported these names
+    before keep the old objects. Calling it again changes nothing.
 
     Args:
         children: also serve in Python processes that are started from now on, by environment
@@ -72,7 +72,7 @@ def install(children: bool = True) -> Finder:
 def uninstall() -> None:
     """Undo `install`: imports get transformers itself again, if it is installed.
 
-    Modules that imported served names keep them. Nothing happens where nothing is served.
+    Modules that imported served names keep them. Without `install` it does nothing.
     """
     global _interception
     environment.switch_off(os.environ)
@@ -165,7 +165,8 @@ class _ForwardingHandler(logging.Handler):
 
 def _forward_logs() -> None:
     """Forward our loggers to those of transformers, whose levels then apply."""
-    # All loggers are made first. `logging` would set the parent of one that is made later.
+    # All loggers are made before any parent is set: `logging` sets the parents of a new logger's
+    # children.
     loggers = [logging.getLogger(name) for name in sorted(LOGGERS)]
     for logger in loggers:
         handler = _ForwardingHandler(LOGGERS[logger.name], logger.parent)

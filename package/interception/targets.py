@@ -16,8 +16,8 @@ def targets(names_of_modules: dict[str, str]) -> dict[str, str]:
     """Expand a compact table of names.
 
     Args:
-        names_of_modules: for each module its names, separated by spaces; `A=B` serves the object
-            that the module calls B under the name A.
+        names_of_modules: for each module the names that it provides, separated by spaces; `A=B`
+            serves the object that the module calls B under the name A.
 
     Returns:
         For each served name its target, `module:name`.

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-# Variables of `interception/environment.py` and `facade/arguments/sweep_trial.py`.
+# Variables of `interception/environment.py` and `facade/arguments/sweep_trial.py`, repeated here
+# because importing those modules would slow down the start of every process.
 _INSTALL = "LIGHTRAINER_INSTALL"
 _RECORDER = "LIGHTRAINER_RECORDER"
 _TRIAL = "LIGHTRAINER_TRIAL"
@@ -29,14 +30,18 @@ class Waiting:
     def find_spec(
         cls, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As `importlib.abc.MetaPathFinder.find_spec`: None for everything that is not served."""
+        """Return the spec of `transformers`; None for any other module.
+
+        Works like `importlib.abc.MetaPathFinder.find_spec`.
+        """
         if name.partition(".")[0] != "transformers":
             return None
         if cls in sys.meta_path:
             sys.meta_path.remove(cls)
         from importlib import import_module
 
-        # None if lightrainer cannot be imported.
+        # A child process may have another Python, in which lightrainer is not installed. It then
+        # imports transformers itself.
         try:
             switch = import_module("lightrainer.interception.switch")
         except ImportError:
@@ -47,7 +52,7 @@ class Waiting:
 
 
 def _load_hidden_module() -> None:
-    """Run the `sitecustomize` that this one hides, if there is one."""
+    """Run the `sitecustomize` that this one hides on `sys.path`, if there is one."""
     this_folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != this_folder]
     spec = None
@@ -94,7 +99,7 @@ def _apply_trial_to_parsers(script: str) -> None:
 
 
 def _start() -> None:
-    """Do what the environment asks for."""
+    """Run the recorder, apply a trial, and intercept imports, as the environment variables ask."""
     recorder = os.environ.get(_RECORDER)
     if recorder:
         _run_file(recorder)

@@ -73,6 +73,7 @@ for _name, _module in _MODULES_WITH_OTHER_NAMES.items():
 
 
 def _torch() -> ModuleType:
+    """Import torch when it is used: a script may only ask for other libraries."""
     import torch
 
     return torch
@@ -119,8 +120,8 @@ def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = Fals
     """Return whether torch_xla is installed.
 
     Args:
-        check_is_tpu: whether it also has to compute on a TPU.
-        check_is_gpu: whether it also has to compute on a GPU.
+        check_is_tpu: True to return whether its device is a TPU, too.
+        check_is_gpu: True to return whether its device is a GPU, too.
     """
     if not is_installed("torch_xla"):
         return False

@@ -102,7 +102,7 @@ def _setter(level: int) -> Callable[[], None]:
         set_verbosity(level)
 
     set_level.__doc__ = (
-        f"As the function of this name in `transformers.utils.logging`: set the level {level}."
+        f"Set the level {level}, as the function of this name in `transformers.utils.logging`."
     )
     return set_level
 
@@ -158,11 +158,13 @@ def enable_explicit_format() -> None:
 
 @functools.lru_cache(None)
 def warning_once(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
-    """Log a warning, unless the same one was logged before; a method of every logger.
+    """Log a warning, unless the same one was logged before.
+
+    `configure` makes it a method of every logger.
 
     Args:
         self: the logger.
-        args: those of `logging.Logger.warning`.
-        kwargs: those of `logging.Logger.warning`.
+        args: as for `logging.Logger.warning`.
+        kwargs: as for `logging.Logger.warning`.
     """
     self.warning(*args, **kwargs)

@@ -42,6 +42,7 @@ _UTILS = {
     ".lightning_modules.models.inspection": "can_return_loss find_labels",
 }
 
+# In the form of `_SERVED` in `interception/names.py`. A module without names can be imported, too.
 _FURTHER_NAMES: dict[str, dict[str, str]] = {
     "": {},
     "data": {},
@@ -102,7 +103,8 @@ def _names_of_stand_in() -> dict[str, dict[str, str]]:
     for module in [*SERVED, *_FURTHER_TARGETS]:
         modules[module] = {**SERVED.get(module, {}), **_FURTHER_TARGETS.get(module, {})}
 
-    # The package looks its names up in the module that has each, so that there is one object of it.
+    # `transformers` looks up each of its names in the module that has it, so both offer the same
+    # object.
     package_names = {name: f"transformers.{module}:{name}" for name, module in TOP_LEVEL.items()}
     for module, names in _TOP_LEVEL.items():
         for name in names.split():
@@ -110,7 +112,7 @@ def _names_of_stand_in() -> dict[str, dict[str, str]]:
     package_names["logging"] = "transformers.utils.logging:"
     modules[""] = package_names
 
-    # So does `transformers.integrations`.
+    # `transformers.integrations` does the same.
     integration_names = {}
     for module in ("integrations.deepspeed", "integrations.integration_utils"):
         for name in modules[module]:

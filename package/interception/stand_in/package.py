@@ -17,7 +17,7 @@ LIBRARY = "transformers"
 class StandIn(ServedModule):
     """A module of the stand-in.
 
-    All of them are packages, so that Python asks the finder for names that they do not have.
+    Each of them is a package, so that Python asks the finder for `from transformers import X`, too.
     """
 
     def _find(self, name: str) -> Any:
@@ -42,7 +42,7 @@ def find(submodule: str) -> ModuleSpec:
         ModuleNotFoundError: the stand-in has no such module.
     """
     if submodule not in STAND_IN:
-        # `from transformers import BertModel` comes here too, as "BertModel".
+        # `from transformers import BertModel` asks for a module `BertModel`, too.
         raise ModuleNotFoundError(missing_message(f"{LIBRARY}.{submodule}"), name=LIBRARY)
     module_name = f"{LIBRARY}.{submodule}" if submodule else LIBRARY
 
@@ -63,8 +63,9 @@ def missing_message(name: str) -> str:
 
 
 class _Loader(ServedLoader):
+    """Sets the version and the loggers when the package itself is imported."""
+
     def exec_module(self, module: ModuleType) -> None:
-        # Only the package itself has something to set up.
         if module.__name__ != LIBRARY:
             return
         from ..names import VERSION
