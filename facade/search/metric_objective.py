@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Compute = Callable[[dict[str, float]], Any]
-"""Takes the metrics of an evaluation, and returns a number, or a list for several objectives."""
+"""Computes the objective from the metrics of an evaluation: a number, or a list of numbers."""
 
 
 def objective_names(metrics: Sequence[str], count: int) -> list[str]:
@@ -65,7 +66,7 @@ def require_same_objectives(
     study_directions = directions_of(study)
     study_metrics = study.metric_names or []
 
-    # Objectives without names are compared by their directions alone.
+    # If the objectives of one of them have no names, only the directions are compared.
     same_metrics = not study_metrics or not metrics
     if not same_metrics:
         same_metrics = _short_names(study_metrics) == _short_names(metrics)
@@ -118,7 +119,7 @@ def look_up(metrics: Mapping[str, float], name: str) -> float:
 def objective_value(
     compute: Compute, metrics: Mapping[str, float], objectives: int
 ) -> float | list[float]:
-    """Compute the value of an evaluation for the study.
+    """Compute the objective of an evaluation.
 
     Args:
         compute: see `Trainer.hyperparameter_search`.
@@ -140,7 +141,7 @@ def objective_value(
         name = str(error.args[0]) if error.args else ""
         raise _missing_metric(name, metrics) from error
 
-    # A list of one number is as good as the number.
+    # A list with one number is accepted for a single objective.
     if not isinstance(result, (list, tuple)):
         result = [result]
     numbers = [_as_number(value, metrics) for value in result]
@@ -159,8 +160,8 @@ def why_unusable(
 ) -> str | None:
     """Return why a trial with this objective counts as failed; None if it does not.
 
-    NaN makes it fail, and so does infinity in the direction of the search: no later trial could be
-    better. Infinity in the other direction is the worst value.
+    A trial fails with NaN, and with infinity in the direction of the search, since no later trial
+    could be better. Infinity in the other direction is the worst valid objective.
 
     Args:
         value: the objective, or one for each direction.
@@ -172,7 +173,7 @@ def why_unusable(
     if names is None:
         names = ["the objective"] * len(value)
 
-    # The first objective that is unusable is the reason.
+    # Report the first objective that is unusable.
     for number, direction, name in zip(value, directions, names, strict=True):
         best_infinity = -math.inf
         if direction == "maximize":
@@ -194,9 +195,11 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 
 
 def _as_number(value: Any, metrics: Mapping[str, float]) -> float:
-    """Return a number; that of a tensor or an array with one element, too."""
-    if hasattr(value, "item") and getattr(value, "size", 1) in (1, ()):
-        value = value.item()
+    """Return a number, which may also be in a tensor or an array with one element."""
+    # `item` raises if there are more elements.
+    if hasattr(value, "item"):
+        with contextlib.suppress(ValueError, RuntimeError):
+            value = value.item()
     if isinstance(value, (int, float)):
         return value
     raise ValueError(
@@ -206,6 +209,7 @@ def _as_number(value: Any, metrics: Mapping[str, float]) -> float:
 
 
 def _missing_metric(name: str, metrics: Mapping[str, float]) -> MissingMetricError:
+    """Return the error for a metric that the evaluation does not have."""
     return MissingMetricError(
         f"The objective uses the metric {name!r}, which the evaluation does not "
         f"have.{did_you_mean(name, metrics)} It has: {', '.join(metrics) or 'none'}."

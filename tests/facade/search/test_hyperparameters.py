@@ -1,8 +1,12 @@
 """Objectives and spaces of a search: those of the reference."""
 
+import numpy as np
+import pytest
+import torch
 from transformers import trainer_utils
 
 from lightrainer.facade.search import hyperparameters
+from lightrainer.facade.search.metric_objective import objective_value
 
 
 class Trial:
@@ -31,3 +35,16 @@ def test_objectives_and_spaces():
         Trial()
     ) == trainer_utils.default_hp_space_optuna(Trial())
     assert hyperparameters.BestRun("1", 2.0, {}) == trainer_utils.BestRun("1", 2.0, {})
+
+
+@pytest.mark.parametrize(
+    "value", [0.5, np.float32(0.5), np.array([0.5]), torch.tensor(0.5), torch.tensor([0.5])]
+)
+def test_objective_value_in_an_array_or_a_tensor(value):
+    assert objective_value(lambda metrics: value, {"eval_loss": 2.0}, 1) == 0.5
+
+
+@pytest.mark.parametrize("value", [None, "0.5", np.array([0.5, 1.0]), torch.tensor([0.5, 1.0])])
+def test_objective_value_that_is_not_a_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"compute_objective returned .* not a number"):
+        objective_value(lambda metrics: value, {"eval_loss": 2.0}, 1)
