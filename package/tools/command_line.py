@@ -14,9 +14,9 @@ Number = TypeVar("Number", int, float)
 
 
 class CommandParser(ArgumentParser):
-    """As `argparse.ArgumentParser`, for `lightrainer <command>`.
+    """An `argparse.ArgumentParser` for `lightrainer <command>`.
 
-    Options cannot be abbreviated, and texts are not wrapped.
+    Options cannot be abbreviated, and the lines of descriptions are kept as they are.
 
     Args:
         command: the name of the command.
@@ -38,21 +38,21 @@ class CommandParser(ArgumentParser):
         )
 
     def add_script(self, description: str = "the script, a Python file") -> None:
-        """Add `script`, and `words`: the arguments of the script, all that follows its name."""
+        """Add `script`, and `words`: the arguments of the script, which follow its name."""
         self.add_argument("script", metavar="SCRIPT", help=description)
         words = self.add_argument(
             "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
         )
-        # argparse requires them, although they may be none.
+        # Without this, argparse reports a missing script as "SCRIPT, ARGUMENTS are required".
         words.required = False
 
-    def parse_own(self, words: Sequence[str], note: str, namespace: object = None) -> Any:
+    def parse_with_advice(self, words: Sequence[str], advice: str, namespace: object = None) -> Any:
         """Parse words; the error for an unknown option names the nearest known one.
 
         Args:
             words: the words of the command line.
-            note: says in the error where to write options of the script.
-            namespace: gets the values.
+            advice: a sentence for that error, on where to write options of the script.
+            namespace: the object that gets the values; by default a new `argparse.Namespace`.
         """
         from ..lightning_modules.common.redaction import option_names
         from ..lightning_modules.common.suggestions import did_you_mean
@@ -63,11 +63,14 @@ class CommandParser(ArgumentParser):
             name = option_names(unknown[:1])
             known_options = re.findall(r"--[\w-]+", self.format_help())
             suggestion = did_you_mean(name, known_options)
-            self.error(f"unknown option {name}.{suggestion} {note}")
+            self.error(f"unknown option {name}.{suggestion} {advice}")
         return options
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - one for all
-        """As in argparse, but errors name unknown options without values, which may be secrets."""
+        """Parse words as argparse does; errors name unknown options without their values.
+
+        A value may be a secret.
+        """
         from ..lightning_modules.common.redaction import option_names
 
         options, unknown = self.parse_known_args(args, namespace)
@@ -86,7 +89,7 @@ def spellings(name: str) -> list[str]:
 
 
 def whole(minimum: int = 1, maximum: float = math.inf) -> Callable[[str], int]:
-    """Return an argparse `type` for whole numbers from `minimum` to `maximum`."""
+    """Return a `type` for argparse that parses whole numbers from `minimum` to `maximum`."""
 
     def parse(text: str) -> int:
         number = _parse(text, int, "a whole number")
@@ -104,19 +107,20 @@ def positive(text: str) -> float:
     return number
 
 
-def share(text: str) -> float:
+def fraction(text: str) -> float:
     """Parse a number from 0 to below 1, for argparse."""
     number = _parse(text, float, "a number")
     _require(0 <= number < 1, text, "at least 0 and below 1")
     return number
 
 
-def table(rows: Sequence[Sequence[object]], left: int = 1) -> list[str]:
+def table(rows: Sequence[Sequence[object]], left_aligned: int = 1) -> list[str]:
     """Format rows as lines with aligned columns.
 
     Args:
-        rows: at least one; all of the same length.
-        left: how many of the first columns are aligned to the left; the others to the right.
+        rows: at least one row; all rows have the same length.
+        left_aligned: number of the first columns that are aligned to the left. The others are
+            aligned to the right.
     """
     # A column is as wide as its longest cell.
     widths: list[int] = []
@@ -128,7 +132,7 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> list[str]:
         cells: list[str] = []
         for index, (cell, width) in enumerate(zip(row, widths, strict=True)):
             text = str(cell)
-            if index < left:
+            if index < left_aligned:
                 cells.append(text.ljust(width))
             else:
                 cells.append(text.rjust(width))
@@ -136,14 +140,15 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> list[str]:
     return lines
 
 
-def _parse(text: str, number_type: type[Number], description: str) -> Number:
-    """Parse a number; the description says in the error what is expected."""
+def _parse(text: str, number_type: type[Number], expected: str) -> Number:
+    """Parse a number; the error reads "'1.5' is not {expected}"."""
     try:
         return number_type(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not {description}") from None
+        raise ArgumentTypeError(f"{text!r} is not {expected}") from None
 
 
 def _require(is_valid: bool, text: str, limits: str) -> None:
+    """Refuse a number outside of its limits; the error reads "'7' has to be {limits}"."""
     if not is_valid:
         raise ArgumentTypeError(f"{text!r} has to be {limits}")

@@ -44,7 +44,7 @@ def evaluate(words: Sequence[str]) -> int:
     options = read_options(parser, words)
     from ..lightning_modules import checkpoints
 
-    # The script may take long until it loads the checkpoint.
+    # Check the checkpoint now: the script may run for minutes before it is loaded.
     problems = checkpoints.problems(options.checkpoint, training_state=False)
     if problems:
         parser.error(
@@ -69,7 +69,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
 
     Args:
         trainer_class: the class, changed in place.
-        settings: `checkpoint` is the folder of the checkpoint.
+        settings: the entry `checkpoint` is the folder of the checkpoint.
     """
     from ..callbacks import TrainerState
     from ..lightning_modules.checkpoints import load_weights
@@ -85,7 +85,8 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
         loaded_trainers.append(trainer)
         load_weights(trainer.model, checkpoint)
 
-        # The epoch is one of the metrics; a folder of weights alone does not store it.
+        # The Trainer adds the epoch to the metrics. A folder that has only weights does not store
+        # it.
         trainer.state.epoch = None
         state_file = os.path.join(checkpoint, "trainer_state.json")
         if os.path.isfile(state_file):
@@ -103,7 +104,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
         trial: object = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> NoReturn:
-        # A script may override the loader instead of passing a dataset.
+        # Without a dataset, the script may still override the method that makes the loader.
         is_overridden = type(self).get_eval_dataloader is not trainer_class.get_eval_dataloader
         if self.eval_dataset is None and not is_overridden:
             raise SystemExit(

@@ -85,10 +85,10 @@ _OFF_VALUES = (None, "", False, "no", [], {})
 
 
 def launch(flags: Sequence[str]) -> int:
-    """Run the command line; this process becomes torch's launcher, or for one process the script.
+    """Start the script: this process becomes torch's launcher, or the script itself if it is alone.
 
     Args:
-        flags: the words after `launch`.
+        flags: the words of the command line after `launch`.
 
     Raises:
         SystemExit: an option is wrong. The status is 2, the reason is on stderr, and nothing was
@@ -98,7 +98,7 @@ def launch(flags: Sequence[str]) -> int:
     from ..interception import environment, runner
 
     parser = _make_parser()
-    options = parser.parse_own(flags, "Options of the script follow its name.")
+    options = parser.parse_with_advice(flags, "Options of the script follow its name.")
     set_options = {name: value for name, value in vars(options).items() if value}
     file = options.config_file or default_file()
     try:
@@ -151,7 +151,9 @@ def _merge_settings(
 def _sources(
     set_options: Mapping[str, object], settings: Mapping[str, object], file: str | None
 ) -> dict[str, str]:
-    """Return the source of each variable as the user wrote it: an option, or a key of the file.
+    """Return the source of each environment variable: an option, or a key of the file.
+
+    Errors quote it as the user wrote it.
 
     Args:
         set_options: options that the command line sets.
@@ -187,7 +189,8 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, objec
         options: the names of all options.
 
     Returns:
-        the settings by the names of options, and `distributed_type` and `deepspeed_fields`.
+        the settings by the names of their options, and the entries `distributed_type`,
+        `use_parallelism_config` and `deepspeed_fields`.
 
     Raises:
         ValueError: the file has unknown keys, or keys for features that are not supported.
@@ -208,7 +211,7 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, objec
         )
     distributed_type = _read_distributed_type(path, content)
 
-    # The keys of sections have options, too.
+    # Options have no sections: each key of a section becomes the name of its option.
     settings = {key: value for key, value in content.items() if key not in _PREFIXES}
     for section, prefix in _PREFIXES.items():
         for key, value in (content.get(section) or {}).items():
@@ -219,7 +222,7 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, objec
     if distributed_type in _STRATEGY_OPTIONS:
         settings[_STRATEGY_OPTIONS[distributed_type]] = True
 
-    # Beside a configuration file of DeepSpeed these are refused.
+    # A script with a configuration file of DeepSpeed refuses these fields, as the file sets them.
     deepspeed_fields = list(content.get("deepspeed_config") or {})
     if "mixed_precision" in content:
         deepspeed_fields.append("mixed_precision")
@@ -233,7 +236,7 @@ def _read_distributed_type(path: str, content: dict[str, Any]) -> str:
     """Remove `compute_environment` and `distributed_type` from a file's content; return the latter.
 
     Raises:
-        ValueError: only accelerate supports them.
+        ValueError: only accelerate supports their values.
     """
     compute_environment = content.pop("compute_environment", "LOCAL_MACHINE")
     distributed_type = content.pop("distributed_type", "")
@@ -279,7 +282,7 @@ def variables(settings: Mapping[str, Any]) -> dict[str, str]:
             value = variable.default
         if value == "":
             continue
-        # Some variables belong to a feature that has to be on.
+        # A variable of a feature is only set if the feature is on.
         if variable.switch and not settings.get(VARIABLES[variable.switch].option):
             continue
         environment[name] = str(value).lower() if isinstance(value, bool) else str(value)
@@ -426,7 +429,7 @@ def _add_process_options(parser: CommandParser) -> None:
         help="use torch's launcher for a single process, too",
     )
 
-    # Options that a script for `accelerate launch` may pass.
+    # Command lines for `accelerate launch` may have these options.
     no_effect = "option of accelerate without effect here"
     group.add_argument("-q", "--quiet", action="store_true", help=no_effect)
     group.add_argument(*spellings("same_network"), action="store_true", help=no_effect)
@@ -454,7 +457,7 @@ def _add_script_settings(parser: CommandParser) -> None:
 
 
 def _meaning(variable: Variable) -> str:
-    """Return what an option of the script becomes, or why it is refused."""
+    """Return the help of an option: the training argument that it sets, or why it is refused."""
     from ..facade.arguments.fsdp_config import REFUSED as REFUSED_BY_FSDP
 
     if variable.option == "mixed_precision":

@@ -37,10 +37,11 @@ _ARGUMENTS = {
     "lr_scheduler_type": "constant",
     "lr_scheduler_kwargs": None,
 }
+"""Training arguments that replace those of the script."""
 _PRINTED_STEPS = 20
-"""About how many steps the table has."""
+"""Approximate number of steps in the table."""
 _SKIPPED_STEPS = 5
-"""Number of the first steps, for which a mean has too few losses."""
+"""Number of first steps that are not considered: their means are of too few losses."""
 _DECAY = 0.8
 """Weight of the previous mean in an exponential mean."""
 _MAX_GROWTH = 4
@@ -61,7 +62,7 @@ def lr_find(words: Sequence[str]) -> int:
     """
     options = _read_options(words)
 
-    # Train.
+    # Train with the growing rates.
     growth = options.max / options.min
     rates = []
     for step in range(options.steps):
@@ -71,12 +72,12 @@ def lr_find(words: Sequence[str]) -> int:
     if result is None:
         return 1
 
-    # Choose a rate.
+    # Choose the rate at which the loss falls fastest.
     losses = smooth(result["losses"])
     step = steepest_step(losses, variation(result["losses"]))
     suggestion = None if step is None else rates[step]
 
-    # Print.
+    # Print the losses and the suggestion.
     if options.json:
         content = {
             "suggestion": suggestion,
@@ -121,7 +122,7 @@ def _print_table(losses: Sequence[float], rates: Sequence[float], suggestion: fl
     rows = [("rate", "loss")]
     for step in range(0, len(losses), max(len(losses) // _PRINTED_STEPS, 1)):
         rows.append((f"{rates[step]:.1e}", f"{losses[step]:.4g}"))
-    print("\n".join(table(rows, left=0)))
+    print("\n".join(table(rows, left_aligned=0)))
 
     if suggestion is None:
         print(
@@ -139,7 +140,8 @@ def smooth(losses: Sequence[float]) -> list[float]:
         losses: the loss of each step.
 
     Returns:
-        fewer means than losses, if a mean is four times the smallest one or is not finite.
+        the mean of each step. The list ends before a mean that is not finite, or more than four
+        times the smallest one.
     """
     means: list[float] = []
     weighted_sum = 0.0
@@ -159,10 +161,10 @@ def smooth(losses: Sequence[float]) -> list[float]:
 
 
 def variation(losses: Sequence[float]) -> float:
-    """Return the standard deviation of smoothed losses that results from differences of batches.
+    """Return the standard deviation of smoothed losses that the differences of batches cause.
 
-    It follows from the median change from step to step, on which a few steps with a fast fall have
-    little influence.
+    It is computed from the median change between successive steps: a few steps in which the loss
+    falls fast have little influence on a median.
 
     Args:
         losses: the loss of each step, not smoothed.
@@ -177,6 +179,7 @@ def variation(losses: Sequence[float]) -> float:
 
     # A change is the difference of two losses, so its variance is twice that of a loss.
     deviation = _DEVIATION_OF_MEDIAN * statistics.median(changes) / math.sqrt(2)
+    # Variance of an exponential mean of independent values.
     return deviation * math.sqrt((1 - _DECAY) / (1 + _DECAY))
 
 
@@ -184,11 +187,12 @@ def steepest_step(losses: Sequence[float], variation: float = 0.0) -> int | None
     """Return the step at which the loss falls fastest; None if it never falls significantly.
 
     Args:
-        losses: smoothed.
+        losses: the smoothed loss of each step.
         variation: their standard deviation under a constant rate. Around the step, over about a
             tenth of all steps, the losses have to fall by four standard deviations of a difference.
     """
-    # A fall over several steps has to be significant; the slope is that of the step.
+    # The slope is measured between the neighbors of a step. It counts only if the fall over more
+    # steps is significant.
     smallest_fall = 4 * math.sqrt(2) * variation
     reach = max(_SKIPPED_STEPS, len(losses) // 20)
     steepest = None
@@ -208,7 +212,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
 
     Args:
         trainer_class: the class, changed in place.
-        settings: `rates` has the rate of each step.
+        settings: the entry `rates` has the learning rate of each step.
     """
     from ..callbacks import TrainerCallback
 
@@ -230,7 +234,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
             assert optimizer is not None
             rate = rates[state.global_step]
             for group in optimizer.param_groups:
-                # Groups may have different rates: their ratios are kept.
+                # The ratios between the rates of different groups are kept.
                 ratio = group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
                 group["lr"] = rate * ratio
 
@@ -249,13 +253,14 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
 
     def train(self: Trainer, *args: object, **kwargs: object) -> NoReturn:
         self.add_callback(GrowingRate())
-        # Without the arguments of the script, such as a checkpoint to resume from.
+        # The arguments that the script passes to `train` are dropped: it must not resume from a
+        # checkpoint.
         original(self)
         write_result(self, settings, {"losses": losses})
         raise SystemExit(0)
 
     def current_rate(self: Trainer) -> float:
-        """Return the rate of the step for the logs; the schedule of the script does not know it."""
+        """Return the rate for the logs, which usually comes from the schedule."""
         return self.optimizer.param_groups[0]["lr"]
 
     trainer_class.train = train

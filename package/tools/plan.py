@@ -33,7 +33,8 @@ def plan(flags: Sequence[str]) -> int:
             "cosine"
         ),
     )
-    # The arguments may be for devices that this machine does not have.
+    # `on_paper` accepts arguments for devices that this machine does not have; the problems that
+    # they have here are printed after the plan.
     try:
         with on_paper():
             (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)

@@ -47,7 +47,7 @@ def profile(words: Sequence[str]) -> int:
     options = parser.parse_args(words)
     warn_of_ambiguous_options("profile", options)
 
-    # The Trainer finds the steps in the environment.
+    # The Trainer of the script reads the numbers of steps from the environment.
     os.environ[PROFILE] = f"{options.wait},{options.warmup},{options.active}"
     switch_on(os.environ)
     return become([sys.executable, options.script, *options.words])

@@ -52,7 +52,7 @@ def compare(*words, cwd):
 
 
 def summary(folder):
-    return json.loads((folder / runs.MARK).read_text())
+    return json.loads((folder / runs.RESULT_FILE).read_text())
 
 
 def rows(said):

@@ -12,14 +12,14 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..command_line import CommandParser, share
+from ..command_line import CommandParser, fraction
 from .differences import compare as compare_results
 from .report import as_dict, as_text
 from .results import Results, read_results
 from .runs import (
     LIGHTRAINER,
-    MARK,
     REFERENCE,
+    RESULT_FILE,
     CompareError,
     Script,
     check_reference,
@@ -79,7 +79,7 @@ def compare(flags: Sequence[str]) -> int:
             path.unlink()
 
     # All differences go into the file, the first ones to the terminal.
-    path = folder / MARK
+    path = folder / RESULT_FILE
     summary = json.dumps(as_dict(sides, comparisons), indent=2)
     path.write_text(f"{summary}\n", encoding="utf-8")
     print(as_text(sides, comparisons))
@@ -99,7 +99,7 @@ def _make_parser() -> CommandParser:
     )
     parser.add_argument(
         "--tolerance",
-        type=share,
+        type=fraction,
         default=0.0,
         metavar="X",
         help=(
@@ -129,10 +129,10 @@ def _make_parser() -> CommandParser:
 
 
 def _read_script(options: Namespace) -> Script:
-    """Return the script.
+    """Return the script that the command line describes.
 
     Raises:
-        CompareError: a path is wrong.
+        CompareError: the script does not exist, or a linked path is not in the working folder.
     """
     if not os.path.isfile(options.script):
         raise CompareError(f"The script {options.script} does not exist.")
@@ -143,6 +143,7 @@ def _read_script(options: Namespace) -> Script:
             raise CompareError(
                 f"--link {path} is not in the working folder, so it is not copied. Remove --link."
             )
+    # `compare train.py -- --lr 1` is accepted, too.
     arguments = options.words
     if arguments[:1] == ["--"]:
         arguments = arguments[1:]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    # Objects of either side; the types of transformers would need its import.
+    # The Trainer and the arguments of either side, whose types cannot be imported here.
     AnyTrainer = Any
     AnyArguments = Any
 
@@ -34,6 +34,7 @@ MODULES = {
 }
 """The modules with `TrainingArguments` and `Trainer` of each side."""
 _SETTINGS = json.loads(os.environ.get("LIGHTRAINER_COMPARE", "{}"))
+"""The arguments of the `Recorder` of this process."""
 
 
 class Recorder:
@@ -48,9 +49,9 @@ class Recorder:
         self.side = side
         self.folder = Path(folder)
         self.calls: list[dict[str, Any]] = []
-        self.outputs: list[str] = []
+        self.output_folders: list[str] = []
         self._depth = 0
-        """How many recorded methods are running: one may call another."""
+        """How many recorded methods are running; `train` may call `evaluate`."""
 
     def start(self) -> None:
         """Seed the generators, and patch modules when they are imported."""
@@ -80,11 +81,11 @@ class Recorder:
         folder = Path(os.path.abspath(output_dir or "trainer_output"))
         if self.folder not in folder.parents:
             folder = self.folder / "work" / folder.name
-        self.outputs.append(str(folder))
+        self.output_folders.append(str(folder))
         return str(folder)
 
     def _patch_trainer(self, module: Any) -> None:
-        """Record calls."""
+        """Record the calls of `train`, `evaluate` and `predict`."""
         for name in ("train", "evaluate", "predict"):
             method = getattr(module.Trainer, name)
             setattr(module.Trainer, name, self._with_recording(name, method))
@@ -135,7 +136,7 @@ class Recorder:
         """Write all that this process has recorded."""
         record = {
             "calls": self.calls,
-            "outputs": list(dict.fromkeys(self.outputs)),
+            "outputs": list(dict.fromkeys(self.output_folders)),
             "knows_lightrainer": "lightrainer" in sys.modules,
             "transformers": getattr(sys.modules.get("transformers"), "__version__", None),
         }
@@ -156,7 +157,10 @@ class PatchingFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """As `importlib.abc.MetaPathFinder.find_spec`; None for all other modules."""
+        """Return the spec of a module to patch; None for any other module.
+
+        Works like `importlib.abc.MetaPathFinder.find_spec`.
+        """
         patch = self._patches.pop(name, None)
         if patch is None:
             return None

@@ -34,18 +34,17 @@ def as_text(sides: Sequence[Results], comparisons: Sequence[Comparison]) -> str:
         size = _largest_size(comparison)
         if size > 0:
             largest = f"{size:.1e}"
-        row = (comparison.group, str(comparison.count), str(equal), largest)
-        counts.append(row)
+        counts.append((comparison.group, str(comparison.count), str(equal), largest))
         differences += comparison.differences
 
-    parts = [table(versions, left=2), table(counts)]
+    parts = [table(versions, left_aligned=2), table(counts)]
     if differences:
         parts.append(_format_differences(differences))
         parts.append([_ADVICE])
     else:
         parts.append(["Nothing differs."])
 
-    # An empty line between the parts.
+    # The parts are separated by empty lines.
     texts = ["\n".join(lines) for lines in parts]
     return "\n\n".join(texts)
 
@@ -54,22 +53,16 @@ def _format_differences(differences: Sequence[Difference]) -> list[str]:
     """Return lines with the first differences."""
     rows = [("", "reference", "lightrainer", "difference")]
     for difference in differences[:_MAX_DIFFERENCES]:
-        # The end of a name says more than its start.
+        # A long name is cut at its start, which many names share.
         name = difference.name
         if len(name) > _MAX_NAME_LENGTH:
             name = f"...{name[3 - _MAX_NAME_LENGTH :]}"
-        reference = _format_value(difference.reference)
-        lightrainer = _format_value(difference.lightrainer)
+        reference = _format_value(difference.reference)[:_MAX_VALUE_LENGTH]
+        lightrainer = _format_value(difference.lightrainer)[:_MAX_VALUE_LENGTH]
         size = ""
         if difference.size is not None:
             size = f"{difference.size:.1e}"
-        row = (
-            name,
-            reference[:_MAX_VALUE_LENGTH],
-            lightrainer[:_MAX_VALUE_LENGTH],
-            size,
-        )
-        rows.append(row)
+        rows.append((name, reference, lightrainer, size))
 
     lines = table(rows)
     not_shown = len(differences) - _MAX_DIFFERENCES
@@ -102,16 +95,8 @@ def as_dict(sides: Sequence[Results], comparisons: Sequence[Comparison]) -> dict
 
     versions = []
     for side in sides:
-        version = {
-            "version": side.version,
-            "seconds": round(side.run.seconds, 2),
-        }
-        versions.append(version)
-    return {
-        "compared": compared,
-        "differences": differences,
-        "sides": versions,
-    }
+        versions.append({"version": side.version, "seconds": round(side.run.seconds, 2)})
+    return {"compared": compared, "differences": differences, "sides": versions}
 
 
 def _largest_size(comparison: Comparison) -> float:

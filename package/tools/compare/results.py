@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TEXT_SUFFIXES = (".jsonl", ".txt", ".csv", ".tsv")
-_NOT_COMPARED = (
+_NUMBERS_NOT_COMPARED = (
     "*_runtime",
     "*_per_second",
     "*_model_preparation_time",
@@ -30,7 +30,7 @@ _NOT_COMPARED = (
 """Names of numbers of time and memory, which differ between any two runs, and of special tokens,
 some of which transformers before 5.23 removes from the configuration of a model.
 """
-_OTHER_FILES = (
+_FILES_NOT_COMPARED = (
     "_manifest.json",
     "data_state_*.pth",
     "scaler.pt",
@@ -38,9 +38,9 @@ _OTHER_FILES = (
     "README.md",
     "loss_curve.svg",
 )
-"""Files that are not compared: those of lightrainer alone, model cards, and names with a time."""
+"""Patterns of files that only lightrainer writes, of model cards, and of names with a time."""
 _STATE = "trainer_state.json"
-"""The Trainer's own state, whose numbers are compared as logs."""
+"""The state of the Trainer. Its numbers are compared as logs, so the file is not compared."""
 
 
 @dataclass(kw_only=True)
@@ -140,7 +140,7 @@ def _logged_numbers(history: list[dict[str, Any]], label: str) -> dict[str, obje
 
 
 def _is_compared(name: str) -> bool:
-    return not any(fnmatch(name, pattern) for pattern in _NOT_COMPARED)
+    return not any(fnmatch(name, pattern) for pattern in _NUMBERS_NOT_COMPARED)
 
 
 def _find_files(results: Results, output_folders: set[str]) -> None:
@@ -148,13 +148,13 @@ def _find_files(results: Results, output_folders: set[str]) -> None:
     common_folder = os.path.commonpath(output_folders)
     for folder in sorted(output_folders):
         for path in sorted(Path(folder).rglob("*")):
-            is_other = any(fnmatch(path.name, pattern) for pattern in _OTHER_FILES)
-            if path.is_file() and not is_other:
+            is_excluded = any(fnmatch(path.name, pattern) for pattern in _FILES_NOT_COMPARED)
+            if path.is_file() and not is_excluded:
                 results.files[path.relative_to(common_folder).as_posix()] = path
 
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:
-    """Return the tensors of a file, in safetensors or as the recorder writes it."""
+    """Return the tensors of a safetensors file, or of a file that the recorder has written."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -165,14 +165,14 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
 
 
 def read_content(results: Results, name: str) -> Mapping[str, object] | None:
-    """Return the values of a file: those in JSON by their paths, tensors by their names, or a text.
+    """Return the values in a file by name; None for a kind of file that is not compared.
+
+    Tensors have their names, the values in JSON the paths to them, such as `a.b.0`. Other text is
+    one value, called `text`.
 
     Args:
         results: the side that has the file.
         name: the name of the file, in `results.files`.
-
-    Returns:
-        None for a kind of file that is not compared.
     """
     path = results.files[name]
     if path.suffix == ".safetensors":
@@ -180,14 +180,14 @@ def read_content(results: Results, name: str) -> Mapping[str, object] | None:
     if path.name == _STATE or path.suffix not in (".json", *_TEXT_SUFFIXES):
         return None
 
-    # The folders of the two sides differ.
+    # A file may contain the path of its folder, which differs between the sides.
     text = path.read_text(encoding="utf-8", errors="replace")
     text = text.replace(str(results.run.folder), "")
     if path.suffix == ".json":
         try:
             return dict(_json_values(json.loads(text)))
         except ValueError:
-            # It is compared as a text.
+            # Invalid JSON is compared as text.
             pass
     return {"text": text}
 

@@ -20,13 +20,15 @@ from ...lightning_modules.common.libraries import is_installed
 REFERENCE = "reference"
 LIGHTRAINER = "lightrainer"
 WORK = "work"
-"""The copy of the working folder of a side, in its folder."""
-MARK = "comparison.json"
-"""The file that marks the folder of a comparison."""
+"""The copy of the working folder, in the folder of a side."""
+RESULT_FILE = "comparison.json"
+"""The file with the result. A folder that has it may be emptied for another comparison."""
 LIMIT = 2 * 2**30
-"""Bytes that one copy of the working folder may take."""
+"""Largest size of one copy of the working folder, in bytes."""
 _NOT_COPIED = (".git", "__pycache__", "node_modules")
+"""Names of folders that are not copied."""
 _LAST_LINES = 15
+"""Number of lines of a failed script that the error shows."""
 
 
 class CompareError(Exception):
@@ -79,7 +81,7 @@ def empty_folder(folder: Path) -> None:
     """
     try:
         if folder.exists() and any(folder.iterdir()):
-            if not (folder / MARK).exists():
+            if not (folder / RESULT_FILE).exists():
                 raise CompareError(
                     f"--folder {folder} has files that are not from a comparison. Pass an empty "
                     "folder."
@@ -88,11 +90,12 @@ def empty_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CompareError(f"--folder {folder}: {error.strerror}.") from None
-    (folder / MARK).write_text("{}\n")
+    # A run that is interrupted before it has a result can be repeated in this folder.
+    (folder / RESULT_FILE).write_text("{}\n")
 
 
 def copy_working_folder(script: Script, target: Path) -> None:
-    """Copy the working folder, with links to what the script only reads.
+    """Copy the working folder; what the script only reads is linked.
 
     Args:
         script: the script.
@@ -129,8 +132,8 @@ def _is_copied(script: Script, path: Path) -> bool:
     if not path.is_dir():
         return path.is_file()
 
-    # Neither other comparisons, nor virtual environments, caches and the like.
-    is_comparison = (path / MARK).exists()
+    # Leave out other comparisons, virtual environments and caches.
+    is_comparison = (path / RESULT_FILE).exists()
     is_virtual_environment = (path / "pyvenv.cfg").exists()
     return not (is_comparison or is_virtual_environment or path.name in _NOT_COPIED)
 
@@ -149,7 +152,7 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     work = folder / WORK
     copy_working_folder(script, work)
 
-    # A script in the working folder runs in the copy.
+    # If the script is in the working folder, run its copy.
     script_path = script.path
     if script.working_folder in script.path.parents:
         script_path = script.path.relative_to(script.working_folder)
@@ -180,7 +183,7 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
 
 
 def _environment(side: str, folder: Path) -> dict[str, str]:
-    """Return the environment of a side, which starts the recorder in each Python process."""
+    """Return the environment variables of a side; they start the recorder in each process."""
     variables = dict(os.environ)
     environment.switch_on(variables)
     variables[environment.INSTALL] = "1" if side == LIGHTRAINER else "0"

@@ -33,6 +33,7 @@ DeepSpeed, offload, hybrid_shard, traffic and the time of a step are not
 estimated. docs/user/scaling.md describes what is measured and what is computed.
 """
 _STRATEGY_OPTIONS = ("fsdp", "tp", "cp", "checkpointing")
+"""Fields of `Job` that a comparison varies."""
 
 
 def estimate(flags: Sequence[str]) -> int:
@@ -51,7 +52,8 @@ def estimate(flags: Sequence[str]) -> int:
     if is_comparison:
         _refuse_strategy(parser, options)
     try:
-        job = Job(**{**options, "model": read_shape(options["model"])})
+        options["model"] = read_shape(options["model"])
+        job = Job(**options)
     except (ValueError, TypeError, OSError) as error:
         parser.error(str(error))
 
@@ -66,7 +68,7 @@ def estimate(flags: Sequence[str]) -> int:
 
 
 def _refuse_strategy(parser: CommandParser, options: dict[str, object]) -> None:
-    """End the program if a comparison is asked for one strategy."""
+    """End the program if the options of a comparison choose a strategy."""
     for name in _STRATEGY_OPTIONS:
         if options[name] != parser.get_default(name):
             option = "gradient_checkpointing" if name == "checkpointing" else name
@@ -136,7 +138,7 @@ def _make_parser() -> CommandParser:
 
 
 def _as_json(estimates: Sequence[Estimate], *, is_comparison: bool) -> str:
-    """Return estimates as JSON; a comparison has the best strategy, too."""
+    """Return estimates as JSON, with the best strategy of a comparison."""
     recommended = best(estimates) if is_comparison else None
     entries = []
     for estimate in estimates:
@@ -187,7 +189,7 @@ def comparison_table(estimates: Sequence[Estimate]) -> str:
 
 
 def _advice(estimates: Sequence[Estimate]) -> str:
-    """Return which strategy to use."""
+    """Return a sentence about the strategy to use."""
     recommended = best(estimates)
     if recommended is None:
         return (

@@ -193,12 +193,12 @@ class Estimate:
 def compare(job: Job) -> list[Estimate]:
     """Estimate a training with each strategy that is possible on its devices.
 
-    They are ordered from simple to complex, so `best` takes the first one that fits:
-    nothing is sharded; parameters, gradients and states are; the same with gradient checkpointing;
-    layers are shared; sequences are.
+    The strategies are ordered from simple to complex, so that `best` takes the first one that fits.
+    The first shards nothing; the next ones shard parameters, gradients and states; then follow the
+    same ones with gradient checkpointing, tensor parallelism and context parallelism.
 
-    The micro-batch and the samples of a step are the same for all. Devices that share layers or
-    sequences share micro-batches, so they need more accumulation steps.
+    The micro-batch and the samples of a step are the same for all strategies. Devices that share
+    layers or sequences share micro-batches, so they need more accumulation steps.
 
     Args:
         job: the training; its `fsdp`, `tp`, `cp` and `checkpointing` are not used.
@@ -215,7 +215,7 @@ def compare(job: Job) -> list[Estimate]:
                 accumulation=job.accumulation * strategy.tp * strategy.cp,
             )
         except ValueError:
-            # A dimension of the model cannot be divided.
+            # The devices cannot divide a dimension of the model.
             continue
         estimates.append(estimate(changed))
     return estimates
@@ -292,8 +292,9 @@ def _buffer_bytes(job: Job, own_parameters: float) -> float:
     if job.fsdp is None:
         return job.number_format.weights * own_parameters
 
-    # FSDP gathers the root and two layers, or all of them, and has the unsharded gradients of the
-    # largest of these.
+    # `full_shard` gathers the parameters of the root module and of two layers at a time,
+    # `shard_grad_op` those of all modules. Either also holds the unsharded gradients of one module,
+    # counted for the largest one.
     layer = _count_parameters(job.model, 2) - _count_parameters(job.model, 1)
     root = count_parameters(job.model) - job.model.layers * layer
     gathered = own_parameters
@@ -303,7 +304,7 @@ def _buffer_bytes(job: Job, own_parameters: float) -> float:
 
 
 def _gathered_bytes(job: Job) -> float:
-    """Return the bytes of the keys and values that attention gathers of shared sequences."""
+    """Return the bytes of the keys and values that attention gathers from the other devices."""
     if job.cp == 1:
         return 0.0
     tokens = job.batch * job.cp * job.part_length
@@ -332,14 +333,20 @@ def count_parameters(model: ModelShape) -> int:
 
 
 def _of_all_layers(model: ModelShape, measure: Callable[[int], int]) -> int:
-    """Return a quantity for all layers of a model, from those of one and of two layers."""
+    """Return a quantity for a whole model, extrapolated from decoders with one and two layers.
+
+    Args:
+        model: its number of layers is used.
+        measure: returns the quantity for a decoder with a number of layers.
+    """
     of_one_layer = measure(1)
-    further = measure(2) - of_one_layer
-    return of_one_layer + (model.layers - 1) * further
+    of_further_layer = measure(2) - of_one_layer
+    return of_one_layer + (model.layers - 1) * of_further_layer
 
 
 @cache
 def _count_parameters(model: ModelShape, layers: int) -> int:
+    """Return the number of parameters of a decoder with some of the model's layers."""
     with torch.device("meta"):
         decoder = Decoder(model, layers)
     return sum(parameter.numel() for parameter in decoder.parameters())
@@ -355,7 +362,7 @@ def _state_bytes(job: Job) -> int:
 
 @cache
 def _measure_state(model: ModelShape, layers: int, optim: str, dtype: torch.dtype) -> int:
-    """Return the bytes of state after a step of an optimizer."""
+    """Return the bytes of an optimizer's state after its first step."""
     with _fake_tensors(dtype):
         decoder = Decoder(model, layers)
         for parameter in decoder.parameters():
@@ -376,7 +383,7 @@ def _measure_state(model: ModelShape, layers: int, optim: str, dtype: torch.dtyp
 
 @cache
 def _kept_bytes(job: Job, layers: int) -> int:
-    """Return the bytes that autograd keeps of a forward pass, without the weights.
+    """Return the bytes that autograd keeps of a forward pass, except the weights.
 
     Args:
         job: the training.
@@ -388,7 +395,8 @@ def _kept_bytes(job: Job, layers: int) -> int:
         saved_tensors[StorageWeakRef(tensor.untyped_storage())] = tensor
         return tensor
 
-    # FSDP casts whole layers, whereas autocast casts the inputs and weights of matrix products.
+    # In mixed precision FSDP computes everything in a layer in bfloat16. Without FSDP, autocast
+    # does so for matrix products only.
     precision = job.number_format
     is_mixed = precision.compute < precision.weights
     is_float32 = precision.compute == 4 or (is_mixed and job.fsdp is None)
@@ -409,7 +417,7 @@ def _kept_bytes(job: Job, layers: int) -> int:
 
 @contextmanager
 def _fake_tensors(dtype: torch.dtype) -> Iterator[None]:
-    """Make tensors without numbers, by default with a dtype."""
+    """Let tensors made in the block have no data, and by default this dtype."""
     default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -15,15 +15,22 @@ from ...lightning_modules.common.json_files import read_object
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Dimensions of a decoder; lengths are numbers of elements."""
+    """Dimensions of a decoder."""
 
     layers: int
+    """Number of layers."""
     hidden: int
+    """Width of the layers' inputs and outputs."""
     heads: int
+    """Number of attention heads of the queries."""
     kv_heads: int
+    """Number of attention heads of keys and values."""
     head_size: int
+    """Width of a head."""
     intermediate: int
+    """Width inside of the MLP."""
     vocabulary: int
+    """Number of tokens in the vocabulary."""
     gated: bool = True
     """True for RMSNorm and an MLP that multiplies two projections (SwiGLU); False for LayerNorm
     and an MLP with GELU.
@@ -129,7 +136,7 @@ def _shape_of_config(config: Mapping[str, Any]) -> ModelShape:
     hidden = _dimension(config, "hidden")
     heads = _dimension(config, "heads")
 
-    # No key says that the MLP is gated: it is in families with SiLU or an RMS norm.
+    # No key tells whether the MLP is gated. Families with SiLU or an RMS norm have a gated one.
     activation = str(config.get("hidden_act") or config.get("activation_function"))
     is_gated = "silu" in activation or "rms_norm_eps" in config
     return ModelShape(

@@ -52,12 +52,12 @@ def sweep(flags: Sequence[str]) -> int:
     """
     from ...lightning_modules.common.redaction import secret_words
 
-    # The words before `--` belong to the sweep, those after it to the script.
+    # The words before `--` are options of the sweep; those after it belong to the script.
     parser = _make_parser()
     words = secret_words(flags)
     separator = words.index("--") if "--" in words else len(words)
     advice = "Arguments for the script go after --."
-    plan = parser.parse_own(words[:separator], advice, SweepPlan())
+    plan = parser.parse_with_advice(words[:separator], advice, SweepPlan())
     plan.script_arguments = words[separator + 1 :]
     try:
         _complete_plan(plan)
@@ -197,7 +197,7 @@ def _add_run_options(parser: ArgumentParser) -> None:
 
 
 def _complete_plan(plan: SweepPlan) -> None:
-    """Check all options before anything is written, and derive the other values of the plan."""
+    """Check all options, and derive the other values of the plan; nothing is written."""
     from ...facade.search.samplers import make_pruner, make_sampler
 
     if not os.path.isfile(plan.script):
@@ -206,7 +206,7 @@ def _complete_plan(plan: SweepPlan) -> None:
     plan.options_of_rerun = _options_of_rerun(plan)
     _complete_space(plan)
 
-    # The pruner and the sampler are made by the workers; here they are only checked.
+    # The workers make their own pruner and sampler. Making them here checks the options.
     make_pruner(plan.pruner)
     make_sampler(plan.sampler, plan.seed)
 
@@ -287,7 +287,7 @@ def _gpus_of_workers(plan: SweepPlan) -> Sequence[str | None]:
         if plan.workers == 1 or not gpus:
             return [None] * plan.workers
 
-        # If there are too few, workers share them.
+        # If there are more workers than GPUs, several workers share one.
         return [gpus[worker % len(gpus)] for worker in range(plan.workers)]
 
     if plan.workers * gpus_per_trial > len(gpus):
@@ -296,11 +296,11 @@ def _gpus_of_workers(plan: SweepPlan) -> Sequence[str | None]:
             f"{plan.workers * gpus_per_trial} GPUs, but only {len(gpus)} are visible. Lower one of "
             "them."
         )
-    shares = []
+    gpus_of_workers = []
     for worker in range(plan.workers):
         first = worker * gpus_per_trial
-        shares.append(",".join(gpus[first : first + gpus_per_trial]))
-    return shares
+        gpus_of_workers.append(",".join(gpus[first : first + gpus_per_trial]))
+    return gpus_of_workers
 
 
 def _visible_gpus() -> list[str]:
@@ -324,13 +324,16 @@ def _visible_gpus() -> list[str]:
 
 
 def _options_of_rerun(plan: SweepPlan) -> list[str]:
-    """Return the options of a sweep whose only trial is run and judged as those of this sweep."""
+    """Return the options that run one trial as the trials of this sweep are run.
+
+    The report shows them in the command that trains the best trial again.
+    """
     words = [plan.script, "--n-trials", "1"]
     names = ("launcher", "metric", "gpus_per_trial", "direction")
-    # An option may have several values.
     for name in names:
         option = f"--{name.replace('_', '-')}"
         value = getattr(plan, name)
+        # An option with several values is repeated.
         values = value if isinstance(value, list) else [value]
         for word in values:
             if word not in (None, ""):
@@ -353,7 +356,7 @@ def _warn_of_unknown_names(plan: SweepPlan) -> None:
 
 
 def _run(plan: SweepPlan) -> int:
-    """Run the sweep, and return the exit code."""
+    """Run the sweep, and return the exit status."""
     from ...facade.search.storages import StorageError
     from .workers import Sweep
 

@@ -28,20 +28,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _SECONDS_TO_SAVE = 60.0
-"""Time for the script to write its checkpoint."""
+"""Time for the script to write its checkpoint after a signal to stop."""
 _POLL_SECONDS = 0.1
+"""Interval at which the processes of the script are looked at."""
+# Options of Linux's `prctl`.
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
-"""Options of Linux's `prctl`."""
 _KILLED_STATUS = 128 + signal.SIGKILL
 
 
 def main(command: Sequence[str]) -> int:
     """Run the command until it exits, or the sweep ends; return the exit status."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
-    is_stopped = threading.Event()
+    stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: is_stopped.set())
+        signal.signal(number, lambda number, frame: stop_requested.set())
     try:
         script = subprocess.Popen(
             command,
@@ -53,23 +54,23 @@ def main(command: Sequence[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return 127
-    return _wait(script.pid, is_stopped)
+    return _wait(script.pid, stop_requested)
 
 
-def _wait(script: int, is_stopped: threading.Event) -> int:
+def _wait(script: int, stop_requested: threading.Event) -> int:
     """Wait for the script, and return its exit status.
 
     After a signal to stop, also wait for all processes that the script started.
 
     Args:
         script: the id of its process, which leads its group.
-        is_stopped: set by a signal to stop.
+        stop_requested: is set when this process receives a signal to stop.
     """
     status: int | None = None
     kill_at = math.inf
     signalled: set[int] = set()
     while True:
-        # The sweep has closed the standard input, or the time to save is over.
+        # The standard input becomes readable when the sweep closes it. Nothing is written to it.
         closed, _, _ = select.select([0], [], [], _POLL_SECONDS)
         if closed or time.monotonic() > kill_at:
             _kill_all(script)
@@ -78,7 +79,7 @@ def _wait(script: int, is_stopped: threading.Event) -> int:
         script_status, has_children = _reap(script)
         if status is None:
             status = script_status
-        if is_stopped.is_set():
+        if stop_requested.is_set():
             kill_at = min(kill_at, time.monotonic() + _SECONDS_TO_SAVE)
             # Each child gets the signal once. The children of a launcher that has exited are
             # children of this process by now.
@@ -103,7 +104,8 @@ def _reap(script: int) -> tuple[int | None, bool]:
         script: the id of the script's process.
 
     Returns:
-        the exit status of the script, None if it has not exited now, and whether children are left.
+        two values: the exit status of the script, or None if it has not exited since the last call;
+        and whether this process still has children.
     """
     script_status = None
     try:
@@ -121,7 +123,8 @@ def _reap(script: int) -> tuple[int | None, bool]:
 
 def _kill_all(script: int) -> None:
     """Kill the script and all of its descendants."""
-    # The children of each process that dies become children of this process, until none is left.
+    # When a process dies, its children become children of this process, so this is repeated until
+    # there are none: `waitpid` raises ChildProcessError then.
     with contextlib.suppress(ChildProcessError):
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):

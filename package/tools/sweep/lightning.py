@@ -18,7 +18,8 @@ _LOADERS_MODULE = f"{_PACKAGE}.lightning_modules.data.loaders"
 def callbacks() -> list[Callback]:
     """Return the callbacks for a new `lightning.Trainer`.
 
-    It is empty unless the script may have made a loader that resumes exactly.
+    The list is empty unless the module of `build_loader` has been imported: without it the script
+    has no loader whose position could be restored.
     """
     if _LOADERS_MODULE not in sys.modules:
         return []

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .space import Value
 
 _KEEPER = Path(__file__).with_name("keeper.py")
-_KILLED = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-"""Signals that another process sends; the other signals come from a crash."""
+_KILL_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""Signals that other processes send. Any other signal comes from a crash."""
 
 
 class ScriptProcess(subprocess.Popen[bytes]):
@@ -33,7 +33,7 @@ class ScriptProcess(subprocess.Popen[bytes]):
         values: the values of the trial, by name.
         trial: the trial for the script, to which the values are added.
         output: a file for the output of the script.
-        gpus: its CUDA_VISIBLE_DEVICES; None leaves it as it is.
+        gpus: the CUDA_VISIBLE_DEVICES of the script; None leaves the variable as it is.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class ScriptProcess(subprocess.Popen[bytes]):
         output: IO[bytes],
         gpus: str | None,
     ) -> None:
-        # The words of the command line: those of the user, then the values.
+        # The values follow the user's words, so that argparse uses the values.
         words = [*plan.script_arguments, *_assign_values(values, plan, trial)]
 
-        # Python starts the keeper quickly without site-packages.
+        # -I and -S leave site-packages out, so that the keeper starts quickly.
         keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
         super().__init__(
             [*keeper, *plan.command, *words],
@@ -68,7 +68,7 @@ class ScriptProcess(subprocess.Popen[bytes]):
 
 def was_killed(status: int) -> bool:
     """Return whether an exit status means that another process killed the script."""
-    return status < 0 or status - 128 in _KILLED
+    return status < 0 or status - 128 in _KILL_SIGNALS
 
 
 def crash(status: int) -> str | None:
@@ -116,14 +116,14 @@ def _environment(trial: ChildTrial, gpus: str | None) -> dict[str, str]:
 
     Args:
         trial: the trial that the script runs.
-        gpus: CUDA_VISIBLE_DEVICES; None leaves it as it is.
+        gpus: its CUDA_VISIBLE_DEVICES; None leaves the variable as it is.
     """
     from ...facade.arguments.sweep_trial import VARIABLE
     from ...interception import environment
     from ...lightning_modules.checkpoints.owners import JOB
 
     script_environment = dict(os.environ)
-    # The trial, and the job that its checkpoints belong to.
+    # The script reads its trial, and the job that its checkpoints belong to.
     script_environment[VARIABLE] = trial.as_json()
     script_environment[JOB] = trial.owner
     environment.switch_on(script_environment)

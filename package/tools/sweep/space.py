@@ -126,7 +126,8 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
 
     Args:
         path: the file, or JSON that starts with `{`.
-        arguments: the types of training arguments by name; values of these have to fit.
+        arguments: the types of training arguments by name. The values for an argument must fit its
+            type.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -138,7 +139,7 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
         example = "`learning_rate: {low: 1e-5, high: 1e-2, log: true}`"
         raise ValueError(f"--space {path}: write an entry for each parameter, such as {example}.")
 
-    # All faults of the file are reported at once.
+    # Report the problems of all entries at once.
     parameters: list[Parameter] = []
     problems: list[str] = []
     for name, entry in content.items():
@@ -206,6 +207,7 @@ def _read_parameter(name: str, entry: object, arguments: Mapping[str, object]) -
     """
     is_flag = entry == {"type": "flag"}
     if entry is None:
+        # The line has no value. The error for an empty list fits.
         distribution = _read_choices([])
     elif is_flag:
         distribution = CategoricalDistribution([False, True])
@@ -265,7 +267,7 @@ def _read_range(
 
 
 def _read_number(key: str, value: Any) -> int | float:
-    """Return a number of a range, after checking that it is one."""
+    """Return a number of a range; refuse anything that is not a finite number."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise ValueError(
@@ -296,6 +298,7 @@ def _require_fitting_values(name: str, distribution: Distribution, argument_type
                 "the training argument is a whole number, but its range has floats: write low and "
                 "high without '.'."
             )
+    # The cast raises for a value of another type. Its result is None for null only.
     accepts_none = argument_type is Any or type(None) in typing.get_args(argument_type)
     for value in values:
         if cast_to_field(name, value, argument_type, None) is None and not accepts_none:
@@ -303,7 +306,7 @@ def _require_fitting_values(name: str, distribution: Distribution, argument_type
 
 
 def _require_one_of(prefix: str, value: object, choices: Collection[object]) -> None:
-    """Check a value; the prefix says in the message where it is."""
+    """Refuse a value that is not one of the choices; the prefix stands before it in the message."""
     if value in choices:
         return
     choice_list = ", ".join(str(choice) for choice in choices if choice is not None)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
 
 _MAX_LOG_CHARACTERS = 2000
-"""How much of the end of a log an error message shows."""
+"""Characters of the end of a log that an error message shows."""
 _SECONDS_TO_CLAIM = 10.0
 """Seconds within which a process claims a trial that it added; it usually takes milliseconds."""
 _POLL_SECONDS = 2.0
-"""Seconds between two looks at the trials of other processes, once there is nothing to run."""
+"""Seconds between two checks of the trials of other processes, when there is nothing to run."""
 
 
 class Sweep:
@@ -45,11 +45,14 @@ class Sweep:
         plan: the plan, checked, with its objective.
     """
 
+    study: Study
+
     def __init__(self, plan: SweepPlan) -> None:
         self.plan = plan
         self.running: list[ScriptRun] = []
         self.stopping = threading.Event()
         self.lock = threading.Lock()
+        """Held by a worker that samples values, or that counts failures."""
         self.failures = 0
         """Number of trials of this process that failed."""
         self.error: BaseException | None = None
@@ -74,7 +77,7 @@ class Sweep:
             KeyboardInterrupt: the sweep was interrupted; running trials are queued again.
         """
         plan = self.plan
-        # The study. The sweep prints failures itself, in fewer words than optuna.
+        # Open the study. Failures are printed by the sweep, in fewer words than by optuna.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not plan.storage:
             plan.folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +89,7 @@ class Sweep:
         with _one_process_at_a_time(plan.folder / "queue.lock"):
             self._fill_study()
 
-        # The trials.
+        # Run the trials. An error of a worker is raised after all scripts have stopped.
         with self._stopped_by_signals():
             self._run_trials()
         if self.error is not None:
@@ -169,12 +172,12 @@ class Sweep:
                 self._optimize(trials_left, seconds_left)
                 continue
 
-            # Another process may be killed, so that its trial has to be retried here. It is
-            # noticed when its heartbeat stops, or when it does not claim its trial.
+            # Trials that other processes run may still have to be retried here. That a process was
+            # killed is known when its heartbeat stops, or when it has not claimed its trial.
             if idle_since is None:
                 idle_since = time.monotonic()
-            seconds_to_notice = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _POLL_SECONDS
-            has_waited = time.monotonic() - idle_since > seconds_to_notice
+            seconds_to_wait = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _POLL_SECONDS
+            has_waited = time.monotonic() - idle_since > seconds_to_wait
             if has_waited or not retries.possibly_killed_trials(self.study):
                 return
             time.sleep(_POLL_SECONDS)
@@ -211,7 +214,8 @@ class Sweep:
     def _run_script(self, trial: Trial, gpus: str | None) -> list[float]:
         """Run the script for a trial; print and record its failure."""
         retries.record_worker(self.study, trial)
-        # The lock makes the values for a seed independent of the number of workers.
+        # The lock keeps the parameters of one trial together, so that with several workers a seed
+        # gives the same values as with one.
         with self.lock:
             values = self.plan.space.suggest(trial)
 
@@ -247,9 +251,10 @@ class Sweep:
         Raises:
             SweepError: there were too many failures.
         """
-        # Bad values are not the fault of the script. Several workers may fail at the same time.
+        # A script that runs, but whose metrics cannot be used, may have had bad values.
         if isinstance(error, Unusable):
             return
+        # Several workers may fail at the same time.
         with self.lock:
             self.failures += 1
             if self.failures < min(self.plan.max_failures, self.plan.n_trials):
@@ -289,8 +294,8 @@ class Sweep:
         if not self.plan.points:
             return trials_left
 
-        # All queued points of a whole grid are run: where files cannot be locked, two sweeps may
-        # have queued a point twice.
+        # For a whole grid, run every point that is still queued, even if that is more trials than
+        # there are points: on a file system without locks two sweeps may queue a point twice.
         is_whole_grid = self.plan.n_trials == len(self.plan.points)
         return waiting if is_whole_grid else min(trials_left, waiting)
 
@@ -303,7 +308,7 @@ class Sweep:
     # --- the end
 
     def _conclude(self) -> int:
-        """Write the report, and print the best trials; return the exit code."""
+        """Write the report, and print the best trials; return the exit status."""
         # A failure to write the report must not hide the result.
         try:
             report = str(write_report(self.study, self.plan.folder))
@@ -318,7 +323,7 @@ class Sweep:
                 file=sys.stderr,
             )
 
-        # Without a completed trial there is no best one.
+        # `best_trials` raises if no trial completed.
         try:
             best = best_trials(self.study)
         except ValueError as error:
@@ -351,10 +356,10 @@ class Sweep:
 
 @contextmanager
 def _one_process_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process at a time run the block, where files can be locked.
+    """Let one process at a time run the block, if the file system has locks.
 
     Args:
-        path: the file that is locked. The lock of a process that is killed is released.
+        path: the file that is locked. If its process is killed, the lock is released.
     """
     with path.open("a", encoding="utf-8") as file:
         # Some network file systems have no locks.

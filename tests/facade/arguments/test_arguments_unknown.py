@@ -118,9 +118,9 @@ def test_unknown_argument_value_is_not_shown(way):
 
 
 def test_commands_do_not_show_the_value_of_an_unknown_option(capsys):
-    for parsed in ("parse_args", "parse_own"):
+    for parsed in ("parse_args", "parse_with_advice"):
         parser = CommandParser("plan", "", "")
-        note = ["Options of the script follow its name."] if parsed == "parse_own" else []
+        note = ["Options of the script follow its name."] if parsed == "parse_with_advice" else []
         with pytest.raises(SystemExit):
             getattr(parser, parsed)(["--hub_tokn", SECRET, f"--tokn={SECRET}"], *note)
         said = capsys.readouterr().err
