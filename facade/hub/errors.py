@@ -24,6 +24,7 @@ MAX_RETRY_SECONDS = 20.0
 
 _TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
 _TRANSPORT_LIBRARIES = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
+"""Libraries whose errors mean that a connection failed."""
 _REMEDIES = {
     401: (
         "The Hub did not accept the token. Pass a valid token as hub_token, or run `hf auth login`."
@@ -38,16 +39,20 @@ _REMEDIES = {
     ),
     429: "Too many requests in a short time. Save less often, or try again later.",
 }
+"""What a user can do, by HTTP status."""
 _MAX_LENGTH = 400
-"""Characters of an error in a log."""
+"""Most characters of an error in a log."""
 
 
 def call_with_retries(call: Callable[[], Result], token: str | None = None) -> Result:
-    """Call, and retry after a pause on transient errors: a broken connection, an overloaded server.
+    """Call a function, and call it again after a transient error, such as a broken connection.
 
     Args:
-        call: an idempotent function.
-        token: redacted in logs.
+        call: an idempotent function that sends a request to the Hub.
+        token: the secret to redact in logs.
+
+    Raises:
+        Exception: the error of the last call, or one that another attempt would not change.
     """
     first_failure: float | None = None
     for pause in RETRY_PAUSES:
@@ -58,7 +63,7 @@ def call_with_retries(call: Callable[[], Result], token: str | None = None) -> R
             if first_failure is None:
                 first_failure = now
 
-            # The client may have retried for a while itself before it raised.
+            # The client may have retried before it raised, so the attempts may take long already.
             is_too_late = now - first_failure > MAX_RETRY_SECONDS
             if is_too_late or not is_transient(error):
                 raise
@@ -67,7 +72,7 @@ def call_with_retries(call: Callable[[], Result], token: str | None = None) -> R
             )
             time.sleep(pause)
 
-    # The last attempt.
+    # The last attempt. Its error is raised.
     return call()
 
 
@@ -122,6 +127,7 @@ def describe(error: BaseException, token: str | None = None) -> str:
 
 
 def _in_one_line(error: BaseException, token: str | None) -> str:
+    """Return the class and the message of an error in one line, shortened."""
     # The token is redacted before a long message is cut, which may cut a token in two.
     message = " ".join(str(error).split())
     text = replace_token(f"{type(error).__name__}: {message}", token)

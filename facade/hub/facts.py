@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
 OWN_TAGS = ("generated_from_trainer", "lightrainer")
+"""Tags that every card gets."""
 
 _GENERIC_BUILDERS = {
     "arrow",
@@ -41,7 +42,10 @@ _GENERIC_BUILDERS = {
 
 
 class CardOptions(TypedDict, total=False):
-    """Parameters of `Trainer.create_model_card`; None, or a missing one, is derived."""
+    """Parameters of `Trainer.create_model_card`.
+
+    One that is None or missing is derived from the training.
+    """
 
     language: str | list[str] | None
     license: str | None
@@ -75,11 +79,11 @@ class DataSource:
     name: str
     """Displayed name."""
     tag: str | None
-    """Identifier on the Hub; None for a name only, which gives neither link nor metadata."""
+    """Identifier on the Hub. Without one, the card has neither a link nor metadata for it."""
     config: str | None = None
     split: str | None = None
     args: Any = None
-    """Further arguments of its loading."""
+    """The user's `dataset_args`: further arguments with which it was loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,7 @@ def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
     args = trainer.args
     state = trainer.state
 
-    # Model.
+    # Find the user's model, and the library that loads it.
     model = inspection.unwrap_model(trainer.model)
     base_model = inspection.base_of_adapter(model)
     library = "lightrainer"
@@ -128,7 +132,7 @@ def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
     elif inspection.is_pretrained(model):
         library = "transformers"
 
-    # Data: the names of the user, or else the sources of the datasets.
+    # The datasets: those that the user names, or else the sources of the Trainer's datasets.
     evaluated_on = trainer.eval_dataset
     if evaluated_on is None:
         evaluated_on = trainer.train_dataset
@@ -140,7 +144,7 @@ def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
     sources = named or sources_of(evaluated_on)
     training_sources = named or sources_of(trainer.train_dataset)
 
-    # Name, tags and task.
+    # Derive name, tags and task.
     output_name = os.path.basename(os.path.abspath(str(args.output_dir)))
     tags = dict.fromkeys([*as_list(options.get("tags")), *OWN_TAGS])
     tasks = as_list(options.get("tasks")) or as_list(task_of(base_model))
@@ -179,16 +183,18 @@ def as_list(value: str | Iterable[str] | None) -> list[str]:
 
 
 def _class_name(model: nn.Module) -> str:
-    """Return the name of the user's class, from which FSDP derives another."""
+    """Return the name of the user's class; FSDP2 replaces it by a subclass `FSDP...`."""
     names = [model_class.__name__ for model_class in type(model).__mro__]
     return next(name for name in names if not name.startswith("FSDP"))
 
 
 def _repository_of(model: nn.Module) -> str | None:
-    """Return the repository that a model of `transformers` was loaded from, or None."""
+    """Return the repository that a model of `transformers` was loaded from.
+
+    None if it was loaded from a local folder, or not loaded.
+    """
     config = getattr(model, "config", None)
     name = getattr(config, "_name_or_path", None)
-    # The name may also be that of a local folder.
     if not isinstance(name, str) or not name or os.path.isdir(name):
         return None
     if not is_repository_name(name):
@@ -201,18 +207,23 @@ def _chosen_step(args: TrainingArguments, state: TrainerState) -> int | None:
     if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return None
     for entry in state.log_history:
-        # The summary of a training that has ended.
+        # The last log of a training has its duration: the best model is loaded before it.
         if isinstance(entry, dict) and "train_runtime" in entry:
             return state.best_global_step
     return None
 
 
 def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[DataSource, ...]:
-    """Build sources from the parallel lists of the user, some of which may be shorter or empty.
+    """Build sources from the user's lists, which may have different lengths.
 
-    As in the reference, tags are identifiers on the Hub, and also names where none are given.
+    Works as in the reference.
+
+    Args:
+        names: the names to show. If the list is empty, the tags are shown.
+        tags: the identifiers on the Hub.
+        args: the arguments with which each dataset was loaded; more than there are datasets are
+            ignored.
     """
-    # Arguments beyond the last dataset are ignored.
     longest = max(len(names), len(tags))
     sources: list[DataSource] = []
     for name, tag, loading_args in zip_longest(names or tags, tags, args[:longest]):
@@ -221,9 +232,9 @@ def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[D
 
 
 def sources_of(dataset: object) -> tuple[DataSource, ...]:
-    """Return the source of a dataset.
+    """Return the source of a dataset of the library `datasets`.
 
-    Empty if it is not of `datasets`, or was made from files.
+    Empty if it is another object, or was made from files.
     """
     if not is_instance(dataset, "datasets", "Dataset", "IterableDataset"):
         return ()
@@ -255,7 +266,7 @@ _SETTINGS = (
 
 
 def _text_of(value: object) -> str:
-    """Return the text of a value; members of enumerations as on the command line."""
+    """Return the text of a value; that of an enumeration's member is its value."""
     return str(getattr(value, "value", value))
 
 
@@ -332,13 +343,13 @@ def task_of(model: nn.Module) -> str | None:
     if name == "TapasForQuestionAnswering":
         return "table-question-answering"
 
-    # The longest ending, as one may be the end of another.
+    # Several endings may match: `LMHeadModel` is the end of `WithLMHeadModel`. The longest counts.
     endings = [ending for ending in _TASKS_BY_ENDING if name.endswith(ending)]
     if not endings:
         return None
     task = _TASKS_BY_ENDING[max(endings, key=len)]
 
-    # The same ending names a task of text, images or sound.
+    # Classes for text, images and sound may have the same ending.
     config = getattr(model, "config", None)
     main_input = getattr(model, "main_input_name", "")
     if main_input == "pixel_values" or hasattr(config, "vision_config"):

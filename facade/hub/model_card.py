@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 PICTURE_NAME = "loss_curve.svg"
 MARKER = "<!-- Drafted by lightrainer."
-"""Begins the comment of a draft in the template."""
+"""The template contains this text. A user who edits the card is asked to remove it."""
 
 _TEMPLATE = Path(__file__).with_name("model_card_template.md")
 _TASK_WITHOUT_PAGE = "text2text-generation"
@@ -57,12 +57,12 @@ class ModelCard:
         """
         folder.mkdir(parents=True, exist_ok=True)
 
-        # The license of the base model applies to what was made of it.
+        # A finetuned model has the license of its base model, unless the user sets another.
         facts = self.facts
         if facts.license is None and facts.base_model is not None and find_license is not None:
             facts = replace(facts, license=find_license(facts.base_model))
 
-        # Tags of an older card may be the user's.
+        # Keep the tags of an older card, which the user may have added.
         path = folder / CARD_NAME
         tags = dict.fromkeys([*facts.tags, *_tags_of(path)])
         card = ModelCard(replace(facts, tags=tuple(tags)))
@@ -96,7 +96,7 @@ class ModelCard:
             metric_names=list(metric_names),
             picture=picture,
             versions=_versions(),
-            # Functions that the template calls.
+            # The template calls these functions.
             cell=_cell,
             heading=_heading,
             number=_number,
@@ -120,7 +120,7 @@ class ModelCard:
         if self.result is not None:
             metrics = sorted(self.result.metrics.keys() - {"loss"})
 
-        # The task whose page shows the model.
+        # The Hub shows a model on the page of one task: the first that has a page.
         pipeline_tag = None
         for task in facts.tasks:
             if task in TASK_NAMES and task != _TASK_WITHOUT_PAGE:
@@ -144,15 +144,17 @@ class ModelCard:
 
     @property
     def result(self) -> Evaluation | None:
-        """Return the evaluation of the saved model: at the last or best step of the training.
+        """Return the evaluation of the saved model, which is of the last or of the best step.
 
-        Without one at that step, an evaluation after the training; else the last one.
+        If that step was not evaluated during the training, the result is the last evaluation after
+        the training; if there is none, the last one during it.
         """
         saved_step = self.facts.chosen_step
         if saved_step is None:
             saved_step = self.facts.steps
 
-        # The same step may have been evaluated again after the training, on another model.
+        # An evaluation after the training counts less, even of the same step: the script may have
+        # changed the model.
         during_training: list[Evaluation] = []
         after_training: list[Evaluation] = []
         at_saved_step: list[Evaluation] = []
@@ -203,7 +205,7 @@ def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Ite
 
 
 def _draw_losses(facts: CardFacts, folder: Path) -> bool:
-    """Draw the loss curve; return whether there is a picture."""
+    """Draw the loss curve into a file; return whether it was drawn."""
     try:
         picture = draw_loss_curve(facts.log_history, "svg")
         if picture is not None:
@@ -257,11 +259,11 @@ def _versions() -> Iterator[tuple[str, str]]:
         try:
             yield name, metadata.version(name)
         except metadata.PackageNotFoundError:
-            # It runs from a folder of sources.
+            # A package that is imported from a folder of sources has no version.
             continue
 
 
-# Formats of the template.
+# Functions for the template.
 
 
 def _heading(name: str) -> str:
@@ -276,7 +278,7 @@ def _number(value: float | None) -> str:
         return ""
     if not isinstance(value, float):
         return str(value)
-    # In scientific notation where four decimals would be mostly zeros.
+    # Four decimals of a very small number would be zeros, and of a large one meaningless.
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:.4f}".rstrip("0").rstrip(".")

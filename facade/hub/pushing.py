@@ -1,7 +1,7 @@
 """Background uploads during a training, one after the other.
 
-Before an upload ends, its checkpoint may be deleted, and `output_dir` may be written to. So the
-files of the checkpoint are hard linked, and the other files of `output_dir` are copied.
+While an upload runs, the training may delete its checkpoint and write into `output_dir`. So each
+upload has hard links to the files of the checkpoint, and copies of the other files of `output_dir`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ LAST_CHECKPOINT = "last-checkpoint"
 CARD_NAME = "README.md"
 
 _UPLOAD_PREFIX = "hub-upload-"
-"""Begins the name of a staging folder, after the dot of all folders being written."""
+"""The names of staging folders begin with a dot, as those of all folders being written, and this.
+"""
 
 NOT_UPLOADED = (
     "_*",
@@ -60,11 +61,13 @@ _RESUMPTION_FILES = (
     "global_step*",
     "_*",
 )
+"""Patterns of files of a checkpoint that only a resumption needs."""
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*", "adapter_model.*")
 _MIN_BYTES_TO_LINK = 64 * 2**20
 """Smaller files of `output_dir` are copied, since they may be changed in place."""
 
 _GROWING_FILES = ("*tfevents*", "*.log")
+"""Patterns of files that are copied whatever their size, since they are appended to."""
 _CHECKPOINT_FOLDERS = (
     f"{PREFIX_CHECKPOINT_DIR}-",
     f".{PREFIX_CHECKPOINT_DIR}-",
@@ -76,7 +79,7 @@ _upload_numbers = itertools.count(1)
 
 
 class PushInProgress:
-    """Hold the uploads to the Hub that are not finished.
+    """The uploads to the Hub that are not finished.
 
     Works like `transformers.utils.PushInProgress`.
 
@@ -96,7 +99,7 @@ class PushInProgress:
         futures.wait(self.jobs)
 
     def cancel(self) -> None:
-        """Cancel the uploads that have not begun, and forget those that are done."""
+        """Cancel the uploads that have not begun; keep only those that are running."""
         running: list[futures.Future[Any]] = []
         for job in self.jobs:
             was_cancelled = job.cancel()
@@ -108,7 +111,8 @@ class PushInProgress:
 class StagingFolder:
     """The files of one upload of a checkpoint, in a hidden folder of `output_dir`.
 
-    The checkpoint is linked at once; the uploading thread adds the rest.
+    The constructor links the files of the checkpoint, before the training may delete it. `fill`
+    adds the rest, in the thread that uploads.
 
     Args:
         checkpoint: a complete checkpoint.
@@ -133,13 +137,13 @@ class StagingFolder:
 
         It gets the model, and the other files of `output_dir`.
         """
-        # The model, without what only a resumption needs.
+        # Add the model.
         self.root.mkdir(exist_ok=True)
         for name in _files(self.checkpoint):
             if not _matches(name, _RESUMPTION_FILES):
                 _link(self.checkpoint / name, self.root / name)
 
-        # Weights only from the checkpoint: shards of two saves do not make a model.
+        # Add the other files, except weights: shards of another save would not fit to the model.
         excluded = (*NOT_UPLOADED, *_WEIGHTS)
         for name in _files(self.output_dir):
             if _matches(name, excluded):
@@ -153,6 +157,7 @@ class StagingFolder:
         checkpoints.abort(self.folder)
 
     def _add_from_output_dir(self, name: str) -> None:
+        """Copy or link a file of `output_dir`."""
         source = self.output_dir / name
         target = self.root / name
         # The script may delete a file at any time.
@@ -167,18 +172,18 @@ class StagingFolder:
 
 @dataclass(frozen=True)
 class CheckpointUpload:
-    """Upload a checkpoint: the model to the top of the repository, optionally all to a folder."""
+    """The upload of a checkpoint: its model to the top of the repository, all of it to a folder."""
 
     repository: Repository
     staging: StagingFolder
     message: str
     path_in_repo: str | None
-    """Folder for the whole checkpoint; None uploads only the model."""
+    """Folder of the repository for the whole checkpoint; None uploads only the model."""
     write_card: Callable[[Path], None] | None
-    """Writes the model card into a folder; None if `output_dir` has one."""
+    """Function that writes the model card into a folder; None if `output_dir` has one."""
 
     def __call__(self) -> None:
-        """Upload, and remove the staging folder in any case."""
+        """Upload, and remove the staging folder even if the upload fails."""
         try:
             root = self.staging.fill()
             if self.write_card is not None:
@@ -197,19 +202,19 @@ class CheckpointUpload:
 
 
 class Pusher:
-    """Upload in a thread, and record results and failures."""
+    """Runs uploads in a thread, and records which of them failed."""
 
     def __init__(self) -> None:
         self.newest_step: int | None = None
         """Step of the model on the Hub."""
         self.failures = 0
-        """Uploads that failed since the last `report`."""
+        """Number of uploads that failed since the last `report`."""
         self.newest_failed = False
-        """The last upload failed."""
+        """Whether the last upload failed."""
         self.is_unreachable = False
-        """The last upload failed because the Hub did not answer, or not properly."""
+        """Whether the last upload failed because the Hub did not answer, or not properly."""
         self._api: HfApi | None = None
-        """Its one thread runs the uploads of a training in their order."""
+        """Has one thread, which runs the uploads of a training in their order."""
 
     def submit(
         self, upload: Callable[[], Result], *, step: int, label: str, repository: Repository
@@ -217,9 +222,9 @@ class Pusher:
         """Queue an upload.
 
         Args:
-            upload: uploads when it is called.
+            upload: function that uploads, called in the thread.
             step: the step of the uploaded model.
-            label: name of the uploaded object, for messages.
+            label: name of what is uploaded, for messages.
             repository: the repository to upload to.
         """
         if self._api is None:
@@ -269,13 +274,14 @@ class Pusher:
                 self.failures,
             )
 
-        # The next training begins without failures, and with another thread.
+        # Reset the state for the next training, which uses another thread.
         self.failures = 0
         self._api = None
 
     def _upload(
         self, upload: Callable[[], Result], step: int, label: str, repository: Repository
     ) -> Result:
+        """Upload, and record the result; runs in the thread."""
         try:
             result = upload()
         except BaseException as error:

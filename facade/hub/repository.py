@@ -26,14 +26,14 @@ Without it a training could hang.
 """
 
 TRAINER_MODULES = ("transformers.trainer", f"{__name__.partition('.')[0]}.facade.trainer")
-"""Modules in which tests of libraries replace functions of `huggingface_hub`."""
+"""Modules in which the tests of some libraries replace functions of `huggingface_hub`."""
 
 _NOT_A_BRANCH = re.compile(r"[0-9a-f]{40}|refs/.+")
 """Revisions that cannot be branches: commits, and full names of references."""
 
 _LICENSE_TAG = "license:"
 _LICENSE_TIMEOUT = 10.0
-"""Seconds to wait for the license of a base model, which a card can do without."""
+"""Seconds to wait for the license of a base model; a card may be without one."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Repository:
     """
 
     name: str
-    """`owner/name`, or just the name in the account of the token."""
+    """`owner/name`, or only the name: the owner is then the account of the token."""
     token: str | None = field(default=None, repr=False)
-    """None for that of `hf auth login` or `HF_TOKEN`."""
+    """None for the token of `hf auth login` or `HF_TOKEN`."""
     revision: str | None = None
     """Branch for uploads and downloads; None for `main`."""
 
@@ -55,7 +55,7 @@ class Repository:
         """Create repository and branch if missing; return the repository with its full name.
 
         Args:
-            private: of a new repository; None for the default of the owner.
+            private: whether a new repository is private; None for the default of the owner.
 
         Raises:
             OfflineModeIsEnabled: a ConnectionError; `HF_HUB_OFFLINE` is set.
@@ -77,7 +77,7 @@ class Repository:
         if branch in (None, "main") or _NOT_A_BRANCH.fullmatch(branch):
             return
 
-        # A tag is not created as a branch.
+        # The revision may also be a tag, which exists already.
         refs = self._call(lambda api: api.list_repo_refs(self.name))
         names = {ref.name for ref in (*refs.branches, *refs.tags)}
         if branch not in names:
@@ -159,19 +159,22 @@ class Repository:
         return None
 
     def _call(self, request: Callable[[HfApi], Result]) -> Result:
+        """Send a request to the Hub; retry transient errors, and explain the others."""
         try:
             return call_with_retries(lambda: request(self._api()), self.token)
         except Exception as error:
             explain(error, self.name, self.token)
             explained = error
 
-        # Raised here, so that the frames of the client, which hold the token, stay removed.
+        # Raised outside of the `except` block: the traceback of the original error, whose frames
+        # hold the token, would otherwise be attached to it as its context.
         raise explained from explained.__cause__
 
     def _api(self) -> HfApi:
         from huggingface_hub import HfApi
 
-        # `huggingface_hub` opens another client after a connection error, without a timeout.
+        # Set for each request: after a connection error `huggingface_hub` opens another client,
+        # which has no timeout.
         _set_silence_timeout()
         return HfApi(token=self.token, library_name="lightrainer")
 
@@ -179,7 +182,7 @@ class Repository:
 def _set_silence_timeout() -> None:
     """Set a timeout on the connections of the client, unless one is set.
 
-    It limits the time without a byte, not that of a request, so that slow uploads are fine.
+    It limits the time without a byte, not the time of a request, so slow uploads do not fail.
     """
     from huggingface_hub.utils import get_session
 

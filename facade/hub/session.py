@@ -43,7 +43,7 @@ _CHECKPOINT_NAME = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
 
 
 class HubSession:
-    """Connect a Trainer to the Hugging Face Hub; only process 0 uploads.
+    """Connects a Trainer to the Hugging Face Hub; only process 0 uploads.
 
     Args:
         trainer: the Trainer.
@@ -108,7 +108,10 @@ class HubSession:
             adapter.create_or_update_model_card(self._output_dir)
 
     def card_arguments(self, **options: Unpack[CardOptions]) -> dict[str, str]:
-        """Return keywords of `create_model_card` from the caller, the arguments and the model."""
+        """Return keyword arguments for `create_model_card`.
+
+        They come from the caller, the training arguments and the tags of the model.
+        """
         name = self.trainer.args.hub_model_id or self.output_name
         arguments: dict[str, Any] = {"model_name": name.split("/")[-1]}
         for key, value in options.items():
@@ -125,8 +128,8 @@ class HubSession:
     def _draft_writer(self, *, has_default_card: bool) -> Callable[[Path], None] | None:
         """Return the function that writes the card of an upload into its folder.
 
-        None if `output_dir` has the card: one of the user, or that of an override of
-        `create_model_card`, which is called now.
+        None if `output_dir` has a card: the user's, or one written by an override of
+        `create_model_card`, which this method calls.
         """
         if not has_default_card:
             create_card = self.trainer.create_model_card
@@ -146,7 +149,7 @@ class HubSession:
         """Upload `output_dir`, see `Trainer.push_to_hub`."""
         repository = self.repository(token=token, revision=revision)
         step = self.trainer.state.global_step
-        # Where the upload is replaced, the Hub is not asked for branches either.
+        # A test that replaces the upload has no Hub that could be asked for branches.
         if replacement_of("upload_folder") is None:
             repository.require_branch()
 
@@ -181,7 +184,7 @@ class HubSession:
         try:
             upload = self._prepare_upload(Path(checkpoint), step, has_default_card)
         except Exception as error:
-            # The training is worth more than the upload, and continues.
+            # A failure of the upload must not end the training.
             self.pusher.record_failure(error, checkpoint, self.repository())
             return
 
@@ -189,7 +192,7 @@ class HubSession:
             if future.cancelled():
                 upload.staging.remove()
 
-        # An upload that runs removes its files itself.
+        # An upload that has begun removes its files itself.
         future = self._submit(upload, step, checkpoint, upload.repository)
         future.add_done_callback(remove_cancelled)
 
@@ -207,6 +210,7 @@ class HubSession:
     def _prepare_upload(
         self, checkpoint: Path, step: int, has_default_card: bool
     ) -> CheckpointUpload:
+        """Link the files of a checkpoint, and return its upload."""
         if self.trainer.hub_model_id is None:
             self.trainer.init_hf_repo()
 
@@ -229,9 +233,10 @@ class HubSession:
     def _submit(
         self, upload: Callable[[], Result], step: int, label: str, repository: Repository
     ) -> Future[Result]:
+        """Queue an upload, and add it to `trainer.push_in_progress`."""
         future = self.pusher.submit(upload, step=step, label=label, repository=repository)
 
-        # A new object once all uploads are done, so that their results can be freed.
+        # When all uploads are done, a new object replaces them, so that their results can be freed.
         if self.trainer.push_in_progress is None or self.trainer.push_in_progress.is_done():
             self.trainer.push_in_progress = PushInProgress()
         self.trainer.push_in_progress.jobs.append(future)
@@ -243,7 +248,7 @@ class HubSession:
         """Reset the state of uploads, and create the repository if missing."""
         trainer = self.trainer
         self._skipped_checkpoint = None
-        # The model on the Hub is not of this training.
+        # The Hub has no model of this training yet.
         self.pusher.newest_step = None
 
         if trainer.args.push_to_hub and trainer.hub_model_id is None:
@@ -258,10 +263,10 @@ class HubSession:
     ) -> None:
         """Finish the uploads, and report failures.
 
-        If the Hub cannot be reached, the pending upload is the last one that is tried.
+        If an upload finds that the Hub cannot be reached, no other one is tried.
 
         Args:
-            uploads_model: upload the final model if the Hub has another one.
+            uploads_model: True to upload the final model if the Hub has another one.
             push_checkpoint: `Trainer._push_from_checkpoint`, which may be overridden.
             finish_push: `Trainer._finish_current_push`, which may be overridden.
         """
@@ -269,19 +274,19 @@ class HubSession:
         if not trainer.args.push_to_hub:
             return
 
-        # The upload that is running.
+        # Finish the upload that is running.
         was_busy = self._is_busy
         finish_push()
         is_unreachable = was_busy and self.pusher.is_unreachable
 
-        # The checkpoint that was skipped during it, if `save_total_limit` has not deleted it.
+        # Upload the checkpoint that was skipped during it, unless `save_total_limit` deleted it.
         skipped = self._skipped_checkpoint
         if not is_unreachable and skipped is not None and os.path.isdir(skipped):
             push_checkpoint(skipped)
             finish_push()
             is_unreachable = self.pusher.is_unreachable
 
-        # The final model.
+        # Upload the final model.
         is_due = uploads_model and trainer.args.hub_strategy != HubStrategy.END
         if is_due and self._is_outdated(is_unreachable=is_unreachable):
             try:
@@ -292,15 +297,17 @@ class HubSession:
         self.pusher.report(self.repository(), self._output_dir)
 
     def _is_outdated(self, *, is_unreachable: bool) -> bool:
-        """Return whether the Hub has another model, and can be reached; the same on all processes.
+        """Return whether the Hub has another model than the final one, and can be reached.
+
+        All processes return what process 0 has found.
 
         Args:
-            is_unreachable: the last upload of this process found no Hub; that of process 0 counts.
+            is_unreachable: whether the last upload of this process did not reach the Hub.
         """
         args = self.trainer.args
         state = self.trainer.state
         step = state.global_step
-        # The final model is the best one, if that was loaded.
+        # With `load_best_model_at_end` the final model is that of the best checkpoint.
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             step = _step_of(state.best_model_checkpoint, default=-1)
         is_outdated = self.pusher.newest_step != step and not is_unreachable
@@ -320,7 +327,7 @@ class HubSession:
         if not _CHECKPOINT_NAME.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
             return None
 
-        # All processes use the same commit, even if uploads continue.
+        # Process 0 chooses the commit for all of them, since an upload may add a newer one.
         location: str | tuple[str, str] | None = None
         failure = None
         if self.trainer.is_world_process_zero():
@@ -329,7 +336,7 @@ class HubSession:
             except Exception as error:
                 failure = error
 
-        # The others wait for process 0, so it takes part before it raises.
+        # The other processes wait in this broadcast, so process 0 takes part before it raises.
         location = broadcast_from_rank_zero(location, args.world_size)
         if failure is not None:
             raise failure
@@ -339,7 +346,8 @@ class HubSession:
         return location
 
     def _locate(self, name: str) -> str | tuple[str, str]:
-        """Return the folder in `output_dir`, a clone perhaps, or else repository and commit."""
+        """Return the folder in `output_dir`, or else the repository and its newest commit."""
+        # `output_dir` may be a clone of the repository, which has the checkpoint.
         local_folder = os.path.join(self._output_dir, name)
         if os.path.isdir(local_folder):
             return local_folder
@@ -347,6 +355,7 @@ class HubSession:
         return repository.name, repository.newest_commit()
 
     def _download(self, name: str, repository: str, commit: str) -> str:
+        """Download a checkpoint, and return its folder."""
         logger.info("Downloading %s from the repository %s, commit %s", name, repository, commit)
         folder = self.repository(repository).download(name, commit)
         if not folder.is_dir():
