@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 ObjectiveFactory = Callable[[SearchRun, Any, Channel], Callable[[Any], Any]]
-"""Takes the search, a study and a channel, and returns the function of a trial."""
+"""Makes the function that trains a trial, from the search, a study and a channel."""
 
 
 def check_jobs(jobs: int, trainer: Trainer) -> None:
@@ -61,14 +61,14 @@ def optimize_in_workers(
 ) -> None:
     """Run a study with `n_jobs`, in forked processes instead of optuna's threads.
 
-    Threads would share torch's random generators. The workers are forked, so nothing has to be
-    pickled but their errors.
+    Threads would share torch's random generators. Because the workers are forked, only their errors
+    have to be pickled.
 
     Args:
         search: the search.
         study: its study, in a storage that processes can share.
         jobs: number of workers; -1 for one for each core.
-        make_objective: returns the function of a trial, in a worker.
+        make_objective: called in each worker, for the function that trains a trial.
         options: the options of `Study.optimize`.
 
     Raises:
@@ -88,7 +88,8 @@ def optimize_in_workers(
         try:
             wait(workers, return_when=FIRST_COMPLETED)
         finally:
-            # The last trial, the timeout, an error or a callback ends the search of all workers.
+            # The first worker to finish ends the search of all: it had the last trial, reached the
+            # timeout, or was stopped by an error or a callback.
             trials_left.value = 0
     try:
         for worker in workers:
@@ -110,13 +111,13 @@ class _Worker:
     make_objective: ObjectiveFactory
     options: dict[str, Any]
     trials_left: Synchronized[int]
-    """The trials that may still start, shared by all workers; negative for any number."""
+    """Number of trials that may still start, shared by all workers; negative for no limit."""
 
     def train_trials(self) -> None:
         """Train trials until none is left; the main function of a worker."""
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
 
-        # The threads of the parent do not exist after a fork.
+        # torch's threads exist in the parent only. An operation that uses them would wait forever.
         torch.set_num_threads(1)
         if not self._take_trial():
             return
@@ -132,6 +133,7 @@ class _Worker:
         optimize_together(study, objective, channel=channel, callbacks=callbacks, **self.options)
 
     def _stop_after_last_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Stop this worker's loop unless it may start another trial; a callback of optuna."""
         if not self._take_trial():
             study.stop()
 
@@ -145,10 +147,11 @@ class _Worker:
 
 
 _worker: _Worker
-"""The worker that this process is, in a process of the pool."""
+"""The worker of this process; set only in the processes of the pool."""
 
 
 def _become(worker: _Worker) -> None:
+    """Set the worker of this process; the pool calls it in each process that it starts."""
     global _worker
     _worker = worker
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -167,4 +170,5 @@ def _end_with_parent() -> None:
 
 
 def _train_trials() -> None:
+    """Train trials in the worker of this process."""
     _worker.train_trials()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.common.weak_attribute import WeakAttribute
+from ..arguments import trial_values
 from ..arguments.enums import HPSearchBackend
-from ..arguments.trial_values import apply
 from . import sweep_reports
 from .hyperparameters import default_compute_objective
 from .retries import failure_reasons, format_failures, is_pruned
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .search_run import OptunaTrial
 
     AnyTrial = OptunaTrial | dict[str, Any] | None
-    """A trial of optuna, the values of one of Ray, or None outside of a search."""
+    """A trial of optuna, the values of a trial of Ray, or None outside of a search."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,21 +46,22 @@ _UNSUPPORTED = {
         "backend out"
     ),
 }
+"""Backends of transformers that are not supported, each with the reason and the alternative."""
 
 
 class MissingBackendError(RuntimeError, ImportError):
     """The library of a backend is not installed.
 
-    It is a RuntimeError because the reference raises one, and an ImportError because it is one.
+    It is a RuntimeError, which transformers raises in this case, and also the usual ImportError.
     """
 
 
 class HyperparameterSearch:
-    """The search or the sweep that a Trainer is part of; outside of both, methods do nothing.
+    """The search or the sweep that a Trainer takes part in; outside of both, methods do nothing.
 
     Args:
         trainer: the Trainer.
-        transport: moves it to the processes of Ray.
+        transport: moves the Trainer to the processes of Ray.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -80,8 +81,8 @@ class HyperparameterSearch:
         hp_name: Callable[[Any], str] | None,
         keywords: dict[str, Any],
     ) -> BestRun | list[BestRun]:
-        """Search; the parameters are those of `Trainer.hyperparameter_search`."""
-        # Everything is checked before the Trainer is changed.
+        """Run a search; the parameters are those of `Trainer.hyperparameter_search`."""
+        # Check everything before the Trainer is changed.
         trainer = self.trainer
         search_backend = make_backend(backend)
         options = read_options(n_trials, direction, keywords)
@@ -103,7 +104,7 @@ class HyperparameterSearch:
         self.current = search
         logger.info("Search: %s the objective.", ", ".join(options.directions))
 
-        # The arguments of the last trial are replaced before the final model is installed.
+        # The final model is made with the original arguments, not with those of the last trial.
         try:
             best = search_backend.run(trainer, search)
             search.original_arguments.restore()
@@ -121,7 +122,7 @@ class HyperparameterSearch:
         for run in best_runs:
             logger.info("Best: trial %s with %s.", run.run_id, run.objective)
 
-        # The study is in process 0.
+        # Only process 0 has the study.
         study = self.trainer.study
         if study is None:
             return
@@ -141,7 +142,7 @@ class HyperparameterSearch:
             values = trainer.hp_space(trial)
         else:
             values = dict(cast("dict[str, Any]", trial))
-        apply(trainer.args, values)
+        trial_values.apply(trainer.args, values)
         logger.info("Trial: %s", getattr(trial, "params", values))
 
         # The accelerator depends on arguments that may have changed.
@@ -161,7 +162,7 @@ class HyperparameterSearch:
         if self.current is not None:
             return str(self.current.run_dir(trial))
 
-        # `train(trial=...)` of a script with its own loop over trials.
+        # A script with its own loop over trials has called `train(trial=...)`.
         number = getattr(trial, "number", 0)
         return os.path.join(folder, folder_name(trainer.hp_name, trial, number))
 
@@ -213,12 +214,12 @@ class HyperparameterSearch:
             return
 
         if search is None:
-            # `train(trial=...)` of a script with its own loop over trials.
+            # A script with its own loop over trials has called `train(trial=...)`.
             compute = trainer.compute_objective or default_compute_objective
             trainer.objective = compute(dict(metrics))
         else:
-            # Judged even if nothing is reported below, because the objective of the last evaluation
-            # becomes that of the trial.
+            # Compute the objective even if nothing is reported below: that of the last evaluation
+            # becomes the objective of the trial.
             search.judge(metrics)
 
         value = trainer.objective
@@ -230,7 +231,7 @@ class HyperparameterSearch:
         if not isinstance(value, (int, float)):
             return
 
-        # A script may pass its values as a dict, or as an object of its own class.
+        # A script may pass the values as a dict, or as an object of another class.
         if not hasattr(trial, "should_prune"):
             return
         if is_pruned(cast("Trial | SharedTrial", trial), value, step):
@@ -278,7 +279,7 @@ def read_options(
     Raises:
         ValueError: an option has an invalid value, or the search would never end.
     """
-    # Our options, and the backend's.
+    # Separate our options from those of the backend.
     backend_options = dict(keywords)
     options = {name: backend_options.pop(name) for name in OPTIONS if name in keywords}
     if "final_model" in options:
@@ -316,6 +317,7 @@ def _read_directions(direction: str | Sequence[str] | None) -> list[str]:
 
 
 def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value of an argument that is not one of the choices."""
     if value not in choices:
         suggestion = did_you_mean(value, choices)
         raise ValueError(
@@ -327,6 +329,7 @@ def _require_evaluation(trainer: Trainer) -> None:
     """Check that the Trainer can evaluate: it has a dataset, or overrides what uses it."""
     if trainer.eval_dataset is not None:
         return
+    # A method of another package is an override of the user.
     facade_package = __name__.partition(".search.")[0]
     for method in (trainer.evaluate, trainer.get_eval_dataloader):
         if not getattr(method, "__module__", "").startswith(facade_package):

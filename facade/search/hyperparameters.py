@@ -1,4 +1,4 @@
-"""Defaults of a hyperparameter search: spaces and objective; and the type of its result."""
+"""Default spaces and objective of a hyperparameter search, and the type of its result."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ class BestRun(NamedTuple):
     """
 
     run_id: str
-    """The number of the trial; with Ray its id."""
+    """The number of the trial, as text; with Ray the id of the trial."""
     objective: float | list[float]
-    """The value of the trial; a list for several objectives."""
+    """The objective of the trial; a list for several objectives."""
     hyperparameters: dict[str, Any]
-    """The values it was trained with, by name."""
+    """The values that it was trained with, by name."""
     run_summary: Any = None
-    """With Ray its `ExperimentAnalysis`; otherwise None."""
+    """The `ExperimentAnalysis` of Ray; otherwise None."""
 
 
 def default_compute_objective(metrics: dict[str, float]) -> float | None:
     """Compute the objective of a search from the metrics of an evaluation.
 
-    Works like `transformers.trainer_utils.default_compute_objective`, which adds up memory and the
-    seconds of the preparation too.
+    Works like `transformers.trainer_utils.default_compute_objective`, which also adds up memory and
+    the time of preparing the model.
 
     Args:
-        metrics: those of an evaluation. Speed, epoch, memory and the seconds of the preparation are
-            left out of the sum.
+        metrics: the metrics of an evaluation. The sum leaves out speed, epoch, memory and the time
+            of preparing the model.
 
     Returns:
         The sum of the metrics, or `eval_loss` if there are no metrics besides it.

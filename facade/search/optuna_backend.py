@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class OptunaBackend:
-    """Runs a study of optuna.
+    """Runs the trials of a search in a study of optuna.
 
     With several processes, process 0 has the study, and all of them train each trial together.
     """
@@ -58,7 +58,7 @@ class OptunaBackend:
         """
         import optuna
 
-        # The directions and the number of trials are parameters of our own.
+        # `hyperparameter_search` itself has the directions and the number of trials.
         study_keywords = {*inspect.signature(optuna.study.create_study).parameters}
         study_keywords -= {"direction", "directions"}
         optimize_keywords = {*inspect.signature(optuna.study.Study.optimize).parameters}
@@ -88,7 +88,7 @@ class OptunaBackend:
             )
 
     def run(self, trainer: Trainer, search: SearchRun) -> BestRun | list[BestRun]:
-        """Run all trials; every process gets the result."""
+        """Run all trials; return the best run, or runs, in every process."""
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
 
         optimize_options = {"n_trials": search.options.n_trials, **self._optimize_options}
@@ -97,7 +97,7 @@ class OptunaBackend:
             channel.run_on_first(lambda: self._open_study(trainer, search))
             study: Study | None = trainer.study
 
-            # With several workers there is one process, so it has the study.
+            # Workers are only forked from a single process, so it has the study.
             if self._jobs != 1:
                 assert study is not None
                 optimize_in_workers(search, study, self._jobs, OptunaObjective, optimize_options)
@@ -121,11 +121,11 @@ class OptunaBackend:
         study_options = dict(self._study_options)
         folder = None
         if self._jobs != 1 and study_options.get("storage") is None:
-            # Workers cannot share a study in main memory.
+            # Workers cannot share a study in main memory, so it is in a temporary file.
             folder = tempfile.TemporaryDirectory()
             study_options["storage"] = os.path.join(folder.name, "study.log")
         study = make_study(search.options.directions, study_options)
-        # The folder is deleted with the study.
+        # The file exists as long as the study, which the user may read after the search.
         if folder is not None:
             weakref.finalize(study, folder.cleanup)
         if self._jobs != 1 and not retries.is_persistent(study):
@@ -186,7 +186,10 @@ class OptunaObjective:
         self.channel = channel
 
     def __call__(self, trial: Trial | SharedTrial) -> float | list[float]:
-        """Train with the values of a trial, and return its objective; NaN if that is unusable."""
+        """Train with the values of a trial, and return its objective.
+
+        It is NaN if the objective is unusable; optuna then marks the trial as failed.
+        """
         import optuna
 
         start = self.channel.run_on_first(lambda: self._start(trial))
@@ -202,7 +205,7 @@ class OptunaObjective:
             self._queue_retry(trial, interruption)
             raise
 
-        # Bad values of hyperparameters must not end the search.
+        # A trial that diverges must not end the search.
         problem = why_unusable(value, self.search.options.directions)
         if problem is None:
             return value
@@ -213,9 +216,10 @@ class OptunaObjective:
             format_metrics(self.search.metrics),
         )
         self._record_failure(trial, problem)
-        return math.nan  # optuna marks the trial as failed
+        return math.nan
 
     def _record_failure(self, trial: Trial | SharedTrial, reason: str) -> None:
+        """Record in the study why a trial failed; process 0 does it."""
         if self.study is not None:
             _trial_in_study(trial).set_user_attr(retries.FAILURE, reason)
 
@@ -223,7 +227,7 @@ class OptunaObjective:
         """Let the next search on this study retry an interrupted trial."""
         if self.study is None or not retries.is_persistent(self.study):
             return
-        # Optuna marks the trial as failed after a KeyboardInterrupt that reaches it.
+        # Optuna marks the trial as failed itself if it gets the KeyboardInterrupt.
         reaches_optuna = self.channel.is_single_process
         if reaches_optuna and isinstance(interruption, KeyboardInterrupt):
             retries.queue_retry(self.study, trial.number)
@@ -231,7 +235,7 @@ class OptunaObjective:
             retries.fail_and_retry(self.study, trial.number)
 
     def _start(self, trial: Trial | SharedTrial) -> retries.Start:
-        """Claim the trial for this process, which is process 0, and find what it starts with."""
+        """Claim a trial for this process, and return what it starts with; called in process 0."""
         assert self.study is not None
         search = self.search
         in_study = _trial_in_study(trial)

@@ -51,7 +51,7 @@ class RayBackend:
         assert trainer.hp_space is not None
         assert search.transport is not None
 
-        # Defaults for what the user did not pass to `ray.tune.run`.
+        # Set defaults for options of `ray.tune.run` that the user did not pass.
         tune_options = dict(search.options.backend)
         scope = tune_options.pop("scope", "last")
         resources = {"cpu": 1}
@@ -66,7 +66,7 @@ class RayBackend:
             revive=search.transport.revive,
             options=search.options,
         )
-        # -1 is any number of samples, until a timeout.
+        # With -1 Ray samples values until the timeout.
         analysis = tune.run(
             train_trial,
             config=trainer.hp_space(None),
@@ -93,7 +93,7 @@ def _train_trial(
     Args:
         config: the values of the trial.
         portable_trainer: the Trainer as `Transport.portable` made it.
-        revive: see `Transport`.
+        revive: makes a Trainer of it, see `Transport`.
         options: the options of the search.
     """
     tune = import_module("ray.tune")
@@ -113,14 +113,14 @@ def _train_trial(
             checkpoint = str(next(Path(folder).glob("checkpoint-*")))
         trainer.train(resume_from_checkpoint=checkpoint, trial=dict(config))
 
-    # A training without evaluations is judged at its end.
+    # If there was no evaluation during the training, evaluate at its end.
     if trainer.objective is None:
         metrics = trainer.evaluate()
         report(trainer, metrics, search.judge(metrics))
 
 
 def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[float]) -> None:
-    """Report an evaluation to Ray, with a checkpoint where one is due.
+    """Report an evaluation to Ray, with a checkpoint if one is due at this step.
 
     Args:
         trainer: the Trainer that evaluated.
@@ -133,7 +133,8 @@ def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[
         tune.report(reported)
         return
 
-    # The checkpoint is for Ray only: it is written outside the folder of the trial.
+    # Ray copies the checkpoint, so it is written into a temporary folder. Without a backend,
+    # `_save_checkpoint` uses `output_dir` itself, and not the folder of a trial in it.
     with tempfile.TemporaryDirectory() as folder:
         output_dir = trainer.args.output_dir
         backend = trainer.hp_search_backend

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
-"""The values of a trial for the columns of `trials.csv`."""
+"""A row of `trials.csv`: the values of a trial by column."""
 
 
 def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
@@ -137,7 +137,7 @@ def _plots(study: Study) -> Iterator[Figure]:
         ):
             plots.append(partial(plot, study, **objective))
 
-    # Optuna raises where a study does not have what a plot needs.
+    # A plot raises if the study has too few trials, or another number of objectives.
     for plot in plots:
         try:
             with warnings.catch_warnings():
@@ -148,4 +148,5 @@ def _plots(study: Study) -> Iterator[Figure]:
 
 
 def _objective_value(index: int, trial: FrozenTrial) -> float:
+    """Return one of the objectives of a trial."""
     return trial.values[index]

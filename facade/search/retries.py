@@ -38,12 +38,12 @@ _RETRY_HISTORY = "retry_history"
 
 
 class Start(NamedTuple):
-    """What a trial starts with."""
+    """What a trial starts with; for a retry, what it inherits from the trial that it retries."""
 
     origin: int
-    """The number of the trial; for a retry that of the first trial it retries."""
+    """The number of the trial; for a retry the number of the first trial that it retries."""
     owner: str
-    """The owner of its folder, see `claim_folder`."""
+    """The owner of the trial's folder, see `claim_folder`."""
     checkpoint: str | None = None
     """The checkpoint that it resumes from; None to start from scratch."""
 
@@ -64,7 +64,8 @@ def record_worker(study: Study, trial: Trial) -> None:
 def origin_of(study: Study, trial: Trial | SharedTrial) -> int:
     """Return the number of the first trial that this one retries; its own, if it is not a retry."""
     origin = _stored_trial(study, trial.number).system_attrs.get("failed_trial", trial.number)
-    # The number becomes part of a path, and a storage can hold anything.
+    # Only an int is accepted: the number becomes part of a path, and the storage may have been
+    # edited.
     return origin if type(origin) is int else trial.number
 
 
@@ -76,7 +77,7 @@ def owner_of(trial: Trial) -> str:
 
 
 def interrupted(trials: Iterable[FrozenTrial]) -> set[int]:
-    """Return the numbers of interrupted trials, which are those that have a retry."""
+    """Return the numbers of the trials that were interrupted, which are those that have a retry."""
     numbers: set[int] = set()
     for trial in trials:
         numbers.update(trial.system_attrs.get(_RETRY_HISTORY, []))
@@ -128,7 +129,7 @@ def may_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
 
 
 def queue_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
-    """Queue a trial that failed, or is about to, unless it was retried `max_retry` times."""
+    """Queue a retry of a trial that fails, unless it was retried `max_retry` times."""
     callback = retry_callback(max_retry)
     callback(study, _stored_trial(study, number))
 
@@ -154,8 +155,8 @@ def retry_killed_trials(
 ) -> list[int]:
     """Queue retries of the trials whose process was killed; return the numbers of these trials.
 
-    Processes of this machine are looked up. Processes of other machines count as killed when their
-    heartbeat stops, in storages that have heartbeats.
+    Whether a process of this machine still runs is looked up. A process of another machine counts
+    as killed when its heartbeat stops, if the storage has heartbeats.
 
     Args:
         study: the study.
@@ -176,7 +177,7 @@ def retry_killed_trials(
         if trial.state.name == "RUNNING" and (owner_state == "ended" or is_overdue):
             fail_and_retry(study, trial.number, max_retry)
 
-        # A process may be killed after it marked a trial as failed, and before it queued a retry.
+        # A process may also be killed between marking a trial as failed and queueing its retry.
         lacks_retry = trial.number not in retried_before and FAILURE not in trial.user_attrs
         if trial.state.name == "FAIL" and owner_state == "ended" and lacks_retry:
             queue_retry(study, trial.number, max_retry)
@@ -198,12 +199,12 @@ def is_pruned(trial: Trial | SharedTrial, value: float, position: int) -> bool:
     """Report a value to a trial, and return whether the trial is pruned.
 
     Args:
-        trial: the trial; a retry has the values of the trial that it retries.
-        value: ignored if the trial has a value for this position.
+        trial: the trial; a retry inherits the reported values of the trial that it retries.
+        value: the value to report; ignored if the trial has a value for this position.
         position: the step, or the epoch.
     """
     with warnings.catch_warnings():
-        # Optuna keeps the first value of a position, and warns of a second one.
+        # Optuna keeps the first value of a position, and warns of the second one of a retry.
         warnings.filterwarnings("ignore", "The reported value is ignored", UserWarning)
         trial.report(value, position)
     return trial.should_prune()
@@ -219,6 +220,7 @@ def _owner_state(trial: FrozenTrial) -> str | None:
 
 
 def _seconds_since_start(trial: FrozenTrial) -> float:
+    """Return the age of a trial; 0 for one that has not started."""
     if trial.datetime_start is None:
         return 0.0
     elapsed = datetime.now() - trial.datetime_start
@@ -226,4 +228,5 @@ def _seconds_since_start(trial: FrozenTrial) -> float:
 
 
 def _stored_trial(study: Study, number: int) -> FrozenTrial:
+    """Return a trial as the storage has it now."""
     return study.get_trials(deepcopy=False)[number]

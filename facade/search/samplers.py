@@ -63,7 +63,7 @@ def make_sampler(spec: str, seed: int | None = None) -> BaseSampler:
     import optuna
 
     sampler = _make("sampler", optuna.samplers, _SAMPLERS, spec, {"seed": seed})
-    # Without this check the sweep would fail in its first trial.
+    # Optuna imports the package in the first trial, which would fail without this check.
     package = _REQUIRED_PACKAGES.get(spec.partition(":")[0])
     if package and not is_installed(package):
         raise ImportError(
@@ -79,8 +79,8 @@ def _make(
 
     Args:
         option: `sampler` or `pruner`, for errors.
-        module: that of optuna with the classes.
-        classes: the class for each name.
+        module: the module of optuna that has the classes.
+        classes: the name of the class for each name on the command line.
         spec: name and settings, as on the command line.
         defaults: settings that `spec` may override.
 

@@ -1,4 +1,4 @@
-"""One search: its options, its trials, and the models and folders of these."""
+"""One search: its options, its trials, and their models and folders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OPTIONS = ("final_model",)
 
 @dataclass(kw_only=True)
 class SearchOptions:
-    """Options of `hyperparameter_search`, those of the backend in one dictionary."""
+    """Options of `hyperparameter_search`; those of the backend are in one dictionary."""
 
     n_trials: int | None
     """Number of trials to start; None for as many as `timeout` allows."""
@@ -50,9 +50,9 @@ class SearchOptions:
     is_direction_implied: bool = False
     """True if the user passed no direction."""
     final_model: Literal["best", "last"] = "best"
-    """The Trainer's model after the search: that of the best trial, or that of the last one."""
+    """Which trial's model the Trainer has after the search."""
     backend: dict[str, Any] = field(default_factory=dict)
-    """Options of the backend."""
+    """Options of the backend, by name."""
 
     @property
     def has_several_objectives(self) -> bool:
@@ -61,7 +61,7 @@ class SearchOptions:
 
 
 class SearchOwner(Protocol):
-    """The part of a Trainer that knows its current search, see `HyperparameterSearch`."""
+    """The object that holds the current search of a Trainer, a `HyperparameterSearch`."""
 
     current: SearchRun | None
 
@@ -72,7 +72,7 @@ class Transport(NamedTuple):
     portable: Callable[[Trainer], Any]
     """Returns a copy of a Trainer that can be pickled."""
     revive: Callable[[Any], tuple[Trainer, SearchOwner]]
-    """Returns a Trainer for such a copy, in the other process, and the owner of its search."""
+    """Returns, in the other process, the Trainer of such a copy and the owner of its search."""
 
 
 class SearchRun:
@@ -102,7 +102,7 @@ class SearchRun:
         self.metrics: dict[str, float] = {}
         """The metrics of the last evaluation."""
         self.folder: str | None = None
-        """The name of the current trial's folder, if it does not follow from its number."""
+        """The name of the current trial's folder with Ray, whose trials have no numbers."""
         self._last_trial = -1
         self._last_value: Any = None
         self._has_warned_of_direction = False
@@ -115,8 +115,8 @@ class SearchRun:
             start: what it starts with.
 
         Returns:
-            The objective of the last evaluation; of one after the training, if there was none
-            during it.
+            The objective of the last evaluation. If there was none during the training, one after
+            it.
 
         Raises:
             optuna.TrialPruned: the pruner ended it.
@@ -139,7 +139,7 @@ class SearchRun:
         self.best_model.keep_if_best(self.trainer, self._last_trial, self._last_value)
 
     def judge(self, metrics: dict[str, float]) -> float | list[float]:
-        """Compute the objective of an evaluation, and keep it as the Trainer's `objective`."""
+        """Compute the objective of an evaluation, and set it as `trainer.objective`."""
         self.metrics = dict(metrics)
         self._warn_of_minimized_metrics()
         compute_objective = self.trainer.compute_objective
@@ -186,7 +186,7 @@ class SearchRun:
         trainer.model_wrapped = no_model
         trainer.callback_handler.model = None
 
-        # A model that is part of a reference cycle is not freed by itself.
+        # Python frees a model that is part of a reference cycle only in a garbage collection.
         model = None if model_reference is None else model_reference()
         if model is not None and model is not self.best_model.model:
             del model
@@ -227,7 +227,7 @@ class SearchRun:
             )
             return
 
-        # Another process may have trained the best trial, or a search before this one.
+        # The best trial may be of another process, or of an earlier search on the same study.
         if self.best_model.give_to(self.trainer, best.run_id) or self._load(best):
             return
         logger.warning(
@@ -247,7 +247,8 @@ class SearchRun:
             return
         self._has_warned_of_direction = True
 
-        # Metrics that are not part of the sum have no value by themselves.
+        # Find the metrics that the default objective adds up: the objective of such a metric alone
+        # is not None.
         names = []
         for name in self.metrics:
             if name != "eval_loss" and default_compute_objective({name: 1.0}):
@@ -271,10 +272,10 @@ class SearchRun:
         """Load the best model from the checkpoint of its trial.
 
         Args:
-            best: the result of the search.
+            best: the best trial.
 
         Returns:
-            False if the trial has no checkpoint here, or that of an older search.
+            False if the trial has no checkpoint here, or only one of an older search.
         """
         trainer = self.trainer
         trial = self._trial_of(best)
@@ -287,7 +288,7 @@ class SearchRun:
         if checkpoint is None:
             return False
 
-        # A folder of an older search has a checkpoint with other values.
+        # A checkpoint with other values is of an older search that used the same folder.
         state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
         if state.trial_params is None:
             return False
@@ -349,7 +350,7 @@ class OriginalArguments:
 
 
 def _copy_containers(values: dict[str, Any]) -> dict[str, object]:
-    """Copy values; lists and dictionaries, which a trial could change in place, are copied too."""
+    """Return a copy of values, with copies of the containers that a trial could change in place."""
     copied = dict(values)
     for name, value in values.items():
         if isinstance(value, (dict, list)):
@@ -367,7 +368,7 @@ def recreate_accelerator(trainer: Trainer) -> None:
 
 
 class BestModel:
-    """Keeps the model of the best trial so far; never more than one model.
+    """Holds the model of the best trial so far, and no other one.
 
     Args:
         direction: `minimize` or `maximize`.
@@ -388,7 +389,7 @@ class BestModel:
 
         Args:
             trainer: the Trainer, after a trial.
-            number: that of the trial.
+            number: the number of the trial.
             value: the objective of the trial.
         """
         # A sharded model is not kept: the best one is loaded from its checkpoint at the end.
@@ -403,7 +404,7 @@ class BestModel:
             self._state = trainer.state
 
     def move_to_cpu(self) -> None:
-        """Free the device for the next trial."""
+        """Move the model to the CPU, to free the memory of the device for the next trial."""
         if self.model is None or getattr(self.model, "hf_device_map", None) is not None:
             return
         try:
@@ -412,7 +413,7 @@ class BestModel:
             logger.debug("The best model stays on its device: %s", error)
 
     def give_to(self, trainer: Trainer, run_id: str) -> bool:
-        """Set the Trainer's model and state, and forget the model.
+        """Give the model and its state to the Trainer; this object does not hold it any more.
 
         Args:
             trainer: the Trainer.
@@ -440,7 +441,10 @@ def set_model(trainer: Trainer, model: nn.Module) -> None:
 
 
 def free_optimizer(trainer: Trainer) -> None:
-    """Free the optimizer of a finished trial, which may be twice as large as its model."""
+    """Remove the references to the optimizer and the data of a finished trial.
+
+    The state of an optimizer may be twice as large as the model.
+    """
     trainer.optimizer = None
     trainer.lr_scheduler = None
     handler = trainer.callback_handler

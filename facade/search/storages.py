@@ -28,12 +28,12 @@ HEARTBEAT_SECONDS = 60
 MAX_RETRY = 3
 """How often a trial whose worker was killed is retried."""
 
-# Until a database that several processes create at once has its tables.
 _SECONDS_TO_CREATE = 60
+"""Time in which several processes that open a new database have created its tables."""
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
 """Database errors raised while another process creates the same tables; a new attempt succeeds."""
 _LONGEST_LINE = 2**20
-"""Bytes; an entry of a journal has a few hundred."""
+"""Bytes of the first line that are read at most. The entries of a journal have a few hundred."""
 _JOURNAL_SUFFIXES = (".log", ".journal", ".jsonl")
 
 
@@ -43,9 +43,9 @@ class StorageError(ConnectionError):
 
 @contextlib.contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Silence optuna's warnings about experimental features.
+    """Silence optuna's warnings about experimental features in the block.
 
-    Heartbeats, retries and names of metrics are experimental.
+    Heartbeats, retries and names of metrics are such features.
     """
     import optuna
 
@@ -68,7 +68,7 @@ def open_storage(
         max_retry: how often a trial whose worker was killed is retried.
 
     Returns:
-        what optuna accepts as `storage`.
+        an object that optuna accepts as `storage`.
 
     Raises:
         StorageError: the storage cannot be reached.
@@ -100,7 +100,7 @@ def disconnect(storage: object) -> None:
     Args:
         storage: a storage of optuna; nothing happens if it has no connections.
     """
-    # A study wraps the storage of a database in a cache, whose `_backend` it is.
+    # A study wraps the storage of a database in a cache, which has it as `_backend`.
     database = getattr(storage, "_backend", storage)
     engine = getattr(database, "engine", None)
     if engine is not None:
@@ -125,6 +125,7 @@ def without_password(address: str) -> str:
 
 
 def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage:
+    """Open a database by its URL, see `open_storage`."""
     from optuna.storages import RDBStorage
 
     # Optuna accepts whole seconds, at least 1.
@@ -138,8 +139,8 @@ def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage
 
     is_sqlite = address.startswith("sqlite")
     if is_sqlite:
-        # Workers that write to one file wait for each other. The driver begins no transactions by
-        # itself, see `_lock_before_reading`.
+        # Wait up to a minute for another worker that writes. With isolation_level=None the driver
+        # begins no transactions itself, see `_lock_before_reading`.
         connection_options = {"timeout": 60, "isolation_level": None}
         options["engine_kwargs"] = {"connect_args": connection_options}
     else:
@@ -153,8 +154,9 @@ def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage
 def _lock_before_reading(engine: Engine) -> None:
     """Let each transaction of an SQLite database lock the file before it reads.
 
-    Python's driver would begin a transaction at the first write only. Optuna reads that a queued
-    trial waits, and then writes that it runs, so that two workers could start the same trial.
+    Python's driver would begin a transaction at its first write. Optuna first reads that a queued
+    trial waits, and then writes that it runs: without the lock, two workers could start the same
+    trial.
 
     Args:
         engine: the engine of the database; its driver begins no transactions.
@@ -170,8 +172,8 @@ def _lock_before_reading(engine: Engine) -> None:
 def retry_while_locked(create: Callable[[], Created]) -> Created:
     """Create tables or a study, trying again while another process creates the same.
 
-    Optuna creates missing tables without a lock against other processes, and SQLite raises instead
-    of waiting where two processes wait for each other.
+    Optuna creates missing tables without a lock against other processes. SQLite raises if two
+    processes wait for each other.
 
     Args:
         create: creates the tables or the study.
@@ -190,7 +192,7 @@ def retry_while_locked(create: Callable[[], Created]) -> Created:
             reason = str(getattr(error, "orig", None) or error.__cause__)
             if time.monotonic() > deadline or not _CREATED_MEANWHILE.search(reason):
                 raise
-            # A random time, so that two processes do not collide again.
+            # The pause is random, so that the two processes do not collide again.
             time.sleep(random.uniform(0.01, 0.1))
 
 
@@ -202,6 +204,7 @@ def database_address(path: str | os.PathLike[str]) -> str:
 
 
 def _open_journal(path: str) -> JournalStorage:
+    """Open a journal file, see `open_storage`."""
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 

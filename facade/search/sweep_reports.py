@@ -26,7 +26,7 @@ class _TrialState:
     """What this process knows about its trial."""
 
     training: int = 0
-    """The number of the current call of `train`; evaluations before the first one have 0."""
+    """The number of the current call of `train`, from 1; 0 before the first call."""
     pruned_training: int | None = None
     """The training whose evaluations the pruner compares; None before its first evaluation."""
     in_study: Trial | None = None
@@ -34,7 +34,10 @@ class _TrialState:
 
     @cached_property
     def run_on_first(self) -> Callable[[Callable[[], Any]], Any]:
-        """Calls a function in process 0; every process calls it, and gets the result."""
+        """Function that runs another one in process 0, and returns its result in every process.
+
+        Every process has to call it.
+        """
         return Channel().run_on_first
 
 
@@ -44,16 +47,16 @@ _trial_state = _TrialState()
 class EndedBySweep(SystemExit):
     """Ends a script whose trial is pruned.
 
-    It is a `SystemExit`, as that of `sys.exit(0)`, so that `except Exception` does not catch it.
+    It is a `SystemExit`, so that `except Exception` in the script does not catch it.
     """
 
 
 class RefusedBySweep(SystemExit):
-    """Ends a script that cannot be a trial, whatever the values."""
+    """Ends a script that cannot be a trial, with any values."""
 
 
 def count_training() -> None:
-    """Count the trainings of this script."""
+    """Count a call of `train` in this script."""
     _trial_state.training += 1
 
 
@@ -100,7 +103,7 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
 
 
 def end_training(trainer: Trainer) -> None:
-    """Let the callbacks of a pruned training end it; trackers close their runs."""
+    """Call `on_train_end` for a pruned training, so that trackers close their runs."""
     trainer.control = trainer.callback_handler.on_train_end(
         trainer.args, trainer.state, trainer.control
     )
@@ -135,7 +138,8 @@ def _add_evaluation(
     """
     result = TrialResult.read(trial.result)
 
-    # An evaluation without one of the objectives has no value: another one may have it.
+    # An evaluation that lacks one of the objectives is not recorded. The script may have another
+    # evaluation that has all of them.
     with suppress(MissingMetricError):
         values = [float(look_up(metrics, name)) for name in trial.metrics]
         result.values.append((step, values, _trial_state.training))
@@ -161,7 +165,7 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bo
     if trial.pruner == "none":
         return False
 
-    # Steps of two trainings cannot be compared.
+    # The pruner compares evaluations at the same step. Each training of a script has its own steps.
     if _trial_state.pruned_training not in (None, training):
         problem = (
             "The script evaluates in more than one training, whose steps --pruner cannot compare. "
@@ -180,7 +184,10 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bo
 
 
 def _should_prune(trial: ChildTrial, step: int, value: float) -> bool:
-    """Report a value, ask the pruner, and write where a trial is pruned; called in process 0."""
+    """Report a value, and return whether the trial is pruned; called in process 0.
+
+    If it is pruned, the step is written into the result.
+    """
     state = _trial_state
     if state.in_study is None:
         state.in_study = _load_trial(trial)

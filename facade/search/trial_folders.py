@@ -23,7 +23,7 @@ def folder_name(hp_name: Callable[[Any], str] | None, trial: object, run_id: int
 
 
 def checked_name(name: object) -> str:
-    """Return a name from `hp_name` unchanged, after checking that it names a folder.
+    """Return a name from `hp_name` unchanged; refuse one that does not name a folder.
 
     Raises:
         ValueError: it does not name a folder directly inside `output_dir`.
