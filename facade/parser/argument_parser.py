@@ -62,7 +62,7 @@ def HfArg(  # noqa: N802 - the documented name
     Returns:
         A field of `dataclasses`.
     """
-    # A copy: the caller may use one dict for several fields.
+    # Copied, because the caller may use one dict for several fields.
     field_metadata = dict(metadata or {})
     if aliases is not None:
         field_metadata["aliases"] = aliases
@@ -80,7 +80,7 @@ class HfArgumentParser(ArgumentParser):
 
     Each field of a dataclass is an option, written with underscores or with dashes. A bool that is
     True by default also has the option `--no_x`. The help groups the training arguments under
-    headings. Beyond the reference: a dict is written as JSON, a `default_factory` is called for
+    headings. Unlike in the reference, a dict is written as JSON, a `default_factory` is called for
     fields of every type, a union of `str` and another type keeps text that the other type cannot
     convert, and a list field whose default is text keeps that text.
 
@@ -107,7 +107,8 @@ class HfArgumentParser(ArgumentParser):
         kwargs.setdefault("formatter_class", ArgumentDefaultsHelpFormatter)
         super().__init__(**kwargs)
 
-        # A class may be iterable, too, by its metaclass.
+        # A class is checked first, as its metaclass may make it iterable. Any other object becomes
+        # one type, so that the error below names it.
         if dataclass_types is None:
             self.dataclass_types = []
         elif isinstance(dataclass_types, type) or not isinstance(dataclass_types, Iterable):
@@ -117,7 +118,7 @@ class HfArgumentParser(ArgumentParser):
 
         for dataclass_type in self.dataclass_types:
             self._add_dataclass_arguments(dataclass_type)
-            # The usage of all training arguments would fill three screens.
+            # By default argparse lists all options in the usage, which would fill three screens.
             if self.usage is None and issubclass(dataclass_type, ArgumentFields):
                 self.usage = "%(prog)s [options]"
 
@@ -133,7 +134,7 @@ class HfArgumentParser(ArgumentParser):
             if group_name is not None:
                 heading = (group_name, None)
 
-            # Without a heading it joins argparse's own group, "options".
+            # A field without a heading is listed in argparse's own group, "options".
             container: AcceptsOptions = self
             if heading is not None:
                 if heading not in groups:
@@ -158,7 +159,7 @@ class HfArgumentParser(ArgumentParser):
             return_remaining_strings: Return unknown words as a list, instead of raising.
             look_for_args_file: Read options from the file next to the program that has its name and
                 the suffix ".args", if it exists.
-            args_filename: Read them from this file instead.
+            args_filename: Read options from this file instead.
             args_file_flag: An option that names such files, such as "--args_file"; it may occur
                 several times.
 
@@ -199,7 +200,7 @@ class HfArgumentParser(ArgumentParser):
     def _add_old_options(self, words: Sequence[str]) -> None:
         """Add the options of transformers 4 that occur on a command line.
 
-        The others are not added: they would change the help.
+        The others are not added, so that the help does not list them.
         """
         option_names_used: set[str] = set()
         for word in words:
@@ -239,8 +240,8 @@ class HfArgumentParser(ArgumentParser):
                 if isinstance(item.default, str) and values.get(item.name, "") is None:
                     del values[item.name]
 
-            # With an old name on the command line, the default of its successor is left out:
-            # the two would conflict.
+            # If the command line has an old name, defaults are left out: that of its successor
+            # would conflict with it.
             if not _old_names(dataclass_type).isdisjoint(values):
                 values = {
                     name: value
@@ -288,7 +289,7 @@ class HfArgumentParser(ArgumentParser):
 
     def _check_value(self, action: Action, value: object) -> None:
         """Check a value against the choices; the error suggests the nearest one."""
-        # An optimizer may also be the path of a class.
+        # `optim` also accepts the path of a class, such as "package.module.Class".
         if action.dest == "optim" and "." in str(value):
             return
         try:
@@ -342,6 +343,7 @@ class HfArgumentParser(ArgumentParser):
         return tuple(results)
 
     def _dataclass_names(self) -> str:
+        """Return the names of the dataclasses for an error."""
         if not self.dataclass_types:
             return "any dataclass, because the parser has none"
         return " or ".join(dataclass_type.__name__ for dataclass_type in self.dataclass_types)
@@ -410,7 +412,8 @@ class HfArgumentParser(ArgumentParser):
 def argument_group_of(dataclass_type: type, field_name: str) -> tuple[str, str] | None:
     """Return title and description of the argument group of a training argument.
 
-    Both follow from the class that declares the field first: a subclass may change its default.
+    They follow from the base class that declares the field. A subclass that declares it again, to
+    change its default, does not count.
 
     Args:
         dataclass_type: Any dataclass.
@@ -419,7 +422,7 @@ def argument_group_of(dataclass_type: type, field_name: str) -> tuple[str, str] 
     Returns:
         None for a field that is not one of the training arguments.
     """
-    # The last class of the MRO that has the field declared it.
+    # The declaring class is the last class of the MRO that has the field.
     declaring_class = dataclass_type
     for base in dataclass_type.__mro__:
         if field_name in getattr(base, "__dataclass_fields__", ()):
@@ -438,7 +441,7 @@ def _accepted_names(dataclass_type: type[DataclassInstance]) -> set[str]:
 
 
 def _old_names(dataclass_type: type[DataclassInstance]) -> set[str]:
-    """Return the names of transformers 4 that a dataclass accepts, empty unless they are on."""
+    """Return the names of transformers 4 that a dataclass accepts; empty if they are disabled."""
     if accepted() and issubclass(dataclass_type, NamesItsArguments):
         return set(dataclass_type._old_names())
     return set()
@@ -466,7 +469,7 @@ def _default_args_files(
     if args_filename:
         return [Path(args_filename)]
 
-    # In an interactive session the program has no name.
+    # In an interactive session `sys.argv` has no name of a program.
     if not look_for_args_file or not sys.argv or not Path(sys.argv[0]).name:
         return []
     args_file = Path(sys.argv[0]).with_suffix(".args")

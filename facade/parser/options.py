@@ -9,7 +9,7 @@ from argparse import Action, ArgumentTypeError
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, Field
 from enum import Enum
-from typing import Any, Literal, Protocol, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Protocol, Union, get_args, get_origin
 
 from ...lightning_modules.common.suggestions import did_you_mean
 
@@ -56,7 +56,7 @@ def add_field(container: AcceptsOptions, item: Field[Any], declared_type: object
     settings = add_argument_settings(item, declared_type)
     container.add_argument(*flags_of(item.name), *aliases, **settings)
 
-    # A flag that is on by default has an opposite.
+    # A flag that is on by default also has the option that turns it off.
     if item.default is True and settings.get("const") is True:
         container.add_argument(
             *flags_of(f"no_{item.name}"),
@@ -79,11 +79,11 @@ def flags_of(name: str) -> Iterable[str]:
 def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, object]:
     """Return the keyword arguments of `add_argument` for a field.
 
-    Those that follow from its type win over those in its metadata.
+    Settings that follow from its type override those in its metadata.
     """
     settings = {key: item.metadata[key] for key in ARGPARSE_KEYS if key in item.metadata}
 
-    # A list of choices is not a choice itself: `choices_of` is empty for it.
+    # `choices_of` is empty for a list whose elements are choices.
     value_type, keeps_text = type_to_parse(item.name, declared_type)
     choices = choices_of(value_type)
     if value_type is bool:
@@ -99,19 +99,25 @@ def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, 
     return settings
 
 
-def type_to_parse(field_name: str, declared_type: object) -> tuple[Any, bool]:
+class TypeToParse(NamedTuple):
+    """The type that the text of an option is converted to."""
+
+    value_type: Any
+    keeps_text: bool
+    """Whether text that cannot be converted is kept as text."""
+
+
+def type_to_parse(field_name: str, declared_type: object) -> TypeToParse:
     """Return the member of a union that text is converted to.
 
-    Of `str` and another type it is the other one; with None among three or more members it is the
-    second, or the first if None is the second. These are the reference's rules; where the reference
-    fails (`str | list[str] | None`, `str | bool | None`) the field is read as text or as a bool.
+    In a union of `str` and another type it is the other type. If None is among three or more
+    members, it is the second member, or the first if None is the second. These are the rules of the
+    reference. Two kinds of unions for which the reference fails are read, too:
+    `str | list[str] | None` as text, and `str | bool | None` as a bool.
 
     Args:
         field_name: The name of the field, for the error.
         declared_type: The type of the field; one that is not a union is returned as it is.
-
-    Returns:
-        The type, and whether text that cannot be converted to it is kept as text.
 
     Raises:
         ValueError: The union has several types, none of which is `str`.
@@ -123,9 +129,9 @@ def type_to_parse(field_name: str, declared_type: object) -> tuple[Any, bool]:
 
     # A single type, or one type and None.
     if not members_but_none:
-        return declared_type, False
+        return TypeToParse(declared_type, keeps_text=False)
     if len(members_but_none) == 1:
-        return members_but_none[0], False
+        return TypeToParse(members_but_none[0], keeps_text=False)
 
     if str not in members_but_none:
         raise ValueError(
@@ -133,21 +139,21 @@ def type_to_parse(field_name: str, declared_type: object) -> tuple[Any, bool]:
             "tell which of these types is meant. Declare one type, alone or with None, or add str."
         )
 
-    # The reference fails for such a type.
+    # The reference fails for these two kinds.
     is_optional = len(members_but_none) < len(members)
     first_member = members[0]
     second_member = members[1]
     if is_optional and bool in members_but_none:
-        return bool, True
+        return TypeToParse(bool, keeps_text=True)
     if is_optional and get_origin(second_member) is list:
-        return str, False
+        return TypeToParse(str, keeps_text=False)
 
-    # As in the reference.
+    # Otherwise the order of the members decides, as in the reference.
     chosen = second_member
     is_text_second = second_member is str and not is_optional
     if second_member is types.NoneType or is_text_second:
         chosen = first_member
-    return chosen, chosen is not str
+    return TypeToParse(chosen, keeps_text=chosen is not str)
 
 
 def choices_of(value_type: object) -> Sequence[Any]:
@@ -169,7 +175,7 @@ def converter(value_type: Any, keeps_text: bool = False) -> Callable[[str], Any]
     if value_type is Any or value_type is object:
         return str
 
-    # Called with text, `bool` and `dict` would not parse it.
+    # The classes `bool` and `dict` do not parse text: bool("false") is True.
     convert: Callable[[str], Any]
     if value_type is bool:
         convert = to_bool
@@ -223,16 +229,16 @@ def _or_text(convert: Callable[[str], object]) -> Callable[[str], object]:
 
 
 def _choice_converter(choices: Iterable[object]) -> Callable[[str], Any]:
-    """Return a function from text to the choice that is written so.
+    """Return a function that converts text to the choice with that text.
 
-    It returns other text unchanged, which argparse then refuses.
+    It returns any other text unchanged; argparse then refuses it.
     """
     choices_by_text = {str(choice): choice for choice in choices}
     return lambda text: choices_by_text.get(text, text)
 
 
 def _member_converter(enumeration: type[Enum]) -> Callable[[str], Enum]:
-    """Return a function from text to a member of an enumeration."""
+    """Return a function that converts text to a member of an enumeration."""
     values_by_text = {str(member.value): member.value for member in enumeration}
 
     def pick(text: str) -> Enum:
@@ -247,7 +253,7 @@ def _member_converter(enumeration: type[Enum]) -> Callable[[str], Enum]:
 
 
 def _default_settings(item: Field[Any]) -> dict[str, Any]:
-    """Return the default of a field; without one the option is required."""
+    """Return the setting for the default of a field; a field without a default is required."""
     if item.default is not MISSING:
         return {"default": item.default}
     if item.default_factory is not MISSING:
@@ -256,9 +262,10 @@ def _default_settings(item: Field[Any]) -> dict[str, Any]:
 
 
 def _flag_settings(item: Field[Any], declared_type: object, keeps_text: bool) -> dict[str, object]:
-    """Return settings where `--x` alone means True.
+    """Return the settings of a bool: `--x` alone means True.
 
-    A field that is None by default requires a value. One without a default is False.
+    A field that is None by default requires a value after `--x`. A field without a default is
+    False.
     """
     settings: dict[str, Any] = {"type": converter(bool, keeps_text)}
 
@@ -274,7 +281,7 @@ def _flag_settings(item: Field[Any], declared_type: object, keeps_text: bool) ->
 
 
 def _list_settings(item: Field[Any], list_type: object) -> dict[str, Any]:
-    """Return settings where the words after `--x` are the elements of a list."""
+    """Return the settings of a list: the words after `--x` are its elements."""
     element_types = get_args(list_type) or (str,)
     element_type, keeps_text = type_to_parse(item.name, element_types[0])
     choices = choices_of(element_type)
@@ -287,7 +294,7 @@ def _list_settings(item: Field[Any], list_type: object) -> dict[str, Any]:
     else:
         settings["type"] = converter(element_type, keeps_text)
 
-    # A default that is text stays out: argparse would parse it as the one element.
+    # A default that is text is left out: argparse would parse it as the only element.
     if not isinstance(item.default, str):
         settings |= _default_settings(item)
     return settings
