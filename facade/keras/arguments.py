@@ -17,6 +17,7 @@ from ..arguments.unknown import understand_old_names
 _Result = TypeVar("_Result")
 
 _KERAS_POLICIES = {"fp16": "mixed_float16", "bf16": "mixed_bfloat16"}
+"""Keras's policy for each mixed precision of the arguments."""
 
 
 class Strategy:
@@ -75,30 +76,32 @@ def _keras_policy(keras: Any, policy: str) -> Iterator[None]:
         set_policy(previous_policy)
 
 
-_WHOLE = "Keras models are trained whole in each process; remove it"
-_LAYERS = "it changes layers of torch; remove it"
-_LAUNCHER = "start the script with the launcher of torch_xla, which finds the TPU, and remove it"
+_NOT_SHARDED = "Keras models are trained whole in each process; remove it"
+_TORCH_LAYERS = "it changes layers of torch; remove it"
+_XLA_LAUNCHER = (
+    "start the script with the launcher of torch_xla, which finds the TPU, and remove it"
+)
 
 UNSUPPORTED: dict[str, str] = {
     "activation_checkpointing": "make the layers in keras.RematScope()",
     "auto_find_batch_size": "set per_device_train_batch_size to what fits into memory",
     "bf16_full_eval": "bf16=True evaluates in bfloat16 too",
-    "debug": _LAYERS,
-    "deepspeed": _WHOLE,
+    "debug": _TORCH_LAYERS,
+    "deepspeed": _NOT_SHARDED,
     "fp16_full_eval": "fp16=True evaluates in float16 too",
-    "fsdp": _WHOLE,
-    "gcp_project": _LAUNCHER,
+    "fsdp": _NOT_SHARDED,
+    "gcp_project": _XLA_LAUNCHER,
     "gradient_checkpointing": "make the layers in keras.RematScope()",
     "include_num_input_tokens_seen": "count tokens in run_model",
     "label_smoothing_factor": (
         "give it to the loss, e.g. keras.losses.CategoricalCrossentropy(label_smoothing=...)"
     ),
     "neftune_noise_alpha": "add a keras.layers.GaussianNoise",
-    "parallelism_config": _WHOLE,
-    "torch_compile": _LAYERS,
-    "tpu_name": _LAUNCHER,
-    "tpu_zone": _LAUNCHER,
-    "use_liger_kernel": _LAYERS,
+    "parallelism_config": _NOT_SHARDED,
+    "torch_compile": _TORCH_LAYERS,
+    "tpu_name": _XLA_LAUNCHER,
+    "tpu_zone": _XLA_LAUNCHER,
+    "use_liger_kernel": _TORCH_LAYERS,
 }
 """Arguments that Keras models do not support, each with what to do instead."""
 
@@ -108,16 +111,18 @@ UNSUPPORTED: dict[str, str] = {
 class TFTrainingArguments(TrainingArguments):
     """Hold the arguments of a `TFTrainer`.
 
-    As `transformers.TFTrainingArguments` of versions 3 and 4, based on `TrainingArguments`.
+    Works like `transformers.TFTrainingArguments` of versions 3 and 4, but is a subclass of our
+    `TrainingArguments`.
 
-    `max_grad_norm` is the limit of each value of a gradient; as in the original it applies only if
-    gradients are accumulated. `fp16` and `bf16` are the mixed precision of torch, and that of Keras
-    for models made in `strategy.scope()`. Each process is one replica.
+    `max_grad_norm` limits each value of a gradient; as in the original, only if gradients are
+    accumulated. `fp16` and `bf16` set the mixed precision of torch, and that of Keras for models
+    made in `strategy.scope()`. Each process is one replica.
 
     Raises:
-        NotImplementedError: an argument has no effect on Keras models; the message names all of
+        NotImplementedError: arguments have no effect on Keras models; the message names all of
             them.
-        ValueError, TypeError: as in `TrainingArguments`.
+        ValueError: a value is invalid, see `TrainingArguments`.
+        TypeError: a value has another type, see `TrainingArguments`.
     """
 
     tpu_name: str | None = field(
@@ -136,7 +141,9 @@ class TFTrainingArguments(TrainingArguments):
     )
 
     _is_of_one_process = False
-    """Batch sizes are those of one process, as the engine counts, and not of all replicas."""
+    """Whether the batch sizes are those of one process, which the engine needs, instead of those of
+    all replicas.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -171,7 +178,7 @@ class TFTrainingArguments(TrainingArguments):
             )
 
     def _problems_of_data(self) -> list[str]:
-        """Return what the arguments of the data ask for that Keras models do not support."""
+        """Return messages for the arguments about data that Keras models do not support."""
         problems: list[str] = []
         for name in ("split_batches", "dispatch_batches"):
             value = getattr(self.accelerator_config, name, None)
@@ -204,7 +211,7 @@ class TFTrainingArguments(TrainingArguments):
 
     @property
     def n_gpu(self) -> int:
-        """Return the number of replicas, also on the CPU, as the original."""
+        """Return the number of replicas, as the original does on a CPU, too."""
         if self._is_of_one_process:
             return super().n_gpu
         return self.n_replicas
@@ -227,10 +234,8 @@ class TFTrainingArguments(TrainingArguments):
         return self.n_replicas
 
     def of_one_process(self) -> TFTrainingArguments:
-        """Return a copy for the engine, which counts batch sizes of one process.
-
-        Its batches have features and labels.
-        """
+        """Return a copy for the engine, whose batch sizes are those of one process."""
+        # The batches of the engine are dicts of features and labels.
         args = copy.copy(self)
         args._is_of_one_process = True
         args.remove_unused_columns = False

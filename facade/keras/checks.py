@@ -1,4 +1,4 @@
-"""Check how a `TFTrainer` is made and called, before a training begins."""
+"""Checks of the parameters, the data and the overrides of a `TFTrainer`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
     """Check a dataset, and its first sample.
 
     Args:
-        data: None is fine.
+        data: the dataset; None is not checked.
         name: the name of the argument, for error messages.
         args: the arguments of the trainer.
 
@@ -63,7 +63,7 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
                 "tf.data.Dataset, which reads ahead in its own threads. Remove it."
             )
 
-        # Raises unless the elements are pairs of dense tensors.
+        # This raises unless the elements are pairs of dense tensors.
         sample_like(data)
         return
 
@@ -74,7 +74,7 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
     if sample is None:
         raise ValueError(f"{name} is empty: it has no sample.")
 
-    # The collator of the training shows what is wrong with a sample.
+    # The collator of the training raises if it does not accept the sample.
     try:
         PairCollator(args.label_names)([sample])
     except TypeError as error:
@@ -109,6 +109,7 @@ def is_overridden(trainer: Any, original: type, name: str) -> bool:
 
 
 def _warn_of_clipping(args: TFTrainingArguments) -> None:
+    """Warn if `max_grad_norm` was set, but has no effect."""
     default = TFTrainingArguments.__dataclass_fields__["max_grad_norm"].default
     if args.max_grad_norm != default and args.gradient_accumulation_steps == 1:
         logger.warning(
@@ -121,7 +122,7 @@ def _warn_of_clipping(args: TFTrainingArguments) -> None:
 def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
     """Warn if TensorFlow layers do not compute in the mixed precision of the arguments.
 
-    torch casts during the training; a TensorFlow layer gets its precision when it is created.
+    torch casts in each operation. A layer of TensorFlow gets its precision when it is created.
     """
     dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(args.mixed_precision)
     if dtype is None or isinstance(model, nn.Module):

@@ -1,4 +1,4 @@
-"""The Trainer that runs a `TFTrainer`, whose documented members are called at each step."""
+"""The Trainer that runs a `TFTrainer`, and calls its documented members in each step."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ _NO_DECAY = re.compile("LayerNorm|layer_norm|bias")
 
 
 class KerasEngine(Trainer):
-    """A `Trainer` of the torch module around a Keras model, whose steps are those of a `TFTrainer`.
+    """A `Trainer` for the torch module around a Keras model; its steps are those of a `TFTrainer`.
 
     Args:
         tf_trainer: the `TFTrainer`.
         kwargs: arguments of `Trainer`.
 
     Attributes:
-        instances: labels that count in the current step, over all processes; None outside of a
-            training.
+        instances: number of labels that count in the current step, over all processes; None
+            outside of a training.
     """
 
     # A `KerasModule`; the base class declares another type.
     model: Any
     args: TFTrainingArguments
     loss_is_scaled_for_ga = True
-    """The steps of a `TFTrainer` divide by the instances of the whole step."""
+    """True: the steps of a `TFTrainer` divide the loss by the instances of the whole step."""
 
     def __init__(self, tf_trainer: Any, **kwargs: Any) -> None:
-        # Any, as the module of `TFTrainer` imports this one.
+        # Typed as Any, because the module of `TFTrainer` imports this one.
         self.tf_trainer = tf_trainer
         self.instances: torch.Tensor | int | None = None
-        # The optimizer whose steps end with the constraints of the weights.
+        # The optimizer that has the hook which applies the constraints of the weights.
         self._constrained_optimizer: Optimizer | None = None
         self._metric_key_prefix = "eval"
-        # Rows of the current evaluation batch that count.
+        # Number of rows of the current evaluation batch that are not padding.
         self._rows = 0
         self._evaluated_samples: int | None = None
         super().__init__(**kwargs)
@@ -117,9 +117,9 @@ class KerasEngine(Trainer):
         """Return a loader of batches.
 
         Args:
-            dataset: batches of (features, labels), or a loader, which is returned.
+            dataset: batches of (features, labels); a loader is returned unchanged.
             steps: number of batches to read; -1 for all.
-            num_examples: samples in them; -1 if unknown.
+            num_examples: number of samples in these batches; -1 if unknown.
         """
         if isinstance(dataset, EpochLoader):
             return dataset
@@ -150,7 +150,7 @@ class KerasEngine(Trainer):
         return getattr(dataloader, "examples", None) or super().num_examples(dataloader)
 
     def _steps_per_epoch(self, dataset: Any) -> int:
-        """Return the steps of an epoch: the length of the dataset, or that of the samples."""
+        """Return the steps of an epoch, from the length of the dataset or the number of samples."""
         batches = -1
         if hasattr(dataset, "cardinality"):
             batches = int(dataset.cardinality())
@@ -159,7 +159,7 @@ class KerasEngine(Trainer):
         if batches >= 0:
             return batches
 
-        # The dataset is repeated, so an epoch follows from the number of samples.
+        # A repeated dataset has no end, so the number of samples defines an epoch.
         tf_trainer = self.tf_trainer
         if tf_trainer.num_train_examples is None:
             raise ValueError(
@@ -179,7 +179,7 @@ class KerasEngine(Trainer):
         self._constrain_after_steps(self.optimizer)
 
     def _constrain_after_steps(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let each step end with the constraints of the weights, as Keras's optimizers do."""
+        """Let each step of an optimizer apply the constraints of the weights, as in Keras."""
         if optimizer is not self._constrained_optimizer and constrained(self.model.model):
             optimizer.register_step_post_hook(lambda *_: self.model.constrain())
             self._constrained_optimizer = optimizer
@@ -203,7 +203,11 @@ class KerasEngine(Trainer):
         return [name for name, _ in model.named_parameters() if not _NO_DECAY.search(name)]
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
-        """Clip each value if gradients are accumulated, as the original; return a norm to log."""
+        """Clip each value of the gradients if they are accumulated, as the original does.
+
+        Returns:
+            the norm before clipping, if it is logged after this step.
+        """
         norm = None
         if self._is_logged():
             norm = super()._get_grad_norm(model)
@@ -212,9 +216,9 @@ class KerasEngine(Trainer):
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """As that of `Trainer` if it is to be logged; None at all other steps, to save time.
+        """Return the norm if it is logged after this step; None saves the time of computing it.
 
-        The original does not log it.
+        The original does not log a norm.
         """
         if not self._is_logged():
             return None
@@ -263,7 +267,8 @@ class KerasEngine(Trainer):
             self.instances = None
         if self.args.torch_empty_cache_steps is not None:
             empty_cache_if_due(self.args, self.state.global_step)
-        # The mean over the processes is logged, but each process has only its part of the sum.
+        # The Trainer logs the mean over the processes. Each has only its part of the sum, so it is
+        # multiplied by their number.
         return train_loss.result() * self.world_size
 
     def prediction_step(
@@ -280,7 +285,8 @@ class KerasEngine(Trainer):
         self._rows = self._count_unpadded_rows(inputs)
         eval_loss.reset_states()
 
-        # Padding is cut off. One row stays if all are padding, as every process takes every step.
+        # Cut the padding off. If all rows are padding, keep one: every process has to take every
+        # step.
         unpadded = rows_of(inputs, 0, max(self._rows, 1))
         with torch.no_grad():
             logits = self.tf_trainer.distributed_prediction_steps(self._to_native(unpadded))
@@ -299,7 +305,7 @@ class KerasEngine(Trainer):
         return loss, logits, labels
 
     def _count_unpadded_rows(self, inputs: object) -> int:
-        """Return the number of rows without those that pad the last batch to equal shares."""
+        """Return the number of rows, without those that fill the last batch of all processes."""
         rows = find_batch_size(inputs) or 0
         if self.args.world_size == 1 or not self.accelerator.end_of_dataloader:
             return rows
@@ -310,7 +316,10 @@ class KerasEngine(Trainer):
         return min(left_for_this_process, rows)
 
     def _losses_of_samples(self, losses: torch.Tensor, **kwargs: object) -> torch.Tensor:
-        """Return the mean loss of each process's batch, repeated for each sample that counts."""
+        """Return the mean loss of each process's batch, once for each of its samples.
+
+        Repeated in this way, the mean over all losses is the mean over all samples.
+        """
         row_count = losses.new_tensor(self._rows, dtype=torch.float64)
         loss_and_rows = torch.stack([losses[0].double(), row_count])
         gathered = self.accelerator.gather(loss_and_rows).view(-1, 2).cpu()
@@ -318,14 +327,15 @@ class KerasEngine(Trainer):
         return torch.cat(repeated).to(losses)
 
     def _to_native(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
+        """Return features and labels in tensors of the library that the model computes in."""
         return self.model.native(inputs["features"]), self.model.native(inputs["labels"])
 
     def set_gradients(self, gradients: Sequence[object] | None, *, add: bool) -> None:
         """Give the optimizer the gradients that a `training_step` returned.
 
         Args:
-            gradients: one for each trainable variable; None keeps those of the parameters.
-            add: add them to those of earlier micro-batches; otherwise they replace all.
+            gradients: a gradient for each trainable variable; None keeps what the parameters have.
+            add: True to add them to the gradients of earlier micro-batches; False to replace those.
 
         Raises:
             ValueError: their number is not that of the variables.
@@ -343,7 +353,8 @@ class KerasEngine(Trainer):
             if returned is None or returned is variable.grad:
                 continue
             gradient = self.model.to_torch(returned).detach().to(variable).reshape(variable.shape)
-            # A backward pass of torch has summed its gradients over the processes already.
+            # Gradients that the override computed itself are of this process only. Those of a
+            # backward pass of torch were summed over the processes.
             if add and self.world_size > 1:
                 gradient = self.accelerator.reduce(gradient)
             if add and variable.grad is not None:
@@ -366,7 +377,7 @@ class KerasEngine(Trainer):
     def evaluate_as_trainer(
         self, eval_dataset: Any, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Evaluate as a `Trainer`."""
+        """Evaluate as a `Trainer` does, without `TFTrainer.evaluate`."""
         return super().evaluate(eval_dataset, metric_key_prefix=metric_key_prefix)
 
     def evaluation_loop(
@@ -385,7 +396,7 @@ class KerasEngine(Trainer):
             steps = len(dataloader)
             num_examples = self.num_examples(dataloader)
 
-        # An override is given the dataset of the user, as in the original.
+        # As in the original, an override of `prediction_loop` gets the dataset of the user.
         if isinstance(dataloader, BatchLoader) and isinstance(dataloader.dataset, EvaluationStream):
             dataset = dataloader.dataset.dataset
             steps = -1
@@ -404,7 +415,7 @@ class KerasEngine(Trainer):
     def loop_as_trainer(
         self, dataloader: Any, description: str, prediction_loss_only: bool | None
     ) -> PredictionOutput:
-        """Run the evaluation loop of a `Trainer`."""
+        """Run the evaluation loop of a `Trainer`, without `TFTrainer.prediction_loop`."""
         output = super().evaluation_loop(
             dataloader,
             description,

@@ -1,4 +1,4 @@
-"""A sum over the values of a loss, as `tf.keras.metrics.Sum`."""
+"""A sum over the values of a loss, with the methods of `tf.keras.metrics.Sum`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import torch
 
 
 class Total:
-    """As `tf.keras.metrics.Sum`: `train_loss` and `eval_loss` of a `TFTrainer`, of the last batch.
+    """A sum of the last batch: `train_loss` and `eval_loss` of a `TFTrainer`.
+
+    It has the methods of `tf.keras.metrics.Sum`.
 
     Args:
         to_torch: converts a tensor of another library to one of torch.
@@ -20,7 +22,7 @@ class Total:
         self.value: torch.Tensor | None = None
 
     def update_state(self, values: object) -> None:
-        """Add values."""
+        """Add the values of a tensor to the sum."""
         total = self.to_torch(values).detach().sum()
         if self.value is not None:
             total = self.value + total

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 class TFTrainer:
     """Train a Keras or TensorFlow model, evaluate it and predict with it, on Lightning's loops.
 
-    As `transformers.TFTrainer` of versions 3 and 4.
+    Works like `transformers.TFTrainer` of versions 3 and 4.
 
     It trains models of Keras on torch, and models that compute in TensorFlow, such as those of
     transformers 4. Each documented member is called by the running system and can be overridden:
@@ -60,15 +60,15 @@ class TFTrainer:
         args: the arguments.
         train_dataset: a `tf.data.Dataset` of (features, labels), a sequence or an iterable of such
             pairs, or a `datasets.Dataset`.
-        eval_dataset: the same, or a dict of them.
-        compute_metrics: `EvalPrediction` -> metrics by name.
-        tb_writer: a writer of `tf.summary.create_file_writer`, or torch's `SummaryWriter`:
-            logs are also written there.
+        eval_dataset: a dataset of the same kinds, or a dict of such datasets.
+        compute_metrics: a function that takes an `EvalPrediction` and returns metrics by name.
+        tb_writer: a writer of `tf.summary.create_file_writer`, or torch's `SummaryWriter`, that
+            logs are also written to.
         optimizers: an optimizer of torch and its schedule, instead of Keras's Adam. If Keras
-            computes in torch, it is made of `[variable.value for variable in
-            model.trainable_variables]`. For any model it can be made of `trainer.parameters()`, and
-            set as `trainer.optimizer`.
-        prediction_loss_only: an argument of 3.x: sets the argument of that name.
+            computes in torch, make the optimizer from `[variable.value for variable in
+            model.trainable_variables]`. For any model it can be made from `trainer.parameters()`
+            and set as `trainer.optimizer`.
+        prediction_loss_only: a parameter of transformers 3: sets `args.prediction_loss_only`.
         callbacks: TrainerCallbacks, and callbacks of Lightning.
 
     Attributes:
@@ -80,9 +80,10 @@ class TFTrainer:
         steps_per_epoch: optimizer steps in an epoch.
 
     Raises:
-        ImportError: keras, or TensorFlow for a model that computes in it, is not installed; says
-        what to install. ValueError, TypeError, NotImplementedError: what cannot be trained, before
-            anything is written.
+        ImportError: keras is not installed, or TensorFlow for a model that computes in it.
+        TypeError: the model, the arguments or a dataset have another type.
+        ValueError: a dataset is empty, or its length or its labels are unknown.
+        NotImplementedError: arguments and data cannot be combined.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class TFTrainer:
         for name, data in _datasets_by_name("eval_dataset", eval_dataset).items():
             check_dataset(data, name, args)
 
-        # The orders of tf.data depend on this seed.
+        # The order in which tf.data shuffles depends on this seed.
         tensorflow = loaded("tensorflow")
         if tensorflow is not None:
             tensorflow.random.set_seed(args.seed)
@@ -141,9 +142,9 @@ class TFTrainer:
         """Return the batches of a training: repeated, and shuffled over all samples with the seed.
 
         Returns:
-            For a `tf.data.Dataset` a dataset of batches of `total_train_batch_size` samples, those
-            of a whole step and of all replicas. For other data a loader of the engine, of
-            micro-batches in the order of the Trainer. An override may return any iterable of
+            For a `tf.data.Dataset`, a dataset whose batches have `total_train_batch_size` samples:
+            those of a whole step, for all replicas. For other data, a loader that yields
+            micro-batches in the order of the `Trainer`. An override may return any iterable of
             batches that starts from the beginning at each iteration.
 
         Raises:
@@ -169,13 +170,14 @@ class TFTrainer:
         return args.strategy.experimental_distribute_dataset(batches.prefetch(-1))
 
     def get_eval_tfdataset(self, eval_dataset: Any = None) -> tuple[Any, int, int]:
-        """Return the batches of an evaluation; nothing is repeated to fill the last one.
+        """Return the batches of an evaluation; no sample is repeated to fill the last batch.
 
         Args:
             eval_dataset: a dataset, or the name of one in a dict; by default the trainer's.
 
         Returns:
-            Batches of all replicas, how many, and the number of samples; -1 for what is unknown.
+            The batches for all replicas, their number, and the number of samples. A number that is
+            unknown is -1.
 
         Raises:
             ValueError: no data was passed, or its length is unknown.
@@ -197,7 +199,8 @@ class TFTrainer:
             test_dataset: the samples.
 
         Returns:
-            Batches of all replicas, how many, and the number of samples; -1 for what is unknown.
+            The batches for all replicas, their number, and the number of samples. A number that is
+            unknown is -1.
         """
         if not is_tensorflow_dataset(test_dataset):
             loader = Trainer.get_test_dataloader(self._engine, as_dataset(test_dataset))
@@ -214,7 +217,7 @@ class TFTrainer:
     # --- the optimizer
 
     optimizer: Any = forwarded(
-        "_engine.optimizer", "Torch's optimizer; None before there is one.", writable=True
+        "_engine.optimizer", "Torch's optimizer; None before it is created.", writable=True
     )
     lr_scheduler: Any = forwarded(
         "_engine.lr_scheduler", "Torch's schedule of learning rates.", writable=True
@@ -227,11 +230,10 @@ class TFTrainer:
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Create the optimizer and the schedule of its learning rate.
 
-        By default Adam with Keras's numbers and decoupled decay, and polynomial decay after a
-        linear warm-up.
+        The defaults are Adam with Keras's numbers and decoupled weight decay, and a polynomial
+        decay after a linear warm-up. The training arguments may name others.
 
-        An override sets `self.optimizer` and `self.lr_scheduler`, of torch. Arguments that ask for
-        another optimizer or schedule get that.
+        An override sets `self.optimizer` and `self.lr_scheduler` to objects of torch.
 
         Args:
             num_training_steps: optimizer steps of the whole training.
@@ -247,8 +249,8 @@ class TFTrainer:
 
         Args:
             features: the features of a batch, in tensors of the model's library.
-            labels: the labels of that batch. For a model whose `call` takes labels a dict holds
-                keyword arguments.
+            labels: the labels of that batch. If the `call` of the model takes labels, a dict of
+                them is passed as keyword arguments.
             training: whether dropout is on.
         """
         return losses_and_logits(self.model, features, labels, training)
@@ -256,8 +258,8 @@ class TFTrainer:
     def compute_loss(self, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
         """Return the loss of each sample, and the logits: by default those of `run_model`.
 
-        Documented beside `run_model` as an override point, though no version had it: for what is
-        made of the loss of the model before a step is taken.
+        Override it to change the loss before a step is taken. The documentation of transformers
+        lists it beside `run_model`, although no version has had it.
 
         Args:
             features: the features of a batch, in tensors of the model's library.
@@ -280,21 +282,24 @@ class TFTrainer:
                 replicas.
 
         Returns:
-            A gradient for each trainable variable. Those of this method have been added to those of
-            earlier micro-batches; what an override makes of them takes their place. Gradients that
-            an override computes by itself are added. None says that there is nothing more to do.
+            A gradient for each trainable variable. This method returns gradients that include those
+            of earlier micro-batches. An override that calls it may change and return them; they
+            replace the gradients so far. An override that computes gradients itself returns those
+            of its micro-batch; they are added. An override may return None if the parameters have
+            their gradients already.
         """
         engine = self._engine
         module = engine.model
         module.train()
         labels = module.to_torch(labels)
 
-        # Called through the wrapper of the strategy, which exchanges gradients between processes.
+        # The wrapper of the strategy exchanges gradients between processes.
         wrapped_module = engine.accelerator.strategy.forward_model_of(module)
         losses, _ = wrapped_module(module.to_torch(features), labels)
         loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
 
-        # The gradients of the processes are averaged, not summed.
+        # The processes average their gradients, but the gradient of the step is their sum. So the
+        # loss is multiplied by the number of processes.
         self._backward_ran = True
         loss_to_differentiate = loss
         if engine.world_size > 1:
@@ -308,8 +313,8 @@ class TFTrainer:
     ) -> None:
         """Pass the gradients of `training_step` to the optimizer, for one micro-batch.
 
-        In a training Lightning has the optimizer step after all micro-batches of the step;
-        elsewhere it steps here.
+        During a training Lightning calls the optimizer after all micro-batches of the step. A
+        script that calls this method itself gets a step of the optimizer here.
 
         Args:
             features: the features of the micro-batch of this replica.
@@ -378,16 +383,16 @@ class TFTrainer:
         """Predict and measure batches; each sample counts once.
 
         Args:
-            dataset: gives batches of (features, labels), as `get_eval_tfdataset` does.
-            steps: how many; -1 for all.
-            num_examples: samples in them; -1 if unknown.
-            description: `Evaluation` or `Prediction`, which keeps predictions without
-                `compute_metrics` too.
-            prediction_loss_only: keep nothing but the loss; by default what the argument of that
-                name says.
+            dataset: yields batches of (features, labels), as `get_eval_tfdataset` returns them.
+            steps: number of batches; -1 for all.
+            num_examples: number of samples in these batches; -1 if unknown.
+            description: `Evaluation` or `Prediction`. The latter keeps the predictions even without
+                `compute_metrics`.
+            prediction_loss_only: True to keep only the loss; None for the training argument of that
+                name.
 
         Returns:
-            Predictions, labels, and metrics, all called `eval_...`.
+            Predictions, labels, and metrics, whose names begin with `eval_`.
         """
         self._prepare()
         loader = self._engine.evaluation_loader(dataset, steps, num_examples)
@@ -405,9 +410,9 @@ class TFTrainer:
             Steps taken, mean training loss, and metrics.
 
         Raises:
-            ValueError: no data, the model cannot be built, or a checkpoint is not of this
-                model.
-            NotImplementedError: arguments, or overrides, cannot be combined.
+            ValueError: the training data is missing, the model cannot be built, or the checkpoint
+                is of another model.
+            NotImplementedError: arguments or overrides cannot be combined.
         """
         if resume_from_checkpoint is None:
             folder = str(self.args.output_dir)
@@ -428,7 +433,7 @@ class TFTrainer:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the trainer's.
 
         Returns:
-            The metrics, called `eval_...`.
+            The metrics, whose names begin with `eval_`.
         """
         data = eval_dataset
         if data is None:
@@ -437,13 +442,13 @@ class TFTrainer:
         return self._engine.evaluate_as_trainer(eval_dataset)
 
     def predict(self, test_dataset: Any) -> PredictionOutput:
-        """Predict a dataset, and measure the predictions where it has labels.
+        """Predict a dataset, and measure the predictions if it has labels.
 
         Args:
             test_dataset: the samples.
 
         Returns:
-            Predictions, labels, and metrics called `eval_...`.
+            Predictions, labels, and metrics, whose names begin with `eval_`.
         """
         check_dataset(test_dataset, "test_dataset", self.args)
         self._prepare(test_dataset)
@@ -473,7 +478,8 @@ class TFTrainer:
         Keras writes `model.weights.h5`.
 
         Args:
-            output_dir: by default that of the arguments. Written by the main process only.
+            output_dir: the folder, which only the main process writes; by default that of the
+                arguments.
 
         Raises:
             ValueError: it is a URL, not a folder.
@@ -497,8 +503,8 @@ class TFTrainer:
 
     # --- the state of the training
 
-    state: TrainerState = forwarded("_engine.state", "As that of a `Trainer`.")
-    control: TrainerControl = forwarded("_engine.control", "As that of a `Trainer`.")
+    state: TrainerState = forwarded("_engine.state", "The state of the training.")
+    control: TrainerControl = forwarded("_engine.control", "The switches that callbacks set.")
     global_step: int = forwarded("state.global_step", "Optimizer steps taken.")
 
     @property
@@ -547,11 +553,11 @@ class TFTrainer:
     # --- helpers
 
     def _compute(self, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
-        """Call `compute_loss`, which may be replaced later."""
+        """Call `compute_loss`: looked up in each call, since a script may replace it."""
         return self.compute_loss(features, labels, training)
 
     def _instances(self, batch: tuple[Any, Any]) -> Any:
-        """Return the labels that count: in the whole training step, or else in the batch."""
+        """Return the number of labels that count: in the whole training step, or in the batch."""
         engine = self._engine
         instances = engine.instances
         if instances is None:
@@ -560,7 +566,7 @@ class TFTrainer:
         return engine.model.native(instances)
 
     def _prepare(self, *datasets: Any) -> None:
-        """Apply changes of arguments, data and model, and build a model without weights."""
+        """Pass changed arguments, data and weights to the engine; build a model without weights."""
         if self._engine.is_in_train:
             return
         engine = self._engine
@@ -577,6 +583,7 @@ class TFTrainer:
             engine._move_model_to_device(engine.model, engine.args.device)
 
     def _set_up_trackers(self) -> None:
+        """Call `setup_wandb` and `setup_comet`, if `report_to` names them."""
         trackers = self.args.report_to or ()
         if "wandb" in trackers:
             self.setup_wandb()
@@ -584,6 +591,7 @@ class TFTrainer:
             self.setup_comet()
 
     def _open_run(self, tracker_class: type[WandbCallback] | type[CometCallback]) -> None:
+        """Open the run of a tracker; its callback is added if it is missing."""
         engine = self._engine
         callbacks = engine.callback_handler.callbacks
         if not any(isinstance(callback, tracker_class) for callback in callbacks):
@@ -596,14 +604,14 @@ class TFTrainer:
 
 
 def _datasets_by_name(argument: str, data: object) -> dict[str, Any]:
-    """Return one or several datasets by their names in messages."""
+    """Return the datasets, each by the name that messages use for it."""
     if isinstance(data, dict):
         return {f"{argument}[{name!r}]": dataset for name, dataset in data.items()}
     return {argument: data}
 
 
 def _readable(data: object) -> Any:
-    """Return data in a form that the engine can check."""
+    """Return data as `tf.data` datasets or as datasets of pairs, which the engine reads."""
     if isinstance(data, dict):
         return {name: _readable(dataset) for name, dataset in data.items()}
     if is_tensorflow_dataset(data):
