@@ -45,7 +45,7 @@ TRACKERS = {
 class MissingTrackerError(ImportError, RuntimeError):
     """The package of a tracker is missing.
 
-    It is a RuntimeError too, since scripts written for transformers expect that.
+    It is also a RuntimeError, which scripts written for transformers expect.
     """
 
 
@@ -56,10 +56,11 @@ def is_switched_on(variable: str, default: str = "FALSE") -> bool:
 
 
 def _check_for(module: str) -> Callable[[], bool]:
+    """Return a function that checks whether a module is installed, without importing it."""
     return lambda: is_installed(module)
 
 
-# As the functions of these names in `transformers.integrations`. They import nothing.
+# These functions have the names of those in `transformers.integrations`.
 is_azureml_available = _check_for("azureml.core.run")
 is_clearml_available = _check_for("clearml")
 is_codecarbon_available = _check_for("codecarbon")
@@ -71,11 +72,10 @@ is_wandb_available = _check_for("wandb")
 
 
 def is_comet_available() -> bool:
-    """Return whether Comet can be used: it is installed, and has a key unless it is offline.
+    """Return whether Comet is installed, and has an API key unless it is offline.
 
-    Works like `transformers.integrations.is_comet_available`, but offline no API key is needed.
-    Reads the installed version without importing the package; imports it only to read the key in
-    its files.
+    Works like `transformers.integrations.is_comet_available`, but needs no API key offline. The
+    package is imported only to read the key in its configuration files.
     """
     if not is_comet_installed():
         return False
@@ -147,12 +147,12 @@ def require(is_available: bool, platform: str, class_name: str) -> None:
     """Raise an error if the package of a tracker is missing.
 
     Args:
-        is_available: whether it is installed and enabled.
+        is_available: whether the package is installed and enabled.
         platform: the name of the tracker in `report_to`.
         class_name: the name of the callback's class, for the message.
 
     Raises:
-        MissingTrackerError: it is not; the message has the command that installs it.
+        MissingTrackerError: it is not available; the message has the command that installs it.
     """
     if is_available:
         return

@@ -32,13 +32,14 @@ _CLASSES_WITH_SAVE_PRETRAINED = {
 
 
 class LoggerCallback(TrainerCallback):
-    """Base of callbacks that log to a tracker, with one policy for its failures.
+    """Base of callbacks that log to a tracker.
 
     Process 0 opens a run when training begins, or at the first log outside of training. If that
     fails, an error is raised, before the first step. Later failures (a broken network, a full disk)
     do not end the training: the first one is logged as a warning, and their number at the end.
 
-    A subclass defines `_available`, `_start`, `_report` and, if a run has to be closed, `_finish`.
+    A subclass sets `platform`, and defines `_start`, `_report` and, if a run has to be closed,
+    `_finish`.
 
     Raises:
         MissingTrackerError: an ImportError; the package is not installed.
@@ -47,15 +48,15 @@ class LoggerCallback(TrainerCallback):
     platform: ClassVar[str] = ""
     """The name of the tracker in `report_to`."""
     advice: ClassVar[str] = ""
-    """A sentence with advice if its run cannot be opened."""
+    """A sentence for the error if a run cannot be opened."""
     ends_with_training: bool = False
-    """True closes the run when training ends; the next training opens another one."""
+    """True to close the run when training ends; the next training opens another one."""
     run_variable: ClassVar[str] = ""
     """The environment variable that names a run to resume; it overrides the run of a checkpoint."""
     run_id: Any = None
     """The name by which the tracker finds the run again. It is saved in checkpoints."""
     save_model: Callable[[str], Any] | None = None
-    """Writes the model to a folder, called by all processes; set by the Trainer."""
+    """Function that writes the model to a folder; all processes call it. Set by the Trainer."""
     _loaded_run_id: str | None = None
 
     def __init__(self) -> None:
@@ -65,25 +66,25 @@ class LoggerCallback(TrainerCallback):
         self._failures = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the name of the run, for checkpoints; empty without a run."""
+        """Return the name of the run for checkpoints; empty if no run is open."""
         if not self._initialized or self.run_id is None:
             return {}
         return {"run": self.run_id}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next run that is opened be the run of a checkpoint."""
+        """Resume the run of a checkpoint when the next run is opened."""
         self._loaded_run_id = state_dict.get("run")
 
     @property
     def uploads_checkpoints(self) -> bool:
-        """Whether it reads the files of checkpoints in `on_save`."""
+        """Whether `on_save` uploads the checkpoint."""
         return False
 
     @property
     def reads_checkpoints(self) -> bool:
-        """Whether checkpoints have to be on the disk at `on_save`.
+        """Whether a checkpoint has to be written completely before `on_save`.
 
-        They have to be for uploads, and if a class outside of this package overrides `on_save`.
+        Uploads need that. A class outside of this package that overrides `on_save` may need it.
         """
         is_overridden = not type(self).on_save.__module__.startswith(__package__ or "")
         return self.uploads_checkpoints or is_overridden
@@ -121,7 +122,7 @@ class LoggerCallback(TrainerCallback):
     ) -> None:
         """Open a run; each trial of a hyperparameter search has its own."""
         if state.is_hyper_param_search or self._has_finished:
-            self._leave(state)
+            self._close_earlier_run(state)
         if not self._initialized:
             self.setup(args, state, model, **kwargs)
 
@@ -173,7 +174,7 @@ class LoggerCallback(TrainerCallback):
                     self._finish()
         self._log_failures()
 
-    # What a subclass defines.
+    # Subclasses define these methods.
 
     def _available(self) -> bool:
         """Return whether the package is installed."""
@@ -191,10 +192,10 @@ class LoggerCallback(TrainerCallback):
     def _finish(self) -> None:
         """Close the run, in process 0."""
 
-    # What subclasses use.
+    # Subclasses call these methods.
 
-    def _leave(self, state: TrainerState) -> None:
-        """Close the run of an earlier training, if it is open; the next event opens one."""
+    def _close_earlier_run(self, state: TrainerState) -> None:
+        """Close the run of an earlier training, if it is open; the next event opens another one."""
         if self._initialized and not self._has_finished and state.is_world_process_zero:
             with self._failures_as_warnings("the end of the run"):
                 self._finish()
@@ -202,9 +203,10 @@ class LoggerCallback(TrainerCallback):
         self._has_finished = False
 
     def _run_to_resume(self, state: TrainerState) -> str | None:
-        """Return the run of the checkpoint from which the training resumes, once.
+        """Return the run of the checkpoint from which the training resumes, in the first call.
 
-        None if the environment names a run, and in a hyperparameter search.
+        Later calls return None, as does any call if the environment names a run, or in a
+        hyperparameter search.
         """
         run_id = self._loaded_run_id
         self._loaded_run_id = None
@@ -256,7 +258,8 @@ class LoggerCallback(TrainerCallback):
         try:
             yield
         except Exception as error:
-            # A tracker that is out of reach fails at every log, so one warning has to do.
+            # Only the first failure is a warning: a tracker that cannot be reached fails at every
+            # log.
             self._failures += 1
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
             logger.log(
@@ -270,6 +273,7 @@ class LoggerCallback(TrainerCallback):
             )
 
     def _log_failures(self) -> None:
+        """Log the number of failures in this training, unless there was one at most."""
         if self._failures > 1:
             logger.warning(
                 "%s failed to log %d times in this training.", self.platform, self._failures
@@ -278,7 +282,10 @@ class LoggerCallback(TrainerCallback):
 
 
 class LogsFirst(LoggerCallback):
-    """Tracker whose subclasses pass the logs by position, before the model, as in transformers."""
+    """Tracker whose `on_log` has the logs before the model, as in transformers.
+
+    User code may subclass it and pass the logs by position.
+    """
 
     def on_log(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -327,7 +334,7 @@ def write_model(model: Any, processing_class: Any, folder: str) -> None:
     """
     os.makedirs(folder, exist_ok=True)
 
-    # Other libraries may have a `save_pretrained` that writes a part of the weights.
+    # The `save_pretrained` of any other library may write only a part of the weights.
     has_save_pretrained = any(
         is_instance(model, module, class_name)
         for module, class_name in _CLASSES_WITH_SAVE_PRETRAINED.items()
@@ -339,7 +346,7 @@ def write_model(model: Any, processing_class: Any, folder: str) -> None:
 
         save_model(model, os.path.join(folder, "model.safetensors"))
 
-    # A plain function as processing_class has nothing to save.
+    # `processing_class` may be a plain function, which has nothing to save.
     if hasattr(processing_class, "save_pretrained"):
         processing_class.save_pretrained(folder)
 

@@ -60,8 +60,10 @@ class ClearMLCallback(LoggerCallback):
         self._clearml: Any = import_module("clearml")
         self._clearml_task: Any = None
         self._task_id: str | None = None
-        self.ends_with_training = False  # True for a task that was created here
-        self._name_suffix = ""  # of a second training in a task
+        # Only a task that was created here is closed when training ends.
+        self.ends_with_training = False
+        self._name_suffix = ""
+        """Appended to the names of a later training in the same task."""
         self._uploaded_models: list[Any] = []
 
     @property
@@ -86,7 +88,7 @@ class ClearMLCallback(LoggerCallback):
         )
         self._uploaded_models.append(model)
 
-        # Remove the oldest ones.
+        # Remove the oldest uploads, as `save_total_limit` does with checkpoints.
         while args.save_total_limit and args.save_total_limit < len(self._uploaded_models):
             self._clearml.model.Model.remove(
                 self._uploaded_models.pop(0),
@@ -109,7 +111,7 @@ class ClearMLCallback(LoggerCallback):
         self._training_counts[task_id] = count
         self._name_suffix = "" if count == 1 else f"_{count}"
 
-        # An agent closes its task itself.
+        # If the task runs on an agent, the agent closes it.
         self.ends_with_training = creates_task and task_class.running_locally()
 
         self._connect_arguments(args)
@@ -117,7 +119,7 @@ class ClearMLCallback(LoggerCallback):
             self._connect_config(model)
 
     def _create_task(self, state: TrainerState, **options: object) -> Any:
-        """Return a new task, or with `continue_last_task` an earlier one."""
+        """Return a new task; with the option `continue_last_task` an earlier one is reopened."""
         name = os.environ.get("CLEARML_TASK", "Trainer")
         if state.trial_name is not None:
             name = f"{name} {state.trial_name}"
@@ -130,6 +132,7 @@ class ClearMLCallback(LoggerCallback):
         )
 
     def _connect_arguments(self, args: TrainingArguments) -> None:
+        """Send the training arguments, or set them to the values of the ClearML interface."""
         section = f"Transformers{self._name_suffix}"
         if self._is_overridden(f"{section}/_ignore_hparams_ui_overrides_"):
             self._clearml_task.connect(args, section)
@@ -144,6 +147,7 @@ class ClearMLCallback(LoggerCallback):
         self._clearml_task.update_parameters(parameters)
 
     def _connect_config(self, model: Any) -> None:
+        """Send the model configuration, or set it to that of the ClearML interface."""
         section = f"Model Configuration{self._name_suffix}"
         switch = f"Transformers{self._name_suffix}/_ignore_model_config_ui_overrides_"
         if self._is_overridden(switch):
@@ -159,7 +163,10 @@ class ClearMLCallback(LoggerCallback):
     def _is_overridden(self, switch: str) -> bool:
         """Return whether the values set in the ClearML interface apply.
 
-        A local task creates the switch for it, and its own values apply.
+        They can only apply on an agent. A local task creates the switch in the interface.
+
+        Args:
+            switch: the name of the parameter of the task that disables them.
         """
         if not self._clearml.Task.running_locally():
             return not self._clearml_task.get_parameter(switch, default=True, cast=True)
@@ -189,6 +196,7 @@ class ClearMLCallback(LoggerCallback):
         super().on_log(args, state, control, model=model, logs=logs, **kwargs)
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        # A closed task is reopened for a later log.
         if self._has_finished:
             task = self._create_task(state, continue_last_task=self._task_id)
             try:
@@ -199,6 +207,7 @@ class ClearMLCallback(LoggerCallback):
             self._send(self._clearml_task.get_logger(), state, logs)
 
     def _send(self, log: Any, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Send logs to a logger of ClearML."""
         for name, number in self._numbers(logs).items():
             if name in _SINGLE_VALUES:
                 log.report_single_value(name=name + self._name_suffix, value=number)

@@ -25,7 +25,7 @@ class DVCLiveCallback(LoggerCallback):
 
     Works like `transformers.integrations.DVCLiveCallback`, but keywords reach `dvclive.Live`.
 
-    A step of DVCLive is one log.
+    Each log is a step of DVCLive.
 
     Args:
         live: a `dvclive.Live` to use; by default one is created.
@@ -81,7 +81,7 @@ class DVCLiveCallback(LoggerCallback):
                 if state.is_world_process_zero:
                     self.live.log_artifact(folder, name=name, type="model", copy=True)
 
-        # Also a `Live` that was given is ended here, as in transformers.
+        # The user's `live` is ended, too, as in transformers.
         if self._initialized and state.is_world_process_zero:
             with self._failures_as_warnings("the end of the run"):
                 self.live.end()
@@ -97,7 +97,7 @@ class DVCLiveCallback(LoggerCallback):
             self.live = None
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        # DVCLive decides what it can log, and which names are valid.
+        # DVCLive has its own check of values, and its own form of names.
         could_log = import_module("dvclive.plots").Metric.could_log
         standardize_metric_name = import_module("dvclive.utils").standardize_metric_name
         for name, value in logs.items():

@@ -31,9 +31,9 @@ class MLflowCallback(LogsFirst):
     Works like `transformers.integrations.MLflowCallback`, but every training and trial has its own
     run.
 
-    An active run is used, and left open. Metrics keep the names of the logs (`loss`, `eval_loss`);
-    those of an evaluation after the training are added to its run. Needs mlflow 3.9 or newer, or
-    `mlflow-skinny`.
+    If a run is active, it is used, and left open. Metrics keep the names of the logs (`loss`,
+    `eval_loss`). An evaluation after the training adds its metrics to the run of the training.
+    Needs mlflow 3.9 or newer, or `mlflow-skinny`.
 
     Environment variables:
 
@@ -58,6 +58,7 @@ class MLflowCallback(LogsFirst):
     ends_with_training = True
 
     def __init__(self) -> None:
+        # Set first: `__del__` reads it even if the package is missing.
         self._auto_end_run = False
         self.run_id: str | None = None
         super().__init__()
@@ -93,7 +94,7 @@ class MLflowCallback(LogsFirst):
 
     def _enter_run(self, args: TrainingArguments, state: TrainerState) -> None:
         """Use the active run, resume the run of a checkpoint, or start a new run."""
-        # A URI that the script has set has precedence over the environment.
+        # A URI that the script has set overrides the environment.
         mlflow = self._ml_flow
         uri = os.environ.get("MLFLOW_TRACKING_URI")
         if uri and not mlflow.is_tracking_uri_set():
@@ -153,7 +154,7 @@ class MLflowCallback(LogsFirst):
         if limit.isdigit():
             names = names[: int(limit)]
 
-        # A parameter cannot be changed, so those of a resumed run are left as they are.
+        # MLflow raises if a parameter is changed, so those of a resumed run are not sent again.
         logged = self._ml_flow.active_run().data.params
         names = [name for name in names if name not in logged]
         for start in range(0, len(names), self._max_batch_size):
@@ -161,7 +162,7 @@ class MLflowCallback(LogsFirst):
             self._ml_flow.log_params({name: params[name] for name in batch}, synchronous=False)
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
-        # MLflow rejects names with other characters.
+        # Replace the characters that MLflow does not accept in names.
         metrics: dict[str, float] = {}
         for name, number in self._numbers(logs).items():
             valid_name = re.sub(r"[^\w\-. :/]", "_", name, flags=re.ASCII)
@@ -175,6 +176,7 @@ class MLflowCallback(LogsFirst):
         self._end_own_run("FINISHED")
 
     def _end_own_run(self, status: str) -> None:
+        """End the active run, if this callback has started it."""
         active = self._ml_flow.active_run() if self._auto_end_run else None
         if active is not None and active.info.run_id == self.run_id:
             self._ml_flow.end_run(status)

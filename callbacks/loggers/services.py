@@ -58,7 +58,7 @@ class AzureMLCallback(LogsFirst):
             azureml = import_module("azureml.core.run")
             self.azureml_run = azureml.Run.get_context()
 
-    def _leave(self, state: TrainerState) -> None:
+    def _close_earlier_run(self, state: TrainerState) -> None:
         """Leave the run open: all trials of a search share the run of Azure."""
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
@@ -71,8 +71,8 @@ class CodeCarbonCallback(LoggerCallback):
 
     Works like `transformers.integrations.CodeCarbonCallback`, but every training is measured.
 
-    Writes `emissions.csv` to the output folder, in the first process of every machine, as each
-    machine has its own power. `tracker.final_emissions_data` has the figures.
+    The first process of every machine measures that machine, and writes `emissions.csv` to the
+    output folder. `tracker.final_emissions_data` has the figures.
 
     Environment variables are those of codecarbon (`CODECARBON_LOG_LEVEL`,
     `CODECARBON_MEASURE_POWER_SECS`, ...). With `CODECARBON_COUNTRY_ISO_CODE`, such as "FRA", the
@@ -120,10 +120,10 @@ class CodeCarbonCallback(LoggerCallback):
         model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
-        """Start to measure."""
+        """Start the measurement."""
         if not state.is_local_process_zero or self._is_measuring:
             return
-        # A tracker that was stopped cannot be started again.
+        # A tracker that was stopped cannot be started again, so each training has its own.
         if self.tracker is None or self._has_finished:
             self.tracker = self._create_tracker(args)
         self._has_finished = False
@@ -147,7 +147,7 @@ class CodeCarbonCallback(LoggerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Stop to measure, and write the figures."""
+        """Stop the measurement, and write the figures."""
         if self._is_measuring:
             self._has_finished = True
             self._is_measuring = False
@@ -155,6 +155,7 @@ class CodeCarbonCallback(LoggerCallback):
                 self.tracker.stop()
 
     def _create_tracker(self, args: TrainingArguments) -> Any:
+        """Return codecarbon's tracker that writes into the output folder."""
         output_dir = str(args.output_dir)
         os.makedirs(output_dir, exist_ok=True)
         tracker_class = self._codecarbon.EmissionsTracker
@@ -172,8 +173,8 @@ class CometCallback(PredictionLogger):
     Environment variables, in addition to those of comet_ml itself (`COMET_API_KEY`,
     `COMET_WORKSPACE`, `COMET_OFFLINE_DIRECTORY`, ...):
 
-    - `COMET_MODE`: "get_or_create", the default, "create" or "get", the latter two with
-      `COMET_EXPERIMENT_KEY`; with any other value nothing is logged.
+    - `COMET_MODE`: "get_or_create" (the default), "create" or "get"; the latter two need
+      `COMET_EXPERIMENT_KEY`. With any other value nothing is logged.
     - `COMET_START_ONLINE`: 0 or false writes the experiment to an archive on this machine.
     - `COMET_PROJECT_NAME`: the project.
     - `COMET_LOG_ASSETS`: 1 or true uploads the output folder when training ends.
@@ -193,7 +194,7 @@ class CometCallback(PredictionLogger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._experiment: Any = None  # of comet_ml, which has no types
+        self._experiment: Any = None  # Any, because comet_ml has no types
 
     @property
     def run_id(self) -> str | None:
@@ -232,7 +233,7 @@ class CometCallback(PredictionLogger):
         if state.is_hyper_param_search:
             mode = "create"
 
-        # Start an experiment, or resume that of the checkpoint.
+        # Start an experiment, or resume the one of the checkpoint.
         comet_ml = import_module("comet_ml")
         options = {
             "online": None,
@@ -244,7 +245,7 @@ class CometCallback(PredictionLogger):
             options["experiment_key"] = resumed_key
         self._experiment = comet_ml.start(**options)
 
-        # Describe it.
+        # Log the model and the settings.
         self._experiment.set_model_graph(model)
         settings = {
             "args": args.to_dict(),

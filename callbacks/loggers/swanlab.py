@@ -38,8 +38,8 @@ class SwanLabCallback(PredictionLogger):
       `resume_from_checkpoint`.
     - `SWANLAB_LOG_MODEL`: logs a warning, since SwanLab does not store models.
 
-    An existing experiment is used. It stays open when training ends, for later logs; swanlab closes
-    it at the end of the program.
+    If an experiment is open, it is used. It stays open when training ends, for later logs; swanlab
+    closes it at the end of the program.
 
     Raises:
         MissingTrackerError: an ImportError; swanlab is not installed.
@@ -61,7 +61,8 @@ class SwanLabCallback(PredictionLogger):
                 "SWANLAB_LOG_MODEL has no effect: SwanLab does not store models. Unset it."
             )
 
-        # Start an experiment, or resume that of the checkpoint; the environment has precedence.
+        # Start an experiment, or resume the one of the checkpoint. Options in the environment
+        # override it.
         resumed_id = self._run_to_resume(state)
         if not self._is_running():
             options: dict[str, Any] = {}
@@ -72,7 +73,7 @@ class SwanLabCallback(PredictionLogger):
             with _without_variable("SWANLAB_PROJECT"):
                 self._swanlab.init(**options)
 
-        # Describe it.
+        # Log the settings, and the number of parameters.
         self.run_id = getattr(self._swanlab.get_run(), "id", None)
         self._swanlab.config["FRAMEWORK"] = "lightrainer"
         self._swanlab.config.update(description(args, model))
@@ -90,7 +91,8 @@ class SwanLabCallback(PredictionLogger):
     def _is_running(self) -> bool:
         """Return whether an experiment is open.
 
-        If none is, older versions of swanlab return None, newer ones raise an error.
+        If none is open, `get_run` returns None in older versions of swanlab, and raises in newer
+        ones.
         """
         try:
             return self._swanlab.get_run() is not None
@@ -107,7 +109,8 @@ class SwanLabCallback(PredictionLogger):
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
         self._swanlab.log(rewrite_logs(metrics))
 
-    def _leave(self, state: TrainerState) -> None:
+    def _close_earlier_run(self, state: TrainerState) -> None:
+        # Close an experiment that the script has started, too: the next trial needs its own.
         if state.is_world_process_zero and self._is_running():
             self._swanlab.finish()
         self._initialized = False

@@ -32,16 +32,16 @@ class TensorBoardCallback(LogsFirst):
     Works like `transformers.integrations.TensorBoardCallback`, but searches respect the log
     directory.
 
-    Logs are written to `args.logging_dir`, otherwise to the environment variable
-    `TENSORBOARD_LOGGING_DIR`, otherwise to `output_dir/runs/<date>_<host>`. Each trial of a
-    hyperparameter search has a subfolder with its name. Only process 0 writes. A writer is opened
-    when training begins, or at the first log outside of training.
+    Logs are written to `args.logging_dir`. If it is not set, the environment variable
+    `TENSORBOARD_LOGGING_DIR` names the directory; otherwise it is `output_dir/runs/<date>_<host>`.
+    Each trial of a hyperparameter search has a subfolder with its name. Only process 0 writes. A
+    writer is opened when training begins, or at the first log outside of training.
 
     Args:
-        tb_writer: a `torch.utils.tensorboard.SummaryWriter` to use instead.
+        tb_writer: a `torch.utils.tensorboard.SummaryWriter` to use, instead of one that is opened.
 
     Raises:
-        MissingTrackerError: an ImportError; tensorboard is not installed and no writer was given.
+        MissingTrackerError: an ImportError; tensorboard is not installed and no writer was passed.
     """
 
     platform = "tensorboard"
@@ -72,7 +72,7 @@ class TensorBoardCallback(LogsFirst):
     ) -> None:
         """Open a writer, and write the arguments and the model's configuration."""
         if state.is_hyper_param_search:
-            self._leave(state)
+            self._close_earlier_run(state)
             self.logging_dir = None
         self.setup(args, state, model, **kwargs)
 
@@ -90,7 +90,7 @@ class TensorBoardCallback(LogsFirst):
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         writer = self._writer(args, state)
         writer.add_text("args", _as_text(args))
-        # Models of other libraries may have no configuration.
+        # Only models of some libraries have a configuration.
         config = getattr(model, "config", None)
         if config is not None:
             writer.add_text("model_config", _as_text(config))
@@ -135,7 +135,8 @@ class TensorBoardCallback(LogsFirst):
         if self.logging_dir is None or resumed_run:
             self.logging_dir = _logging_dir(args, state, resumed_run)
 
-        # TensorBoard hides what an interrupted training has logged after its checkpoint.
+        # With `purge_step` TensorBoard hides the logs that the interrupted training has written
+        # after the checkpoint.
         options = {"purge_step": state.global_step + 1} if resumed_run else {}
         writer_class = _summary_writer_class()
         self.tb_writer = writer_class(self.logging_dir, **options)
@@ -167,7 +168,7 @@ def _logging_dir(args: TrainingArguments, state: TrainerState, resumed_run: str 
     if not name:
         start_time = datetime.now().strftime("%b%d_%H-%M-%S")
         name = f"{start_time}_{socket.gethostname()}"
-    # The name may come from a checkpoint of another person, and must not leave the folder.
+    # A checkpoint of another person may hold any name. `basename` keeps the logs in the folder.
     directory = os.path.join(str(args.output_dir), "runs", os.path.basename(name))
     return trial_folder(directory, state)
 
@@ -180,7 +181,7 @@ def _as_text(settings: Any) -> str:
 
 
 def _add_hparams(writer: Any, values: dict[str, Any]) -> None:
-    """Write hyperparameters into the run itself; torch's default is a separate run for them."""
+    """Write hyperparameters into the run itself; by default torch writes a separate run."""
     if type(writer).__module__.startswith("torch."):
         writer.add_hparams(values, {}, run_name=".")
     else:

@@ -1,4 +1,4 @@
-"""Convert logs, numbers and descriptions of a run for trackers."""
+"""The values of a run in the form that trackers show: logs, settings, numbers of parameters."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def without_summary(logs: Mapping[str, object]) -> dict[str, Any]:
 
 
 def description(args: TrainingArguments, model: nn.Module | None) -> dict[str, Any]:
-    """Return the settings of a run: of adapters, of the model, and all arguments, tokens masked."""
+    """Return the settings of a run: the configurations of adapters and model, and all arguments.
+
+    Tokens are masked.
+    """
     settings: dict[str, Any] = {}
     adapters = getattr(model, "peft_config", None)
     if adapters is not None:
@@ -78,9 +81,9 @@ def config_of(model: nn.Module | None) -> dict[str, object]:
 
 
 def parameter_count(model: Any) -> int | None:
-    """Return the number of parameters of a model; None if it has no such thing.
+    """Return the number of parameters of a model; None if the object does not have parameters.
 
-    It is that of its method `num_parameters`, if there is one.
+    If the model has a method `num_parameters`, that method counts them.
     """
     if callable(getattr(model, "num_parameters", None)):
         return model.num_parameters()
@@ -97,6 +100,7 @@ def flattened(values: Mapping[str, object], separator: str = ".") -> dict[str, o
 def _leaves(
     values: Mapping[str, object], prefix: str, separator: str
 ) -> Iterator[tuple[str, object]]:
+    """Yield the values that are not dicts, or empty ones, with the path to them as their name."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             inner = cast("Mapping[str, Any]", value)
@@ -112,7 +116,8 @@ def checkpoint_folder(args: TrainingArguments, state: TrainerState) -> str:
     if not state.is_hyper_param_search or os.path.isdir(folder):
         return folder
 
-    # In a search it is in the folder of the trial: the newest one of this name.
+    # In a search the checkpoint is in the folder of the trial: of all folders with its name, it is
+    # the newest one.
     folders_of_trials = list(Path(str(args.output_dir)).glob(f"run-*/{name}"))
     if not folders_of_trials:
         return folder

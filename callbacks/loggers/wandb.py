@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class WandbLogModel(str, Enum):
-    """Name the models that are uploaded to wandb: the values of `WANDB_LOG_MODEL`.
+    """Which models are uploaded to wandb: the values of `WANDB_LOG_MODEL`.
 
     Works like `transformers.integrations.integration_utils.WandbLogModel`.
     """
@@ -73,12 +73,12 @@ class WandbCallback(PredictionLogger):
 
     - `WANDB_PROJECT`: the project, by default "huggingface".
     - `WANDB_LOG_MODEL`: "checkpoint", "end" or "false", the default; see `WandbLogModel`.
-    - `WANDB_WATCH`: "gradients", "parameters", "all" or "false", the default: logs histograms of
-      them every `logging_steps` steps, but not more often than every 100.
+    - `WANDB_WATCH`: "gradients", "parameters" or "all" logs histograms of them every
+      `logging_steps` steps, but not more often than every 100; by default "false".
     - `WANDB_DISABLED`: true disables wandb.
 
-    An existing run is used. The run stays open when training ends, for later logs; wandb closes it
-    at the end of the program.
+    If a run is open, it is used. The run stays open when training ends, for later logs; wandb
+    closes it at the end of the program.
 
     Raises:
         MissingTrackerError: an ImportError; wandb is not installed.
@@ -130,14 +130,14 @@ class WandbCallback(PredictionLogger):
                     self._upload_artifact(artifact, folder, "final_model")
         super().on_train_end(args, state, control, **kwargs)
 
-    def _leave(self, state: TrainerState) -> None:
-        # Also a run that the script has started, since the next trial needs its own.
+    def _close_earlier_run(self, state: TrainerState) -> None:
+        # Close a run that the script has started, too: the next trial needs its own.
         if state.is_world_process_zero and self._wandb.run is not None:
             self._wandb.finish()
         self._initialized = False
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
-        # Start a run, or resume that of the checkpoint.
+        # Start a run, or resume the one of the checkpoint.
         resumed_id = self._run_to_resume(state)
         if self._wandb.run is None:
             options = _run_options(args, state)
@@ -146,7 +146,7 @@ class WandbCallback(PredictionLogger):
                 options["resume"] = os.environ.get("WANDB_RESUME") or "allow"
             self._wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), **options)
 
-        # Describe it.
+        # Log the settings, and define the step of all metrics.
         self._wandb.config.update(description(args, model), allow_val_change=True)
         self._wandb.define_metric("train/global_step")
         self._wandb.define_metric("*", step_metric="train/global_step", step_sync=True)
@@ -163,6 +163,7 @@ class WandbCallback(PredictionLogger):
                 self._upload_architecture(args, model)
 
     def _upload_architecture(self, args: TrainingArguments, model: Any) -> None:
+        """Upload the text form of the model as an artifact."""
         metadata = {
             "model_config": config_of(model) or None,
             "num_parameters": self._parameter_count(),
@@ -198,12 +199,14 @@ class WandbCallback(PredictionLogger):
         """Return the newest value of each metric."""
         summary: dict[str, Any] = {}
         for name, value in dict(self._wandb.summary).items():
-            is_metric = not name.startswith("_")  # others are those of wandb itself
+            # The names of wandb's own values begin with an underscore.
+            is_metric = not name.startswith("_")
             if is_metric and isinstance(value, (int, float)):
                 summary[name] = value
         return summary
 
     def _final_metadata(self, args: TrainingArguments, state: TrainerState) -> dict[str, object]:
+        """Return the metadata of the final model: the newest metrics, or the best one."""
         if not args.load_best_model_at_end:
             return self._summary()
         return {
@@ -213,6 +216,7 @@ class WandbCallback(PredictionLogger):
         }
 
     def _parameter_count(self) -> Any:
+        """Return the number of parameters that was logged at the start."""
         return self._wandb.config.get("model/num_parameters")
 
 

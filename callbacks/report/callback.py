@@ -1,4 +1,4 @@
-"""The callback that reports a run as a page with its curves."""
+"""The callback that writes a page with the curves of a run."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class RunReportCallback(TrainerCallback):
     """Writes `report.html` and `report.png` about a run into its folder. Not in transformers.
 
     The picture has at most 40 charts over the steps, one for each logged value. The page is a
-    single file with that picture and a table of the last logs. Both are written after evaluations
-    and checkpoints, for at most 2 % of the time, and when training ends, atomically, by process 0.
-    They show `state.log_history`, so a resumed training has the curves of the whole run. Values
-    that are not finite are marked. In a hyperparameter search each trial has a subfolder with its
-    name.
+    single file with that picture and a table of the last logs.
+
+    Process 0 writes both files when training ends, and after evaluations and checkpoints as long as
+    that takes at most 2 % of the time. Each file is replaced atomically. They show
+    `state.log_history`, so a resumed training has the curves of the whole run. Values that are not
+    finite are marked. In a hyperparameter search each trial has a subfolder with its name.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -84,6 +85,6 @@ class RunReportCallback(TrainerCallback):
             if picture:
                 write_whole(folder / "report.png", picture)
 
-        # The next drawing comes when this one was the allowed fraction of the time.
+        # Do not draw again before this drawing has become the allowed fraction of the time.
         finished = time.monotonic()
         self._next_drawing = finished + (finished - started) / _MAX_TIME_SHARE

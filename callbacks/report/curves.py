@@ -9,9 +9,10 @@ from typing import Any
 from .._log_values import number_of, split_history
 
 Points = list[tuple[float, float]]
-"""Steps and values, by ascending step."""
+"""Pairs of a step and a value, in the order of the steps."""
 
 _NOT_DRAWN = ("epoch", "total_flos", "num_input_tokens_seen")
+"""Names of values that are not drawn."""
 _ENDINGS_OF_SPEEDS = ("runtime", "per_second", "preparation_time", "compilation_time")
 """Values of evaluations that are not drawn, by the endings of their names."""
 
@@ -28,10 +29,12 @@ class Panel:
 def panels(log_history: Iterable[dict[str, Any]]) -> list[Panel]:
     """Return the charts of a run, the losses first; empty if no numbers were logged.
 
-    Each value has a chart of its name, but losses share one, as do the gradient norms of layers.
-    Evaluations after the end of the training are left out, and so is the summary of the training.
+    Each value has a chart with its name, except that the losses share one, and so do the gradient
+    norms of layers. Evaluations after the end of the training are left out, and so is the summary
+    of the training.
     """
-    # The value at each step, by name. A value that is logged twice at a step replaces the first.
+    # Collect the values of each name by step. If a value is logged twice at a step, the second one
+    # counts.
     curves: dict[str, dict[float, float]] = {}
     of_training, _ = split_history(log_history)
     for step, values in _numbers_in(of_training):
@@ -41,7 +44,7 @@ def panels(log_history: Iterable[dict[str, Any]]) -> list[Panel]:
         for name, value in values.items():
             curves.setdefault(name, {})[step] = value
 
-    # An empty panel for the losses, so that they come first.
+    # The panel of the losses is made first, so that it comes first.
     panels_by_title = {"loss": Panel("loss")}
     for name, curve in curves.items():
         if not _is_drawn(name):

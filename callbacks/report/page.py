@@ -11,6 +11,7 @@ from .._text import shortened
 from ..state import TrainerState
 
 _MAX_ROWS = 100
+"""Largest number of logs in the table."""
 _STYLE = (
     "body { font-family: sans-serif } img { max-width: 100% } td, th { padding: 0 1em 0 0; "
     "text-align: right }"
@@ -48,8 +49,8 @@ def render_page(name: str, state: TrainerState, picture: bytes) -> str:
 
 def _table(log_history: list[dict[str, Any]]) -> str:
     """Return the newest entries of the history as a table, the last one first."""
-    # The columns of all shown entries, in the order in which they first appear; a dict is an
-    # ordered set.
+    # Collect the columns of the shown entries in the order in which they first appear. The keys of
+    # a dict are an ordered set.
     newest_entries = log_history[-_MAX_ROWS:]
     columns = {"step": None}
     for entry in newest_entries:

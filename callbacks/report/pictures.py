@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_PANELS = 40
+"""Largest number of charts in a picture."""
 
 _MAX_LABELS = 8
-"""A chart of more curves has no legend."""
+"""Largest number of curves in a chart with a legend."""
 
 
 def check_matplotlib(purpose: str) -> None:
@@ -49,7 +50,7 @@ def draw(
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Lay out the charts, without pyplot, whose settings and windows belong to the script.
+    # Lay out the charts. pyplot is not used, because its settings and windows belong to the script.
     panels = panels[:_MAX_PANELS]
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
@@ -65,7 +66,8 @@ def draw(
     for axes in all_axes[len(panels) :]:
         axes.set_axis_off()
 
-    # Write the picture. In an SVG text stays text, and equal pictures are equal files.
+    # Write the picture. In an SVG, text is written as text instead of outlines; without the date,
+    # and with a fixed salt of the ids, equal pictures are equal files.
     metadata = {"Date": None} if file_format == "svg" else None
     picture = io.BytesIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "lightrainer"}):
@@ -86,7 +88,7 @@ def draw_loss_curve(
         ImportError: matplotlib is not installed.
     """
     check_matplotlib("The picture of the losses")
-    # Learning rates alone make no loss curve.
+    # The learning rates are only drawn below the losses.
     panels_by_title = {panel.title: panel for panel in panels(log_history)}
     if "loss" not in panels_by_title:
         return None
@@ -102,10 +104,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         finite_points = [(step, value) for step, value in points if math.isfinite(value)]
         steps = [step for step, _ in finite_points]
         values = [value for _, value in finite_points]
-        # A space, as matplotlib hides a label that begins with an underscore.
+        # The label begins with a space: matplotlib hides labels that begin with an underscore.
         axes.plot(steps, values, label=f" {_escaped(label)}", marker=".")
 
-        # A red line at the step of each value that is NaN or infinite.
+        # Draw a red line at the step of each value that is NaN or infinite.
         for step, value in points:
             if not math.isfinite(value):
                 axes.axvline(step, color="red", linewidth=0.8, linestyle=":")
