@@ -18,28 +18,32 @@ _Tensors = tuple[
     list[torch.Tensor],
     list[torch.Tensor],
 ]
-"""The arguments of torch's AdamW.
+"""The tensors that torch's function `adamw` takes, in its order.
 
-Parameters, gradients, first and second moments, largest second moments, and numbers of steps.
+They are parameters, gradients, first moments, second moments, largest second moments, and numbers
+of steps.
 """
 
 
 class KerasAdam(torch.optim.AdamW):
-    """As `keras.optimizers.Adam`; with `weight_decay` as `AdamWeightDecay` of transformers 4.
+    """Takes the steps of `keras.optimizers.Adam` with torch's fused kernel.
+
+    With `weight_decay` it takes those of `AdamWeightDecay` of transformers 4.
 
     Keras adds epsilon to the root of the second moment before its bias is corrected, torch after
     that: with `eps / sqrt(1 - beta2 ** step)` torch gives Keras's numbers (Kingma and Ba, "Adam",
-    the end of section 2). Steps are counted by the optimizer. A parameter without a gradient gets
-    one of zeros, so that its moments decay.
+    the end of section 2). As in Keras, the optimizer counts the steps of all its parameters
+    together, and a parameter without a gradient gets one of zeros, so that its moments decay.
 
     Args:
         params: parameters, or groups of them.
         lr: the learning rate.
-        betas: the betas of the two moments.
-        eps: added in the position of Keras.
-        weight_decay: decoupled, times the learning rate.
-        exact_powers: compute the powers of the betas exactly, as `AdamWeightDecay`. Keras computes
-            them in float32, which changes its first steps by up to 1e-5 of their size.
+        betas: the decay rates of the two moments.
+        eps: Keras's epsilon.
+        weight_decay: rate of the decoupled weight decay, multiplied by the learning rate.
+        exact_powers: True to compute the powers of the betas exactly, as `AdamWeightDecay` does.
+            Keras computes them in float32, which changes its first steps by up to 1e-5 of their
+            size.
     """
 
     def __init__(
@@ -53,14 +57,19 @@ class KerasAdam(torch.optim.AdamW):
         exact_powers: bool = False,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-        # A step of infinite gradients is not counted.
+        # If this were True, the loss scaler would call `step` with infinite gradients, too, and
+        # torch's kernel would skip them. Such a step must not be counted, so `step` is not called.
         self._step_supports_amp_scaling = False
         for group in self.param_groups:
             group.update(keras_eps=eps, steps=0, exact_powers=exact_powers)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Take a step."""
+        """Take a step.
+
+        Args:
+            closure: computes the loss again; its result is returned.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -82,6 +91,7 @@ class KerasAdam(torch.optim.AdamW):
         beta1, beta2 = group["betas"]
         steps = group["steps"]
         lr = group["lr"]
+        # torch corrects the bias exactly; the learning rate makes up for the rounding of Keras.
         if not group["exact_powers"]:
             in_float32 = _bias_correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
             lr *= float(in_float32) / _bias_correction(beta1, beta2, steps)

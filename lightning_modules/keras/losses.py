@@ -1,4 +1,4 @@
-"""The loss of each sample: the one that a Keras model returns, or that it was compiled with."""
+"""The loss of each sample, which a Keras model returns, or was compiled with."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import ModuleType
 
-    pass
-
 
 def losses_and_logits(model: Any, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
-    """Call a model; in tensors of its library.
+    """Call a model, and compute the loss of each sample.
+
+    All tensors are of the library that the model computes in.
 
     Args:
-        model: one whose `call` takes labels and returns (loss, logits, ...), as those of
-            transformers 4 do, or any that was compiled with one loss.
+        model: a model whose `call` takes labels and returns (loss, logits, ...), as the models of
+            transformers 4 do, or any model that was compiled with one loss.
         features: the features of a batch.
-        labels: the labels of that batch; a dict holds keyword arguments of `call`, anything else is
-            passed as `labels`.
+        labels: the labels of that batch. A dict is passed as keyword arguments of `call`, anything
+            else as its argument `labels`.
         training: whether dropout is on.
 
     Returns:
@@ -80,7 +80,8 @@ def compiled_loss(model: Any) -> Any:
 
         return compute_losses
 
-    # A copy that does not reduce; copy.copy would write a file, and read it again.
+    # Make a copy of the loss that does not reduce. `copy.copy` of a Keras object would write it to
+    # a file and read it again.
     unreduced = object.__new__(type(loss_fn))
     vars(unreduced).update(vars(loss_fn), reduction="none")
     return unreduced
@@ -88,6 +89,7 @@ def compiled_loss(model: Any) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _parameter_names(call: Any) -> frozenset[str]:
+    """Return the names of a function's parameters."""
     return frozenset(inspect.signature(call).parameters)
 
 
@@ -99,7 +101,7 @@ def _keras_of(model: object) -> ModuleType:
 
 
 def _with_equal_ranks(labels: Any, logits: Any) -> tuple[object, object]:
-    """Drop a last dimension of size 1 that only one of both has, as Keras does."""
+    """Drop the last dimension of one of them if it has size 1 and the other lacks it, as Keras."""
     if len(labels.shape) == len(logits.shape) + 1 and labels.shape[-1] == 1:
         return labels[..., 0], logits
     if len(logits.shape) == len(labels.shape) + 1 and logits.shape[-1] == 1:

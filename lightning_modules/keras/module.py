@@ -1,4 +1,4 @@
-"""A Keras model as a module of torch, whichever library it computes in."""
+"""The torch module around a Keras model, which may compute in torch or in TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Any
 from torch import Tensor, nn
 
 Compute = Callable[[Any, Any, bool], tuple[Any, Any]]
-"""`(features, labels, training)` -> (loss of each sample, predictions).
+"""Takes features, labels and `training`; returns the loss of each sample, and the predictions.
 
-The tensors are those of the library of the model.
+All tensors are of the library that the model computes in.
 """
 
 
 class KerasModule(nn.Module, ABC):
     """A Keras model whose trained variables are parameters of torch, and all others buffers.
 
-    The model itself is not a child of this module: `.train()` does not affect it, and the names in
-    its own state dict count the models that the process has made. So `forward` passes `training=`
-    at each call, and `named_parameters`, `named_buffers` and `state_dict` have names that are the
-    same in every process that builds the model again.
+    The model itself is not a child of this module, for two reasons. `.train()` does not affect a
+    Keras model, so `forward` passes `training=` at each call. And the names in its own state dict
+    count the models that the process has made; `named_parameters`, `named_buffers` and `state_dict`
+    of this module have names that are the same in every process that builds the model again.
 
-    There are two subclasses: `TorchKerasModule` where Keras computes in torch, `TensorFlowModule`
-    where the model computes in TensorFlow. `wrap_keras_model` chooses.
+    There are two subclasses: `TorchKerasModule` for models that compute in torch, and
+    `TensorFlowModule` for models that compute in TensorFlow. `wrap_keras_model` chooses.
 
     Args:
-        model: a model of Keras; may not have its weights yet.
+        model: a model of Keras, with or without weights.
         compute: the forward pass; calls the model, and its loss.
     """
 
@@ -51,33 +51,33 @@ class KerasModule(nn.Module, ABC):
         """Make the weights by a forward pass, which changes nothing else.
 
         Args:
-            features: a batch, in torch's tensors; one sample is enough.
+            features: a batch in tensors of torch; one sample is enough.
             labels: the labels of that batch.
         """
 
     @abstractmethod
     def pull(self) -> None:
-        """Read the current weights of the model, which of them are trained, and all values.
+        """Read from the model which variables it has, which of them are trained, and their values.
 
-        Called before each training and each evaluation, as layers may have been frozen, or weights
-        loaded.
+        Called before each training and each evaluation: the script may have frozen layers or loaded
+        weights.
         """
 
     @abstractmethod
     def push(self) -> None:
-        """Give the model the values of torch; called before the model is used elsewhere."""
+        """Give the model the values of torch; called before other code uses the model."""
 
     @abstractmethod
     def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
         """Call `compute` with `training=self.training`.
 
         Args:
-            features: a batch, nested, in torch's tensors.
+            features: a nested batch of tensors of torch.
             labels: the labels of that batch.
 
         Returns:
             The loss of each sample, from which gradients flow to the parameters, and the
-            predictions; in torch's tensors.
+            predictions, in tensors of torch.
         """
 
     @abstractmethod
@@ -90,17 +90,17 @@ class KerasModule(nn.Module, ABC):
 
     @abstractmethod
     def native(self, value: object) -> Any:
-        """Return nested tensors of torch as tensors of the model's library, for overrides."""
+        """Return nested tensors of torch as tensors of the library that the model computes in."""
 
     @abstractmethod
     def to_torch(self, value: object) -> Any:
-        """Return nested tensors, of either library, as torch's; None stays None."""
+        """Return nested tensors of either library as tensors of torch; None stays None."""
 
     def save(self, folder: Path) -> None:
-        """Write `model.weights.h5`, of `keras.Model.save_weights`.
+        """Write `model.weights.h5` by `keras.Model.save_weights`.
 
-        An earlier file stays until the new one is written completely. A model with a method
-        `save_pretrained` is saved by that.
+        An earlier file stays until the new one is written completely. If the model has a method
+        `save_pretrained`, that method saves it.
         """
         if hasattr(type(self.model), "save_pretrained"):
             self.model.save_pretrained(str(folder))
@@ -115,7 +115,7 @@ class KerasModule(nn.Module, ABC):
             partial.unlink(missing_ok=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KerasModule:
-        """Move or cast in place: others hold the very same tensors."""
+        """Move or cast the tensors in place: TensorFlow and optimizers hold the same objects."""
         for tensor in (*self._parameters.values(), *self._buffers.values()):
             if tensor is not None:
                 tensor.data = fn(tensor.data)

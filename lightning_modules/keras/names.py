@@ -15,9 +15,9 @@ _COUNTED = re.compile(r"(.+?)_\d+$")
 def stable_names(paths: Iterable[str]) -> list[str]:
     """Number the layers of each parent from 0, in the order of their variables.
 
-    Keras calls the first layer of the second model `sequential_1/dense_2`, that of the first model
-    `sequential/dense`: both become `sequential/dense`. Variables with the same path, as two layers
-    with the same name have, get different numbers.
+    Keras calls the first layer of the first model `sequential/dense`, and that of the second model
+    `sequential_1/dense_2`; both become `sequential/dense`. If two layers have the same name, their
+    variables have the same path; a number is added to the second one.
 
     Args:
         paths: the paths of the variables, with "/" between their parts.
@@ -40,7 +40,7 @@ def stable_names(paths: Iterable[str]) -> list[str]:
 
 
 class _LayerNames:
-    """New names of the layers seen so far."""
+    """Assigns the new names of layers; a path gets the same name each time."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ...], str] = {}
@@ -58,7 +58,7 @@ class _LayerNames:
         return names
 
     def _number(self, path: tuple[str, ...]) -> str:
-        """Return the last name of a path, with a number unless it is the first of its parent."""
+        """Return the last name of a path; a number is added if the parent has used it before."""
         earlier = self._counts[path]
         self._counts[path] += 1
         if earlier:

@@ -21,11 +21,12 @@ IGNORED = -100
 
 
 class PairCollator:
-    """As `default_data_collator`, but makes `{"features": ..., "labels": ...}` of samples.
+    """Makes a batch `{"features": ..., "labels": ...}` of samples.
 
-    A sample is a pair, each part of which is a number, an array, or a dict or tuple of these; or a
-    dict, as a row of a `datasets.Dataset`, whose columns become both. A single column of features
-    is passed as it is, several are passed as a dict.
+    A sample is a pair of features and labels, or a dict such as a row of a `datasets.Dataset`. Each
+    part of a pair is a number, an array, or a dict or tuple of these. The columns of a dict are
+    divided into features and labels; a single column is passed without its name, several are passed
+    as a dict.
 
     Args:
         label_names: columns that are labels; by default the first of `LABELS` that exists.
@@ -61,6 +62,7 @@ class PairCollator:
         )
 
     def _columns(self, sample: Mapping[str, object]) -> tuple[Any, Any]:
+        """Divide the columns of a sample into features and labels."""
         label_names = self.label_names or [name for name in LABELS if name in sample][:1]
         missing = [name for name in label_names if name not in sample]
         if missing or not label_names:
@@ -83,11 +85,12 @@ def stacked(values: Sequence[Any]) -> object:
     float64 becomes torch's default type, as in Keras.
 
     Args:
-        values: one for each sample.
+        values: a number or an array of each sample, or a dict or tuple of these.
 
     Raises:
-        TypeError: they are not numbers.
-        ValueError, RuntimeError: their shapes differ.
+        TypeError: a value is not a number.
+        ValueError: arrays have different shapes.
+        RuntimeError: tensors have different shapes.
     """
     first = values[0]
     if isinstance(first, Mapping):
@@ -103,10 +106,10 @@ def as_tensor(value: object) -> torch.Tensor:
     """Return a number or an array, of any library, as a tensor of torch.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: the value is something else.
     """
     if not isinstance(value, torch.Tensor):
-        # A copy, as arrays of other libraries may be read-only.
+        # Copied, because torch does not accept the read-only arrays of other libraries.
         value = torch.from_numpy(np.asarray(value).copy())
     if value.dtype == torch.float64:
         value = value.to(torch.get_default_dtype())
@@ -114,9 +117,9 @@ def as_tensor(value: object) -> torch.Tensor:
 
 
 def count_instances(labels: object) -> torch.Tensor | int:
-    """Count the items in the mean that is the loss: labels other than -100.
+    """Count the items that the loss is a mean of: the labels other than -100.
 
-    If labels are a dict without `labels`, the samples are counted.
+    If the labels are a dict without `labels`, count the samples.
     """
     if isinstance(labels, Mapping) and "labels" in labels:
         labels = labels["labels"]
@@ -129,20 +132,21 @@ def count_instances(labels: object) -> torch.Tensor | int:
 
 
 def summed_loss(losses: torch.Tensor, labels: object) -> torch.Tensor:
-    """Sum the losses of a batch, so that the result over `count_instances` is their mean.
+    """Sum the losses of a batch: the sum divided by `count_instances` is their mean.
 
     Models return a loss for each instance, for each sample with several labels (such as one-hot
     labels), or only the mean.
 
     Args:
-        losses: of any shape.
-        labels: of the same batch.
+        losses: the losses, of any shape.
+        labels: the labels of the same batch.
     """
     if isinstance(labels, torch.Tensor) and losses.numel() >= labels.numel():
         return losses.sum()
     count = count_instances(labels)
     if losses.numel() >= count:
         return losses.sum()
+    # There are fewer losses than instances, so they are means.
     return losses.mean() * count
 
 
@@ -180,10 +184,12 @@ def first_sample(data: Any) -> object:
 
 
 def _is_sequence(data: object) -> bool:
+    """Return whether data has a length and can be indexed."""
     return hasattr(data, "__getitem__") and has_length(data)
 
 
 def _single_or_all(columns: dict[str, Any]) -> object:
+    """Return the value of a single column, or the dict of several columns."""
     if len(columns) == 1:
         return next(iter(columns.values()))
     return columns

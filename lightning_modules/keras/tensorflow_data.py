@@ -42,7 +42,7 @@ def require_cardinality(dataset: Any, name: str) -> int:
 
 
 def sample_like(dataset: Any) -> tuple[object, object]:
-    """Return a batch with one sample of zeros, of the shapes in a `tf.data.Dataset`.
+    """Return a batch with one sample of zeros, which has the shapes of a `tf.data.Dataset`.
 
     Nothing is read from the dataset.
 
@@ -50,7 +50,7 @@ def sample_like(dataset: Any) -> tuple[object, object]:
         dataset: a dataset of (features, labels).
 
     Raises:
-        TypeError: it has other elements.
+        TypeError: its elements are not pairs of dense tensors.
     """
     features, labels = pair_of(dataset.element_spec)
     return map_nested(_zeros_like, features), map_nested(_zeros_like, labels)
@@ -66,6 +66,7 @@ def _zeros_like(spec: Any) -> torch.Tensor:
         )
     shape = [1]
     for size in spec.shape:
+        # A dimension of unknown size has a single element.
         if size is None:
             size = 1
         shape.append(int(size))
@@ -74,7 +75,7 @@ def _zeros_like(spec: Any) -> torch.Tensor:
 
 
 def pair_of(element: object) -> tuple[object, object]:
-    """Return features and labels.
+    """Return the features and the labels of an element of a dataset.
 
     Raises:
         TypeError: the element is not a pair.
@@ -95,9 +96,9 @@ class StepStream(IterableDataset):
     epoch, which gives a resumed training the order of its epoch.
 
     Args:
-        dataset: returns batches of (features, labels) from the start at each iteration.
-        steps: elements in an epoch.
-        parts: micro-batches of a step.
+        dataset: an iterable of batches of (features, labels); each iteration starts at the first.
+        steps: number of elements in an epoch.
+        parts: number of micro-batches in a step.
         rank: the rank of this process.
         world_size: number of processes that share each micro-batch.
     """
@@ -122,7 +123,7 @@ class StepStream(IterableDataset):
         return self.steps * self.parts
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be that of this epoch."""
+        """Let the next iteration have the order of this epoch."""
         while self._iterators < epoch:
             iter(self.dataset)
             self._iterators += 1
@@ -153,18 +154,17 @@ class StepStream(IterableDataset):
 class EvaluationStream(IterableDataset):
     """The batches of this process in an evaluation.
 
-    All have the same number of rows, which may differ from that of the dataset's batches.
+    They have `size` rows each, whatever the size of the dataset's batches.
 
     Args:
-        dataset: returns batches of (features, labels).
+        dataset: an iterable of batches of (features, labels).
         batches: number of batches to read; None for all.
-        size: samples of one process in a batch.
+        size: number of samples of one process in a batch.
         rank: the rank of this process.
         world_size: number of processes that share each batch.
 
     Attributes:
-        last_round: samples in the last batch of all processes, without those that pad it to equal
-            shares.
+        last_round: number of samples in the last batch of all processes, without padding.
     """
 
     def __init__(
@@ -203,13 +203,13 @@ class EvaluationStream(IterableDataset):
 
 
 class BatchLoader(EpochLoader):
-    """An `EpochLoader` of a stream of whole batches.
+    """An `EpochLoader` for a stream that yields whole batches.
 
     Args:
-        stream: the batches of this process.
-        examples: samples of all processes, None if unknown.
-        batches: the batches of this process, None if unknown.
-        samples_per_round: samples of all processes in a batch.
+        stream: yields the batches of this process.
+        examples: number of samples of all processes; None if unknown.
+        batches: number of batches of this process; None if unknown.
+        samples_per_round: number of samples in a batch, over all processes.
     """
 
     def __init__(
@@ -226,7 +226,11 @@ class BatchLoader(EpochLoader):
 
     @property
     def whole_dataset(self) -> range:
-        """Return the numbers of the samples of all processes."""
+        """Return a range as long as the dataset of all processes.
+
+        Raises:
+            AttributeError: the number of samples is unknown.
+        """
         if self.examples is None:
             raise AttributeError("The number of samples is unknown.")
         return range(self.examples)
@@ -238,7 +242,7 @@ class BatchLoader(EpochLoader):
 
 
 def as_batch(element: object) -> dict[str, object]:
-    """Return a pair of features and labels in tensors of torch."""
+    """Return an element of a dataset as a batch of tensors of torch."""
     features, labels = pair_of(element)
     return {
         "features": map_nested(as_tensor, features),
@@ -247,7 +251,7 @@ def as_batch(element: object) -> dict[str, object]:
 
 
 def rebatched(batches: Iterable[object], size: int) -> Iterator[object]:
-    """Yield the same rows in batches of `size`; the last one may be shorter."""
+    """Yield the rows of the batches in batches of `size` rows; the last one may be shorter."""
     remainder: Any = None
     for batch in batches:
         if remainder is not None:
@@ -269,7 +273,7 @@ def rows_of(batch: object, start: int, stop: int) -> Any:
 
 
 def padded_to(batch: object, rows: int) -> object:
-    """Return a nested batch with its last row repeated, so that it has a number of rows."""
+    """Return a nested batch with `rows` rows, filled up with copies of its last row."""
 
     def pad(leaf: torch.Tensor) -> torch.Tensor:
         padding = leaf[-1:].expand(rows - len(leaf), *leaf.shape[1:])
@@ -279,7 +283,7 @@ def padded_to(batch: object, rows: int) -> object:
 
 
 def joined(batches: list[Any]) -> Any:
-    """Return the rows of several nested batches in one."""
+    """Return one nested batch with the rows of several."""
     first = batches[0]
     if isinstance(first, dict):
         return {key: joined([batch[key] for batch in batches]) for key in first}

@@ -11,35 +11,35 @@ from torch import Size, Tensor
 from .tensorflow_tensors import to_tensorflow
 
 _Shape = tuple[int | None, ...]
-"""The shape of a tensor; None is any size."""
+"""The shape of a tensor; None stands for any size."""
 
 
 class TensorFlowGraphs:
-    """As `tf.function(function, reduce_retracing=True)`, but faster in finding the graph.
+    """A function that runs as graphs, as `tf.function(function, reduce_retracing=True)`.
 
-    `tf.function` needs longer to find a graph than a small graph takes to run. A batch of a new
-    shape gets a graph for this and all earlier shapes, in which the sizes that differ are None.
+    It finds the graph faster: `tf.function` needs longer for that than a small graph takes to run.
+    A batch of a new shape gets a graph for this and all earlier shapes, in which the sizes that
+    differ are None.
 
     Args:
         function: a function of nested tensors of TensorFlow, and of hashable values.
-        xla: let XLA compile the graphs.
+        xla: True to let XLA compile the graphs.
     """
 
     def __init__(self, function: Callable[..., Any], *, xla: bool) -> None:
         self._function = function
         self._xla = xla
 
-        # The graph of each key, see `_graph_key`.
         self._graphs: dict[object, Callable[..., Any]] = {}
-
-        # Shapes that the newest graph accepts, for tensors of the same number of dimensions.
+        """The graph for each `_graph_key`."""
         self._shapes: dict[object, list[_Shape]] = {}
+        """For each key with numbers of dimensions, the shapes that the newest graph accepts."""
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the graph for these arguments, which contain tensors of torch.
 
         Returns:
-            What `function` returns.
+            the result of `function`.
         """
         key = _graph_key(arguments)
         tf = sys.modules["tensorflow"]
@@ -60,8 +60,8 @@ class TensorFlowGraphs:
 
         Args:
             arguments: the arguments of `function`.
-            leaves: all values in them, in TensorFlow's order.
-            tensors: those that are tensors, as tensors of TensorFlow.
+            leaves: all values in the arguments, in TensorFlow's order.
+            tensors: the tensors among the leaves, as tensors of TensorFlow.
         """
         tf = sys.modules["tensorflow"]
 
@@ -93,8 +93,8 @@ class TensorFlowGraphs:
         )
         graph = function.get_concrete_function()
 
-        # The shortcut below needs outputs that are tensors or None. Under XLA and on a GPU
-        # TensorFlow calls the graph itself.
+        # `_GraphOperation` is used on CPUs without XLA, and only if all outputs are tensors or
+        # None.
         if self._xla or tf.config.list_logical_devices("GPU"):
             return graph
         for leaf in tf.nest.flatten(graph.structured_outputs):
@@ -114,7 +114,7 @@ class _GraphOperation:
     def __init__(self, graph: Any, tf: Any) -> None:
         self._tf = tf
         self._graph = graph
-        # Variables that the function reads; the operation takes them after its arguments.
+        # The operation takes the variables that the function reads after its arguments.
         self._captured = list(graph.captured_inputs)
         self._types = [output.dtype for output in graph.outputs]
         self._structure = graph.structured_outputs
@@ -125,7 +125,7 @@ class _GraphOperation:
             args=[*tensors, *self._captured], Tout=self._types, f=self._graph
         )
 
-        # The operation returns only the tensors of the structure; other leaves are None.
+        # The operation returns the tensors only. Put them where the structure does not have None.
         remaining = iter(results)
         leaves: list[Any] = []
         for leaf in self._leaves:
@@ -148,13 +148,14 @@ def _common_shape(first: _Shape, second: _Shape) -> _Shape:
 def _graph_key(
     value: object, describe_shape: Callable[[Size], object] = tuple
 ) -> tuple[object, ...]:
-    """Return a key that is equal for arguments of the same graph.
+    """Return a key; arguments with equal keys use the same graph.
 
     It contains their nesting, types and shapes, and values that are not tensors.
 
     Args:
         value: tensors of torch, nested in any way, and hashable values.
-        describe_shape: the part of a tensor's shape that counts.
+        describe_shape: returns the part of a tensor's shape that counts: all sizes, or with `len`
+            the number of dimensions.
     """
     if isinstance(value, Tensor):
         return value.dtype, describe_shape(value.shape)
@@ -165,5 +166,5 @@ def _graph_key(
         keys = [_graph_key(part, describe_shape) for part in value]
         return type(value), *keys
 
-    # The type is a part of the key since 1, 1.0 and True are equal.
+    # The type is part of the key, because 1, 1.0 and True are equal.
     return type(value), value

@@ -1,4 +1,4 @@
-"""A model that computes in TensorFlow, as torch trains it."""
+"""A torch module around a model that computes in TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TensorFlowModule(KerasModule):
 
     Args:
         model: a model of Keras on TensorFlow, or a `tf.Module` with a `call`.
-        compute: as in `KerasModule`; traced by `tf.function`.
-        xla: let XLA compile the graphs.
+        compute: the forward pass, see `KerasModule`; traced by `tf.function`.
+        xla: True to let XLA compile the graphs.
 
     Raises:
         ImportError: TensorFlow is not installed.
@@ -39,11 +39,13 @@ class TensorFlowModule(KerasModule):
     _tf: Any
     _xla: bool
     _shared: dict[int, SharedVariable]
-    """All variables, by the id of that of TensorFlow."""
+    """All variables, by the id of TensorFlow's variable."""
     _trained: list[SharedVariable]
+    """The variables that are trained, in the order of `trainable_variables`."""
     _states: list[SharedVariable]
-    """Variables that are not trained."""
+    """The variables that are not trained."""
     _loss_scale: float
+    """Factor of the loss whose gradients the next forward pass computes."""
     _training_graphs: TensorFlowGraphs
     _evaluation_graphs: TensorFlowGraphs
 
@@ -59,7 +61,7 @@ class TensorFlowModule(KerasModule):
             _loss_scale=1.0,
         )
         self._discard_graphs()
-        # A state dict has what TensorFlow has written since.
+        # Before a state dict is made, copy what TensorFlow has written since the last step.
         self.register_state_dict_pre_hook(lambda *_: self._follow())
         self.pull()
 
@@ -95,7 +97,7 @@ class TensorFlowModule(KerasModule):
             shared.pull()
             self._register(name, shared, key in trained_ids)
 
-        # Graphs compute gradients of the variables that were trained when they were made.
+        # A graph computes the gradients of the variables that were trained when it was made.
         if trained_ids != [id(shared.variable) for shared in self._trained]:
             self._discard_graphs()
         trained = [shared_by_id[key] for key in trained_ids]
@@ -139,9 +141,9 @@ class TensorFlowModule(KerasModule):
         return map_nested(to_torch, value)
 
     def _register(self, name: str, shared: SharedVariable, trained: bool) -> None:
-        """Register the tensor of a variable.
+        """Register the tensor of a variable as a parameter or as a buffer.
 
-        An optimizer may hold the tensor, too, so it stays the same object if possible.
+        An optimizer may hold the tensor, so it stays the same object unless its kind changes.
         """
         tensor = shared.tensor
         is_parameter = isinstance(tensor, nn.Parameter)
@@ -156,7 +158,12 @@ class TensorFlowModule(KerasModule):
         shared.tensor = tensor
 
     def _follow(self, states: Any = None) -> None:
-        """Copy what TensorFlow has written: the states that a graph returned, or all variables."""
+        """Copy to torch what TensorFlow has written.
+
+        Args:
+            states: the values of the variables that are not trained, as a graph has returned them;
+                None looks at all variables.
+        """
         if states is None:
             for shared in self._shared.values():
                 shared.follow()
@@ -167,6 +174,7 @@ class TensorFlowModule(KerasModule):
     # --- functions that TensorFlow traces
 
     def _discard_graphs(self) -> None:
+        """Forget all graphs; the next call makes one."""
         vars(self).update(
             _training_graphs=TensorFlowGraphs(self._compute_with_gradients, xla=self._xla),
             _evaluation_graphs=TensorFlowGraphs(self._compute_with_states, xla=self._xla),
@@ -175,6 +183,7 @@ class TensorFlowModule(KerasModule):
     def _compute_with_states(
         self, features: object, labels: object, training: bool
     ) -> tuple[Any, Any, list[Any]]:
+        """Return losses, predictions and states."""
         losses, predictions = self.compute(features, labels, training)
         return losses, predictions, self._values_of_states()
 
@@ -190,7 +199,7 @@ class TensorFlowModule(KerasModule):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             losses, predictions = self.compute(features, labels, training)
-            # Half precision would overflow in the sum.
+            # The sum of losses in half precision could overflow.
             summands = losses
             if losses.dtype.size < 4:
                 summands = tf.cast(losses, tf.float32)
@@ -214,6 +223,7 @@ class TensorFlowModule(KerasModule):
         return losses, predictions, self._values_of_states(), dense_gradients
 
     def _values_of_states(self) -> list[Any]:
+        """Return the values of the variables that are not trained."""
         return [shared.variable.read_value() for shared in self._states]
 
 
@@ -234,7 +244,17 @@ class _Losses(torch.autograd.Function):
     ) -> Any:
         """Compute losses and gradients.
 
-        The predictions are appended to `structure` as TensorFlow returned them.
+        Args:
+            ctx: holds the gradients for the backward pass.
+            module: the module.
+            structure: an empty list. The predictions are appended as TensorFlow returned them,
+                because an autograd function can only return a flat tuple.
+            features: the features of a batch.
+            labels: the labels of that batch.
+            parameters: the trained parameters, whose gradients `backward` returns.
+
+        Returns:
+            the losses, and the tensors in the predictions.
         """
         ctx.module = module
         ctx.scale = module._loss_scale
@@ -258,16 +278,16 @@ class _Losses(torch.autograd.Function):
         """
         weight = _common_weight(grad_outputs[0])
 
-        # For float16 the next gradients are computed in the size that these were needed in. Powers
-        # of two do not round.
+        # The next gradients are computed with a scale close to this weight, so that they do not
+        # underflow in float16. A power of two does not change their digits.
         scale = 1.0
         if weight and math.isfinite(weight):
             _, exponent = math.frexp(weight)
             scale = 2.0 ** (exponent - 1)
         ctx.module._loss_scale = scale
 
-        # New tensors: others may change them in place, and TensorFlow may have given several of
-        # them, or a constant, the same memory.
+        # The product makes new tensors. torch may change gradients in place, but TensorFlow may
+        # have given several of them, or a constant, the same memory.
         gradients = [gradient * (weight / ctx.scale) for gradient in ctx.gradients]
         return None, None, None, None, *gradients
 
@@ -275,7 +295,7 @@ class _Losses(torch.autograd.Function):
 def _common_weight(weights: Tensor) -> float:
     """Return the weight that all losses have; 0 without losses."""
     first = weights.reshape(-1)[:1]
-    # Strides of 0 mean that all are the same number in memory.
+    # If all strides are 0, the weights are one number in memory, and need no comparison.
     if any(weights.stride()):
         expected = first.expand(weights.numel()).reshape(weights.shape)
         if not torch.equal(weights, expected):
@@ -289,6 +309,12 @@ def _common_weight(weights: Tensor) -> float:
 
 
 def _check_library(model: Any) -> None:
+    """Import TensorFlow; refuse a model of Keras that computes in another library.
+
+    Raises:
+        ImportError: TensorFlow is not installed.
+        ValueError: Keras computes in another library.
+    """
     keras = loaded("keras")
     if is_instance(model, "keras", "Model") and keras.backend.backend() != "tensorflow":
         raise ValueError(
@@ -304,9 +330,10 @@ def _check_library(model: Any) -> None:
 
 
 def _variables(model: object) -> list[Any]:
-    """Return all variables of a model, except those of metrics, which start from scratch each time.
+    """Return all variables of a model, except those of metrics, which are reset in each epoch.
 
-    Keras 2 does not list the states of its random generators, which it has for dropout.
+    The states of Keras 2's random generators, which dropout uses, are added: its models do not list
+    them.
     """
     metric_ids: set[int] = set()
     for metric in getattr(model, "metrics", ()):
@@ -353,8 +380,10 @@ def _tensorflow_variable(variable: object) -> Any:
 
 
 def _path(variable: Any) -> str:
+    """Return the path of a variable; a variable of Keras 2 has it in its name."""
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
 def _name(model: object) -> str:
+    """Return a model's name for the beginning of an error."""
     return f"The model ({getattr(model, 'name', type(model).__name__)})"

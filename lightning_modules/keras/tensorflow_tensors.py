@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64
-"""Bytes to which TensorFlow's memory is aligned; other memory terminates the process."""
+"""Alignment of TensorFlow's memory in bytes; its kernels crash on memory that is not aligned."""
 
 
 def to_tensorflow(value: object) -> Any:
@@ -28,6 +28,7 @@ def to_tensorflow(value: object) -> Any:
 
 
 def _shareable(tensor: Tensor) -> Tensor:
+    """Return a tensor, or a copy whose memory TensorFlow can use."""
     tensor = tensor.contiguous()
     if not _is_aligned(tensor):
         tensor = tensor.clone()
@@ -35,16 +36,16 @@ def _shareable(tensor: Tensor) -> Tensor:
 
 
 def _is_aligned(tensor: Tensor) -> bool:
+    """Return whether TensorFlow can use the memory of a tensor."""
     return not tensor.is_cpu or tensor.data_ptr() % ALIGNMENT == 0
 
 
 def to_torch(value: object) -> Any:
     """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory.
 
-    None stays None.
-
     Args:
-        value: of either library, or anything that `torch.as_tensor` accepts.
+        value: a tensor of either library, or anything that `torch.as_tensor` accepts; None and
+            tensors of torch are returned unchanged.
     """
     if value is None or isinstance(value, Tensor):
         return value
@@ -57,6 +58,7 @@ def to_torch(value: object) -> Any:
 
 
 def _address(tensor: torch.Tensor) -> int:
+    """Return the address of a tensor's memory; the tensor may be of TensorFlow."""
     return torch.from_dlpack(tensor).data_ptr()
 
 
@@ -66,8 +68,8 @@ class SharedVariable:
     `assign` of TensorFlow adopts the memory of the assigned tensor, so both have the same memory
     after the first `push`: TensorFlow reads what an optimizer of torch writes there, through
     `.data` or not. TensorFlow itself writes to new memory, which `follow` copies. Memory that
-    cannot be shared is copied at each `push`. That includes embeddings: once rows of a variable
-    were looked up, TensorFlow copies it at each access.
+    cannot be shared is copied at each `push`. This is the case for embeddings: once rows of a
+    variable were looked up, TensorFlow copies the variable at each access.
 
     Args:
         variable: a variable of TensorFlow.
@@ -76,12 +78,12 @@ class SharedVariable:
     def __init__(self, variable: Any) -> None:
         self.variable = variable
         self.tensor = to_torch(variable).clone()
-        # Address of the memory that was given to TensorFlow.
         self._shared_address: int | None = None
-        # Version of the tensor when it was copied from TensorFlow.
+        """Address of the memory that TensorFlow has adopted; None if it has not."""
         self._followed_version: int | None = None
-        # TensorFlow copies the variable whenever it is read or assigned to.
+        """Version of the tensor when it was last copied from TensorFlow."""
         self._copies_on_access = False
+        """Whether TensorFlow copies the variable when it is read or assigned to."""
 
     def push(self) -> None:
         """Give TensorFlow the values of torch, unless its variable has newer values."""
@@ -90,7 +92,8 @@ class SharedVariable:
             if _address(self._read()) == self._shared_address:
                 return
 
-            # The variable has other memory now: either it was assigned to, or it is always copied.
+            # The variable has other memory than the tensor: TensorFlow has assigned to it, or
+            # copies it at each access.
             self._copies_on_access = self._is_copied_on_read()
             if not self._copies_on_access:
                 self.follow()
@@ -110,7 +113,7 @@ class SharedVariable:
         self._followed_version = None
 
     def pull(self) -> None:
-        """Give torch the values of TensorFlow; the next `push` returns them."""
+        """Give torch the values of TensorFlow; the next `push` assigns them again."""
         self._copy(self.variable)
         self._shared_address = None
         self._followed_version = None
@@ -122,7 +125,8 @@ class SharedVariable:
             value: the value of the variable, if a graph that ran after the last `push` returned it.
         """
         if value is None:
-            # Not shared, and changed since it was copied: torch has the newer values.
+            # If the memory is not shared, and the tensor was changed after it was copied, torch has
+            # the newer values.
             is_shared = self._shared_address is not None
             if not is_shared and self._followed_version != self.tensor._version:
                 return
@@ -132,7 +136,7 @@ class SharedVariable:
             self._followed_version = self.tensor._version
 
     def _read(self) -> Any:
-        """Return `self.variable.value()`, but in a third of the time.
+        """Return `self.variable.value()` in a third of the time.
 
         Each variable is read at each step.
         """

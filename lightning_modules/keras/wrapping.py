@@ -1,4 +1,4 @@
-"""Choose the module for a Keras model, by the library that the model computes in."""
+"""The choice of the torch module for a Keras model, by the library that it computes in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .module import Compute, KerasModule
 
 
 def wrap_keras_model(model: object, compute: Compute, *, xla: bool = False) -> KerasModule:
-    """Put a module around a model.
+    """Make the torch module around a model.
 
     Args:
         model: a model of Keras on torch, or one that computes in TensorFlow.
-        compute: see `KerasModule`.
-        xla: let TensorFlow compile the model.
+        compute: the forward pass, see `KerasModule`.
+        xla: True to let XLA compile the graphs of TensorFlow.
 
     Raises:
         TypeError: the model is not a Keras model.
