@@ -1,7 +1,7 @@
 """Tokenizers over the `tokenizers` library, without transformers.
 
-Here: calls, padding, chats, files and the Hub; the ids and files of the reference. Imports
-`common`.
+Here: calls, padding, chats, files and the Hub. Token ids and files are those of transformers.
+Imports `common`.
 """
 
 from .auto import AutoTokenizer

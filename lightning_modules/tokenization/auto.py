@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def _tokens(**tokens: str) -> dict[str, str]:
+    """Return tokens by the names of their attributes: `pad="[PAD]"` is for `pad_token`."""
     return {f"{name}_token": token for name, token in tokens.items()}
 
 
@@ -33,10 +34,12 @@ _T5 = _tokens(eos="</s>", unk="<unk>", pad="<pad>")
 _LLAMA = _tokens(unk="<unk>", bos="<s>", eos="</s>")
 _GEMMA = _tokens(unk="<unk>", bos="<bos>", eos="<eos>", pad="<pad>", mask="<mask>")
 
+# The order of the names is the order of the columns that a tokenizer returns.
 _TYPES_SECOND = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 _TYPES_LAST = {"model_input_names": ["input_ids", "attention_mask", "token_type_ids"]}
 _LEFT = {"padding_side": "left"}
 
+# Default settings by the names of classes, without the ending `Tokenizer`.
 _FAMILIES: dict[str, dict[str, Any]] = {
     "Bert Electra ConvBert MobileBert Lxmert LayoutLM DPRQuestionEncoder DPRContextEncoder": {
         **_BERT,
@@ -60,6 +63,7 @@ _BY_CLASS: dict[str, dict[str, Any]] = {}
 for _names, _defaults in _FAMILIES.items():
     _BY_CLASS.update(dict.fromkeys(_names.split(), _defaults))
 
+# For each class the `model_type`s in config.json whose tokenizers have it.
 _MODELS = {
     "Bert": (
         "bert distilbert electra convbert megatron-bert nezha ernie visual_bert squeezebert "
@@ -90,18 +94,18 @@ for _name, _models in _MODELS.items():
     _BY_MODEL.update(dict.fromkeys(_models.split(), _name))
 
 _NEED_NO_DEFAULTS = ("PreTrained", "TokenizersBackend")
-"""Classes, without the ending, that leave nothing to be known."""
+"""Classes, without their endings, whose files contain all settings."""
 
 
 def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:
     """Return the default settings of the class of a tokenizer.
 
-    Empty where the files contradict each other: the reference, too, follows only tokenizer.json
-    then. Empty for an unknown class, with a warning.
+    They are empty if class and model do not belong together: the reference also follows only
+    tokenizer.json then. They are empty for an unknown class, with a warning.
 
     Args:
-        tokenizer_class: as in tokenizer_config.json.
-        model_type: as in config.json.
+        tokenizer_class: the class named in tokenizer_config.json.
+        model_type: the type of the model in config.json.
     """
     name_by_model = _BY_MODEL.get(model_type or "")
     name = name_by_model
@@ -125,8 +129,8 @@ class AutoTokenizer:
 
     Works like `transformers.AutoTokenizer`, for tokenizer.json files of any class.
 
-    The class named in the files has default settings: input names, padding side, special tokens
-    that the vocabulary has. They apply here, too.
+    The default settings of the class named in the files apply: input names, padding side, and those
+    special tokens that the vocabulary has.
     """
 
     def __init__(self) -> None:
@@ -143,15 +147,15 @@ class AutoTokenizer:
 
         Args:
             pretrained_model_name_or_path: a folder, or the name of a repository on the Hub.
-            kwargs: settings of the tokenizer, such as `padding_side` and `pad_token`, which go
-                before those in the files; and options of the download, such as `revision`, `token`
-                and `cache_dir`.
+            kwargs: settings of the tokenizer, such as `padding_side` and `pad_token`, which
+                override those in the files; and options of the download, such as `revision`,
+                `token` and `cache_dir`.
 
         Returns:
             The tokenizer.
 
         Raises:
-            OSError: there is no tokenizer.json.
+            OSError: the tokenizer was not found, or has no tokenizer.json.
         """
         kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
@@ -173,7 +177,10 @@ class AutoTokenizer:
 
 
 def _set_defaults(tokenizer: PreTrainedTokenizerFast, defaults: dict[str, Any]) -> None:
-    """Set what neither files nor user have set; a token only if the vocabulary has it."""
+    """Set defaults that neither the files nor the user have set.
+
+    A special token is only set if the vocabulary has it.
+    """
     settings = tokenizer.init_kwargs
     missing_tokens: dict[str, object] = {}
     for name, value in defaults.items():

@@ -1,4 +1,4 @@
-"""The `tokenizers.Tokenizer` inside: its vocabulary, text of ids, and one call at a time."""
+"""The `tokenizers.Tokenizer` of a tokenizer: its vocabulary, decoding, and lock of calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .special_tokens import SpecialTokens
 if TYPE_CHECKING:
     import tokenizers
 
-# English texts have no space before these.
+# Contractions of English; a text has no space before them.
 _CONTRACTIONS = (
     (" ' ", "'"),
     (" n't", "n't"),
@@ -25,21 +25,24 @@ _CONTRACTIONS = (
     (" 've", "'ve"),
     (" 're", "'re"),
 )
-_JOINED = (*((f" {mark}", mark) for mark in ".?!,"), *_CONTRACTIONS)
+_REPLACEMENTS = (*((f" {mark}", mark) for mark in ".?!,"), *_CONTRACTIONS)
+"""Texts with a space, each with its replacement."""
 
 
 _lock = threading.RLock()
 
 
-def turns() -> threading.RLock:
-    """Return the lock of all calls: padding and truncation are settings of the library's
-    tokenizer, not of a call.
+def settings_lock() -> threading.RLock:
+    """Return the lock that each call of a tokenizer holds.
+
+    Padding and truncation are settings of a `tokenizers.Tokenizer`: they must not change before the
+    call that needs them.
     """
     return _lock
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked process, where the thread that holds it is gone."""
+    """Replace the lock in a forked process: the thread that held it does not exist there."""
     global _lock
     _lock = threading.RLock()
 
@@ -49,7 +52,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class Backend(SpecialTokens):
-    """The vocabulary: tokens to ids, and ids back to text."""
+    """Converts tokens to ids, and ids to tokens and texts, by a `tokenizers.Tokenizer`."""
 
     _tokenizer: tokenizers.Tokenizer
     model_input_names: list[str] = ["input_ids", "attention_mask"]
@@ -64,42 +67,43 @@ class Backend(SpecialTokens):
 
     @property
     def backend_tokenizer(self) -> tokenizers.Tokenizer:
-        """The `tokenizers.Tokenizer`."""
+        """Return the `tokenizers.Tokenizer`."""
         return self._tokenizer
 
     @property
     def is_fast(self) -> bool:
-        """True: it is one of the `tokenizers` library."""
+        """Return True: the tokenizer is one of the `tokenizers` library."""
         return True
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens, without added ones; `len(tokenizer)` counts them too."""
+        """Return the number of tokens without added ones, which `len(tokenizer)` counts, too."""
         return self._tokenizer.get_vocab_size(with_added_tokens=False)
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def __bool__(self) -> bool:
+        # An empty tokenizer is not false, although its length is 0.
         return True
 
     def get_vocab(self) -> dict[str, int]:
-        """Token to id, added ones too."""
+        """Return the id of each token, including added ones."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
     @property
     def vocab(self) -> dict[str, int]:
-        """The vocabulary: each token's id."""
+        """Return the id of each token, including added ones."""
         return self.get_vocab()
 
     @property
     def added_tokens_decoder(self) -> dict[int, AddedToken]:
-        """Id to token, of the added ones."""
+        """Return the added tokens by their ids."""
         return self._tokenizer.get_added_tokens_decoder()
 
     @property
     def added_tokens_encoder(self) -> dict[str, int]:
-        """Token to id, of the added ones, by id."""
+        """Return the ids of the added tokens, in ascending order."""
         return {token.content: index for index, token in sorted(self.added_tokens_decoder.items())}
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -107,24 +111,26 @@ class Backend(SpecialTokens):
         return self.added_tokens_encoder
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
-        with turns():
+        """Add tokens to the vocabulary; return the number of new ones."""
+        with settings_lock():
             if special_tokens:
                 return self._tokenizer.add_special_tokens(new_tokens)
             return self._tokenizer.add_tokens(new_tokens)
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """Return the id of a token, or a list for several.
+        """Return the id of a token, or a list of the ids of several.
 
         Tokens that are not in the vocabulary have the id of `unk_token`.
 
         Args:
-            tokens: a token, or several.
+            tokens: a token, or a sequence of tokens.
         """
         if tokens is None or isinstance(tokens, str):
             return self._id_of(tokens)
         return [self._id_of(token) for token in tokens]
 
     def _id_of(self, token: str | None) -> int | None:
+        """Return the id of a token; None if neither it nor `unk_token` is in the vocabulary."""
         if token is None:
             return None
         token_id = self._tokenizer.token_to_id(token)
@@ -133,11 +139,11 @@ class Backend(SpecialTokens):
         return token_id
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Return the token of an id, or a list for several; None for an unknown id.
+        """Return the token of an id, or a list of the tokens of several; None for an unknown id.
 
         Args:
-            ids: one or several: a number, a list, an array, a tensor.
-            skip_special_tokens: skip special tokens of a list.
+            ids: a number, or a list, an array or a tensor of numbers.
+            skip_special_tokens: whether special tokens are left out of a list.
         """
         if isinstance(ids, (int, np.integer)) or getattr(ids, "ndim", None) == 0:
             return self._tokenizer.id_to_token(int(ids))
@@ -161,11 +167,12 @@ class Backend(SpecialTokens):
         """Convert token ids to a text, or to a list of texts for a list of lists.
 
         Args:
-            token_ids: a number, or lists, arrays or tensors of them.
-            skip_special_tokens: skip special tokens.
-            clean_up_tokenization_spaces: remove spaces before punctuation; by default the
-                attribute. That also applies to lists of lists, where 5.3.0 ignores the attribute.
-            kwargs: for subclasses.
+            token_ids: a number, or lists, arrays or tensors of numbers.
+            skip_special_tokens: whether special tokens are left out.
+            clean_up_tokenization_spaces: whether spaces before punctuation are removed; by default
+                the attribute of this name. transformers 5.3.0 ignores the attribute for lists of
+                lists.
+            kwargs: passed to `_decode` of subclasses.
 
         Returns:
             A text, or a list of texts.
@@ -201,15 +208,20 @@ class Backend(SpecialTokens):
         return texts
 
     def _decode(
-        self, token_ids: Any, skip: bool = False, clean_up: bool | None = None, **kwargs: object
+        self,
+        token_ids: Any,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+        **kwargs: object,
     ) -> str:
+        """Convert the ids of one text; see `decode`, which calls it for each text."""
         if isinstance(token_ids, (int, np.integer)):
             token_ids = [token_ids]
         ids = [int(token_id) for token_id in token_ids]
-        text = self._tokenizer.decode(ids, skip_special_tokens=skip)
-        if clean_up is None:
-            clean_up = self.clean_up_tokenization_spaces
-        if clean_up:
+        text = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        if clean_up_tokenization_spaces is None:
+            clean_up_tokenization_spaces = self.clean_up_tokenization_spaces
+        if clean_up_tokenization_spaces:
             text = self.clean_up_tokenization(text)
         return text
 
@@ -220,8 +232,8 @@ class Backend(SpecialTokens):
         Args:
             text: a decoded text.
         """
-        for apart, joined in _JOINED:
-            text = text.replace(apart, joined)
+        for with_space, without_space in _REPLACEMENTS:
+            text = text.replace(with_space, without_space)
         return text
 
     def get_special_tokens_mask(
@@ -233,9 +245,12 @@ class Backend(SpecialTokens):
         """Return 1 for each special token, and 0 for others.
 
         Args:
-            token_ids_0: token ids, special ones among them.
-            token_ids_1: None.
-            already_has_special_tokens: True.
+            token_ids_0: token ids, including those of special tokens.
+            token_ids_1: not supported; None.
+            already_has_special_tokens: only True is supported.
+
+        Raises:
+            NotImplementedError: another argument is passed.
         """
         if not already_has_special_tokens or token_ids_1 is not None:
             raise NotImplementedError(

@@ -1,13 +1,13 @@
-"""Calling a tokenizer on texts."""
+"""Calls of a tokenizer on texts."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.suggestions import did_you_mean
-from .backend import Backend, turns
+from .backend import Backend, settings_lock
 from .encoding import BatchEncoding
 from .names import INSTALL_TRANSFORMERS, PaddingStrategy, TensorType, TruncationStrategy
 from .padding import Lengths, lengths_of
@@ -18,40 +18,47 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
+"""The key of a warning; scripts for transformers set it to disable the warning."""
 
 
 @dataclass(kw_only=True, slots=True)
 class CallOptions:
-    """The arguments of a call beside texts and lengths."""
+    """The arguments of a call other than texts and lengths."""
 
     add_special_tokens: bool = True
-    """Put those around a text that the model expects."""
+    """Whether the special tokens that the model expects are added to a text."""
     stride: int = 0
-    """How many tokens an overflowing part has in common with the one before."""
+    """Number of tokens that an overflowing part has in common with the part before it."""
     is_split_into_words: bool = False
-    """Texts are lists of words."""
+    """Whether texts are lists of words."""
     pad_to_multiple_of: int | None = None
-    """Round the length up to a multiple of this."""
+    """Round the length up to a multiple of this number."""
     padding_side: str | None = None
-    """In place of the attribute: "right" or "left"."""
+    """"right" or "left"; by default the attribute of this name."""
     return_tensors: str | TensorType | None = None
     """Return tensors ("pt") or arrays ("np"); by default lists."""
     return_token_type_ids: bool | None = None
-    """Which text of a pair a token is from; by default if `model_input_names` has it."""
+    """Whether to return the number of the text, in a pair, that a token is from.
+
+    By default it is returned if `model_input_names` contains it.
+    """
     return_attention_mask: bool | None = None
-    """1 for tokens, 0 for padding; by default if `model_input_names` has it."""
+    """Whether to return 1 for tokens and 0 for padding.
+
+    By default it is returned if `model_input_names` contains it.
+    """
     return_overflowing_tokens: bool = False
-    """Rows for what is cut off, and "overflow_to_sample_mapping"."""
+    """Whether to return rows for the parts that are cut off, and "overflow_to_sample_mapping"."""
     return_special_tokens_mask: bool = False
-    """1 for special tokens."""
+    """Whether to return 1 for special tokens and 0 for others."""
     return_offsets_mapping: bool = False
-    """The characters of each token, as "offset_mapping"."""
+    """Whether to return the first and the last character of each token, as "offset_mapping"."""
     return_length: bool = False
-    """Number of tokens of each row, padding included."""
+    """Whether to return the number of tokens of each row, including padding."""
     verbose: bool = True
-    """Warn of texts that are too long for the model, once."""
+    """Whether to warn, once, of texts that are too long for the model."""
     split_special_tokens: bool | None = None
-    """Read special tokens in texts as plain text; by default the attribute."""
+    """Whether special tokens in texts are read as plain text; by default the attribute."""
 
 
 _OPTIONS = [field.name for field in fields(CallOptions)]
@@ -59,8 +66,17 @@ _LENGTHS = ["padding", "truncation", "max_length"]
 _UNSUPPORTED = ("max_target_length", "tokenizer_kwargs")
 
 
+class Rows(NamedTuple):
+    """The texts of a call, in the form that `tokenizers` encodes."""
+
+    rows: list[Any]
+    """A text, a list of words, or a pair of these, for each row."""
+    is_batch: bool
+    """False for a single text, whose columns are not nested."""
+
+
 class Calls(Backend):
-    """`tokenizer(...)`, `encode` and `tokenize`."""
+    """The methods `tokenizer(...)`, `encode` and `tokenize`."""
 
     model_max_length: int
     split_special_tokens: bool
@@ -84,25 +100,27 @@ class Calls(Backend):
         and an unknown argument gives a warning.
 
         Args:
-            text: a text, a list of texts; with `is_split_into_words` a list of words, or several
-                such lists. Pairs may be given as tuples too.
-            text_pair: second texts of pairs.
-            text_target: texts of which the token ids become "labels".
-            text_pair_target: second texts of those.
-            add_special_tokens: put those around that the model expects.
-            padding: True or "longest": to the longest of the batch; "max_length"; False.
-            truncation: True or "longest_first", "only_first", "only_second"; False. A `max_length`
-                alone truncates.
-            max_length: in tokens; by default `model_max_length`.
+            text: a text or a list of texts; with `is_split_into_words` a list of words or a list of
+                such lists. Pairs may be passed as tuples, too.
+            text_pair: the second texts of pairs.
+            text_target: texts whose token ids become "labels".
+            text_pair_target: the second texts of these.
+            add_special_tokens: whether the special tokens that the model expects are added.
+            padding: True or "longest" pads to the longest row of the batch, "max_length" to
+                `max_length`; False does not pad.
+            truncation: True or "longest_first", "only_first", "only_second"; False does not
+                truncate. By default texts are truncated if `max_length` is passed.
+            max_length: number of tokens; by default `model_max_length`.
             kwargs: the fields of `CallOptions`.
 
         Returns:
-            the columns; lists are not nested for a single text.
+            the columns; they are not nested for a single text.
 
         Raises:
-            ValueError: no text at all, or what is none; padding without a pad token; rows of
-                different lengths with `return_tensors`.
-            NotImplementedError: `max_target_length` or `tokenizer_kwargs`.
+            ValueError: no text is passed, padding has no pad token, or rows have different lengths
+                with `return_tensors`.
+            TypeError: a text is not text.
+            NotImplementedError: `max_target_length` or `tokenizer_kwargs` is passed.
         """
         if text is None and text_target is None:
             raise ValueError(
@@ -117,7 +135,7 @@ class Calls(Backend):
         if text is not None:
             encoded = self._encode(text, text_pair, lengths, options)
 
-        # The ids of the targets are the labels.
+        # The ids of the targets become the labels.
         if text_target is not None:
             targets = self._encode(text_target, text_pair_target, lengths, options)
             if encoded is None:
@@ -132,13 +150,13 @@ class Calls(Backend):
         """Convert a text to token ids.
 
         Args:
-            text: as in a call.
-            text_pair: as in a call.
-            add_special_tokens: as in a call.
-            kwargs: further arguments of a call.
+            text: a text, or a list of texts.
+            text_pair: the second texts of pairs.
+            add_special_tokens: whether the special tokens that the model expects are added.
+            kwargs: the other arguments of `tokenizer(...)`.
 
         Returns:
-            The column "input_ids" of the call.
+            The column "input_ids".
         """
         return self(text, text_pair, add_special_tokens=add_special_tokens, **kwargs)["input_ids"]
 
@@ -148,10 +166,10 @@ class Calls(Backend):
         """Split a text into tokens.
 
         Args:
-            text: as in a call.
-            pair: the second text, `text_pair` of a call.
-            add_special_tokens: as in a call.
-            kwargs: further arguments of a call.
+            text: the text.
+            pair: the second text of a pair.
+            add_special_tokens: whether the special tokens that the model expects are added.
+            kwargs: the other arguments of `tokenizer(...)`.
 
         Returns:
             The tokens, as strings.
@@ -159,6 +177,7 @@ class Calls(Backend):
         return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 
     def _options(self, kwargs: dict[str, Any]) -> CallOptions:
+        """Return the options of a call; warn of unknown ones."""
         options = CallOptions()
         for name, value in kwargs.items():
             if name in _OPTIONS:
@@ -179,9 +198,10 @@ class Calls(Backend):
     def _encode(
         self, text: object, pair: Any, lengths: Lengths, options: CallOptions
     ) -> BatchEncoding:
+        """Encode texts, or pairs of them."""
         rows, is_batch = rows_of(text, pair, options.is_split_into_words)
 
-        # What is cut off becomes additional rows, if it is asked for.
+        # The parts that are cut off become additional rows, with `return_overflowing_tokens`.
         encodings: list[tokenizers.Encoding] = []
         row_indices: list[int] = []
         for index, row in enumerate(self._encode_rows(rows, lengths, options)):
@@ -197,7 +217,7 @@ class Calls(Backend):
         for ids in columns["input_ids"]:
             self._warn_of_length(len(ids), lengths, options)
 
-        # A single text has no batch axis.
+        # The lists of a single text are returned without a batch axis. Tensors always have one.
         returns_lists = options.return_tensors is None
         if is_batch or not returns_lists or options.return_overflowing_tokens:
             return BatchEncoding(columns, encodings, tensor_type=options.return_tensors)
@@ -209,12 +229,13 @@ class Calls(Backend):
     def _encode_rows(
         self, rows: list[Any], lengths: Lengths, options: CallOptions
     ) -> list[tokenizers.Encoding]:
+        """Encode rows by the `tokenizers` library."""
         split = options.split_special_tokens
         if split is None:
             split = self.split_special_tokens
 
-        # One lock for the settings and the call that they are for.
-        with turns():
+        # No other thread may change the settings before `encode_batch`.
+        with settings_lock():
             self._set_truncation(lengths, options)
             self._set_padding(lengths, options)
             if self._tokenizer.encode_special_tokens != split:
@@ -231,6 +252,7 @@ class Calls(Backend):
                 ) from error
 
     def _set_truncation(self, lengths: Lengths, options: CallOptions) -> None:
+        """Set the truncation of the next call."""
         if not lengths.truncates:
             self._tokenizer.no_truncation()
             return
@@ -243,6 +265,7 @@ class Calls(Backend):
         )
 
     def _set_padding(self, lengths: Lengths, options: CallOptions) -> None:
+        """Set the padding of the next call."""
         if not lengths.pads:
             self._tokenizer.no_padding()
             return
@@ -261,26 +284,28 @@ class Calls(Backend):
     def _columns(
         self, encodings: list[tokenizers.Encoding], options: CallOptions
     ) -> dict[str, Any]:
-        columns: dict[str, Any] = {"input_ids": [each.ids for each in encodings]}
+        """Return the columns of a call, each a list with an entry for each row."""
+        columns: dict[str, Any] = {"input_ids": [row.ids for row in encodings]}
         if self._returns("token_type_ids", options.return_token_type_ids):
-            columns["token_type_ids"] = [each.type_ids for each in encodings]
+            columns["token_type_ids"] = [row.type_ids for row in encodings]
         if self._returns("attention_mask", options.return_attention_mask):
-            columns["attention_mask"] = [each.attention_mask for each in encodings]
+            columns["attention_mask"] = [row.attention_mask for row in encodings]
         if options.return_special_tokens_mask:
-            columns["special_tokens_mask"] = [each.special_tokens_mask for each in encodings]
+            columns["special_tokens_mask"] = [row.special_tokens_mask for row in encodings]
         if options.return_offsets_mapping:
-            columns["offset_mapping"] = [each.offsets for each in encodings]
+            columns["offset_mapping"] = [row.offsets for row in encodings]
         if options.return_length:
-            columns["length"] = [len(each.ids) for each in encodings]
+            columns["length"] = [len(row.ids) for row in encodings]
         return columns
 
     def _returns(self, name: str, option: bool | None) -> bool:
-        """Return whether a column is returned: by its option, or if the model takes it."""
+        """Return whether a column is returned; without an option, whether the model accepts it."""
         if option is None:
             return name in self.model_input_names
         return option
 
     def _warn_of_length(self, length: int, lengths: Lengths, options: CallOptions) -> None:
+        """Warn if a row is too long for the model."""
         limit = self.model_max_length
         is_too_long = limit != 0 and length > limit
         if lengths.max_length is None and is_too_long and options.verbose:
@@ -291,6 +316,7 @@ class Calls(Backend):
             )
 
     def _warn_once(self, key: str, message: str) -> None:
+        """Log a warning unless this tokenizer has logged one with the same key."""
         if not self.deprecation_warnings.get(key, False):
             logger.warning(message)
         self.deprecation_warnings[key] = True
@@ -302,31 +328,31 @@ _EXPECTED = (
 )
 
 
-def rows_of(text: Any, pair: Any, words: bool) -> tuple[list[Any], bool]:
-    """Return the rows to encode, and whether they are a batch.
+def rows_of(text: Any, pair: Any, is_split_into_words: bool) -> Rows:
+    """Return the rows of a call.
 
     Args:
-        text: one or several.
-        pair: the second texts, or None.
-        words: texts are lists of words.
+        text: a text, or a list of texts.
+        pair: the second texts; None without pairs.
+        is_split_into_words: whether a text is a list of words.
 
     Raises:
-        TypeError: there is one second text for a batch.
+        TypeError: a list of texts has a single second text.
         ValueError: the numbers of first and second texts differ.
     """
     is_batch = isinstance(text, (list, tuple))
-    if is_batch and words:
+    if is_batch and is_split_into_words:
         # A list of words is one text.
         is_batch = bool(text) and isinstance(text[0], (list, tuple))
     if not is_batch:
         if pair:
-            return [(text, pair)], False
-        return [text], False
+            return Rows([(text, pair)], is_batch=False)
+        return Rows([text], is_batch=False)
     if pair is None:
-        return list(text), True
+        return Rows(list(text), is_batch=True)
     if isinstance(pair, str):
         raise TypeError(
             "`text_pair` is one text, but `text` a list: pass a list with the second text of each "
             "pair."
         )
-    return list(zip(text, pair, strict=True)), True
+    return Rows(list(zip(text, pair, strict=True)), is_batch=True)

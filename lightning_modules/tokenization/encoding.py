@@ -1,4 +1,4 @@
-"""Result of a tokenizer: columns, and the position of each token in the text."""
+"""The result of a tokenizer: columns, and the position of each token in the text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class BatchEncoding(UserDict):
-    """Hold the columns that a tokenizer returns, with the words and characters of each token.
+    """The columns that a tokenizer returns, with the words and characters of each token.
 
-    Works like `transformers.BatchEncoding`: a dict whose columns are attributes, too.
+    Works like `transformers.BatchEncoding`: a dict whose columns are also attributes.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class BatchEncoding(UserDict):
         encoding: tokenizers.Encoding | Sequence[tokenizers.Encoding] | None = None,
         tensor_type: str | TensorType | None = None,
     ):
-        """Hold the columns.
+        """Store the columns, and convert them if a type is passed.
 
         Args:
-            data: column to values.
-            encoding: what `tokenizers` returned, for each row.
-            tensor_type: "pt" or "np" to make tensors or arrays of the columns.
+            data: the values of each column, by name.
+            encoding: the result of the `tokenizers` library for each row.
+            tensor_type: "pt" makes tensors of the columns, "np" arrays.
         """
         super().__init__(data)
         if encoding is not None and not isinstance(encoding, (list, tuple)):
@@ -97,7 +97,7 @@ class BatchEncoding(UserDict):
         return self._row("sequence_ids", batch_index).sequence_ids
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return the number of its word for each token of a row; None for special tokens.
+        """Return for each token of a row the number of its word; None for special tokens.
 
         Args:
             batch_index: number of the row.
@@ -105,6 +105,7 @@ class BatchEncoding(UserDict):
         return self._row("word_ids", batch_index).word_ids
 
     def _row(self, method: str, index: int) -> tokenizers.Encoding:
+        """Return the result of the `tokenizers` library for a row; a method needs it."""
         if not self._encodings:
             raise ValueError(
                 f"{method}() needs the positions of tokens in the text, which only the result of "
@@ -123,20 +124,20 @@ class BatchEncoding(UserDict):
         """
         if tensor_type is None:
             return self
-        # The members of transformers' enumeration are read by their value.
-        kind = TensorType(getattr(tensor_type, "value", tensor_type))
+        # A member of transformers' own enumeration has the same value as ours.
+        valid_type = TensorType(getattr(tensor_type, "value", tensor_type))
         for name, values in list(self.items()):
-            self[name] = as_kind(values, kind, name)
+            self[name] = as_kind(values, valid_type, name)
         return self
 
     def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
         """Move all tensors to a device, in place.
 
-        A dtype is ignored with a warning, as ids are integers.
+        Token ids are integers, so a dtype instead of a device is ignored, with a warning.
 
         Args:
             device: a device of torch, or its name or number.
-            non_blocking: do not wait for the copies.
+            non_blocking: True to return before the copies are finished.
 
         Returns:
             The same object.
@@ -153,17 +154,15 @@ class BatchEncoding(UserDict):
 
 
 def as_kind(values: object, kind: TensorType, name: str) -> Any:
-    """Make a tensor or array of a column.
-
-    Empty ones are int64.
+    """Make a tensor or an array of a column; int64 if the column is empty.
 
     Args:
-        values: nested lists; tensors (arrays) are not changed.
-        kind: tensor or array.
+        values: nested lists; an object of the type itself is returned unchanged.
+        kind: the type to make.
         name: the name of the column, for the error.
 
     Raises:
-        ValueError: its rows have different lengths, or it does not hold numbers.
+        ValueError: the rows have different lengths, or contain something other than numbers.
     """
     try:
         if kind == TensorType.NUMPY:
@@ -181,17 +180,19 @@ def as_kind(values: object, kind: TensorType, name: str) -> Any:
 
 
 def _lengths_of_rows(values: object) -> set[int]:
+    """Return the lengths that occur among the rows of a column."""
     if not isinstance(values, list):
         return set()
     return {len(row) for row in values if isinstance(row, (list, tuple))}
 
 
 def _to_tensor(values: object) -> torch.Tensor:
+    """Make a tensor of nested lists."""
     import torch
 
     if isinstance(values, torch.Tensor):
         return values
-    # `torch.tensor` is slow with a list of arrays.
+    # `torch.tensor` would convert a list of arrays number by number.
     if isinstance(values, list) and values and isinstance(values[0], np.ndarray):
         return torch.from_numpy(np.array(values))
     if _is_empty(values):
@@ -200,6 +201,7 @@ def _to_tensor(values: object) -> torch.Tensor:
 
 
 def _to_array(values: Any) -> np.ndarray:
+    """Make an array of nested lists."""
     if isinstance(values, np.ndarray):
         return values
     if _is_empty(values):
@@ -208,7 +210,7 @@ def _to_array(values: Any) -> np.ndarray:
 
 
 def _is_empty(values: object) -> bool:
-    """Return whether nested lists contain no number."""
+    """Return whether nested lists contain no values."""
     if not isinstance(values, (list, tuple)):
         return False
     return all(isinstance(value, (list, tuple)) and _is_empty(value) for value in values)

@@ -1,4 +1,4 @@
-"""The tokenizer."""
+"""`PreTrainedTokenizerFast`: a tokenizer from a tokenizer.json, with its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-# Only meaningful to transformers' class lookup; ignored.
+# Arguments of `from_pretrained` that only transformers' lookup of classes needs.
 _IGNORED_ARGUMENTS = (
     "use_fast",
     "trust_remote_code",
@@ -35,7 +35,7 @@ _IGNORED_ARGUMENTS = (
     "legacy_format",
 )
 
-# Arguments by the names of the settings in tokenizer.json.
+# The settings in tokenizer.json, each with the argument whose default it is.
 _TRUNCATION_ARGUMENTS = {
     "max_length": "max_length",
     "direction": "truncation_side",
@@ -52,10 +52,10 @@ _PADDING_ARGUMENTS = {
 
 
 class PreTrainedTokenizerBase(Padding, Chat, Saving):
-    """Base of all tokenizers: here of `PreTrainedTokenizerFast` only.
+    """Base class for `isinstance` in code that accepts any tokenizer.
 
-    Works like `transformers.PreTrainedTokenizerBase`; for `isinstance` in code that takes any
-    tokenizer.
+    Works like `transformers.PreTrainedTokenizerBase`; its only subclass is
+    `PreTrainedTokenizerFast`.
     """
 
     vocab_files_names: dict[str, str] = {"tokenizer_file": "tokenizer.json"}
@@ -66,22 +66,20 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
     """Convert text to token ids and back, by a tokenizer.json.
 
     Works like `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without
-    transformers.
-
-    The same ids, columns and files, from the same tokenizer.json; it can be called from several
-    threads.
+    transformers. From the same tokenizer.json it makes the same ids, columns and files. It can be
+    called from several threads.
     """
 
     def __init__(self, **kwargs: Any):
-        """Take a tokenizer of the `tokenizers` library.
+        """Make a tokenizer from a `tokenizers.Tokenizer` or a tokenizer.json.
 
         Args:
-            kwargs: `tokenizer_object`, a `tokenizers.Tokenizer`, which is copied; or
-                `tokenizer_file`, a path. Special tokens such as `pad_token="[PAD]"`,
-                `extra_special_tokens=[...]`. `model_max_length`, `padding_side`, `truncation_side`,
-                `model_input_names`, `clean_up_tokenization_spaces`, `split_special_tokens`,
-                `chat_template`, `name_or_path`, `add_bos_token`, `add_eos_token`. All others are
-                stored in `init_kwargs`.
+            kwargs: either `tokenizer_object`, a `tokenizers.Tokenizer`, which is copied, or
+                `tokenizer_file`, a path. Special tokens, such as `pad_token="[PAD]"` and
+                `extra_special_tokens=[...]`. The settings `model_max_length`, `padding_side`,
+                `truncation_side`, `model_input_names`, `clean_up_tokenization_spaces`,
+                `split_special_tokens`, `chat_template`, `name_or_path`, `add_bos_token` and
+                `add_eos_token`. Any other argument is stored in `init_kwargs`.
 
         Raises:
             ValueError: the tokenizer is missing, or a side is unknown.
@@ -98,13 +96,13 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self._set_attributes(kwargs)
         self._complete_vocabulary(added)
 
-        # The post-processor in tokenizer.json stays, unless the user asks for another one.
+        # Keep the post-processor of tokenizer.json, unless an argument asks for another one.
         is_requested = "add_bos_token" in self.init_kwargs or "add_eos_token" in self.init_kwargs
         if is_requested or self._tokenizer.post_processor is None:
             self.update_post_processor()
 
     def _apply_file_defaults(self, kwargs: dict[str, Any]) -> None:
-        """Take padding and truncation in tokenizer.json as defaults of the arguments."""
+        """Add the padding and the truncation of tokenizer.json as defaults of the arguments."""
         backend: Any = self._tokenizer
         for settings, arguments in (
             (backend.truncation, _TRUNCATION_ARGUMENTS),
@@ -116,22 +114,22 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 kwargs.setdefault(argument, settings[setting_name])
 
     def _set_attributes(self, kwargs: dict[str, Any]) -> None:
-        """Set all attributes, and check their types."""
+        """Set all attributes, and check their types; used arguments are removed from `kwargs`."""
         for name in kwargs:
             if callable(getattr(type(self), name, None)):
                 raise AttributeError(
                     f"`{name}` is a method of {type(self).__name__}, so it cannot be an argument."
                 )
 
-        # The name of transformers 4.
+        # transformers 4 calls the argument `additional_special_tokens`.
         if "additional_special_tokens" in kwargs and "extra_special_tokens" not in kwargs:
             kwargs["extra_special_tokens"] = kwargs.pop("additional_special_tokens")
 
-        # Everything as it was passed, to be saved; below it is taken out of `kwargs`.
+        # `save_pretrained` writes the arguments as they were passed.
         self.init_kwargs = copy.deepcopy(kwargs)
         self.name_or_path = kwargs.pop("name_or_path", "")
         self.verbose = kwargs.pop("verbose", False)
-        self._take_special_tokens(kwargs)
+        self._pop_special_tokens(kwargs)
 
         model_max_length = kwargs.pop("model_max_length", kwargs.pop("max_len", None))
         self.model_max_length = NO_LIMIT
@@ -158,7 +156,12 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self._tokenizer.encode_special_tokens = self.split_special_tokens
 
     def _complete_vocabulary(self, added: dict[int, AddedToken]) -> None:
-        """Add the added tokens, in the order of their ids, and special tokens that are missing."""
+        """Add tokens that the vocabulary lacks.
+
+        Args:
+            added: the added tokens of the files, by their ids. Special tokens of the arguments are
+                added after them.
+        """
         tokens: list[AddedToken] = [added[index] for index in sorted(added)]
         known = {*self.added_tokens_encoder, *map(str, tokens)}
         named_tokens = [token for token in self._special_tokens_map.values() if token is not None]
@@ -170,7 +173,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 token = AddedToken(token, special=True)
             tokens.append(token)
 
-        # A token with a name is special, whatever its flag in the files.
+        # A token that has an attribute, such as `pad_token`, is special even if its flag in the
+        # files is False.
         named_texts = set(map(str, named_tokens))
         for token in tokens:
             if str(token) in named_texts:
@@ -184,8 +188,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         """Load a tokenizer from a file, a folder or the Hub.
 
         Args:
-            pretrained_model_name_or_path: a tokenizer.json, a folder that transformers 4.x or 5.x
-                or this class wrote, or `owner/name` of a repository on the Hub, which is cached.
+            pretrained_model_name_or_path: a tokenizer.json; a folder written by transformers 4 or
+                5, or by this class; or `owner/name` of a repository on the Hub, which is cached.
             kwargs: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision` and
                 `subfolder` are options of the Hub; the others override settings in the files.
                 `trust_remote_code` has no effect: no code is run.
@@ -194,8 +198,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
             The tokenizer.
 
         Raises:
-            OSError: not found; the message says how to get it. With HF_HUB_OFFLINE=1 only the cache
-                is searched.
+            OSError: the tokenizer was not found; the message says how to get it. With
+                HF_HUB_OFFLINE=1 only the cache is searched.
         """
         kwargs = secret_values(kwargs)
         name = os.fspath(pretrained_model_name_or_path)
@@ -204,11 +208,15 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, name: str, settings: dict[str, Any]) -> Self:
+        """Make the tokenizer of some files; settings override those in the files."""
         return cls(**arguments_of(files, name, cls.SPECIAL_TOKENS_ATTRIBUTES, settings))
 
     @property
     def add_bos_token(self) -> bool:
-        """Return whether `bos_token` is added before texts; setting it replaces the processor."""
+        """Return whether `bos_token` is added before texts.
+
+        Setting it calls `update_post_processor`.
+        """
         return self._adds_bos_token
 
     @add_bos_token.setter
@@ -218,7 +226,10 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
     @property
     def add_eos_token(self) -> bool:
-        """Return whether `eos_token` is added after texts; setting it replaces the processor."""
+        """Return whether `eos_token` is added after texts.
+
+        Setting it calls `update_post_processor`.
+        """
         return self._adds_eos_token
 
     @add_eos_token.setter
@@ -227,9 +238,9 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self.update_post_processor()
 
     def update_post_processor(self) -> None:
-        """Let the post-processor add `bos_token` and `eos_token` to each text, if they are enabled.
+        """Replace the post-processor by one that adds only `bos_token` and `eos_token`, if enabled.
 
-        It adds nothing else. As `TokenizersBackend.update_post_processor` of transformers.
+        Works like `TokenizersBackend.update_post_processor` of transformers.
         """
         if self.bos_token is None:
             self._adds_bos_token = False
@@ -242,7 +253,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         if self._adds_eos_token:
             after.append(str(self.eos_token))
 
-        # A template has the type id of each piece after a colon.
+        # In a template, a colon and the type id follow each piece. $A and $B are the texts.
         first = [f"{piece}:0" for piece in (*before, "$A", *after)]
         second = [f"{piece}:1" for piece in (*before, "$B", *after)]
         tokens = [*before, *after]
@@ -298,6 +309,11 @@ def settings_in(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_backend(kwargs: dict[str, Any]) -> Tokenizer:
+    """Return the `tokenizers.Tokenizer` of the arguments, which are removed from `kwargs`.
+
+    Raises:
+        ValueError: there is neither an object nor a file.
+    """
     backend = kwargs.pop("tokenizer_object", None)
     path = kwargs.pop("tokenizer_file", None)
     if backend is None and path is not None:
@@ -311,7 +327,8 @@ def _make_backend(kwargs: dict[str, Any]) -> Tokenizer:
 
 
 def _require_length(value: Any) -> Any:
-    # NaN is not at least 0, either.
+    """Return a length unchanged; refuse a negative one, and NaN."""
+    # The comparison is negated because every comparison with NaN is False.
     if not value >= 0:
         raise ValueError(
             f"`model_max_length` is {value!r}, but has to be at least 0. Remove it for no limit."
@@ -320,11 +337,13 @@ def _require_length(value: Any) -> Any:
 
 
 def _pop_bool(kwargs: dict[str, Any], name: str) -> Any:
+    """Remove an argument from `kwargs` and return it; refuse one that is not a bool or None."""
     value = kwargs.pop(name, False)
     _require(value in (True, False, None), name, value, "True or False")
     return value
 
 
 def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
+    """Refuse an argument of the wrong type."""
     if not is_valid:
         raise TypeError(f"`{name}` is {value!r:.100}, a {type(value).__name__}: pass {expected}.")

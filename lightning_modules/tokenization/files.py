@@ -1,4 +1,4 @@
-"""Finds the files of a tokenizer (a file, a folder, a repository), and reads its arguments."""
+"""The files of a tokenizer, in a folder or on the Hub, and the arguments that they contain."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class TokenizerFiles:
     """The files of a tokenizer that exist."""
 
     tokenizer: Path
-    """tokenizer.json"""
+    """The path of tokenizer.json."""
     is_local: bool = True
-    """They are in a local folder; not a single file, nor a repository."""
+    """Whether they are in a local folder; False for a single file, and for a repository."""
     optional: dict[str, Path] = field(default_factory=dict)
-    """Name to path of all others: settings, tokens, the chat template."""
+    """The paths of the other files by name: settings, tokens, the chat template."""
     has_several_templates: bool = False
-    """There are additional chat templates, which have names."""
+    """Whether there is a folder of additional chat templates."""
 
     def content(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file, see `settings_file`; empty without the file."""
@@ -67,16 +67,16 @@ class TokenizerFiles:
 
 
 def files_of(name: str, subfolder: str | None = None, **hub: Any) -> TokenizerFiles:
-    """Find the files, on the Hub if `name` is neither a file nor a folder.
+    """Find the files of a tokenizer, on the Hub if `name` is neither a file nor a folder.
 
     Args:
         name: a path, or `owner/name` of a repository.
-        subfolder: where in the folder or repository they are.
-        hub: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision`, for
-            repositories.
+        subfolder: the folder inside of the folder or repository that has them.
+        hub: the options of a download: `cache_dir`, `force_download`, `local_files_only`, `token`
+            and `revision`.
 
     Raises:
-        OSError: not found; the message says how to get them.
+        OSError: the files were not found; the message says how to get them.
     """
     path = Path(name).expanduser()
     if path.is_file():
@@ -90,6 +90,11 @@ def files_of(name: str, subfolder: str | None = None, **hub: Any) -> TokenizerFi
 
 
 def _files_in_folder(folder: Path, name: str, is_local: bool) -> TokenizerFiles:
+    """Return the files in a folder.
+
+    Raises:
+        OSError: the folder has no tokenizer.json.
+    """
     if not (folder / TOKENIZER_FILE).is_file():
         raise _missing_error(folder, name)
     optional: dict[str, Path] = {}
@@ -102,6 +107,7 @@ def _files_in_folder(folder: Path, name: str, is_local: bool) -> TokenizerFiles:
 
 
 def _missing_error(folder: Path, name: str) -> OSError:
+    """Return the error for a folder without a tokenizer.json."""
     older_files = [file_name for file_name in _OLDER_FILES if (folder / file_name).is_file()]
     present = "nor an older file of a tokenizer"
     if older_files:
@@ -123,7 +129,7 @@ def _download(
     token: str | bool | None = None,
     revision: str | None = None,
 ) -> Path:
-    """Return the folder of the repository in the local cache; only new files are downloaded."""
+    """Return the folder of a repository in the local cache; files it lacks are downloaded."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import HFValidationError
 
@@ -157,28 +163,30 @@ def _download(
 def arguments_of(
     files: TokenizerFiles, name: str, attributes: list[str], user_arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of the class, in the order of precedence of the reference.
+    """Return the arguments of the class that files and user set.
+
+    Files override each other in the same order as in the reference.
 
     Args:
         files: the files that exist.
-        name: becomes `name_or_path`.
-        attributes: the names of special tokens that the class knows.
-        user_arguments: those of the user, which take precedence over the files.
+        name: the argument `name_or_path`.
+        attributes: the names of special tokens that the class has.
+        user_arguments: the arguments of the user, which override those in the files.
 
     Returns:
-        Keyword arguments, among these `tokenizer_object` and `added_tokens_decoder`.
+        Keyword arguments, including `tokenizer_object` and `added_tokens_decoder`.
 
     Raises:
         OSError: a file cannot be read.
-        NotImplementedError: there are several chat templates, or added tokens in an older file
-            only.
+        NotImplementedError: there are several chat templates, or added tokens that only an older
+            file has.
     """
-    # A setting with such a name may be a token of the Hub.
+    # Leave out settings whose names are those of secrets: a token of the Hub may have been saved.
     settings = files.content(CONFIG_FILE)
     arguments = {name: value for name, value in settings.items() if not is_secret_name(name)}
 
-    # The post-processor in tokenizer.json adds begin and end tokens already, and positional
-    # arguments were those of subclasses.
+    # The post-processor in tokenizer.json already adds BOS and EOS. `init_inputs` are positional
+    # arguments of older subclasses.
     for setting in ("tokenizer_class", "init_inputs", "add_bos_token", "add_eos_token"):
         arguments.pop(setting, None)
     if "chat_template" not in user_arguments:
@@ -187,19 +195,19 @@ def arguments_of(
     _rename_extra_tokens(arguments)
     backend = _read_backend(files.tokenizer)
 
-    # Older files have the special tokens among the settings, or in a file.
+    # Older versions of transformers write special tokens to files of their own.
     if "added_tokens_decoder" not in arguments:
         _require_added_tokens(files, name, backend)
         _merge_special_tokens(files.content(SPECIAL_TOKENS_FILE), arguments, user_arguments)
     _collect_model_tokens(arguments, attributes)
     arguments |= {"name_or_path": name, "is_local": files.is_local}
-    arguments = revived(arguments)
+    arguments = dicts_as_tokens(arguments)
     added_tokens: dict[int, AddedToken] = {}
     for index, token in arguments.get("added_tokens_decoder", {}).items():
         added_tokens[int(index)] = _as_token(token)
     arguments["added_tokens_decoder"] = added_tokens
 
-    # Special tokens are the same objects as the added ones, with their flags.
+    # A special token that was added is replaced by the added token, which has its flags.
     added_tokens = added_tokens or backend.get_added_tokens_decoder()
     by_text = {str(token): token for token in added_tokens.values()}
     for attribute in attributes:
@@ -211,7 +219,7 @@ def arguments_of(
 
 
 def _rename_extra_tokens(settings: dict[str, Any]) -> None:
-    """Replace the name that transformers 4.x has for extra special tokens."""
+    """Rename the setting that transformers 4 calls `additional_special_tokens`."""
     if "additional_special_tokens" in settings:
         tokens = settings.pop("additional_special_tokens")
         settings.setdefault("extra_special_tokens", tokens)
@@ -221,8 +229,8 @@ def settings_file(path: Path) -> dict[str, Any]:
     """Return the settings in a JSON file.
 
     Raises:
-        OSError: it is not JSON, or does not hold settings; the message names the file, and the
-            position in it.
+        OSError: the file is not JSON, or does not contain settings; the message names the file and
+            the position in it.
     """
     try:
         return read_object(path, keys="settings")
@@ -233,9 +241,14 @@ def settings_file(path: Path) -> dict[str, Any]:
 
 
 def _read_backend(path: Path) -> Tokenizer:
+    """Read a tokenizer.json.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # the library raises Exception itself
         raise OSError(
             f"{path} cannot be read: {error}. Is it complete? If it is newer: "
             "pip install -U tokenizers."
@@ -243,7 +256,7 @@ def _read_backend(path: Path) -> Tokenizer:
 
 
 def _chat_template(files: TokenizerFiles, name: str) -> dict[str, str]:
-    """Return the argument `chat_template`, if a file has it."""
+    """Return the argument `chat_template` of the file with the template; empty without one."""
     if files.has_several_templates:
         raise NotImplementedError(
             f"{name!r} has several chat templates. Pass one of them as `chat_template`, or "
@@ -255,7 +268,7 @@ def _chat_template(files: TokenizerFiles, name: str) -> dict[str, str]:
 
 
 def _collect_model_tokens(arguments: dict[str, Any], attributes: list[str]) -> None:
-    """Move special tokens with names that only this model has to an argument."""
+    """Collect special tokens that only this model has in `model_specific_special_tokens`."""
     model_tokens: dict[str, Any] = {}
     for name in list(arguments):
         has_name_of_token = name.endswith("_token") and name not in attributes
@@ -268,7 +281,7 @@ def _collect_model_tokens(arguments: dict[str, Any], attributes: list[str]) -> N
 
 
 def _require_added_tokens(files: TokenizerFiles, name: str, backend: Tokenizer) -> None:
-    """Require that tokenizer.json has the added tokens that an older file has."""
+    """Refuse files of which an older one has added tokens that tokenizer.json lacks."""
     for token in files.content(ADDED_TOKENS_FILE):
         if backend.token_to_id(token) is None:
             raise NotImplementedError(
@@ -300,13 +313,14 @@ def _merge_special_tokens(
 
 
 def _special(value: object) -> object:
-    """Return a special token with the flags in a dict; return its text unchanged."""
+    """Return the special token that a dict describes; a token as text is returned unchanged."""
     if not isinstance(value, dict):
         return value
     return _as_token({**value, "special": True})
 
 
 def _as_token(value: Any) -> AddedToken:
+    """Return the token that a dict describes."""
     if isinstance(value, AddedToken):
         return value
     flags = dict(value)
@@ -314,12 +328,12 @@ def _as_token(value: Any) -> AddedToken:
     return AddedToken(**flags)
 
 
-def revived(value: object) -> Any:
-    """Convert tokens that were written as dicts, anywhere in nested values."""
+def dicts_as_tokens(value: object) -> Any:
+    """Return nested values with tokens instead of the dicts that describe them."""
     if isinstance(value, dict):
         if value.get("__type") == "AddedToken":
             return _as_token(value)
-        return {key: revived(each) for key, each in value.items()}
+        return {key: dicts_as_tokens(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [revived(each) for each in value]
+        return [dicts_as_tokens(part) for part in value]
     return value

@@ -1,6 +1,4 @@
-"""The named choices of a tokenizer, the names of its files, and the numbers that mean "without
-limit".
-"""
+"""Names of a tokenizer: its files, its choices, and the lengths that stand for "no limit"."""
 
 from __future__ import annotations
 
@@ -19,16 +17,16 @@ INSTALL_TRANSFORMERS = (
     "pip install transformers: lightrainer's own tokenizers, which are used without it, have what "
     "training needs."
 )
-"""The end of messages about what they lack."""
+"""The end of messages about features that our tokenizers lack."""
 
 NO_LIMIT = int(1e30)
-"""`model_max_length` of a tokenizer whose model takes any length."""
+"""`model_max_length` of a tokenizer whose model accepts any length."""
 ALMOST_NO_LIMIT = int(1e20)
-"""Lengths above are none to pad or truncate to."""
+"""A larger `model_max_length` counts as no limit: nothing is padded or truncated to it."""
 
 
 class PaddingStrategy(ExplicitEnum):
-    """Name to which length a tokenizer pads: of the longest text, `max_length`, or not at all.
+    """The length that a tokenizer pads to: that of the longest text, `max_length`, or none.
 
     Works like `transformers.utils.PaddingStrategy`.
     """
@@ -39,7 +37,7 @@ class PaddingStrategy(ExplicitEnum):
 
 
 class TruncationStrategy(ExplicitEnum):
-    """Name which text of a pair a tokenizer cuts.
+    """The text of a pair that a tokenizer truncates.
 
     Works like `transformers.tokenization_utils_base.TruncationStrategy`.
     """
@@ -51,7 +49,7 @@ class TruncationStrategy(ExplicitEnum):
 
 
 class TensorType(ExplicitEnum):
-    """Name what a tokenizer returns: the values of `return_tensors`.
+    """The type of the columns that a tokenizer returns: the values of `return_tensors`.
 
     Works like `transformers.utils.TensorType`, without MLX.
     """

@@ -1,4 +1,4 @@
-"""Pads tokenized samples, and reads the arguments `padding`, `truncation` and `max_length`."""
+"""Padding of tokenized samples, and the arguments `padding`, `truncation` and `max_length`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .names import ALMOST_NO_LIMIT, PaddingStrategy, TensorType, TruncationStrat
 
 @dataclass(frozen=True)
 class Lengths:
-    """Padding and truncation of a call, and their length."""
+    """Padding and truncation of a call, and the length that they use."""
 
     padding: PaddingStrategy = PaddingStrategy.DO_NOT_PAD
     truncation: TruncationStrategy = TruncationStrategy.DO_NOT_TRUNCATE
     max_length: int | None = None
+    """Number of tokens; None if neither needs it."""
 
     @property
     def pads(self) -> bool:
@@ -34,6 +35,18 @@ class Lengths:
         return self.truncation != TruncationStrategy.DO_NOT_TRUNCATE
 
 
+@dataclass(frozen=True)
+class _RowOptions:
+    """The options of `pad` for each row."""
+
+    multiple: int | None
+    """The length is rounded up to a multiple of this number."""
+    side: str
+    """The side that is padded: "right" or "left"."""
+    adds_mask: bool
+    """Whether an attention mask is returned."""
+
+
 def lengths_of(
     tokenizer: object,
     padding: object = False,
@@ -42,21 +55,23 @@ def lengths_of(
     pad_to_multiple_of: int | None = None,
     verbose: bool = True,
 ) -> Lengths:
-    """Read these arguments as the reference does.
+    """Read the arguments about padding and truncation as the reference does.
 
-    A length alone truncates; the default length is that of the model.
+    If only `max_length` is passed, texts are truncated to it. The default length is that of the
+    model.
 
     Args:
-        tokenizer: has `model_max_length` and `pad_token`.
-        padding: True or "longest", "max_length", False.
-        truncation: True or "longest_first", "only_first", "only_second", False; None truncates only
-            if a length is passed.
-        max_length: in tokens, including special tokens.
-        pad_to_multiple_of: round the length up to a multiple of this.
-        verbose: warn of a length without effect.
+        tokenizer: provides `model_max_length` and `pad_token`.
+        padding: True or "longest", "max_length", or False.
+        truncation: True or "longest_first", "only_first", "only_second", or False; None truncates
+            only if a length is passed.
+        max_length: number of tokens, including special tokens.
+        pad_to_multiple_of: the length is rounded up to a multiple of this number.
+        verbose: whether to warn of a length without effect.
 
     Raises:
-        ValueError: a name is unknown, a pad token is missing, or the length is not such a multiple.
+        ValueError: a name is unknown, the pad token is missing, or texts would be truncated to a
+            length that is not a multiple of `pad_to_multiple_of`.
     """
     if max_length is not None and padding is False and truncation is None:
         truncation = TruncationStrategy.LONGEST_FIRST
@@ -79,15 +94,17 @@ def lengths_of(
 
 
 def _padding_strategy(padding: object) -> PaddingStrategy:
+    """Return the strategy for an argument `padding`."""
     if padding is False:
         return PaddingStrategy.DO_NOT_PAD
     if padding is True:
         return PaddingStrategy.LONGEST
-    # The members of transformers' enumeration are read by their value.
+    # A member of transformers' own enumeration has the same value as ours.
     return PaddingStrategy(getattr(padding, "value", padding))
 
 
 def _truncation_strategy(truncation: object) -> TruncationStrategy:
+    """Return the strategy for an argument `truncation`."""
     if truncation is False or truncation is None:
         return TruncationStrategy.DO_NOT_TRUNCATE
     if truncation is True:
@@ -96,9 +113,9 @@ def _truncation_strategy(truncation: object) -> TruncationStrategy:
 
 
 def _limited_by_model(tokenizer: Any, lengths: Lengths) -> Lengths:
-    """Return the lengths with the model's maximum length, if padding or truncation needs one.
+    """Return the lengths with the maximum length of the model, if padding or truncation needs one.
 
-    If the model has no maximum length, padding to it and truncation are disabled.
+    If the model has no maximum length, truncation and padding to it are disabled.
     """
     padding = lengths.padding
     needs_length = padding == PaddingStrategy.MAX_LENGTH or lengths.truncates
@@ -112,6 +129,7 @@ def _limited_by_model(tokenizer: Any, lengths: Lengths) -> Lengths:
 
 
 def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
+    """Refuse lengths that the tokenizer cannot pad to; see `lengths_of`."""
     if not lengths.pads:
         return
     pad_token_id = tokenizer.pad_token_id
@@ -131,7 +149,7 @@ def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
 
 
 class Padding(Backend):
-    """`tokenizer.pad`."""
+    """The method `pad` of a tokenizer."""
 
     def pad(
         self,
@@ -153,19 +171,22 @@ class Padding(Backend):
 
         Args:
             encoded_inputs: one sample, a batch, or a list of samples; lists, arrays or tensors.
-            padding: True or "longest": to the longest of the batch; "max_length"; False.
-            max_length: in tokens; by default `model_max_length`.
-            pad_to_multiple_of: round the length up to a multiple of this.
-            padding_side: "right" or "left"; by default the attribute.
-            return_attention_mask: add one; by default if `model_input_names` has it.
+            padding: True or "longest" pads to the longest row of the batch, "max_length" to
+                `max_length`; False does not pad.
+            max_length: number of tokens; by default `model_max_length`.
+            pad_to_multiple_of: the length is rounded up to a multiple of this number.
+            padding_side: "right" or "left"; by default the attribute of this name.
+            return_attention_mask: whether an attention mask is added; by default if
+                `model_input_names` contains it.
             return_tensors: "pt" or "np"; by default the type of the input.
-            verbose: warn of a `max_length` without effect.
+            verbose: whether to warn of a `max_length` without effect.
 
         Returns:
             The padded columns.
 
         Raises:
-            ValueError: "input_ids" are missing, columns differ in length, or no pad token.
+            ValueError: "input_ids" are missing, columns have different lengths, or the pad token is
+                missing.
         """
         columns = _to_columns(encoded_inputs)
         name = self.model_input_names[0]
@@ -176,34 +197,35 @@ class Padding(Backend):
             )
 
         rows = columns[name]
-        # An empty batch has no number that tells its type.
+        # The type of an empty batch is unknown, so it is returned as lists.
         if rows is None or (isinstance(rows, Sized) and len(rows) == 0):
             if return_attention_mask:
                 columns["attention_mask"] = []
             return BatchEncoding(columns)
 
-        # Pad lists of numbers, and return the type of the input.
+        # Convert arrays and tensors to lists; the padded lists are converted back.
         tensor_type = _tensor_type_of(rows, name)
         if tensor_type is not None:
             columns = {key: as_lists(value) for key, value in columns.items()}
         lengths = lengths_of(self, padding, None, max_length, verbose=verbose)
-        side = check_side("padding_side", padding_side or self.padding_side)
-        options = (pad_to_multiple_of, side, return_attention_mask)
+        if return_attention_mask is None:
+            return_attention_mask = "attention_mask" in self.model_input_names
+        options = _RowOptions(
+            multiple=pad_to_multiple_of,
+            side=check_side("padding_side", padding_side or self.padding_side),
+            adds_mask=return_attention_mask,
+        )
         is_batch = isinstance(columns[name][0], (list, tuple))
         if is_batch:
-            padded = self._pad_rows(columns, lengths, *options)
+            padded = self._pad_rows(columns, lengths, options)
         else:
-            padded = self._pad_row(columns, lengths, *options)
+            padded = self._pad_row(columns, lengths, options)
         return BatchEncoding(padded, tensor_type=return_tensors or tensor_type)
 
     def _pad_rows(
-        self,
-        columns: dict[str, Any],
-        lengths: Lengths,
-        multiple: int | None,
-        side: str,
-        mask: bool | None,
+        self, columns: dict[str, Any], lengths: Lengths, options: _RowOptions
     ) -> dict[str, Any]:
+        """Return the padded columns of a batch."""
         name = self.model_input_names[0]
         count = len(columns[name])
         for key, values in columns.items():
@@ -213,7 +235,7 @@ class Padding(Backend):
                     "columns need the same number."
                 )
 
-        # The rows are padded one by one, all of them to the longest.
+        # Each row is padded alone, so it has to know the length of the longest one.
         if lengths.padding == PaddingStrategy.LONGEST:
             longest = max(len(row) for row in columns[name])
             lengths = Lengths(PaddingStrategy.MAX_LENGTH, max_length=longest)
@@ -221,49 +243,43 @@ class Padding(Backend):
         padded_columns: dict[str, list[Any]] = {}
         for index in range(count):
             row = {key: values[index] for key, values in columns.items()}
-            for key, values in self._pad_row(row, lengths, multiple, side, mask).items():
+            for key, values in self._pad_row(row, lengths, options).items():
                 padded_columns.setdefault(key, []).append(values)
         return padded_columns
 
     def _pad_row(
-        self,
-        row: dict[str, Any],
-        lengths: Lengths,
-        multiple: int | None,
-        side: str,
-        mask: bool | None,
+        self, row: dict[str, Any], lengths: Lengths, options: _RowOptions
     ) -> dict[str, Any]:
+        """Pad the columns of one row, in place; return the row."""
         name = self.model_input_names[0]
         ids = row[name]
-        if mask is None:
-            mask = "attention_mask" in self.model_input_names
-        if mask and "attention_mask" not in row:
+        if options.adds_mask and "attention_mask" not in row:
             row["attention_mask"] = [1] * len(ids)
         if not lengths.pads:
             return row
 
-        # "longest" only for a sample alone: the rows of a batch come with a length.
+        # A single sample is the longest itself. For a batch, `_pad_rows` has set the length.
         length = lengths.max_length
         if lengths.padding == PaddingStrategy.LONGEST:
             length = len(ids)
         assert length is not None
-        if multiple is not None:
-            length = math.ceil(length / multiple) * multiple
+        if options.multiple is not None:
+            length = math.ceil(length / options.multiple) * options.multiple
 
         fill_values = {
             "token_type_ids": self.pad_token_type_id,
             "special_tokens_mask": 1,
             name: self.pad_token_id,
         }
-        if mask:
+        if options.adds_mask:
             fill_values["attention_mask"] = 0
 
-        # Nothing is cut: a row that is too long gets no filling.
+        # A row that is too long stays as it is: a list times a negative number is empty.
         for key, fill_value in fill_values.items():
             if key not in row:
                 continue
             fill = [fill_value] * (length - len(ids))
-            if side == "right":
+            if options.side == "right":
                 row[key] = [*row[key], *fill]
             else:
                 row[key] = [*fill, *row[key]]
@@ -271,6 +287,7 @@ class Padding(Backend):
 
 
 def _to_columns(encoded: object) -> dict[str, Any]:
+    """Return samples, or a batch, as a dict of columns."""
     if isinstance(encoded, (list, tuple)) and encoded and isinstance(encoded[0], Mapping):
         return {name: [sample[name] for sample in encoded] for name in encoded[0]}
     if isinstance(encoded, Mapping):

@@ -1,4 +1,4 @@
-"""Write a tokenizer to a folder."""
+"""Saving of a tokenizer in a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.local_paths import require_local
-from .backend import Backend, turns
+from .backend import Backend, settings_lock
 from .names import (
     CHAT_TEMPLATE_FILE,
     CONFIG_FILE,
@@ -21,7 +21,8 @@ from .names import (
 
 logger = logging.getLogger(__name__)
 
-# No settings, or written to another file.
+# Attributes that are not written to tokenizer_config.json: they are not settings, or are written
+# to another file.
 _LEFT_OUT = (
     "add_bos_token",
     "add_eos_token",
@@ -38,7 +39,7 @@ _LEFT_OUT = (
 
 
 class Saving(Backend):
-    """`save_pretrained`."""
+    """The method `save_pretrained`."""
 
     init_kwargs: dict[str, Any]
     chat_template: str | None
@@ -50,10 +51,10 @@ class Saving(Backend):
         push_to_hub: bool = False,
         **kwargs: object,
     ) -> tuple[str, ...]:
-        """Write the files of the tokenizer, which transformers can read, 4.x too.
+        """Write the files of the tokenizer, which transformers 4 and 5 can read.
 
         Args:
-            save_directory: is made if it is missing.
+            save_directory: the folder; created if it is missing.
             push_to_hub: not supported.
             kwargs: other arguments of transformers; not supported.
 
@@ -61,7 +62,7 @@ class Saving(Backend):
             the paths of the files.
 
         Raises:
-            NotImplementedError: anything but the folder.
+            NotImplementedError: an argument other than the folder is passed.
         """
         if push_to_hub:
             raise NotImplementedError(
@@ -82,14 +83,15 @@ class Saving(Backend):
         if self.chat_template is not None:
             paths.append(self._write(folder / CHAT_TEMPLATE_FILE, self.chat_template))
         tokenizer = folder / TOKENIZER_FILE
-        with turns():
+        with settings_lock():
             self._tokenizer.save(str(tokenizer))
         return (*map(str, paths), str(tokenizer))
 
     def _config_text(self) -> str:
+        """Return the content of tokenizer_config.json."""
         config = copy.deepcopy(self.init_kwargs)
 
-        # Attributes may have been set since the tokenizer was made.
+        # Replace arguments by the attributes of their names, which may have been changed.
         for name in (*config, "model_max_length"):
             if hasattr(self, name):
                 config[name] = getattr(self, name)
@@ -97,23 +99,26 @@ class Saving(Backend):
         if self._extra_special_tokens:
             config["extra_special_tokens"] = self.extra_special_tokens
         config.pop("chat_template", None)
-        config = {name: written(value) for name, value in config.items() if name not in _LEFT_OUT}
+        config = {
+            name: tokens_as_dicts(value) for name, value in config.items() if name not in _LEFT_OUT
+        }
         config["tokenizer_class"] = type(self).__name__
         return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def _write(self, path: Path, text: str) -> Path:
+        """Write a text to a file; return the path."""
         path.write_text(text, encoding="utf-8")
         logger.info("Wrote %s", path)
         return path
 
 
-def written(value: object) -> Any:
-    """Return tokens as dicts, anywhere in it."""
+def tokens_as_dicts(value: object) -> Any:
+    """Return nested values with dicts that describe the tokens in them."""
     if isinstance(value, AddedToken):
         flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
         return {**{flag: getattr(value, flag) for flag in flags}, "__type": "AddedToken"}
     if isinstance(value, dict):
-        return {key: written(each) for key, each in value.items()}
+        return {key: tokens_as_dicts(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [written(each) for each in value]
+        return [tokens_as_dicts(part) for part in value]
     return value

@@ -16,9 +16,9 @@ _EXTRA = ("extra_special_tokens", "additional_special_tokens")
 
 
 class SpecialTokens:
-    """Attributes such as `pad_token` and `pad_token_id`, which can be set, too.
+    """Attributes such as `pad_token` and `pad_token_id`, which can be read and set.
 
-    All tokenizers have seven of them; a model may have additional ones.
+    All tokenizers have seven special tokens; a model may have additional ones.
     """
 
     SPECIAL_TOKENS_ATTRIBUTES = [
@@ -34,8 +34,8 @@ class SpecialTokens:
     _extra_special_tokens: list[str | AddedToken]
     verbose: bool
 
-    def _take_special_tokens(self, kwargs: dict[str, Any]) -> None:
-        """Take all tokens out of the arguments of the constructor."""
+    def _pop_special_tokens(self, kwargs: dict[str, Any]) -> None:
+        """Set the tokens in the arguments of the constructor, and remove them from `kwargs`."""
         self._special_tokens_map = dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES)
         self._extra_special_tokens = []
         model_tokens = kwargs.pop("model_specific_special_tokens", None) or {}
@@ -44,14 +44,14 @@ class SpecialTokens:
             if name in self.SPECIAL_TOKENS_ATTRIBUTES:
                 self._special_tokens_map[name] = _token_or_none(name, kwargs.pop(name))
             elif name == "extra_special_tokens":
-                # At once, as the order of the names is that of the ids.
-                self._take_extra(kwargs.pop(name))
+                # Set them now: tokens get their ids in the order in which they are set.
+                self._set_extra(kwargs.pop(name))
             elif name.endswith("_token") and isinstance(kwargs[name], (str, AddedToken)):
                 other_tokens[name] = kwargs.pop(name)
         self._add_attributes({**other_tokens, **model_tokens})
 
-    def _take_extra(self, tokens: Any) -> None:
-        """Keep extra tokens: in a list, or as attributes if they have names."""
+    def _set_extra(self, tokens: Any) -> None:
+        """Set the extra tokens: a list of them, or attributes if they have names."""
         if isinstance(tokens, Mapping):
             self._add_attributes(tokens)
         else:
@@ -67,7 +67,7 @@ class SpecialTokens:
             self._special_tokens_map[name] = _token_or_none(name, token)
 
     def __getattr__(self, name: str) -> Any:
-        # Copies and unpickled objects are asked before they have attributes.
+        # `copy` and `pickle` look up methods before the object has attributes.
         attributes = self.__dict__
         if name.startswith("__") or "_special_tokens_map" not in attributes:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -135,9 +135,9 @@ class SpecialTokens:
         Works like `PreTrainedTokenizerBase.add_special_tokens` of transformers.
 
         Args:
-            special_tokens_dict: name to token, such as `{"pad_token": "[PAD]"}`;
-                "extra_special_tokens" (in 4.x "additional_special_tokens") to a list.
-            replace_extra_special_tokens: replace the current list, instead of appending to it.
+            special_tokens_dict: tokens by name, such as `{"pad_token": "[PAD]"}`. The entry
+                "extra_special_tokens" (in 4.x "additional_special_tokens") is a list.
+            replace_extra_special_tokens: True to replace the current list, False to append to it.
 
         Returns:
             The number of tokens that are new to the vocabulary; the model's embedding has to grow
@@ -151,7 +151,7 @@ class SpecialTokens:
             tokens = tokens_by_name.pop("additional_special_tokens")
             tokens_by_name.setdefault("extra_special_tokens", tokens)
 
-        # All names are checked before anything is set.
+        # Check all names before anything is set.
         known = [*self.SPECIAL_TOKENS_ATTRIBUTES, "extra_special_tokens"]
         for name in tokens_by_name:
             if name not in known:
@@ -193,9 +193,9 @@ class SpecialTokens:
         """Add tokens that the vocabulary lacks.
 
         Args:
-            new_tokens: one or several.
-            special_tokens: `decode(..., skip_special_tokens=True)` skips them, and they are never
-                normalized.
+            new_tokens: a token, or several.
+            special_tokens: whether they are special: `decode(..., skip_special_tokens=True)` skips
+                special tokens, and they are never normalized.
 
         Returns:
             The number of tokens that are new to the vocabulary.
@@ -210,13 +210,14 @@ class SpecialTokens:
 def _split_name(name: str) -> tuple[str, bool]:
     """Return the attribute of a token, and whether the name is that of its id.
 
-    `pad_token_id` is the id of `pad_token`.
+    For example, `pad_token_id` gives `pad_token` and True.
     """
     token_name = re.sub("_ids?$", "", name)
     return token_name, token_name != name
 
 
 def _as_list(name: str, tokens: object) -> list[Any]:
+    """Return a list of tokens; empty for None."""
     if tokens is None:
         return []
     if not isinstance(tokens, (list, tuple)):
@@ -229,6 +230,7 @@ def _as_list(name: str, tokens: object) -> list[Any]:
 def _token_or_none(
     name: str, token: object, error: type[Exception] = TypeError
 ) -> str | AddedToken | None:
+    """Return a token or None unchanged; refuse other values."""
     if token is None or isinstance(token, (str, AddedToken)):
         return token
     raise error(
@@ -238,6 +240,7 @@ def _token_or_none(
 
 
 def _as_added_token(name: str, token: object) -> AddedToken:
+    """Return a token as an `AddedToken`; text becomes a special one."""
     if isinstance(token, AddedToken):
         return token
     if not isinstance(token, str):

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from helpers.tokenization.trained_tokenizers import backend, both, corpus
 from lightrainer import BatchEncoding, PreTrainedTokenizerFast
-from lightrainer.lightning_modules.tokenization.backend import turns
+from lightrainer.lightning_modules.tokenization.backend import settings_lock
 
 TEXTS = ["another text to learn from", "words, and more words!", "日本語 text 123"] * 4
 
@@ -47,7 +47,7 @@ def test_workers_forked_in_the_middle_of_a_call_can_call_too():
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with turns():
+        with settings_lock():
             held.set()
             done.wait(30)
 
