@@ -79,7 +79,7 @@ class TrackioCallback(PredictionLogger):
                 sdk="static",
                 space_id=self._name_of_static_space(args),
                 private=args.hub_private_repo,
-                bucket_id=args.trackio_bucket_id,
+                bucket_id=_bucket_id(args),
                 force=True,
             )
             self._tag(model)
@@ -98,8 +98,9 @@ class TrackioCallback(PredictionLogger):
         # Trials of a search share a group.
         if args.run_name and name != args.run_name:
             options["group"] = args.run_name
-        if args.trackio_bucket_id is not None:
-            options["bucket_id"] = args.trackio_bucket_id
+        bucket_id = _bucket_id(args)
+        if bucket_id is not None:
+            options["bucket_id"] = bucket_id
         run = self._trackio.init(
             project=args.project, name=name, space_id=args.trackio_space_id, **options
         )
@@ -166,6 +167,14 @@ class TrackioCallback(PredictionLogger):
         tags += ["trackio", f"trackio:{url}"]
         # The stubs of torch allow only tensors and modules as attributes.
         model.model_tags = list(dict.fromkeys(tags))  # pyright: ignore[reportArgumentType]
+
+
+def _bucket_id(args: TrainingArguments) -> str | None:
+    """Return the argument `trackio_bucket_id`, which transformers 5.3 does not have.
+
+    The callback also serves the Trainer of transformers.
+    """
+    return getattr(args, "trackio_bucket_id", None)
 
 
 def _allows_static_space(args: TrainingArguments) -> bool:
