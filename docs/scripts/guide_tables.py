@@ -44,7 +44,7 @@ USES_OF_EXTRAS = {
     "keras": "`TFTrainer` with Keras on torch",
     "tf": "`TFTrainer` with models that compute in TensorFlow; 1.3 GB",
     "liger": "`use_liger_kernel=True`; needs a GPU",
-    "torchao": '`fp8=True`, `optim="adamw_torch_8bit"` and similar ones',
+    "torchao": '`optim="adamw_torch_8bit"` and similar ones',
     "bitsandbytes": '`optim="adamw_bnb_8bit"` and similar ones',
     "galore": '`optim="galore_adamw"` and similar ones; installs transformers too',
     "apollo": '`optim="apollo_adamw"` and similar ones; installs transformers too',

@@ -16,7 +16,7 @@ _STATES = (
     "accelerator.save"
 )
 _TRACKERS = "report_to selects the trackers. Call trainer.log, or use a callback with on_log"
-_FP8 = "use fp8=True in TrainingArguments, which runs torchao without further settings"
+_FP8 = "convert the model with torchao.float8.convert_to_float8_training before you pass it"
 _GRID = "compute it from process_index and the sizes in parallelism_config"
 _PROCESS = "compare accelerator.process_index in the function"
 _TRIGGER = "set a tensor, and share it with accelerator.reduce(tensor, 'sum')"

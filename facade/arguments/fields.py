@@ -28,7 +28,6 @@ from .training_fields import (
     ExecutionArguments,
     LaterExecutionArguments,
     OptimizationArguments,
-    OwnPrecisionArguments,
     PrecisionArguments,
     RuleArguments,
     RunArguments,
@@ -42,7 +41,6 @@ from .training_fields import (
 class ArgumentFields(
     OwnDataArguments,
     RuleArguments,
-    OwnPrecisionArguments,
     OwnReportingArguments,
     LaterDistributedArguments,
     LaterDataArguments,
@@ -116,7 +114,7 @@ CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     ),
     "precision": (
         "The number formats that the model computes in.",
-        (PrecisionArguments, OwnPrecisionArguments),
+        (PrecisionArguments,),
     ),
     "execution": (
         "Activation checkpointing, compilation, kernels.",

@@ -342,14 +342,6 @@ RULES = [
         "tf32=True, but no GPU of this machine has TF32 (NVIDIA Ampere or newer does). Remove "
         "tf32.",
     ),
-    Rule(
-        lambda args: args.fp8 and args.deepspeed_config,
-        "fp8=True and deepspeed cannot be combined: both replace linear layers. Use one.",
-    ),
-    Rule(
-        lambda args: args.fp8 and args.groups.tp_enabled,
-        "fp8=True and tp_size cannot be combined: both replace linear layers. Use one.",
-    ),
     # Batches.
     Rule(
         lambda args: args.sortish_sampler and args.train_sampling_strategy == "sequential",

@@ -156,17 +156,6 @@ class PrecisionArguments:
 
 
 @dataclass(init=False, repr=False, eq=False)
-class OwnPrecisionArguments:
-    """The fields about number formats that the reference does not have."""
-
-    fp8: bool = argument(
-        False,
-        "Multiply in 8-bit floating point in linear layers, by torchao.",
-        "`Float8Linear` in place of `nn.Linear`",
-    )
-
-
-@dataclass(init=False, repr=False, eq=False)
 class ExecutionArguments:
     """The fields of `transformers.TrainingArguments` that trade memory for time or change how a
     model runs.

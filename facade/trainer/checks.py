@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length, is_table, why_without_length
-from ...lightning_modules.models.float8 import require_float8
 from ...lightning_modules.models.inspection import base_of_adapter, number_of_classes
 from ...lightning_modules.models.liger import liger_patch
 from ..arguments import TrainingArguments, old_names
@@ -151,8 +150,6 @@ def check_construction(
     # Packages.
     if args.use_liger_kernel:
         liger_patch()
-    if args.fp8:
-        require_float8(args.device)
 
 
 def check_overrides(trainer_class: type) -> None:

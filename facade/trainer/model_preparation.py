@@ -1,4 +1,4 @@
-"""Arguments that change the computation of the model: kernels, fp8, compilation, checkpointing
+"""Arguments that change the computation of the model: kernels, compilation, checkpointing
 of activations.
 """
 
@@ -15,7 +15,6 @@ from torch import nn
 
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.activation_checkpointing import enable_activation_checkpointing
-from ...lightning_modules.models.float8 import convert_to_float8
 from ...lightning_modules.models.liger import apply_liger_kernels
 from ...lightning_modules.models.neftune import neftune_hook
 from ...lightning_modules.models.special_tokens import align_special_tokens
@@ -43,21 +42,16 @@ class ModelPreparation:
         # Models whose changes persist after the training; weak, as a search releases models.
         self._compiled: weakref.ref[nn.Module] | None = None
         self._with_liger: weakref.ref[nn.Module] | None = None
-        self._with_float8: weakref.ref[nn.Module] | None = None
 
     def replace_layers(self) -> None:
-        """Apply Liger kernels and fp8 once to a model, permanently; called before its signature
-        is inspected.
+        """Apply Liger kernels once to a model, permanently; called before its signature is
+        inspected.
         """
         args = self.trainer.args
         model = self.trainer.model
         if args.use_liger_kernel and not _refers_to(self._with_liger, model):
             apply_liger_kernels(model, args.liger_kernel_config)
             self._with_liger = weakref.ref(model)
-        if args.fp8 and not _refers_to(self._with_float8, model):
-            converted_layers = convert_to_float8(model)
-            logger.info("fp8: %s linear layers.", len(converted_layers))
-            self._with_float8 = weakref.ref(model)
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:

@@ -45,9 +45,7 @@ ADDED_LATER = {
         "how workers start, and which of them is waited for"
     ),
     "ddp_static_graph": "several processes",
-    "record_model_losses, eval_aggregate, fp8, parameter_rules": (
-        "the reference has no such argument"
-    ),
+    "record_model_losses, eval_aggregate, parameter_rules": "the reference has no such argument",
     "max_tokens_per_batch": "the reference has no such argument",
 }
 """Fields of versions after 5.3.0, and of lightrainer alone, that the table leaves out."""

@@ -31,7 +31,6 @@ LATER = {
     "ddp_static_graph": (bool | None, None),
     "record_model_losses": (bool, False),
     "eval_aggregate": (str | None, None),
-    "fp8": (bool, False),
     "parameter_rules": (dict[str, Any] | str | None, None),
     "max_tokens_per_batch": (int | None, None),
 }

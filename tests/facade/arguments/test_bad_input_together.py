@@ -39,11 +39,6 @@ IMPOSSIBLE = [
     ({"fsdp": "full_shard", "fsdp_config": "{broken"}, "fsdp_config=.* is not JSON"),
     ({"deepspeed": "{broken"}, "deepspeed=.* is not JSON"),
     ({"fsdp": "full_shard", "fsdp_config": {"no_such_key": 1}}, "no_such_key"),
-    ({"fp8": True, "deepspeed": ZERO}, "fp8=True and deepspeed cannot be combined"),
-    (
-        {"fp8": True, "parallelism_config": {"tp_size": 2}},
-        "fp8=True and tp_size cannot be combined",
-    ),
 ]
 
 

@@ -23,7 +23,6 @@ from helpers.contract.effects import (
 from helpers.trainer.tiny_trainings import Tiny
 from lightrainer import Trainer
 from lightrainer.facade.trainer.steps import empty_cache_if_due
-from lightrainer.lightning_modules.models import float8
 
 
 class Deep(Tiny):
@@ -158,33 +157,6 @@ def _exchanged(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     return asked
 
 
-def _in_float8(given: dict[str, Any], place: Place) -> list[str]:
-    """Return the layers that torchao, which need not be installed, is asked to exchange, as on a
-    device for it.
-    """
-    asked: list[str] = []
-
-    def note(model: Any, module_filter_fn: Any) -> None:
-        asked.extend(name for name, one in model.named_modules() if module_filter_fn(one, name))
-
-    place.patch.setattr(float8, "_problem_of_device", lambda device: None)
-    package = SimpleNamespace(convert_to_float8_training=note)
-    place.patch.setitem(sys.modules, "torchao", SimpleNamespace(float8=package))
-    place.patch.setitem(sys.modules, "torchao.float8", package)
-    make(given, place, model=FourWideLayers).train()
-    return asked
-
-
-class FourWideLayers(nn.Sequential):
-    """Two layers between the ends have sizes for 8-bit kernels."""
-
-    def __init__(self) -> None:
-        super().__init__(*(nn.Linear(*sizes) for sizes in ((8, 16), (16, 32), (32, 16), (16, 3))))
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"loss": nn.functional.cross_entropy(super().forward(x), labels)}
-
-
 class Hungry(Trainer):
     """Has memory for batches of two samples."""
 
@@ -255,7 +227,6 @@ ENTRIES: dict[str, Effect] = {
         becomes([], [{"backend": "inductor", "mode": "max-autotune"}]),
     ),
     "torch_compile_backend": Effect("contract", _graphs, becomes(False, True)),
-    "fp8": Effect(True, _in_float8, becomes([], ["1", "2"])),
     "use_liger_kernel": Effect(True, _exchanged, becomes([], [{}])),
     "liger_kernel_config": Effect(
         {"rope": True}, _exchanged, becomes([{}], [{"rope": True}]), {"use_liger_kernel": True}
