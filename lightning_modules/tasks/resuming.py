@@ -83,7 +83,7 @@ class ResumingCallback(Callback):
         self._rng_before_validation: dict[str, Any] | None = None
         # Lightning has read the checkpoint of this run, or trains without one.
         self._is_loaded = False
-        # The `id` of the optimizers that have stepped since the last backward pass.
+        # The `id` of the optimizers that have stepped in this batch, after its backward passes.
         self._stepped_optimizers: set[int] = set()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -218,6 +218,12 @@ class ResumingCallback(Callback):
         for loader in epoch_loaders(trainer):
             if epoch != loader.epoch:
                 loader.set_epoch(epoch)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
+    ) -> None:
+        """Take the gradients of the batch for unused: `loss.backward()` calls no hook."""
+        self._stepped_optimizers.clear()
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that no optimizer has used the gradients yet."""

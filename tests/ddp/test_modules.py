@@ -80,11 +80,12 @@ def test_tuples_and_a_loss_function(both, name):
     )
 
 
-def test_module_resumption_is_exact(both):
+@pytest.mark.parametrize("name", ["interrupted", "interrupted by hand"])
+def test_module_resumption_is_exact(both, name):
     """The generators of both processes, the position in the data, and gradients that are not
-    stepped with yet.
+    stepped with yet, also those of a module that accumulates by itself.
     """
-    first, second = (rank["interrupted"] for rank in both.ranks)
+    first, second = (rank[name] for rank in both.ranks)
     assert first == second
     names = [f"trained step={step}" for step in range(1, 7)] + [
         f"validated step={step}" for step in (1, 3, 4, 6)

@@ -2,6 +2,7 @@
 them together.
 """
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,25 @@ class Foreign(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.Adam(self.parameters(), lr=0.05)
+
+
+class ForeignByHand(Foreign):
+    """Accumulates two batches by itself; the gradients of the first stay in their process."""
+
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        optimizer = self.optimizers()
+        loss = super().training_step(batch, batch_idx)
+        is_complete = batch_idx % 2 == 1
+        waiting = contextlib.nullcontext() if is_complete else self.trainer.model.no_sync()
+        with waiting:
+            self.manual_backward(loss)
+        if is_complete:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def seeded(make):
@@ -192,11 +212,15 @@ def pairs(share: int, *, task: bool = False, **options: Any) -> dict[str, Any]:
     return {**found, "steps": trainer.global_step, "weights": values_of(module)}
 
 
-def interrupted(share: int, folder: Path, **options: Any) -> dict[str, Any]:
+def interrupted(
+    share: int, folder: Path, *, by_hand: bool = False, **options: Any
+) -> dict[str, Any]:
     """Weights of a training that was not interrupted, and of those that went on from each of its
     checkpoints.
     """
-    options = {"accumulate_grad_batches": 2, "val_check_interval": 3, **options}
+    options = {"val_check_interval": 3, **options}
+    if not by_hand:
+        options["accumulate_grad_batches"] = 2
     saving = {
         "end": ModelCheckpoint(
             folder / "in work", filename="trained {step}", every_n_train_steps=1, save_top_k=-1
@@ -211,8 +235,9 @@ def interrupted(share: int, folder: Path, **options: Any) -> dict[str, Any]:
         set_seed(42 + trainer.global_rank)
         if start is not None:
             torch.rand(5)
+        module = ForeignByHand() if by_hand else Foreign()
         trainer.fit(
-            Foreign(), DataModule(points(46), points(9, seed=3), batch_size=share), ckpt_path=start
+            module, DataModule(points(46), points(9, seed=3), batch_size=share), ckpt_path=start
         )
         return [trainer.global_step, *values_of(trainer.lightning_module)]
 

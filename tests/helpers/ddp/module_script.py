@@ -119,6 +119,7 @@ def main() -> None:
         "pairs": pairs(4, **ddp),
         "task accumulated": pairs(2, task=True, accumulate_grad_batches=2, **ddp),
         "interrupted": interrupted(4, folder, **ddp),
+        "interrupted by hand": interrupted(4, folder / "by hand", by_hand=True, **ddp),
     }
     (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(found))
 

@@ -199,10 +199,37 @@ class Accumulating(OfOne):
         return [torch.optim.SGD(network.parameters(), lr=0.1) for network in networks]
 
 
-def test_resumed_loaders_of_a_module_that_accumulates(tmp_path):
+class PlainBackward(Accumulating):
+    """Calls the backward pass of torch."""
+
+    def manual_backward(self, loss):
+        loss.backward()
+
+
+class MostlyFrozen(Accumulating):
+    """Trains only the last layer of one network."""
+
+    def __init__(self):
+        super().__init__()
+        self.second.requires_grad_(False)
+        self.second.layers[-1].requires_grad_(True)
+
+
+@pytest.mark.parametrize(
+    ("make_module", "kind", "options"),
+    [
+        (Accumulating, "one", {}),
+        (Accumulating, "a stream", {}),
+        (Accumulating, "one", {"precision": "bf16-mixed"}),
+        (PlainBackward, "one", {}),
+        (MostlyFrozen, "one", {}),
+    ],
+    ids=["", "stream", "bf16", "plain backward", "frozen weights"],
+)
+def test_resumed_loaders_of_a_module_that_accumulates(tmp_path, make_module, kind, options):
     saving = EveryHook(tmp_path, ("train_batch_end", "train_epoch_end"))
-    make_data = LOADERS["one"][1]
-    found, count = differences(tmp_path, Accumulating, make_data, [saving])
+    make_data = LOADERS[kind][1]
+    found, count = differences(tmp_path, make_module, make_data, [saving], **options)
     assert (found, count) == ({}, 21)
 
 
