@@ -164,6 +164,12 @@ class EMACallback(TrainerCallback):
         finally:
             swap.exchange()
 
+    def evaluated_weights(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """Return each weight with its average; empty if no evaluation has used the averages."""
+        if self._swap is None or not self._swap.has_been_used:
+            return []
+        return [(weight, self.averages[name]) for name, weight in self._weights.items()]
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
@@ -238,11 +244,16 @@ class _WeightSwap:
     Args:
         weights: the weights of the model, by name.
         averages: their averages, in the same order.
+
+    Attributes:
+        has_been_used: whether the model was called in evaluation mode; a LightningModule may call
+            its parts instead.
     """
 
     def __init__(
         self, weights: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
     ) -> None:
+        self.has_been_used = False
         self._weights = list(weights.values())
         self._averages = list(averages.values())
         # The values that the model does not have now: the averages in the dtype of the weights or,
@@ -291,6 +302,7 @@ class _WeightSwap:
             return
         self._depth += 1
         if self._depth == 1:
+            self.has_been_used = True
             self.exchange()
 
     def _after_forward(self, module: nn.Module, inputs: object, output: object) -> None:

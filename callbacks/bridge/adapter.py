@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import math
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 from lightning.pytorch import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 
 from ...lightning_modules.common.stop_iteration import stop_iteration_surfaces
-from ..base import TrainerCallback
-from ..ema import EMACallback
 from ..handler import CallbackHandler
 from ..state import (
     ExportableState,
@@ -27,10 +24,12 @@ from ..state import (
 )
 from ..tensor_states import load_state_dicts, state_dicts
 from .arguments import BridgeArguments, only_loader
+from .averaged_weights import load_trained_weights, use_evaluated_weights
+from .checkpoints import BridgeCheckpoints
 from .flow import BridgeFlow
-from .interception import wrap_method
+from .interception import ValidationRequest, wrap_method
 from .lengths import epochs_done, is_last_step, planned_epochs, planned_steps
-from .logs import LogCollector, as_evaluation, as_training
+from .logs import LogCollector, as_evaluation, as_training, last_evaluated_step
 from .phase import TrainingPhase
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from ...facade import TrainingArguments
-
-logger = logging.getLogger(__name__)
 
 
 class LightningBridge(Callback):
@@ -56,10 +53,10 @@ class LightningBridge(Callback):
     `TrainerControl` follow Lightning: a step is an optimizer step (of each optimizer, if a module
     steps several), `epoch` counts fractions, logs are the metrics of `self.log` with `loss`,
     `grad_norm` and `learning_rate`. The switches take effect: `should_training_stop` and
-    `should_epoch_stop` end the training and the epoch, `should_save` writes `checkpoint-N.ckpt` to
-    `output_dir`, or a folder with `FolderCheckpointIO`, `should_log` logs. Only `should_evaluate`
-    has no effect, with a warning: Lightning validates by its `val_check_interval`. State, control
-    and callbacks that export a state are saved in Lightning's checkpoints.
+    `should_epoch_stop` end the training and the epoch, `should_evaluate` runs Lightning's
+    validation, `should_save` writes `checkpoint-N.ckpt` to `output_dir`, or a folder with
+    `FolderCheckpointIO`, `should_log` logs. State, control and callbacks that export a state are
+    saved in Lightning's checkpoints.
 
     Args:
         callbacks: TrainerCallbacks, or classes that can be constructed without arguments.
@@ -68,8 +65,9 @@ class LightningBridge(Callback):
         processing_class: passed to events under this name.
         name: distinguishes two bridges of one Lightning Trainer in checkpoints.
         settings: settings that Lightning lacks, and callbacks read from `args`: `output_dir`,
-            `metric_for_best_model`, `logging_steps` and others, see `BRIDGE_SETTINGS`. When
-            Lightning evaluates and saves is set there.
+            `metric_for_best_model`, `logging_steps`, `eval_strategy`, `save_strategy` and others,
+            see `BRIDGE_SETTINGS`. With the strategy "steps" or "epoch" the bridge evaluates or
+            saves in addition to what Lightning does.
 
     Attributes:
         callback_handler: as in the Trainer; callbacks can be added and removed through it.
@@ -104,7 +102,8 @@ class LightningBridge(Callback):
         """Set everything that belongs to one training to its initial value."""
         self._phase = TrainingPhase()
         self._logs = LogCollector()
-        self._has_unreported_write = False  # of a checkpoint for which no `on_save` has fired
+        self._checkpoints = BridgeCheckpoints()
+        self._validation_request = ValidationRequest()
         self._interception = ExitStack()
 
     # The state of this callback in Lightning's checkpoints.
@@ -187,13 +186,14 @@ class LightningBridge(Callback):
 
         self._phase.is_training = True
         self._update_handler(trainer, pl_module)
-        _refuse_averages(self.callback_handler.callbacks)
         self._phase.must_exclude_metrics = True
         self._initialize_state(trainer)
         self._logs.load_losses(self._loaded_losses, trainer)
         self._loaded_losses = {}
         self._intercept(trainer, pl_module)
         self._fire("on_train_begin")
+        # A checkpoint may have been written between the request for an evaluation and its end.
+        self._request_validation_if_due(trainer)
         self._apply_stop(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -209,6 +209,7 @@ class LightningBridge(Callback):
     ) -> None:
         """Fire `on_step_begin`, before the first micro-batch of a step."""
         phase = self._phase
+        self._validation_request.restore(trainer)
         self._fire_unreported_save()
 
         if phase.must_exclude_metrics:
@@ -275,6 +276,8 @@ class LightningBridge(Callback):
         self._fire("on_epoch_end")
 
         self._log_epoch(trainer)
+        if self.control.should_evaluate:
+            self._validate_now(trainer)
         if self.control.should_save:
             self._save(trainer)
         self._apply_stop(trainer)
@@ -298,7 +301,10 @@ class LightningBridge(Callback):
             self._fire("on_prediction_step")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Fire `on_log` and `on_evaluate`, and in a training apply the switches of the control."""
+        """Fire `on_log` and `on_evaluate`.
+
+        In a training, also write the checkpoint that waited for the evaluation.
+        """
         if trainer.sanity_checking:
             return
 
@@ -315,6 +321,7 @@ class LightningBridge(Callback):
         if not self._phase.is_training:
             return
         self._phase.must_exclude_metrics = True
+        self._phase.last_evaluated_step = self.state.global_step
         self._share_stop(trainer)
         self._update_best_metric(metrics)
         if self.control.should_save:
@@ -351,10 +358,27 @@ class LightningBridge(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the losses of all processes; `on_save` fires at the next hook."""
-        self._has_unreported_write = True
+        """Add the losses of all processes, and save the averaged weights that evaluations use.
+
+        `on_save` fires at the next hook.
+        """
+        self._checkpoints.record_write()
         state = checkpoint["callbacks"][self.state_key]
         state["losses"] = self._logs.losses_since_log(trainer)
+        trained_weights = use_evaluated_weights(
+            self.callback_handler.callbacks, pl_module, checkpoint["state_dict"]
+        )
+        if trained_weights:
+            state["trained_weights"] = trained_weights
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Load the trained weights into a resumed training, if the checkpoint has averages too."""
+        state = checkpoint.get("callbacks", {}).get(self.state_key, {})
+        trained_weights = state.get("trained_weights")
+        if trained_weights and trainer.state.fn == TrainerFn.FITTING:
+            load_trained_weights(pl_module, trained_weights)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -390,9 +414,9 @@ class LightningBridge(Callback):
 
     def _fire_unreported_save(self) -> None:
         """Fire `on_save` for a checkpoint that Lightning has written since the last hook."""
-        if not self._has_unreported_write:
+        if not self._checkpoints.has_unreported_write:
             return
-        self._has_unreported_write = False
+        self._checkpoints.has_unreported_write = False
         if self.args.trainer is not None:
             self._update_best_checkpoint(self.args.trainer)
         self._fire("on_save")
@@ -430,6 +454,7 @@ class LightningBridge(Callback):
         state.is_local_process_zero = trainer.local_rank == 0
         state.is_world_process_zero = trainer.is_global_zero
         self._phase.first_step = trainer.global_step
+        self._phase.last_evaluated_step = last_evaluated_step(state)
         self._logs.last_logged_step = trainer.global_step
 
     def _intercept(self, trainer: Trainer, module: LightningModule) -> None:
@@ -439,6 +464,7 @@ class LightningBridge(Callback):
             wrap_method(self._interception, module, name, wrapper)
 
         wrap("on_train_batch_start", self._leave_epoch_if_requested)
+        wrap("on_save_checkpoint", functools.partial(self._save_weights_only, module))
         if module.automatic_optimization:
             wrap("configure_gradient_clipping", self._clip_gradients)
 
@@ -446,6 +472,19 @@ class LightningBridge(Callback):
             if hasattr(optimizer, "register_step_post_hook"):
                 handle = optimizer.register_step_post_hook(self._after_optimizer_step)
                 self._interception.callback(handle.remove)
+
+    def _save_weights_only(
+        self, module: LightningModule, original: Callable[..., object], checkpoint: dict[str, Any]
+    ) -> None:
+        """Replace the module's `on_save_checkpoint`, to handle files of weights only as well.
+
+        For such files Lightning calls no hook of callbacks.
+        """
+        original(checkpoint)
+        if "callbacks" not in checkpoint:
+            self._checkpoints.record_write()
+            callbacks = self.callback_handler.callbacks
+            use_evaluated_weights(callbacks, module, checkpoint["state_dict"])
 
     def _begin_inside_epoch(self, batch_idx: int) -> None:
         """Fire `on_epoch_begin` in a training that resumes in mid-epoch.
@@ -507,7 +546,9 @@ class LightningBridge(Callback):
         self._fire("on_step_end")
 
         self._log_if_due(trainer)
-        if self.control.should_save:
+        # A checkpoint waits for the validation of the same step, which Lightning runs after this.
+        validation_follows = self._request_validation_if_due(trainer)
+        if self.control.should_save and not validation_follows:
             self._save(trainer)
         self._apply_stop(trainer)
 
@@ -583,10 +624,31 @@ class LightningBridge(Callback):
 
     # Evaluations.
 
+    def _request_validation_if_due(self, trainer: Trainer) -> bool:
+        """Return whether Lightning will run the validation that a callback has asked for."""
+        if not self.control.should_evaluate:
+            return False
+        self.control.should_evaluate = self._validation_request.make(trainer)
+        return self.control.should_evaluate
+
+    def _validate_now(self, trainer: Trainer) -> None:
+        """Run the validation loop: at the end of an epoch Lightning no longer starts one."""
+        is_evaluated = self._phase.last_evaluated_step == self.state.global_step
+        if is_evaluated or not self._validation_request.make(trainer):
+            self.control.should_evaluate = False
+            return
+        trainer.validating = True
+        try:
+            trainer.fit_loop.epoch_loop.val_loop.run()  # pyright: ignore[reportUnknownMemberType]
+        finally:
+            trainer.training = True
+            self._validation_request.restore(trainer)
+
     def _begin_evaluation(self, trainer: Trainer, loaders: object) -> None:
         """Start the clock, and record the present metrics, to tell new ones from them."""
         if trainer.sanity_checking:
             return
+        self._validation_request.restore(trainer)
         self._fire_unreported_save()
         self._logs.mark_as_seen(trainer.callback_metrics)
         self.callback_handler.eval_dataloader = only_loader(loaders)
@@ -615,28 +677,18 @@ class LightningBridge(Callback):
         """Write a checkpoint, and fire `on_save`."""
         # Reset before the checkpoint is written, so that a resumed training does not save again.
         self.control.should_save = False
-        suffix = "" if _writes_folders(trainer) else ".ckpt"
-        name = f"checkpoint-{self.state.global_step}{suffix}"
-        path = os.path.join(str(self.args.output_dir), name)
-        if self.state.best_global_step == self.state.global_step:
-            self.state.best_model_checkpoint = path
-        trainer.save_checkpoint(path)
-        self._has_unreported_write = False
+        self._checkpoints.save(trainer, self.state, self.args)
         self._fire("on_save")
 
     def _update_best_checkpoint(self, trainer: Trainer) -> None:
-        """Record the best checkpoint of Lightning, if it has one."""
+        """Use Lightning's best checkpoint, unless the bridge wrote the best one."""
         path = getattr(trainer.checkpoint_callback, "best_model_path", None)
-        if path:
+        if path and self.state.best_model_checkpoint not in self._checkpoints.paths:
             self.state.best_model_checkpoint = str(path)
 
     # The end of a training.
 
     def _apply_stop(self, trainer: Trainer) -> None:
-        """Let Lightning stop if a callback asks for it; warn of a request that has no effect."""
-        if self.control.should_evaluate:
-            self.control.should_evaluate = False
-            _warn_of_evaluation()
         if self.control.should_training_stop and not is_last_step(trainer):
             trainer.should_stop = True
 
@@ -652,6 +704,7 @@ class LightningBridge(Callback):
 
     def _end_training(self, trainer: Trainer) -> None:
         """Restore module and optimizers, and the settings of the Lightning Trainer."""
+        self._validation_request.restore(trainer)
         self._interception.close()
         self._phase.is_training = False
         self._phase.is_in_step = False
@@ -661,37 +714,6 @@ def _first_optimizer(trainer: Trainer) -> Optimizer | None:
     if not trainer.optimizers:
         return None
     return trainer.optimizers[0]
-
-
-@functools.cache
-def _warn_of_evaluation() -> None:
-    logger.warning(
-        "should_evaluate has no effect under a LightningBridge: set val_check_interval of the "
-        "Lightning Trainer."
-    )
-
-
-def _refuse_averages(callbacks: Iterable[TrainerCallback]) -> None:
-    """Raise `ValueError` for an `EMACallback`: checkpoints of Lightning would lack its averages."""
-    if any(isinstance(callback, EMACallback) for callback in callbacks):
-        raise ValueError(
-            "EMACallback averages weights under lightrainer.Trainer only. Add EMAWeightAveraging "
-            "of lightning.pytorch.callbacks to the Lightning Trainer instead."
-        )
-
-
-def _writes_folders(trainer: Trainer) -> bool:
-    """Return whether checkpoints are folders in the documented layout.
-
-    They are if the checkpoint plugin, or one that it wraps, is a `FolderCheckpointIO`.
-    """
-    plugin: object = trainer.strategy.checkpoint_io
-    while plugin is not None:
-        class_names = [base.__name__ for base in type(plugin).__mro__]
-        if "FolderCheckpointIO" in class_names:
-            return True
-        plugin = getattr(plugin, "checkpoint_io", None)
-    return False
 
 
 def _model_of(module: LightningModule) -> nn.Module:

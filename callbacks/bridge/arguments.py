@@ -114,13 +114,6 @@ TRAINER_SETTINGS: dict[str, Callable[[Trainer], Any]] = {
     "resume_from_checkpoint": lambda trainer: trainer.ckpt_path,
     "dataloader_num_workers": lambda trainer: getattr(trainer.train_dataloader, "num_workers", 0),
     "torch_compile": lambda trainer: is_compiled(None, trainer.lightning_module),
-    "eval_strategy": _eval_strategy,
-    "eval_steps": _eval_steps,
-    "eval_delay": lambda trainer: 0,
-    "save_strategy": _save_strategy,
-    # A ModelCheckpoint decides these two.
-    "save_steps": lambda trainer: None,
-    "save_total_limit": lambda trainer: None,
 }
 """Settings that are read from the Lightning Trainer, and cannot be given to the bridge."""
 
@@ -130,6 +123,12 @@ BRIDGE_SETTINGS: dict[str, Any] = {
     "logging_strategy": _logging_strategy,
     "logging_steps": _logging_steps,
     "logging_first_step": False,
+    "eval_strategy": _eval_strategy,
+    "eval_steps": _eval_steps,
+    "eval_delay": 0,
+    "save_strategy": _save_strategy,
+    "save_steps": 500,
+    "save_total_limit": None,
     "metric_for_best_model": _metric_for_best_model,
     "greater_is_better": None,
     "load_best_model_at_end": False,

@@ -1,8 +1,8 @@
-"""When a `LightningBridge` logs."""
+"""When a `LightningBridge` logs, evaluates and saves."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..flow import DefaultFlowCallback
 from ..state import TrainerControl, TrainerState
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class BridgeFlow(DefaultFlowCallback):
-    """Apply the interval of logs; Lightning evaluates and saves by its own settings.
+    """Apply the intervals of the bridge, in addition to evaluations and checkpoints of Lightning.
 
+    Evaluations and checkpoints are requested only by strategies that were given to the bridge.
     If a module steps several optimizers, `global_step` grows by more than one at a time, so an
     interval is due as soon as a multiple of it was reached or passed.
 
@@ -44,6 +45,7 @@ class BridgeFlow(DefaultFlowCallback):
         **kwargs: object,
     ) -> None:
         """Set the switches that are due by steps."""
+        settings = _bridge_settings(args)
         step = state.global_step
         previous_step = self._previous_step
         self._previous_step = step
@@ -53,6 +55,17 @@ class BridgeFlow(DefaultFlowCallback):
         is_log_due = _is_due(previous_step, step, state.logging_steps)
         if args.logging_strategy == "steps" and is_log_due:
             control.should_log = True
+
+        # The strategies of `args` may be those of Lightning, which evaluates and saves by itself:
+        # only the settings of the bridge count.
+        is_after_delay = step >= args.eval_delay
+        is_evaluation_due = is_after_delay and _is_due(previous_step, step, state.eval_steps)
+        if settings.get("eval_strategy") == "steps" and is_evaluation_due:
+            control.should_evaluate = True
+
+        is_save_due = self.is_last_step or _is_due(previous_step, step, state.save_steps)
+        if settings.get("save_strategy") == "steps" and is_save_due:
+            control.should_save = True
 
         if self.is_last_step:
             control.should_training_stop = True
@@ -65,8 +78,13 @@ class BridgeFlow(DefaultFlowCallback):
         **kwargs: object,
     ) -> None:
         """Set the switches that are due by epochs."""
+        settings = _bridge_settings(args)
         if args.logging_strategy == "epoch":
             control.should_log = True
+        if settings.get("eval_strategy") == "epoch" and state.epoch >= args.eval_delay:
+            control.should_evaluate = True
+        if settings.get("save_strategy") == "epoch":
+            control.should_save = True
 
     def will_log(self, args: BridgeArguments, state: TrainerState, step: int) -> bool:
         """Return whether the current step will be logged.
@@ -80,6 +98,11 @@ class BridgeFlow(DefaultFlowCallback):
             return True
         is_log_due = _is_due(self._previous_step, step, state.logging_steps)
         return args.logging_strategy == "steps" and is_log_due
+
+
+def _bridge_settings(args: TrainingArguments) -> dict[str, object]:
+    """Return the settings that were given to the bridge; its events have its own arguments."""
+    return cast("BridgeArguments", args).settings
 
 
 def _is_due(previous_step: int, step: int, interval: float) -> bool:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from lightning.pytorch import LightningModule, Trainer
 
+    from ..state import TrainerState
 
 _EVALUATION_PREFIX = re.compile(r"^(?:validation|valid|val|eval|test)[_/]")
 _TRAINING_PREFIX = re.compile(r"^(?:training|train)[_/]")
@@ -46,6 +47,14 @@ def as_metric_for_best_model(name: str | None) -> str | None:
         return None
     metric = _EVALUATION_PREFIX.sub("", name)
     return f"eval_{metric}"
+
+
+def last_evaluated_step(state: TrainerState) -> int:
+    """Return the step of the last evaluation in the log history; 0 without one."""
+    for entry in reversed(state.log_history):
+        if "eval_runtime" in entry:
+            return int(entry["step"])
+    return 0
 
 
 def _without_duplicates(metrics: Mapping[str, object]) -> dict[str, object]:

@@ -12,15 +12,15 @@ each. "module." marks a method of the LightningModule that is wrapped while the 
         module.configure_gradient_clipping  on_pre_optimizer_step, under automatic optimization
         step hook of the optimizer          on_optimizer_step
         on_train_batch_end                  on_substep_end, or on_step_end, on_log, on_save
-          on_validation_start               - (Lightning validates here if it is due)
+          on_validation_start               - (Lightning validates here if it is due or requested)
           on_validation_batch_end           on_prediction_step
           on_validation_end                 on_log, on_evaluate, on_save
-      on_train_epoch_end                    on_epoch_end, on_log, on_save
+      on_train_epoch_end                    on_epoch_end, on_log, a requested validation, on_save
     on_train_end                            on_log, on_train_end
     teardown                                -
 
 A checkpoint that a ModelCheckpoint of Lightning writes fires `on_save` at the next of these hooks.
-Lightning tells no callback of files of weights only.
+module.on_save_checkpoint is wrapped for files of weights only: Lightning tells no callback of them.
 An exception skips the rest: `on_exception` and `teardown` restore what was wrapped.
 
 `TrainingPhase` has the states between the hooks: which hook sets each of them, and which reads it.
@@ -104,6 +104,11 @@ class TrainingPhase:
 
     awaits_optimizer_step: bool = False
     """The same for `on_optimizer_step`, which the scaler of fp16 may skip."""
+
+    last_evaluated_step: int = 0
+    """Set: on_validation_end, and on_train_start of a resumed training. Read: on_train_epoch_end,
+    which does not evaluate a step twice.
+    """
 
     evaluation_start_time: float = 0.0
     """Set: on_validation_start. Read: on_validation_end, for `eval_runtime`."""

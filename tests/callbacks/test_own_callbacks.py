@@ -9,6 +9,7 @@ from helpers.callbacks.bridged_trainings import make_trainer as plain_trainer
 from helpers.callbacks.small_training import (
     LanguageModel,
     make_trainer,
+    same,
     sentences,
     trained,
     training_logs,
@@ -100,20 +101,22 @@ def test_own_callbacks_do_not_change_the_training(tmp_path):
     assert not with_them.model._forward_hooks
 
 
-def fit(folder, callbacks):
+def fit(folder, callbacks, *, resume=None, epochs=2):
     torch.manual_seed(3)
     module = LossModule(LanguageModel())
     bridge = LightningBridge(*callbacks, output_dir=str(folder), logging_steps=2)
     loader = torch.utils.data.DataLoader(sentences(), batch_size=8, collate_fn=default_collate)
     with lightning_internals.quiet():
-        trainer = plain_trainer(bridge, max_epochs=2, default_root_dir=folder, log_every_n_steps=2)
-        trainer.fit(module, loader)
-    return bridge
+        trainer = plain_trainer(
+            bridge, max_epochs=epochs, default_root_dir=folder, log_every_n_steps=2
+        )
+        trainer.fit(module, loader, ckpt_path=resume)
+    return bridge, module, trainer
 
 
 def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
-    callbacks = [callback for callback in measuring() if not isinstance(callback, EMACallback)]
-    bridge = fit(tmp_path, callbacks)
+    callbacks = measuring()
+    bridge, module, _ = fit(tmp_path, callbacks)
     logs = [entry for entry in bridge.state.log_history if "loss" in entry]
     wanted = {
         "samples_per_second",
@@ -126,3 +129,19 @@ def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
         assert wanted <= entry.keys()
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "samples_per_second" in page
+    ema = callbacks[4]
+    assert ema.updates == 16
+    assert same({name: one.detach() for name, one in module.model.named_parameters()}, ema.averages)
+
+
+class SavesByEpochs(TrainerCallback):
+    def on_epoch_end(self, args, state, control, **kwargs):
+        control.should_save = True
+
+
+def test_ema_resumes_in_a_plain_lightning_trainer(tmp_path):
+    whole, again = EMACallback(0.9), EMACallback(0.9)
+    fit(tmp_path, [whole, SavesByEpochs()])
+    fit(tmp_path, [again], resume=str(tmp_path / "checkpoint-8.ckpt"))
+    assert again.updates == whole.updates == 16
+    assert same(again.averages, whole.averages)

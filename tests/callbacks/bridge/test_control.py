@@ -23,6 +23,7 @@ from helpers.callbacks.bridged_trainings import (
     points,
     raising,
 )
+from helpers.lightning.tiny_modules import same_weights
 from helpers.processes.starting import finished_ranks
 from lightrainer import (
     EarlyStoppingCallback,
@@ -39,9 +40,8 @@ from lightrainer import (
     TrainerCallback,
     callbacks,
 )
-from lightrainer.callbacks.bridge import adapter
 from lightrainer.callbacks.bridge.logs import LogCollector
-from lightrainer.lightning_modules import FolderCheckpointIO, build_loader
+from lightrainer.lightning_modules import FolderCheckpointIO, build_loader, set_seed
 from lightrainer.lightning_modules.tasks.resuming import ResumingCallback
 
 
@@ -127,16 +127,28 @@ def test_should_log():
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end"])
-def test_should_evaluate_warns(event, caplog):
-    """Lightning validates by its own schedule, as without it."""
-    adapter._warn_of_evaluation.cache_clear()
+def test_should_evaluate(event):
+    """Lightning validates at once, and by its own schedule as before."""
     usual, recorder = Recorder(), Recorder()
-    fit(usual, max_epochs=3, check_val_every_n_epoch=3)
+    _, _, plain = fit(usual, max_epochs=3, check_val_every_n_epoch=3)
     step = {"on_step_end": 4, "on_epoch_end": 6}[event]
     asks = raising(event, "should_evaluate", step)
-    fit(recorder, asks, max_epochs=3, check_val_every_n_epoch=3)
-    assert recorder.names() == usual.names()
-    assert caplog.text.count("should_evaluate has no effect under a LightningBridge") == 1
+    _, trainer, module = fit(recorder, asks, max_epochs=3, check_val_every_n_epoch=3)
+    assert all(map(torch.equal, plain.parameters(), module.parameters()))
+    assert steps_of(usual, "on_evaluate") == [18]
+    assert steps_of(recorder, "on_evaluate") == [step, 18]
+    assert trainer.val_check_batch == 6
+    assert trainer.check_val_every_n_epoch == 3
+    rest = [
+        name
+        for name in recorder.names()
+        if name not in ("on_evaluate", "on_prediction_step", "on_log")
+    ]
+    assert rest == [
+        name
+        for name in usual.names()
+        if name not in ("on_evaluate", "on_prediction_step", "on_log")
+    ]
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_evaluate", "on_epoch_end"])
@@ -180,6 +192,23 @@ def test_bridge_delayed_stop_saves_once(tmp_path, make):
     _, trainer, _ = fit(make(), bridge={"output_dir": str(tmp_path)}, min_epochs=2)
     assert trainer.current_epoch == 2
     assert len(list(tmp_path.glob("checkpoint-*.ckpt"))) == 1
+
+
+def test_bridge_save_total_limit_keeps_the_best(tmp_path):
+    settings = {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "save_total_limit": 2,
+        "output_dir": str(tmp_path),
+    }
+    settings |= {"metric_for_best_model": "val_loss", "eval_strategy": "steps", "eval_steps": 4}
+    bridge, _, _ = fit(bridge=settings)
+    best = bridge.state.best_model_checkpoint
+    assert bridge.state.best_global_step in (4, 6, 8, 12)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint-12.ckpt",
+        Path(best).name,
+    } | ({"checkpoint-10.ckpt"} if best.endswith("-12.ckpt") else set())
 
 
 def test_folders_in_the_documented_layout(tmp_path):
@@ -295,6 +324,64 @@ def test_the_history_of_a_resumed_training_is_the_whole_one(tmp_path, interval):
         assert resumed.state.best_metric == whole.state.best_metric
 
 
+@pytest.mark.parametrize(
+    ("settings", "after_validation"),
+    [({"eval_strategy": "steps", "eval_steps": 3}, False), ({"eval_strategy": "epoch"}, True)],
+    ids=["before an evaluation", "after an evaluation"],
+)
+def test_bridge_evaluates_once_after_a_resumption(tmp_path, settings, after_validation):
+    """From checkpoints between the request for an evaluation and its end, and after it."""
+    triggers = {"every_n_train_steps": 1}
+    if after_validation:
+        triggers = {"every_n_epochs": 1, "save_on_train_epoch_end": False}
+
+    def history_of(folder, **options):
+        saving = ModelCheckpoint(folder, "{step}", save_top_k=-1, **triggers)
+        options |= {"callbacks": [ResumingCallback(), saving], "enable_checkpointing": True}
+        loader = build_loader(points(22), batch_size=4)
+        bridge, _, _ = fit(train=loader, bridge={"logging_steps": 3, **settings}, **options)
+        return without_times(bridge.state.log_history)
+
+    whole = history_of(tmp_path / "whole")
+    files = sorted((tmp_path / "whole").glob("*.ckpt"))
+    assert len(files) == (2 if after_validation else 12)
+    for file in files:
+        if file.stem != "step=12":
+            assert history_of(tmp_path / file.stem, ckpt_path=file) == whole
+
+
+class Drawing(Automatic):
+    """Draws random numbers in training and validation."""
+
+    def training_step(self, batch, batch_idx):
+        x = batch["x"] + 0.1 * torch.randn_like(batch["x"])
+        return super().training_step({**batch, "x": x}, batch_idx)
+
+    def validation_step(self, batch, batch_idx):
+        torch.rand(5)
+        return super().validation_step(batch, batch_idx)
+
+
+def test_bridge_resumes_after_its_evaluation_of_an_epoch(tmp_path):
+    """The checkpoint is written at the end of that evaluation."""
+
+    def trained(folder, ckpt_path=None):
+        settings = {"eval_strategy": "epoch", "save_strategy": "epoch", "output_dir": folder}
+        bridge = LightningBridge(**settings)
+        trainer = make_trainer(bridge, ResumingCallback(), check_val_every_n_epoch=5)
+        module = Drawing()
+        set_seed(7)
+        if ckpt_path is not None:
+            torch.rand(11)
+        train = build_loader(points(22), batch_size=4)
+        trainer.fit(module, train, loader(10), ckpt_path=ckpt_path)
+        return module
+
+    whole = trained(tmp_path / "whole")
+    resumed = trained(tmp_path / "resumed", tmp_path / "whole" / "checkpoint-6.ckpt")
+    assert same_weights(whole, resumed)
+
+
 def test_losses_in_a_checkpoint_are_means_over_processes():
     """A process loads the checkpoint of process 0, and adds its own losses to it."""
     reduced = []
@@ -377,8 +464,9 @@ def test_bridge_profiler_reports(tmp_path):
 
 
 def test_nan_guard_with_rollback_is_refused_by_what_is_missing(tmp_path):
+    settings = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 2}
     with pytest.raises(ValueError, match="a LightningBridge does not write"):
-        fit(NaNGuardCallback("go_back"), bridge={"output_dir": str(tmp_path)})
+        fit(NaNGuardCallback("go_back"), bridge=settings)
 
 
 def with_model():
@@ -405,9 +493,49 @@ def test_train_loss_leaves_out_batches_without_a_loss():
     assert bridge.state.log_history[-1]["train_loss"] == pytest.approx(sum(losses) / 4)
 
 
-def test_bridge_refuses_averages():
-    with pytest.raises(ValueError, match="Add EMAWeightAveraging of lightning"):
-        fit(EMACallback())
+def averaged_training(make_module, folder, resume_from=None, *callbacks, **options):
+    """Validate the averages, and keep the best file and one of each epoch."""
+    saving = ModelCheckpoint(
+        folder, filename="{epoch}", monitor="val_loss", save_top_k=-1, **options
+    )
+    torch.manual_seed(3)
+    averaging = EMACallback(decay=0.8)
+    module, bridge = make_module(), LightningBridge(averaging, *callbacks, output_dir=str(folder))
+    trainer = make_trainer(bridge, saving, max_epochs=3, enable_checkpointing=True)
+    trainer.fit(module, loader(), loader(10, 2), ckpt_path=resume_from)
+    return module, saving
+
+
+@pytest.mark.parametrize("make_module", [with_model, Automatic])
+def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_trained(
+    tmp_path, make_module
+):
+    """Averages where the module has a `model`; `Automatic` calls its network, so its own weights
+    are validated.
+    """
+    module, saving = averaged_training(make_module, tmp_path)
+    trainer = make_trainer()
+    for path, score in saving.best_k_models.items():
+        loaded = make_module()
+        loaded.load_state_dict(torch.load(path)["state_dict"])
+        assert trainer.validate(loaded, loader(10, 2), verbose=False)[0][
+            "val_loss"
+        ] == pytest.approx(score.item())
+    resumed, _ = averaged_training(make_module, tmp_path, tmp_path / "epoch=0.ckpt")
+    for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_files_of_weights_only_hold_the_weights_that_were_validated(tmp_path):
+    """Lightning tells no callback of them; they fire `on_save` too."""
+    recorder = Recorder()
+    _, saving = averaged_training(with_model, tmp_path, None, recorder, save_weights_only=True)
+    for path, score in saving.best_k_models.items():
+        loaded = with_model()
+        loaded.load_state_dict(torch.load(path)["state_dict"])
+        (result,) = make_trainer().validate(loaded, loader(10, 2), verbose=False)
+        assert result["val_loss"] == pytest.approx(score.item())
+    assert steps_of(recorder, "on_save") == [6, 12, 18]
 
 
 def patient():
@@ -489,11 +617,7 @@ def test_bridge_is_reused_by_two_trainings():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [
-        ("loging_steps", "Did you mean 'logging_steps'"),
-        ("max_steps", "Set it on"),
-        ("save_steps", "Set it on"),
-    ],
+    [("loging_steps", "Did you mean 'logging_steps'"), ("max_steps", "Set it on")],
 )
 def test_bridge_refuses_unknown_settings(name, message):
     with pytest.raises(TypeError, match=message):

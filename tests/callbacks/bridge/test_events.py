@@ -70,6 +70,25 @@ def test_bridge_sequence_equals_the_facade(tmp_path, capsys, name):
     assert len(actual.lines) > 20
 
 
+def test_bridge_sequence_equals_the_facade_when_saving(tmp_path, capsys):
+    """With strategies that are given to the bridge, on top of what Lightning does by itself."""
+    expected, actual = Recorder(), Recorder()
+    both = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    facade(tmp_path, expected, Network(), **both)
+    settings = {**both, "output_dir": str(tmp_path / "plain")}
+    fit(
+        actual,
+        module=LossModule(Network()),
+        bridge=settings,
+        check_val_every_n_epoch=None,
+        val_check_interval=100,
+    )
+    assert actual.lines == expected.lines
+    assert sorted(path.name for path in (tmp_path / "plain").iterdir()) == sorted(
+        f"checkpoint-{step}.ckpt" for step in (2, 4, 6, 8, 10, 12)
+    )
+
+
 @pytest.fixture(scope="module")
 def heard(tmp_path_factory):
     """All the hooks in which each event was heard, in trainings of every kind."""
