@@ -285,8 +285,8 @@ class ElasticResumption:
                 return (
                     f"{workers_before} workers read it, whose batches alternate, and now {changes}"
                 )
-            if max(state["files"], dataloader.files) > 1:
-                return f"each process reads its own files of it, and now {changes}"
+            if dataloader.files > 1:
+                return f"each process now reads its own files of it, with {changes}"
             return None
 
         workers_decide = data_ranks(args) > 1 and config.dispatch_batches is None
@@ -347,6 +347,8 @@ class ElasticResumption:
             return stored["epoch"], done, of_other_batches(cast("dict[str, Any]", state))
 
         loader = self._same_order(state, done * now["accumulation"], checkpoint)
+        if loader is not None and state.get("files", 1) > 1:
+            loader["files_in_turn"] = [state["files"], before["batch_size"]]
         return stored["epoch"], done, loader
 
     def length_from(

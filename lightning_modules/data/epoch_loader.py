@@ -23,7 +23,7 @@ from .loader_state import (
     skip_items,
     workers_in,
 )
-from .samplers import IterableShard
+from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import (
     drawing_parts,
     ordering_parts,
@@ -91,6 +91,7 @@ class IterationPosition:
     Attributes:
         epoch: number of the epoch.
         num_workers: workers that read; a resumed pass over a stream keeps those that it began with.
+        files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
         unread: yields the batches that are not read yet.
         handed_out: batches yielded so far.
         prefetched: the batches that were read ahead, each with the state before it: one batch as in
@@ -110,6 +111,7 @@ class IterationPosition:
 
     epoch: int
     num_workers: int
+    files_in_turn: list[int] | None = None
     unread: Iterator[Any] = field(default_factory=lambda: iter(()))
     handed_out: int = 0
     prefetched: deque[tuple[Any, StateBeforeBatch | None]] = field(default_factory=_empty_deque)
@@ -310,6 +312,8 @@ class EpochLoader(DataLoader[Any]):
                 workers = states_before[0].workers
             state["workers"] = workers.state_dict(num_workers)
             state["workers_at_start"] = position.worker_states_at_start.state_dict(num_workers)
+        if position.files_in_turn is not None:
+            state["files_in_turn"] = position.files_in_turn
         if states_before and states_before[0].stream is not None:
             state["stream"] = unpacked(states_before[0].stream)
         return state
@@ -429,7 +433,9 @@ class EpochLoader(DataLoader[Any]):
         if self.watcher is not None:
             self.watcher.on_end(self)
 
-    def _begin(self, epoch: int, num_workers: int) -> IterationPosition:
+    def _begin(
+        self, epoch: int, num_workers: int, files_in_turn: list[int] | None = None
+    ) -> IterationPosition:
         """Return the position at the start of an iteration, before anything is read."""
         self.set_epoch(epoch)
         self.end_of_loader = False
@@ -437,13 +443,13 @@ class EpochLoader(DataLoader[Any]):
             # The dataset may have grown since the last epoch.
             self.total = len(self.dataset)
 
-        position = IterationPosition(epoch, num_workers)
+        position = IterationPosition(epoch, num_workers, files_in_turn)
         if self.tracked:
             position.start_states = random_states(*drawing_parts(self))
             position.order_states = part_states(*ordering_parts(self))
             if num_workers == 0:
                 position.stream_at_start = self._stream_passes.state()
-        is_read_here = num_workers == 0 and self.reports_states
+        is_read_here = num_workers == 0 and files_in_turn is None and self.reports_states
         if is_read_here and is_resumable(self.dataset):
             position.resumable_stream = self.dataset
 
@@ -529,7 +535,7 @@ class EpochLoader(DataLoader[Any]):
             self._stream_passes.load(state.get("stream_now"))
         elif "stream" not in state:
             self._stream_passes.load(state.get("stream_at_start"))
-        position = self._begin(state["epoch"], num_workers)
+        position = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
 
         # The order and the seeds of workers are drawn again from the generators of that time.
         if state["start"] is not None:
@@ -631,7 +637,11 @@ class EpochLoader(DataLoader[Any]):
             # Without workers the loader has no prefetch factor; 2 is torch's default.
             replaced["prefetch_factor"] = self.prefetch_factor or 2
 
-        # Leave out the first batches.
+        # Read the files in another order, or leave out the first batches.
+        if position.files_in_turn is not None:
+            dataset = shared_in_turn(self.dataset, *position.files_in_turn)
+            dataset.set_epoch(position.epoch)
+            replaced["dataset"] = dataset
         if skipped > 0 and not is_stream:
             batches_to_skip = skipped * self.batches_of_round
             replaced["batch_sampler"] = BatchesAfter(self.batch_sampler, batches_to_skip)
@@ -655,7 +665,8 @@ class EpochLoader(DataLoader[Any]):
             starts_workers: new workers are started even if persistent ones are running.
         """
         keeps_workers = self.persistent_workers and position.num_workers > 0
-        if not (keeps_workers and hasattr(self.dataset, "set_epoch")):
+        is_read_by_workers = keeps_workers and position.files_in_turn is None
+        if not (is_read_by_workers and hasattr(self.dataset, "set_epoch")):
             return None
         # Running workers keep the wrapper with which they were started, and read its epoch.
         if self._dataset_in_epoch is None or self._iterator is None or starts_workers:

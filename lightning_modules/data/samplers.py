@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator, Sized
 from typing import Any, cast
@@ -176,6 +177,47 @@ class IterableShard(IterableDataset[Any]):
         generator = getattr(self.dataset, "generator", None)
         if not hasattr(self.dataset, "set_epoch") and isinstance(generator, torch.Generator):
             generator.manual_seed(self.epoch)
+
+
+class FilesInTurn(IterableDataset[Any]):
+    """A stream of several files, in the order in which several processes read it.
+
+    It lets another number of processes resume a training in which each process read its own files.
+
+    Args:
+        dataset: a `datasets.IterableDataset`.
+        processes: number of processes among which its files were divided.
+        batch_size: samples that each of them took at a time.
+    """
+
+    def __init__(self, dataset: Any, processes: int, batch_size: int) -> None:
+        self.shares: list[Any] = []
+        for index in range(processes):
+            self.shares.append(dataset.shard(num_shards=processes, index=index))
+        self.batch_size = batch_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of all shares."""
+        for share in self.shares:
+            share.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        streams: list[Iterator[Any]] = [iter(share) for share in self.shares]
+        while True:
+            batches = [list(itertools.islice(stream, self.batch_size)) for stream in streams]
+            # All processes stopped where the first one ended.
+            if not all(batches):
+                return
+            yield from itertools.chain.from_iterable(batches)
+
+
+def shared_in_turn(dataset: object, processes: int, batch_size: int) -> Any:
+    """Return a stream, or this process's share of it, as `FilesInTurn`."""
+    if not isinstance(dataset, IterableShard):
+        return FilesInTurn(dataset, processes, batch_size)
+    share = copy.copy(dataset)
+    share.dataset = FilesInTurn(dataset.dataset, processes, batch_size)
+    return share
 
 
 class SharedOrderSampler(Sampler[int]):

@@ -34,7 +34,7 @@ from lightrainer import (
     TrainerCallback,
     default_data_collator,
 )
-from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
+from lightrainer.lightning_modules.common.safe_serialization import from_plain
 
 # torchdata 0.11 with torch 2.13.
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
@@ -222,25 +222,6 @@ def test_resume_stream_with_another_order_is_refused(tmp_path):
         tmp_path / "on", KINDS["a stream"], ignore_data_skip=True, max_steps=4, **changed
     )
     assert begun_again.end["step"][0] == 4
-
-
-def test_resume_stream_of_which_each_process_read_its_files_is_refused(tmp_path):
-    """In other batches: no process knows the order of all."""
-    stopped = train(tmp_path, KINDS["a stream"], stop=2)
-    checkpoint = Path(stopped.checkpoint(2))
-    position = from_plain(torch.load(checkpoint / "data_state_0.pth", weights_only=False))
-    position["loader"]["files"] = 2
-    torch.save(to_plain(position), checkpoint / "data_state_0.pth")
-    (checkpoint / "_manifest.json").unlink()
-    with pytest.raises(
-        ValueError, match=r"its own files of it, and now per_device_train_batch_size=1 instead of 2"
-    ):
-        train(
-            tmp_path / "on",
-            KINDS["a stream"],
-            per_device_train_batch_size=1,
-            resume=str(checkpoint),
-        )
 
 
 class RepairedStream(Stream):

@@ -77,6 +77,35 @@ def rows_of(batches):
     return [batch["row"].tolist() for batch in batches]
 
 
+def test_stream_of_two_readers_continues_in_one_process():
+    """In the order in which the two trained; also where it is interrupted once more."""
+
+    def read(files):
+        for file in files:
+            yield from ({"row": 10 * file + index} for index in range(6))
+
+    def make(**shares):
+        stream = datasets.IterableDataset.from_generator(read, gen_kwargs={"files": [0, 1]})
+        loader = build_loader(stream, batch_size=2, **shares)
+        loader.tracked = True
+        return loader
+
+    datasets = pytest.importorskip("datasets")
+    apart = [rows_of(make(rank=rank, world_size=2, dispatch_batches=False)) for rank in range(2)]
+    assert apart == [[[0, 1], [2, 3], [4, 5]], [[10, 11], [12, 13], [14, 15]]]
+    in_turn = [batch for pair in zip(*apart, strict=True) for batch in pair]
+
+    state = make().state_dict() | {"handed_out": 2, "ended": False, "files_in_turn": [2, 2]}
+    alone = make()
+    alone.load_state_dict(state)
+    batches = iter(alone)
+    assert rows_of([next(batches), next(batches)]) == in_turn[2:4]
+    again = make()
+    again.load_state_dict(alone.state_dict())
+    assert rows_of(again) == in_turn[4:]
+    assert rows_of(again) == [[0, 1], [2, 3], [4, 5], [10, 11], [12, 13], [14, 15]]
+
+
 class Epochs(IterableDataset):
     """Yields rows whose numbers tell the epoch."""
 
