@@ -159,7 +159,10 @@ def evaluate_each(
     for name, dataset in datasets.items():
         with metrics_of(trainer, name):
             metrics_of_dataset = trainer.evaluate(
-                dataset, ignore_keys, metric_key_prefix=f"{prefix}_{name}", **gen_kwargs
+                eval_dataset=dataset,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=f"{prefix}_{name}",
+                **gen_kwargs,
             )
         metrics_by_name[name] = metrics_of_dataset
         metrics |= metrics_of_dataset

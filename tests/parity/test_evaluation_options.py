@@ -283,6 +283,37 @@ def test_datasets_by_name(reference, ours, tmp_path):
     assert "eval_loss" in actual[2]
 
 
+def test_datasets_by_name_are_evaluated_by_keyword(reference, ours, tmp_path):
+    """An override of `evaluate` may take keywords only, and renames nothing."""
+
+    def outcome_of(api):
+        calls = []
+
+        def subclass(base):
+            class Own(base):
+                def evaluate(self, *positional, **keywords):
+                    calls.append((len(positional), sorted(keywords)))
+                    return super().evaluate(*positional, **keywords)
+
+            return Own
+
+        sets = {"near": points(6, seed=11), "far": points(9, seed=12)}
+        case = Case(
+            Classifier,
+            lambda: {"train_dataset": points(4), "eval_dataset": sets},
+            {"eval_strategy": "epoch"},
+            subclass=subclass,
+        )
+        trainer = build(api, case, tmp_path / api.__name__)
+        trainer.train()
+        trainer.evaluate(sets)
+        return calls
+
+    expected, actual = outcome_of(reference), outcome_of(ours)
+    assert (0, ["eval_dataset", "ignore_keys", "metric_key_prefix"]) in expected
+    assert actual == expected
+
+
 def test_evaluation_with_a_custom_loader(reference, ours, tmp_path):
     """An override of `get_eval_dataloader`, and `evaluation_loop` called with a plain
     DataLoader.
