@@ -25,25 +25,23 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 def enable_activation_checkpointing(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: object
 ) -> Callable[[], None]:
-    """Keep only the inputs of layers for the backward pass, which computes the rest again.
+    """Enable activation checkpointing by the model's own method, or by `checkpoint_activations`.
 
-    As the Trainer of transformers, through the model's own method, but for models without one too.
-
-    A method `activation_checkpointing_enable` takes precedence over
-    `gradient_checkpointing_enable`, the only one of older models of `transformers`. What these
-    enable stays enabled, as in the reference. Other models go through `checkpoint_activations`.
+    The method is `activation_checkpointing_enable`, or `gradient_checkpointing_enable` of models of
+    older versions of `transformers`. As in the reference, it is not undone. A model that has
+    neither is changed by `checkpoint_activations`.
 
     Args:
         model: changed in place.
-        every_n_layers: as in `checkpoint_activations`.
-        offload: as in `checkpoint_activations`.
-        options: as in `checkpoint_activations`.
+        every_n_layers: checkpoint every n-th layer, starting with the first.
+        offload: store in main memory what still has to be kept.
+        options: the options of `torch.utils.checkpoint.checkpoint`.
 
     Returns:
-        A function that undoes `checkpoint_activations`, if that was used.
+        A function that undoes `checkpoint_activations`; it does nothing for other methods.
 
     Raises:
-        ValueError: the model does not support checkpointing, or these settings.
+        ValueError: the model does not support these settings, or an option is unknown.
     """
     enable_newer = getattr(model, "activation_checkpointing_enable", None)
     enable_older = getattr(model, "gradient_checkpointing_enable", None)
@@ -87,7 +85,7 @@ def checkpoint_activations(
     Raises:
         ValueError: an option is unknown.
     """
-    # torch reads this one from its keyword arguments.
+    # torch reads `preserve_rng_state` from `kwargs`, so the signature does not have it.
     known = ["preserve_rng_state"]
     for name in inspect.signature(checkpoint).parameters:
         if name not in ("function", "args", "kwargs"):
@@ -124,10 +122,10 @@ def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the layers of a model that run in sequence, with their names.
 
-    These are the members of module lists with at least two of one class that have submodules
-    themselves: the blocks of a transformer or a ResNet. Without such a list they are the direct
-    children that have submodules. Without these it is the model as a whole, which does not reduce
-    the peak memory.
+    They are the blocks of a transformer or a ResNet: modules with submodules that are in a module
+    list with another one of their class. In a model without such a list, they are the direct
+    children that have submodules. If there are none, the model itself is the only layer, which does
+    not reduce the peak memory.
     """
     layers = list(_find_repeated_layers(model, ""))
     if not layers:
@@ -138,6 +136,7 @@ def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _find_repeated_layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the members of module lists that are layers; members of members are left out."""
     class_counts: Counter[type] = Counter()
     if isinstance(module, _CONTAINERS):
         class_counts.update(type(child) for child in module.children())
@@ -152,6 +151,7 @@ def _find_repeated_layers(module: nn.Module, path: str) -> Iterator[tuple[str, n
 
 
 def _has_children_and_parameters(module: nn.Module) -> bool:
+    """Return whether a module may be a layer: it has submodules, and parameters in them."""
     has_children = next(module.children(), None) is not None
     return has_children and next(module.parameters(), None) is not None
 
@@ -164,7 +164,7 @@ class _CheckpointedForward:
 
     def __init__(self, layer: nn.Module, offload: bool, options: dict[str, Any]) -> None:
         self.layer = layer
-        # A `forward` that was set on the layer itself; None for that of its class.
+        # A `forward` that was set on the layer itself; None if the class defines it.
         self.instance_forward: Callable[..., Any] | None = layer.__dict__.get("forward")
         self.offload = offload
         self.options = options
@@ -177,12 +177,14 @@ class _CheckpointedForward:
 
     @property
     def _forward(self) -> Callable[..., object]:
+        """Return the layer's own `forward`."""
         if self.instance_forward is None:
             return functools.partial(type(self.layer).forward, self.layer)
         return self.instance_forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self._forward
+        # Without a backward pass there is nothing to recompute.
         if not (self.layer.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         if self.has_running_statistics:
@@ -203,12 +205,12 @@ def _tracks_statistics(module: nn.Module) -> bool:
 def _with_positional_arguments(
     forward: Callable[..., object], count: int, names: list[str]
 ) -> Callable[..., object]:
-    """Return a function that takes all arguments by position.
+    """Return a function that takes all arguments of `forward` by position.
 
     Args:
         forward: the function to call.
-        count: number of its positional arguments.
-        names: the names of its keyword arguments, which follow.
+        count: number of positional arguments to pass to it.
+        names: the names of the keyword arguments to pass to it, whose values follow.
     """
 
     def forward_by_position(*values: object) -> object:
@@ -222,7 +224,7 @@ def _with_positional_arguments(
 def _with_statistics_updated_once(
     layer: nn.Module, forward: Callable[..., object]
 ) -> Callable[..., object]:
-    """Return the forward pass, with running statistics updated only in its first run."""
+    """Return a forward pass that updates running statistics in its first run only."""
     runs = 0
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -238,7 +240,7 @@ def _with_statistics_updated_once(
 
 @contextlib.contextmanager
 def _without_updating_statistics(layer: nn.Module) -> Iterator[None]:
-    """Let the block update copies of the running statistics, which are then dropped."""
+    """Replace the running statistics by copies in the block, so that it does not change them."""
     modules = [module for module in layer.modules() if _tracks_statistics(module)]
     original_buffers = [dict(module._buffers) for module in modules]
     for module in modules:
@@ -296,5 +298,6 @@ def _offload(model: nn.Module, offload: bool) -> None:
 
 
 def _run_offloaded(run: Callable[..., object], *args: object, **kwargs: object) -> Any:
+    """Call a checkpointing function that stores in main memory what it keeps."""
     with _saved_on_host(True):
         return run(*args, **kwargs)

@@ -21,12 +21,12 @@ def generate(
     """Call the model's `generate` with the inputs that it accepts.
 
     Args:
-        model: has a method `generate` that returns token ids.
+        model: a model whose method `generate` returns token ids.
         inputs: the batch; columns that are not parameters of `generate`, such as labels, are
             dropped.
         options: settings that override those of the model.
-        synced_gpus: continue until the last process has finished its sequences. Passed only if it
-            is true, or if `generate` has a parameter of this name.
+        synced_gpus: whether to continue until the last process has finished its sequences. It is
+            passed only if it is True, or if `generate` has a parameter of this name.
 
     Returns:
         Token ids, (samples, length).
@@ -37,7 +37,7 @@ def generate(
     """
     require_generate(model)
 
-    # An object with settings is read by `generate` itself.
+    # `generate` reads an object with settings itself. Settings in a dict become its arguments.
     settings = getattr(model, "generation_config", None)
     if isinstance(settings, Mapping):
         options = {**settings, **options}
@@ -57,7 +57,7 @@ def require_generate(model: nn.Module) -> None:
     """Check that the model generates.
 
     Raises:
-        TypeError: it has no method `generate`.
+        TypeError: the model has no method `generate`.
     """
     if not callable(getattr(model, "generate", None)):
         raise TypeError(
@@ -69,8 +69,8 @@ def require_generate(model: nn.Module) -> None:
 def fill_defaults(config: Any) -> None:
     """Fill unset values of a generation config with the defaults of `transformers`.
 
-    The reference does so after each generation, with a visible effect: without a `max_length` the
-    first batch may have 20 tokens after the start token, all others 20 including it.
+    The reference does so after each generation, which changes results: without a `max_length` the
+    first batch may have 20 tokens after the start token, and all later ones 20 including it.
     """
     if getattr(config, "_from_model_config", False):
         config._from_model_config = False
@@ -81,10 +81,11 @@ def fill_defaults(config: Any) -> None:
 def padded_length(config: Any, length: int) -> int:
     """Return the length to pad the sequences of a batch to, so that all batches are equally long.
 
+    It is `max_length`, or `max_new_tokens` and the start token.
+
     Args:
-        config: generation config of the model: `max_length`, or `max_new_tokens` and the start
-            token.
-        length: current length of the sequences.
+        config: generation config of the model.
+        length: current length of the sequences; the result is not smaller.
     """
     max_length = setting(config, "max_length")
     if max_length is not None and length < max_length:
@@ -98,9 +99,9 @@ def padded_length(config: Any, length: int) -> int:
 def padding_token(processing_class: Any, model: nn.Module) -> int:
     """Return the token to pad sequences with.
 
-    The first that is set in the processing class (padding, then end-of-sequence token), the model's
-    config (padding), the tokenizer of a processor, the generation config, and the model's config
-    (end-of-sequence token).
+    It is the first token that is set in this order: processing class (padding, then end-of-sequence
+    token), config of the model (padding), tokenizer of a processor, generation config, config of
+    the model (end-of-sequence token).
 
     Raises:
         ValueError: no token is set.
@@ -134,7 +135,10 @@ def padding_token(processing_class: Any, model: nn.Module) -> int:
 
 
 def without_answers(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop decoder inputs that were made from the labels: `generate` would continue after them."""
+    """Return inputs without decoder inputs that were made from the labels.
+
+    `generate` would continue after them, instead of generating the answers.
+    """
     inputs = dict(inputs)
     labels = inputs.get("labels")
     decoder_inputs = inputs.get("decoder_input_ids")
@@ -152,6 +156,7 @@ def _gather_weights_for_generate(model: nn.Module) -> None:
 
 
 def _require_tokens(model: nn.Module, output: object) -> torch.Tensor:
+    """Return token ids unchanged; refuse any other output of `generate`."""
     shape = ""
     if isinstance(output, torch.Tensor):
         if output.dim() == 2:

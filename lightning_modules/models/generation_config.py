@@ -1,4 +1,4 @@
-"""Read generation settings from an object, a dict, a file or a folder."""
+"""Generation settings, read from an object, a dict, a file or a folder, and set on a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read_generation_config(source: object, config_class: Any = None) -> object:
             been imported, otherwise `dict`.
 
     Returns:
-        The settings, checked.
+        The settings, an object of `config_class`.
 
     Raises:
         FileNotFoundError: the path does not exist, or is not a config.
@@ -48,7 +48,7 @@ def read_generation_config(source: object, config_class: Any = None) -> object:
     elif isinstance(source, Mapping) and config_class is not dict:
         _require_known(source, vars(config_class()), config_class.__name__)
 
-    # A class may refuse the settings in its constructor, or in `validate`.
+    # A class may refuse the settings in its constructor or in `validate`.
     config: Any = None
     try:
         config = _make_config(source, config_class)
@@ -64,9 +64,10 @@ def read_generation_config(source: object, config_class: Any = None) -> object:
 
 
 def generation_config_class(model: nn.Module) -> type | None:
-    """Return the class of generation configs of a model; None if it has no config yet.
+    """Return the class of generation configs of a model; `dict` if it has no such class.
 
-    The default of `read_generation_config` applies to models of `transformers` without a config.
+    It is None for a model of `transformers` without a config, for which `read_generation_config`
+    has a default class.
     """
     model_config_class = type(getattr(model, "generation_config", None))
     if callable(getattr(model_config_class, "from_pretrained", None)):
@@ -84,11 +85,11 @@ def set_generation_config(model: Any, config: Any) -> None:
     its `generate`.
 
     Args:
-        model: has a method `generate`.
-        config: what `read_generation_config` returned.
+        model: a model with a method `generate`.
+        config: a result of `read_generation_config`.
 
     Raises:
-        ValueError: the model has no setting of that name.
+        ValueError: the model does not have one of the settings.
     """
     model_config = getattr(model, "generation_config", None)
     has_object = model_config is not None and not isinstance(model_config, Mapping)
@@ -102,7 +103,7 @@ def set_generation_config(model: Any, config: Any) -> None:
 
 
 def settings_of(config: object) -> dict[str, Any]:
-    """Return the settings of a config of any kind by name, without those that are None."""
+    """Return the settings of a dict or an object by name, without those that are None."""
     to_dict = getattr(config, "to_dict", None)
     if isinstance(config, Mapping):
         values: Any = config
@@ -139,12 +140,12 @@ def require_accepted(model: nn.Module, options: Mapping[str, object], source: st
     """Check that the model's `generate` accepts these keyword arguments.
 
     Args:
-        model: has a method `generate`.
+        model: a model with a method `generate`.
         options: the keyword arguments.
-        source: where they come from, for the message.
+        source: the origin of the arguments, for the message.
 
     Raises:
-        ValueError: it does not have these parameters; all are in one message.
+        ValueError: `generate` does not have some of the parameters; the message lists them.
     """
     accepted = inspection.accepted_arguments(model.generate, **options)
     refused = [name for name in options if name not in accepted]
@@ -163,7 +164,11 @@ def require_accepted(model: nn.Module, options: Mapping[str, object], source: st
 
 
 def _find_config(name: str, config_class: type) -> str | Path:
-    """Return the file or folder of this name; the name itself if it may be one on the Hub."""
+    """Return the path of a config; the name itself if it may be the name of a model on the Hub.
+
+    Raises:
+        FileNotFoundError: there is no such file, and the name cannot be on the Hub.
+    """
     path = Path(name).expanduser()
     if path.is_file() or (path / GENERATION_CONFIG_NAME).is_file():
         return path
@@ -182,6 +187,7 @@ def _find_config(name: str, config_class: type) -> str | Path:
 
 
 def _make_config(source: object, config_class: Any) -> object:
+    """Return the settings in a dict, an object, a file or a folder, or on the Hub."""
     if isinstance(source, Mapping):
         settings = dict(source)
         if config_class is dict:
@@ -190,7 +196,7 @@ def _make_config(source: object, config_class: Any) -> object:
     if not isinstance(source, (str, Path)):
         return copy.deepcopy(source)
 
-    # A file, a folder with a file, or a name on the Hub.
+    # The source is a file, a folder with a file, or a name on the Hub.
     path = Path(source)
     if config_class is dict:
         if path.is_dir():
@@ -212,7 +218,7 @@ def _copy_with_settings(model_config: object, settings: Mapping[str, object]) ->
 
 
 def _require_known(settings: Mapping[str, object], known: Iterable[str], class_name: str) -> None:
-    """Raise a ValueError that lists the unknown settings, with suggestions."""
+    """Refuse unknown settings; the ValueError lists them with suggestions."""
     known = set(known)
     problems: list[str] = []
     for name in settings:
@@ -229,7 +235,7 @@ def _problem_of_config(config: object) -> str:
     if not callable(validate):
         return ""
     try:
-        # Strictly, since a warning now is an error when the model is saved.
+        # With `strict` it raises what it would otherwise warn of: saving the model would raise.
         validate(**inspection.accepted_arguments(validate, strict=True))
     except ValueError as error:
         return str(error)

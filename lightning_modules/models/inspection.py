@@ -1,4 +1,4 @@
-"""Inspect a model: its class, its arguments, and whether it predicts the next token."""
+"""Facts about a model: its class without wrappers, the arguments of `forward`, its labels."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ _WRAPPERS = {
     "FullyShardedDataParallel",
     "DeepSpeedEngine",
 }
+"""Names of classes that wrap a whole model."""
 _INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
+"""Names of classes that wrap layers inside of a model."""
 
 
 def to_call(model: object, wrapped: object) -> Any:
-    """Return `wrapped` if it is `model` or a wrapper of it; otherwise `model`.
+    """Return the wrapped model if it still is a wrapper of `model`; otherwise `model`.
 
     The user may have replaced the model after it was wrapped.
     """
@@ -44,19 +46,18 @@ def unwrap_model(model: Any) -> Any:
 
 
 def inside_compiled(model: Any) -> nn.Module | None:
-    """Return the module that `torch.compile` wraps; None for all other modules.
-
-    Those are also wrappers that forward to a compiled module.
-    """
+    """Return the module inside of a module that `torch.compile` returned; None for any other."""
+    # The class is checked, since a wrapper such as DDP may forward `_orig_mod` to a compiled
+    # module.
     if type(model).__name__ == "OptimizedModule":
         return model._orig_mod
     return None
 
 
 def own_attribute(model: object, name: str) -> Any:
-    """Return an attribute of an object or its class, or None.
+    """Return an attribute of an object or its class; None if neither has it.
 
-    Unlike `getattr` this ignores `__getattr__`, with which wrappers forward to an inner model.
+    Unlike `getattr` it does not call `__getattr__`, by which wrappers forward to an inner model.
     """
     is_own = name in vars(model) or hasattr(type(model), name)
     if not is_own:
@@ -68,9 +69,9 @@ def own_attribute(model: object, name: str) -> Any:
 def without_inner_wrappers(model: nn.Module) -> Iterator[Any]:
     """Remove the wrappers of layers in the block, so that each module has its original name.
 
-    Not safe while another thread calls the model.
+    Do not use it while another thread calls the model.
     """
-    # All are collected before the first is removed, as `modules` walks through the model.
+    # Collect all wrappers first: `modules` must not walk through a model that is being changed.
     wrapped: list[tuple[nn.Module, str, nn.Module]] = []
     for parent in model.modules():
         for name, child in parent.named_children():
@@ -91,6 +92,7 @@ def without_inner_wrappers(model: nn.Module) -> Iterator[Any]:
 
 
 def _is_inner_wrapper(module: nn.Module) -> bool:
+    """Return whether a module wraps a layer."""
     return class_of(module).__name__ in _INNER_WRAPPERS
 
 
@@ -121,7 +123,8 @@ def class_of(model: nn.Module) -> type:
 def accepts_loss_kwargs(model: nn.Module) -> bool:
     """Return whether `forward` accepts `num_items_in_batch`.
 
-    The model declares that, has the parameter, or takes any keyword argument.
+    The model may declare it in an attribute `accepts_loss_kwargs`. Otherwise the signature decides:
+    it has the parameter, or accepts any keyword argument.
     """
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
@@ -133,9 +136,12 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
 
 
 def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
-    """Return the names that `model.forward` takes, and those that collators turn into labels."""
+    """Return the columns of a dataset that are used.
+
+    They are the parameters of `model.forward`, and the names that collators turn into labels.
+    """
     parameters = inspect.signature(model.forward).parameters
-    # In this order, and each once.
+    # The keys of a dict are an ordered set.
     return list(dict.fromkeys([*parameters, "label", "label_ids", *label_names]))
 
 
@@ -151,6 +157,7 @@ def find_labels(model_class: type) -> list[str]:
         Their names, in the order of the signature.
     """
     names = inspect.signature(model_class.forward).parameters
+    # The labels of extractive question answering are the ends of the answer.
     spans: set[str] = set()
     if "QuestionAnswering" in model_class.__name__:
         spans = {"start_positions", "end_positions"}
@@ -173,8 +180,8 @@ def can_return_loss(model_class: type) -> bool:
 def number_of_classes(model: nn.Module) -> int | None:
     """Return the number of classes of a model of `transformers` with integer labels.
 
-    For a classifier this is `config.num_labels`, for a language model the number of rows of its
-    output layer. None where it is unknown.
+    For a classifier it is `config.num_labels`, for a language model the number of rows of its
+    output layer. It is None if it is unknown.
     """
     base = base_of_adapter(model)
     name = type(base).__name__
@@ -197,9 +204,9 @@ def number_of_classes(model: nn.Module) -> int | None:
 
 
 def accepted_arguments(function: object, **arguments: object) -> dict[str, Any]:
-    """Return those of `arguments` that `function` accepts.
+    """Return the arguments that a function accepts.
 
-    So overrides with an older signature still work.
+    Overrides with an older signature, which lacks some of the arguments, can be called this way.
     """
     names = _parameter_names(getattr(function, "__func__", function))
     if names is None or names.issuperset(arguments):
@@ -210,7 +217,7 @@ def accepted_arguments(function: object, **arguments: object) -> dict[str, Any]:
 def takes_by_position(function: object, count: int) -> bool:
     """Return whether a function or bound method takes this many arguments by their position.
 
-    Overrides may call their parameters as they like.
+    An override may have other names for its parameters.
     """
     most = _most_by_position(getattr(function, "__func__", function))
     if most is None:
@@ -248,15 +255,16 @@ def _parameter_names(function: Any) -> frozenset[str] | None:
 
 
 def move(model: nn.Module, device: torch.device) -> None:
-    """Move a model to a device, in place; shared weights stay shared, on torch_xla too."""
-    # By torch's own method, as an override may not have the argument.
+    """Move a model to a device, in place; shared weights stay shared on torch_xla, too."""
+    # torch's own method is called, since an override may not have the argument.
     names_of_parameters: dict[int, list[str]] = {}
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
         names_of_parameters.setdefault(id(parameter), []).append(name)
 
-    # For torch_xla this makes new parameters, one for each name.
+    # On torch_xla this makes a new parameter for each name of a shared one.
     model.to(device)
 
+    # Let all names of a shared parameter have the same one again.
     for first_name, *other_names in names_of_parameters.values():
         for name in other_names:
             shared = model.get_parameter(first_name)
@@ -266,10 +274,10 @@ def move(model: nn.Module, device: torch.device) -> None:
 
 
 def predicts_next_token(model: nn.Module) -> bool:
-    """Return whether a model is a causal language model.
+    """Return whether a model is a causal language model, whose labels are its inputs.
 
-    Its labels are its inputs, shifted by one. Decided by the name of its class: `...ForCausalLM`,
-    or one that `transformers`, if loaded, lists as causal.
+    The name of its class decides: it is `...ForCausalLM`, or one that `transformers`, if it has
+    been imported, lists as causal.
 
     Args:
         model: the model itself, without wrappers or adapters.
@@ -294,8 +302,8 @@ def _is_causal(model_class: type, auto: Any) -> bool:
 def set_in_config(config: Any, name: str, value: Any) -> bool:
     """Set an attribute of a model's config, and return whether the config accepts it.
 
-    A model that is not of `transformers` may have a dict as its config, a string, or a frozen
-    object.
+    The config of a model that is not of `transformers` may be a dict, a string or a frozen object,
+    which do not.
     """
     try:
         setattr(config, name, value)
@@ -307,10 +315,10 @@ def set_in_config(config: Any, name: str, value: Any) -> bool:
 def loss_shifts_labels(model: nn.Module) -> bool:
     """Return whether the loss of a model drops the first label of each row.
 
-    The causal loss of `transformers` does.
+    The causal loss of `transformers` drops it. The `loss_type` of the model names its loss.
 
     Args:
-        model: the model, also in wrappers or adapters; its `loss_type` decides.
+        model: the model; it may be in wrappers or adapters.
     """
     base = base_of_adapter(model)
     config = getattr(base, "config", None)
@@ -326,11 +334,11 @@ def loss_shifts_labels(model: nn.Module) -> bool:
 def shifts_smoothed_labels(model: nn.Module) -> bool:
     """Return whether label smoothing shifts the labels of a model.
 
-    As in the reference only the name of the class itself decides: the labels of a subclass with
+    As in the reference, only the name of the class itself decides: the labels of a subclass with
     another name are not shifted.
 
     Args:
-        model: the model, also in wrappers or adapters.
+        model: the model; it may be in wrappers or adapters.
     """
     name = class_of(base_of_adapter(model)).__name__
     auto = loaded("transformers.models.auto.modeling_auto")

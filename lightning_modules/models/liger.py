@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 def liger_patch() -> Callable[..., None]:
-    """Return the function that replaces the layers of a model.
+    """Return the function of `liger_kernel` that replaces the layers of a model.
 
     Raises:
-        ImportError: the package, or a dependency of it, is not installed; the message says how to
-            install it.
+        ImportError: the package or one of its dependencies is not installed; the message says how
+            to install it.
     """
     try:
         return import_module("liger_kernel.transformers")._apply_liger_kernel_to_instance
@@ -39,7 +39,7 @@ def apply_liger_kernels(model: nn.Module, config: Mapping[str, Any] | None) -> N
     Args:
         model: a model of `transformers`, or a PEFT adapter around one; other models are not
             changed, with a warning.
-        config: kernels to use, by name; None for Liger's default.
+        config: options of the kernels by name, such as `{"rope": False}`; None for the defaults.
     """
     patch = liger_patch()
     base = base_of_adapter(model)

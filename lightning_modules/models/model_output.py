@@ -1,4 +1,4 @@
-"""Base of model outputs that are a dict, a tuple and an object with attributes in one."""
+"""The base class of model outputs that can be used as a dict, a tuple, or by attributes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..internals.torch_names import register_output
 
 
 class ModelOutput(OrderedDict):
-    """Base of dataclasses that models return, with keys and indices.
+    """Base of dataclasses that models return, whose fields are also accessible by key and index.
 
     Works like `transformers.utils.ModelOutput`.
 
-    The fields of an output are also accessible by key and index; fields that are None do not count.
-    A subclass is a dataclass, whose fields have the default None, except the first. It is made from
-    its fields, from one mapping, or from pairs of name and value. It is registered as a pytree for
-    hooks, DistributedDataParallel and exports.
+    Fields that are None are left out of keys and indices. A subclass has to be a dataclass, and all
+    its fields except the first need the default None. An object is made from the values of its
+    fields, from one mapping, or from pairs of name and value. A subclass is registered as a pytree,
+    for hooks, DistributedDataParallel and exports.
 
     Raises:
         TypeError: the subclass is not a dataclass.
@@ -41,7 +41,8 @@ class ModelOutput(OrderedDict):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The dataclass decorator replaces this method, so it is only reached without it.
+        # The dataclass decorator replaces this method, so a subclass that calls it lacks the
+        # decorator.
         if type(self) is not ModelOutput and not is_dataclass(self):
             raise TypeError(
                 f"{type(self).__qualname__} is a ModelOutput, but not a dataclass. Decorate it "
@@ -58,7 +59,7 @@ class ModelOutput(OrderedDict):
                 "them one."
             )
 
-        # A single first field may hold the fields as a mapping or as pairs.
+        # If only the first field is set, it may contain all fields as a mapping or as pairs.
         names = [output_field.name for output_field in output_fields]
         pairs = None
         if all(getattr(self, name) is None for name in names[1:]):
@@ -70,6 +71,7 @@ class ModelOutput(OrderedDict):
                     self[name] = value
             return
 
+        # Replace the first field by the fields in the pairs.
         setattr(self, names[0], None)
         super().__delitem__(names[0])
         for name, value in pairs:
@@ -116,11 +118,12 @@ class ModelOutput(OrderedDict):
 
 
 def _fields(output: Any) -> tuple[Field[Any], ...]:
+    """Return the fields of an output: its class is a dataclass, which type checkers cannot see."""
     return fields(output)
 
 
 def _read_pairs(value: object) -> list[tuple[str, object]] | None:
-    """Return the pairs of name and value in a single first field; None if it is a value itself."""
+    """Return the pairs of name and value in the only field that is set; None if it is a value."""
     if isinstance(value, (str, bytes, torch.Tensor, np.ndarray)):
         return None
     if not isinstance(value, Iterable):
@@ -128,7 +131,7 @@ def _read_pairs(value: object) -> list[tuple[str, object]] | None:
     if isinstance(value, Mapping):
         value = value.items()
 
-    # An iterator is consumed only if it holds pairs.
+    # Read the first entry before the others: an iterator without pairs is a value.
     entries = iter(value)
     first = next(entries, None)
     if first is None:
@@ -145,4 +148,5 @@ def _read_pairs(value: object) -> list[tuple[str, object]] | None:
 
 
 def _is_pair(value: object) -> bool:
+    """Return whether a value is a pair whose first part is a name."""
     return isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str)

@@ -16,16 +16,14 @@ def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
     Works like `transformers.integrations.neftune.activate_neftune`. The noise lies within
     `noise_alpha / sqrt(length * dim)`: Jain et al. (arXiv:2310.05914), algorithm 1.
 
-    Adds uniform noise within `noise_alpha / sqrt(length * dim)` to each input embedding of a model
-    in training mode: Jain et al. (arXiv:2310.05914), algorithm 1.
-
     Args:
-        model: the model itself, not wrapped; `get_input_embeddings()` returns a module whose output
-            has the shape (batch, length, dim).
-        noise_alpha: strength of the noise, at least 0; 5 to 15 in the paper.
+        model: the model without wrappers; its `get_input_embeddings()` returns a module whose
+            output has the shape (batch, length, dim).
+        noise_alpha: strength of the noise, at least 0; the paper uses 5 to 15.
 
     Returns:
-        A handle: `handle.remove()` removes the noise, and so does the end of a `with` block.
+        A handle. Its `remove()` removes the noise; as a context manager it does so at the end of
+        the block.
 
     Raises:
         AttributeError: the model has no `get_input_embeddings`.
@@ -44,10 +42,11 @@ def neftune_hook(model: nn.Module, noise_alpha: float) -> RemovableHandle:
 def _add_noise(
     noise_alpha: float, module: nn.Module, args: tuple[object, ...], output: Tensor
 ) -> Tensor:
+    """Return the output of the embeddings with noise, in training mode."""
     if not module.training:
         return output
-    # In fp32 as in the reference, and on the CPU, so that reading it does not synchronise with the
-    # device.
+    # The bound is computed in float32, as in the reference. It is computed on the CPU, so that
+    # `item` does not wait for the device.
     size = torch.tensor(output.size(1) * output.size(2), device="cpu")
     bound = (noise_alpha / torch.sqrt(size)).item()
     return output + torch.zeros_like(output).uniform_(-bound, bound)

@@ -1,4 +1,4 @@
-"""Read the loss and the predictions from the outputs of a model."""
+"""The loss and the predictions in the outputs of a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 CACHES = ("past_key_values", "cache")
-"""Outputs that are not predictions: of models of `transformers` before 5.24, and since then."""
+"""Names of outputs that are not predictions; transformers has renamed the cache in 5.24."""
 _ADVICE = (
     "Most models compute one only when they are given `labels`. Otherwise override "
     "`compute_loss`, or pass `compute_loss_func`."
@@ -23,19 +23,18 @@ def read_loss(
     *,
     first_of_vector: bool = False,
 ) -> torch.Tensor:
-    """As the reference reads a loss, but also from objects with an attribute `loss`.
+    """Return the loss in the outputs of a model.
+
+    Works like the reference, which does not accept objects with an attribute `loss`.
 
     Args:
-        outputs: outputs of the model: a mapping with `loss`, a tuple or list that starts with the
-            loss, an object with an attribute `loss`, or the loss itself.
+        outputs: the outputs of the model: a mapping with `loss`, a tuple or list that starts with
+            the loss, an object with an attribute `loss`, or the loss itself.
         inputs: the inputs of the model, or a description of them, for the error message.
-        advice: what is missing, or what to do, for the error message; a function is called only
-            for the message.
-        first_of_vector: treat a tensor with one dimension as a list that starts with the loss, as
-            the reference does.
-
-    Returns:
-        The loss, as the model computed it.
+        advice: a sentence for the error message, on what is missing or what to do; or a function
+            that returns it, which is called only for the message.
+        first_of_vector: True to treat a tensor with one dimension as a list that starts with the
+            loss, as the reference does.
 
     Raises:
         ValueError: the outputs have no loss.
@@ -58,7 +57,7 @@ def read_loss(
 
 
 def additional_losses(outputs: object) -> dict[str, torch.Tensor]:
-    """Return the scalars of `loss_dict` in named outputs, and those named `*_loss`."""
+    """Return further losses by name: scalar outputs named `*_loss`, and those in `loss_dict`."""
     named = _named_outputs(outputs) or {}
     candidates: dict[str, Any] = {}
     for name, value in named.items():
@@ -78,9 +77,9 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
     """Return the predictions: all outputs of a model except the loss and `ignore_keys`, in order.
 
     Args:
-        outputs: as in `read_loss`.
-        ignore_keys: names to drop, if outputs have names.
-        has_loss: the outputs were computed with labels, so that they contain a loss.
+        outputs: the outputs of the model, see `read_loss`.
+        ignore_keys: names of outputs to drop, if they have names.
+        has_loss: whether the outputs contain a loss.
     """
     named = _named_outputs(outputs)
     if named is not None:
@@ -96,16 +95,17 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
 
 
 def has_loss(outputs: object) -> bool:
-    """Return whether outputs have a loss: a single number in its position.
+    """Return whether outputs contain a loss: a single number in the position of the loss.
 
-    Without a loss, logits may be in that position.
+    A model that returns no loss may have logits in that position.
     """
     loss = find_loss(outputs)
     return isinstance(loss, torch.Tensor) and loss.dim() == 0
 
 
 def predictions_in(outputs: object, ignore_keys: Sequence[str]) -> Any:
-    """Split outputs with or without a loss; a single value is returned itself."""
+    """Return the predictions in outputs with or without a loss; a single one without a tuple."""
+    # Only in a tuple, a list or a tensor may something else be in the position of the loss.
     has_positions = isinstance(outputs, (tuple, list, torch.Tensor))
     predictions = split_outputs(
         outputs, ignore_keys, has_loss=has_loss(outputs) or not has_positions
@@ -116,7 +116,7 @@ def predictions_in(outputs: object, ignore_keys: Sequence[str]) -> Any:
 
 
 def find_loss(outputs: object) -> Any:
-    """Return the value in the position of the loss; None without such a position."""
+    """Return the value in the position of the loss; None if there is nothing."""
     if isinstance(outputs, (dict, Mapping)):
         return outputs.get("loss")
     if isinstance(outputs, torch.Tensor):
@@ -131,8 +131,11 @@ def find_loss(outputs: object) -> Any:
 
 
 def _named_outputs(outputs: object) -> Mapping[str, Any] | None:
-    """Return outputs by name: entries of a mapping, or fields that are not None; else None."""
-    # The check for a dict is faster than that for a mapping.
+    """Return outputs by name: the entries of a mapping, or the fields of an object.
+
+    Fields that are None are left out. The result is None for outputs without names.
+    """
+    # `dict` is listed although it is a Mapping: the check for it is faster.
     if isinstance(outputs, (dict, Mapping)):
         return outputs
     if isinstance(outputs, (tuple, list, torch.Tensor)):
@@ -150,6 +153,7 @@ def _named_outputs(outputs: object) -> Mapping[str, Any] | None:
 def _no_loss_message(
     outputs: object, inputs: Mapping[str, object] | str | None, advice: str
 ) -> str:
+    """Return the error message for outputs without a loss."""
     inputs_text = ""
     if isinstance(inputs, str):
         inputs_text = f" It was given: {inputs}."

@@ -1,4 +1,4 @@
-"""Align a model's special tokens with its tokenizer."""
+"""Alignment of a model's special tokens with those of its tokenizer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def align_special_tokens(model: nn.Module, processing_class: object) -> dict[str
     Works like `transformers.trainer_utils.align_special_tokens` of 5.23.
 
     Model and generation config get the special tokens of the tokenizer. Tokens that the tokenizer
-    lacks are not changed. A generation may end at any of several tokens: the tokenizer's end token
-    is inserted before them, in the model's config only if it holds a list.
+    lacks are not changed. A generation may end at any of several tokens: the EOS token of the
+    tokenizer is inserted before those of the generation config. In the config of the model it
+    replaces a single token, and is inserted before those of a list.
 
     Args:
         model: a model with a `config`; other models are not changed.
@@ -47,18 +48,19 @@ def align_special_tokens(model: nn.Module, processing_class: object) -> dict[str
     changed: dict[str, int] = {}
     for name in _NAMES:
         token = getattr(tokenizer, name)
-        if token is None or all(token in _tokens_of(each, name) for each in configs):
+        if token is None or all(token in _tokens_of(holder, name) for holder in configs):
             continue
-        for each in configs:
-            other_tokens = [other for other in _tokens_of(each, name) if other != token]
-            holds_list = each is generation_config or isinstance(getattr(each, name, None), list)
+        for holder in configs:
+            other_tokens = [other for other in _tokens_of(holder, name) if other != token]
+            is_list = isinstance(getattr(holder, name, None), list)
+            accepts_list = holder is generation_config or is_list
             tokens = token
-            if name == "eos_token_id" and holds_list:
+            if name == "eos_token_id" and accepts_list:
                 tokens = [token, *other_tokens]
-            if set_in_config(each, name, tokens):
+            if set_in_config(holder, name, tokens):
                 changed[name] = token
 
-    # Before version 5.18 a training with a tokenizer puts a single end token into a list.
+    # transformers before 5.18 puts a single EOS token of a generation config into a list.
     if generation_config is not None and not followed().keeps_single_end_token:
         end_token = getattr(generation_config, "eos_token_id", None)
         if isinstance(end_token, int):
@@ -72,7 +74,7 @@ def align_special_tokens(model: nn.Module, processing_class: object) -> dict[str
 
 
 def _tokenizer_of(processing_class: object) -> object:
-    """Return the tokenizer that a processing class is or has; None for other classes."""
+    """Return the tokenizer that a processing class is or has; None for other objects."""
     bases = {base.__name__ for base in type(processing_class).__mro__}
     if "ProcessorMixin" in bases:
         return getattr(processing_class, "tokenizer", None)
@@ -82,7 +84,7 @@ def _tokenizer_of(processing_class: object) -> object:
 
 
 def _tokens_of(config: object, name: str) -> list[int]:
-    """Return the tokens that a config has under a name: none, one or several."""
+    """Return the tokens that a config has under a name as a list."""
     tokens = getattr(config, name, None)
     if tokens is None:
         return []

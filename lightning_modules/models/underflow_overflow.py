@@ -1,4 +1,4 @@
-"""Find the layer whose values become infinite or NaN, and report the passes before it."""
+"""A search for the module whose values become infinite or NaN first."""
 
 from __future__ import annotations
 
@@ -20,24 +20,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Frame:
-    """One forward pass of one module: the ranges of its direct weights, its inputs and its outputs.
-
-    Attributes:
-        batch: number of the batch, from 0.
-        module: name and class of the module.
-        ranges: smallest and largest absolute value by name: a parameter, `input[0]`, `input.mask`
-            for a keyword argument, `output`.
-    """
+    """One forward pass of one module: the ranges of its own weights, its inputs and its outputs."""
 
     batch: int
+    """Number of the batch, from 0."""
     module: str
+    """Name and class of the module."""
     ranges: dict[str, tuple[float, float]]
+    """Smallest and largest absolute value by name.
+
+    A name is that of a parameter, `input[0]`, `input.mask` for a keyword argument, or `output`.
+    """
 
     @property
     def faults(self) -> list[str]:
-        """Return the names with infinite or NaN elements.
+        """Return the names of tensors with infinite or NaN elements.
 
-        Inputs by keyword are not included, as masks may have infinite elements.
+        Keyword arguments are left out, since masks have infinite elements.
         """
         names: list[str] = []
         for name, (_, high) in self.ranges.items():
@@ -58,14 +57,14 @@ class DebugUnderflowOverflow:
     It records the smallest and largest absolute value of each module's own weights, inputs and
     outputs in every forward pass. At the first infinite or NaN value it logs the last passes, to
     show where the numbers began to grow, and ends the run. The batches in `trace_batch_nums` are
-    logged completely, and no value in them ends the run. It reads from the device at every module,
-    so remove it once the fault is found.
+    logged completely, and no value in them ends the run. Each module waits for the device, so
+    remove this object when the fault is found.
 
     Args:
         model: the model; a batch is one forward pass of it.
-        max_frames_to_save: number of passes of modules in a report.
-        trace_batch_nums: batches, from 0, to log completely.
-        abort_after_batch_num: the last batch, from 0; after it the run ends.
+        max_frames_to_save: number of forward passes of modules in a report.
+        trace_batch_nums: numbers, from 0, of the batches to log completely.
+        abort_after_batch_num: number, from 0, of the batch after which the run ends.
 
     Raises:
         ValueError: in the forward pass with the infinite or NaN value, or after the last batch.
@@ -82,8 +81,8 @@ class DebugUnderflowOverflow:
         self.trace_batch_nums = list(trace_batch_nums or ())
         self.abort_after_batch_num = abort_after_batch_num
         self.frames: deque[Frame] = deque(maxlen=max_frames_to_save)
-        # Number of complete batches.
         self.batch_number = 0
+        """Number of complete batches."""
         self._names: dict[nn.Module, str] = {}
         self._handles: list[RemovableHandle] = []
         for name, module in model.named_modules():
@@ -110,6 +109,7 @@ class DebugUnderflowOverflow:
     def _record_pass(
         self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: object
     ) -> None:
+        """Record a forward pass, and end the run if there is a fault; a hook of every module."""
         tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=False))
         tensors.update(_named_tensors("input", tuple(args)))
         tensors.update(_named_tensors("input", kwargs))
@@ -127,6 +127,7 @@ class DebugUnderflowOverflow:
             self._end_batch()
 
     def _end_batch(self) -> None:
+        """Count a batch, and end the run after the last one."""
         self.batch_number += 1
         last = self.abort_after_batch_num
         if last is not None and self.batch_number > last:
@@ -136,6 +137,7 @@ class DebugUnderflowOverflow:
             )
 
     def _raise_fault(self, frame: Frame) -> NoReturn:
+        """Log the last frames, and raise an error about the newest one."""
         logger.error(
             "Inf or NaN in batch %s. The last %s forward passes:\n%s",
             frame.batch,
@@ -150,9 +152,9 @@ class DebugUnderflowOverflow:
 
 
 def _named_tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the dense tensors, with their paths, of nested tuples, lists and mappings.
+    """Yield the dense tensors in nested tuples, lists and mappings, with their paths.
 
-    Empty tensors are skipped, as they have no range.
+    Empty tensors, which have no range, are skipped.
     """
     if isinstance(value, Mapping):
         for key, part in value.items():
@@ -167,7 +169,7 @@ def _named_tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor
 def _range(tensor: torch.Tensor) -> tuple[float, float]:
     """Return the smallest and the largest absolute value."""
     values = tensor.detach()
-    # Integers, booleans and 8-bit floating point numbers lack some of these operations.
+    # torch lacks some of these operations for integers, booleans and 8-bit floating point numbers.
     is_wide_float = values.is_floating_point() and values.itemsize > 1
     if not values.is_complex() and not is_wide_float:
         values = values.float()
