@@ -28,8 +28,8 @@ from .data.loaders import build_loader as build_loader
 from .data.samplers import IterableShard as IterableShard
 from .data.samplers import SeedableRandomSampler as SeedableRandomSampler
 from .evaluation.metrics import BatchMetrics as BatchMetrics
-from .evaluation.metrics import TokenLoss as TokenLoss
-from .evaluation.metrics import TokenPerplexity as TokenPerplexity
+from .evaluation.token_metrics import TokenLoss as TokenLoss
+from .evaluation.token_metrics import TokenPerplexity as TokenPerplexity
 from .models.activation_checkpointing import checkpoint_activations as checkpoint_activations
 from .models.underflow_overflow import DebugUnderflowOverflow as DebugUnderflowOverflow
 from .optim import Adafactor as Adafactor

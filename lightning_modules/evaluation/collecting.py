@@ -1,4 +1,4 @@
-"""Collect what an evaluation produces batch by batch, at a cost that grows linearly."""
+"""Collectors of the results of an evaluation, whose cost grows linearly with the batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .preallocated_arrays import PADDING, PreallocatedArray, PreallocatedTree, g
 
 
 def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
-    """Move what collectors keep on a device to the host's memory.
+    """Move the batches that collectors keep on a device to the host's memory.
 
     This waits for the device once a batch.
 
@@ -25,7 +25,8 @@ def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
     """
     waiting = [collector.take_waiting() for collector in collectors]
     while any(waiting):
-        # One batch of each, which leaves the device's memory before the next.
+        # Move one batch of each collector at a time, so that its memory on the device is free
+        # before the next one is moved.
         parts = [batches.popleft() if batches else None for batches in waiting]
         for collector, part in zip(collectors, to_host(parts), strict=True):
             if part is not None:
@@ -35,15 +36,14 @@ def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
 class BatchCollector:
     """Collect the results of an evaluation, batch by batch, in the host's memory.
 
-    Works like `transformers.trainer_pt_utils.EvalLoopContainer`, but linear in the number of
-    batches.
-
-    Batches that are in the host's memory already are written straight into the result.
+    Works like `transformers.trainer_pt_utils.EvalLoopContainer`, but in time linear in the number
+    of batches. Batches that are in the host's memory already are written to their final place at
+    once.
 
     Args:
-        concatenate: join the batches into one array each; otherwise `result` is the list of
+        concatenate: True to join the batches into arrays; False if `result` is to be the list of
             batches.
-        rows: number of samples expected in all, None if unknown.
+        rows: expected number of samples of all batches; None if unknown.
     """
 
     def __init__(self, concatenate: bool = True, rows: int | None = None) -> None:
@@ -58,7 +58,7 @@ class BatchCollector:
 
     def add(self, batch: object) -> None:
         """Keep a batch, on its device."""
-        # The most frequent case first: one more tensor of the host.
+        # The most frequent case is checked first: another tensor in the host's memory.
         is_host_tensor = type(batch) is torch.Tensor and batch.is_cpu
         if is_host_tensor and self._joined is not None and not self._on_device:
             self._joined.add(to_numpy(batch))
@@ -69,7 +69,7 @@ class BatchCollector:
             self._on_device.append(batch)
 
     def to_host(self) -> None:
-        """Move what was kept so far to the host's memory."""
+        """Move the batches that were kept so far to the host's memory."""
         move_to_host(self)
 
     def take_waiting(self) -> deque[object]:
@@ -87,6 +87,7 @@ class BatchCollector:
             self._separate.append(batch)
 
     def _write(self, batch: object) -> None:
+        """Append a batch to the joined ones."""
         if self._joined is None:
             self._joined = growing(batch, self.rows)
         else:
@@ -107,30 +108,31 @@ class BatchCollector:
 class LossCollector:
     """Collect the losses of batches, each repeated for the samples of its batch.
 
-    As a `BatchCollector` of `loss.repeat(times)[:rows]`, but each number is kept once.
+    The result is that of a `BatchCollector` of `loss.repeat(times)[:rows]`, but each number is kept
+    once.
 
     Args:
-        concatenate: return one array; otherwise a list with an array for each batch.
+        concatenate: True to return one array; False for a list with an array for each batch.
     """
 
     def __init__(self, concatenate: bool = True) -> None:
         self.concatenate = concatenate
         self._on_device: deque[torch.Tensor] = deque()
         self._numbers: list[float] = []
-        """Losses in the host's memory. Small tensors between large ones would fragment that."""
+        """Losses in the host's memory, as numbers: small tensors would fragment the memory."""
         self._dtype = torch.float32
         self._counts: list[int] = []
-        """Values of each batch."""
+        """Number of losses of each batch."""
         self._rows: list[int] = []
-        """Rows of each batch, which repeat its values."""
+        """Number of rows of each batch, over which its losses are repeated."""
 
     def add(self, loss: torch.Tensor, times: int = 1, rows: int | None = None) -> None:
         """Keep the loss of a batch, on its device.
 
         Args:
-            loss: a number, or several ones.
-            times: how often it counts.
-            rows: number of the repeated values to keep; all by default.
+            loss: a tensor with one number or several.
+            times: how often the loss is repeated.
+            rows: number of the repeated values to keep; by default all of them.
         """
         count = loss.numel()
         repeated = count * times
@@ -139,13 +141,13 @@ class LossCollector:
         if not loss.is_cpu:
             self._on_device.append(loss.detach().reshape(-1))
             return
-        # Losses that still wait on a device come before this one.
+        # Losses that are still on a device come before this one.
         if self._on_device:
             self.to_host()
         self.keep_on_host(loss)
 
     def to_host(self) -> None:
-        """Move what was kept so far to the host's memory."""
+        """Move the losses that were kept so far to the host's memory."""
         move_to_host(self)
 
     def take_waiting(self) -> deque[torch.Tensor]:
@@ -178,7 +180,7 @@ class LossCollector:
         if self.concatenate and len(values) == len(counts):
             return np.repeat(values, rows)
 
-        # Batches with several losses each: repeat the losses of a batch as a whole.
+        # Some batches have several losses: repeat the losses of a batch as a whole.
         batches = np.split(values, np.cumsum(counts)[:-1])
         repeated = [np.resize(batch, length) for batch, length in zip(batches, rows, strict=True)]
         if self.concatenate:
@@ -187,6 +189,7 @@ class LossCollector:
 
 
 def _is_on_host(value: object) -> bool:
+    """Return whether all tensors in a nested batch are in the host's memory."""
     if isinstance(value, torch.Tensor):
         return value.is_cpu
     return all(leaf.is_cpu for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
@@ -195,13 +198,14 @@ def _is_on_host(value: object) -> bool:
 def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
     """Join structures of the same form: lists one after the other, tensors along dimension 0.
 
-    `accelerate.utils.gather_object` does that with lists, but chains the parts of tuples, and
+    `accelerate.utils.gather_object` joins lists in this way, but chains the parts of tuples, and
     returns only the keys of dicts. Here each part is joined separately, and tensors stay tensors.
 
     Args:
-        parts: lists, tensors, arrays, or tuples and dicts of them; any other value is for all
-            samples, and put in a list.
-        padding: fills up shorter rows of the second dimension of tensors and arrays, on the right.
+        parts: lists, tensors, arrays, or tuples and dicts of these. Other values are collected in a
+            list.
+        padding: the value that fills up shorter rows in the second dimension of tensors and arrays,
+            on the right.
     """
     first = parts[0]
     if isinstance(first, Mapping):
@@ -225,7 +229,7 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
 
 
 def cut_objects(value: Any, count: int) -> object:
-    """Return the first `count` samples of what `join_objects` returns."""
+    """Return the first `count` samples of a result of `join_objects`."""
     if isinstance(value, Mapping):
         columns = {key: cut_objects(part, count) for key, part in value.items()}
         return mapping_like(value, columns)
@@ -235,10 +239,10 @@ def cut_objects(value: Any, count: int) -> object:
 
 
 class ObjectCollector(BatchCollector):
-    """Collect results that need not be tensors.
+    """Collect results of any type.
 
     Args:
-        concatenate: join the batches; otherwise `result` is the list of batches.
+        concatenate: True to join the batches; False if `result` is to be the list of batches.
     """
 
     def __init__(self, concatenate: bool = True) -> None:
@@ -262,6 +266,7 @@ def _pad_to_one_width(batches: list[Any], padding: float) -> list[Any]:
 
 
 def _padded(batch: Any, width: int, padding: float) -> object:
+    """Pad the second dimension of a tensor or an array to a width."""
     if batch.shape[1] == width:
         return batch
     shape = (batch.shape[0], width, *batch.shape[2:])

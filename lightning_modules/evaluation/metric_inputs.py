@@ -1,14 +1,14 @@
-"""Turn the predictions and labels of a batch into the two arguments of a torchmetrics `update`.
+"""The rule that turns the outputs and labels of a batch into the arguments of a metric's `update`.
 
-- The first tensor of the predictions is taken for the logits.
-- Classes are in the last dimension, or in the second one as for images. All other dimensions are
+- The first tensor of the predictions is the logits.
+- Classes are in the last dimension, or, as for images, in the second one. All other dimensions are
   flattened, and positions with the label -100 are left out.
-- Where predictions have the labels' shape they are values, class numbers, or one logit for each
+- Predictions of the same shape as the labels are values, class numbers, or one logit for each
   label.
-- Metrics of `torchmetrics.classification` get probabilities: torchmetrics would take logits for
-  probabilities where all those of a batch happen to lie between 0 and 1. Other metrics get the
+- Metrics of `torchmetrics.classification` get probabilities. With logits, torchmetrics would take
+  those of a batch for probabilities if all of them lie between 0 and 1. Other metrics get the
   logits.
-- Half precision becomes single precision, in which metrics compute.
+- Half precision is converted to single precision.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEED_OWN_FUNCTION = {
     "segmentation",
     "text",
 }
-"""Packages of torchmetrics whose metrics take no logits."""
+"""Packages of torchmetrics whose metrics do not accept logits and labels."""
 _FAMILIES = ("Binary", "Multiclass", "Multilabel")
 
 
@@ -40,11 +40,11 @@ def input_family(metric: torch.nn.Module) -> str:
     """Return the family of a metric, which decides the form of its inputs.
 
     Args:
-        metric: a metric; of a wrapper or a sum, the parts count.
+        metric: a metric, or a wrapper or a sum of metrics.
 
     Returns:
-        `Binary`, `Multiclass` or `Multilabel` for the metrics of `torchmetrics.classification`,
-        else an empty text.
+        `Binary`, `Multiclass` or `Multilabel` for a metric of `torchmetrics.classification`; an
+        empty text for any other metric.
 
     Raises:
         ValueError: the metric does not accept logits and labels, or compares whole samples.
@@ -52,8 +52,8 @@ def input_family(metric: torch.nn.Module) -> str:
     packages: set[str] = set()
     family = ""
     compares_samples = False
-    # The parts of wrappers and sums are submodules, and the module of a class tells its package.
-    # Bases count too, because a script may derive its own metric.
+    # The parts of wrappers and sums are submodules. The module of a class contains the name of its
+    # package; base classes are looked at, because a script may derive its own metric.
     for part in metric.modules():
         if getattr(part, "multidim_average", "") == "samplewise":
             compares_samples = True
@@ -78,13 +78,13 @@ def input_family(metric: torch.nn.Module) -> str:
 
 
 def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Tensor, Tensor]:
-    """Return predictions and labels in the form that metrics of this family expect.
+    """Return predictions and labels in the form that metrics of a family expect.
 
     They have no rows if no label counts.
 
     Args:
-        family: see `input_family`.
-        predictions: what the model returned beside the loss: logits, alone or first of several.
+        family: the family of the metric, see `input_family`.
+        predictions: the outputs of the model except the loss: logits, alone or first of several.
         labels: class numbers of shape (samples, ...), or values, or 0 and 1 for each of several
             labels.
 
@@ -98,8 +98,8 @@ def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Ten
     if family and labels.is_floating_point():
         labels = labels.long()
 
-    # Without a dimension of classes, predictions are values, class numbers or one logit for each
-    # label.
+    # If there is no dimension of classes, predictions are values, class numbers, or one logit for
+    # each label.
     classes = _class_dimension(predictions, labels)
     if classes is None:
         keeps_shape = family == "Multilabel" or labels.is_floating_point()
@@ -111,22 +111,22 @@ def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Ten
             return predictions, labels
         return _counted(predictions.flatten(), labels.flatten())
 
-    # Logits of classes: one row for each label that counts.
+    # Make a row of logits for each label that counts.
     rows = predictions.movedim(classes, -1).flatten(0, -2)
     rows, labels = _counted(rows, labels.flatten())
     return _probabilities(family, rows), labels
 
 
 def shifted(predictions: object, labels: object) -> tuple[Tensor, Tensor]:
-    """Return predictions at each position, and the label at the next one.
+    """Return the predictions at each position, and the labels at the next one.
 
-    This is for models whose labels are their inputs.
+    Use it for models whose labels are their inputs.
     """
     return _logits(predictions)[:, :-1], _only_labels(labels)[:, 1:]
 
 
 def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave out rows with the label -100; the host waits for the device."""
+    """Leave out rows with the label -100. This waits for the device."""
     if labels.is_floating_point():
         return predictions, labels
     rows = (labels != IGNORED).nonzero().squeeze(1)
@@ -152,7 +152,7 @@ def _probabilities(family: str, logits: Tensor) -> Tensor:
 
 
 def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
-    """Return which dimension only the predictions have; None if both have the same ones."""
+    """Return the dimension that only the predictions have; None if both have the same shape."""
     if predictions.shape == labels.shape:
         return None
     if predictions.shape[:-1] == labels.shape:
@@ -166,6 +166,7 @@ def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
 
 
 def _logits(predictions: object) -> Tensor:
+    """Return the first tensor in nested predictions."""
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
         if isinstance(predictions, Mapping):
             predictions = list(predictions.values())
@@ -178,6 +179,7 @@ def _logits(predictions: object) -> Tensor:
 
 
 def _only_labels(labels: object) -> Tensor:
+    """Return the labels, which may be in a tuple of one; refuse several."""
     if isinstance(labels, (tuple, list)) and len(labels) == 1:
         labels = labels[0]
     if not isinstance(labels, Tensor):
@@ -189,6 +191,7 @@ def _only_labels(labels: object) -> Tensor:
 
 
 def _in_single_precision(tensor: Tensor) -> Tensor:
+    """Convert a tensor in half precision to single precision."""
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return tensor.float()
     return tensor

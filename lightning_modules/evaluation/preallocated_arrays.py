@@ -1,4 +1,4 @@
-"""Arrays that grow batch by batch in place, so that joining many takes no second copy."""
+"""Arrays that grow batch by batch in place, so that joining the batches needs no second copy."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PADDING = -100
+"""The value that fills up shorter rows by default."""
 GROWTH = 1.125
-"""Factor by which a full array grows; the system moves its memory, and does not copy it."""
+"""Factor by which a full array grows; the system remaps its memory instead of copying it."""
 CHUNK = 2**20
-"""Bytes that are moved at a time."""
+"""Number of bytes that are moved at a time when rows are extended."""
 BATCHWISE_ADVICE = "Set `eval_do_concat_batches=False` to get them batch by batch."
 
 
 class PreallocatedArray:
     """Concatenate arrays batch by batch in a single piece of memory, which is never copied.
 
-    As `nested_concat` of transformers. Rows are stored one after the other, with the length of the
-    longest batch so far. If a longer batch is added, earlier rows keep their length until `result`
-    moves them apart, the last ones first. So each value is written twice at most, and memory is not
-    larger than the result, except for the reserve (`GROWTH`) while it grows.
+    The result is that of `nested_concat` of transformers. Rows are stored one after the other, with
+    the length of the longest batch so far. If a longer batch is added, earlier rows keep their
+    length until `result` moves them apart, the last ones first. So each value is written twice at
+    most, and the memory is not larger than the result, except for the reserve (`GROWTH`) while it
+    grows.
 
     Args:
-        rows: number of rows expected; None if unknown. More and fewer are accepted.
-        padding: fills up shorter rows of the second dimension, on the right.
+        rows: expected number of rows; None if unknown. There may be more or fewer.
+        padding: the value that fills up shorter rows in the second dimension, on the right.
     """
 
     def __init__(self, rows: int | None = None, padding: float = PADDING) -> None:
@@ -35,16 +37,17 @@ class PreallocatedArray:
         self._begin()
 
     def _begin(self) -> None:
+        """Start an empty array."""
         self._flat: np.ndarray | None = None
         """The memory, as an array of one dimension."""
         self._shape: tuple[int, ...] = ()
         """Shape of the longest row so far."""
         self._rows = 0
-        """Rows written so far."""
+        """Number of rows written so far."""
         self._used = 0
-        """Values written so far."""
+        """Number of values written so far."""
         self._pieces: list[_Piece] = []
-        """Rows of one length each; the last one has the length of `_shape`."""
+        """Rows of the same length; the last piece has rows of `_shape`."""
 
     def add(self, batch: object) -> None:
         """Write a batch of shape (samples,) or (samples, length, ...).
@@ -52,8 +55,8 @@ class PreallocatedArray:
         The length may differ from batch to batch.
 
         Raises:
-            TypeError: it is not an array.
-            ValueError: its shape cannot be joined with those before it.
+            TypeError: the batch is not an array.
+            ValueError: its shape cannot be joined with those of earlier batches.
         """
         if not isinstance(batch, np.ndarray):
             raise TypeError(_not_an_array(batch))
@@ -78,11 +81,11 @@ class PreallocatedArray:
         self._used = used
 
     def result(self) -> np.ndarray:
-        """Return all rows, and forget them: the next batch starts a new array."""
+        """Return all rows as one array; the next batch starts another one."""
         assert self._flat is not None, "a growing array starts with a batch"
         shape = (self._rows, *self._shape)
 
-        # Rows of several lengths become rows of the longest one, which takes more memory.
+        # Extend shorter rows to the length of the longest one, which needs more memory.
         flat = _resized(self._flat, max(self._used, math.prod(shape)))
         if len(self._pieces) > 1:
             self._spread_out(flat)
@@ -96,7 +99,7 @@ class PreallocatedArray:
         """Prepare the memory for a batch of another shape or dtype, and return it."""
         shape = batch.shape[1:]
 
-        # The first batch decides about the shape of a row, and the dtype.
+        # The first batch defines the shape of a row and the dtype.
         if self._flat is None:
             rows = max(self.expected, len(batch))
             self._shape = shape
@@ -104,7 +107,7 @@ class PreallocatedArray:
             self._pieces = [_Piece(0, 0, shape)]
             return self._flat
 
-        # Another dtype converts the rows before it; a longer row starts a new piece.
+        # For another dtype, convert the earlier rows. For longer rows, start a new piece.
         _require_joinable(self._shape, shape)
         dtype = np.promote_types(self._flat.dtype, batch.dtype)
         if shape == self._shape and dtype != self._flat.dtype:
@@ -152,30 +155,27 @@ class PreallocatedArray:
 
 
 class _Piece(NamedTuple):
-    """Rows of one length.
-
-    Attributes:
-        row: number of the first one.
-        start: index of its first value in the memory.
-        shape: of one row.
-    """
+    """Successive rows of the same length."""
 
     row: int
+    """Number of the first row."""
     start: int
+    """Index of its first value in the memory."""
     shape: tuple[int, ...]
+    """Shape of each row."""
 
 
 class PreallocatedTree:
     """Concatenate nested lists, tuples, named tuples and mappings of arrays, batch by batch.
 
     Args:
-        first: the first batch, whose structure the others must have; it is written too.
-        rows: number of rows expected.
-        padding: see `PreallocatedArray`.
+        first: the first batch, which is written. The others must have its structure.
+        rows: expected number of rows; None if unknown.
+        padding: the value that fills up shorter rows in the second dimension, on the right.
     """
 
     def __init__(self, first: Any, rows: int | None = None, padding: float = PADDING) -> None:
-        self.kind: type[Any] = type(first)
+        self.container_type: type[Any] = type(first)
         self.parts: dict[Any, PreallocatedArray | PreallocatedTree] = {}
         for key in _keys_of(first):
             self.parts[key] = growing(first[key], rows, padding)
@@ -184,13 +184,13 @@ class PreallocatedTree:
         """Write a batch.
 
         Raises:
-            TypeError: its structure is not that of the first one.
+            TypeError: it has another structure than the first batch.
         """
         keys = set(_keys_of(batch)) if _is_nested(batch) else None
-        if type(batch) is not self.kind or keys != set(self.parts):
+        if type(batch) is not self.container_type or keys != set(self.parts):
             raise TypeError(
-                f"Predictions cannot be joined: {self.kind.__name__} of {set(self.parts)} and "
-                f"{type(batch).__name__} of {keys}. {BATCHWISE_ADVICE}"
+                f"Predictions cannot be joined: {self.container_type.__name__} of "
+                f"{set(self.parts)} and {type(batch).__name__} of {keys}. {BATCHWISE_ADVICE}"
             )
         for key, part in self.parts.items():
             part.add(batch[key])
@@ -198,14 +198,14 @@ class PreallocatedTree:
     def result(self) -> Any:
         """Return the structure of the first batch, with arrays over all samples."""
         results = {key: part.result() for key, part in self.parts.items()}
-        container_class: Callable[..., Any] = self.kind
-        if issubclass(self.kind, Mapping):
-            return container_class(results)
+        make_container: Callable[..., Any] = self.container_type
+        if issubclass(self.container_type, Mapping):
+            return make_container(results)
 
-        # A named tuple takes its values one by one, a list or a tuple all in one.
-        if hasattr(self.kind, "_fields"):
-            return container_class(*results.values())
-        return container_class(results.values())
+        # A named tuple takes its values as separate arguments, a list or a tuple as an iterable.
+        if hasattr(self.container_type, "_fields"):
+            return make_container(*results.values())
+        return make_container(results.values())
 
 
 def _keys_of(batch: Any) -> Iterable[object]:
@@ -218,12 +218,13 @@ def _keys_of(batch: Any) -> Iterable[object]:
 def growing(
     first: object, rows: int | None = None, padding: float = PADDING
 ) -> PreallocatedArray | PreallocatedTree:
-    """Return a growing array or tree for batches of the form of the first, which it contains.
+    """Return a growing array or tree that contains the first batch.
 
     Args:
-        first: an array, or nested lists, tuples and mappings of arrays.
-        rows: number of rows expected, None if unknown.
-        padding: fills up shorter rows of the second dimension, on the right.
+        first: an array, or nested lists, tuples and mappings of arrays. Later batches must have the
+            same structure.
+        rows: expected number of rows; None if unknown.
+        padding: the value that fills up shorter rows in the second dimension, on the right.
     """
     if _is_nested(first):
         return PreallocatedTree(first, rows, padding)
@@ -233,13 +234,14 @@ def growing(
 
 
 def _resized(flat: np.ndarray, length: int) -> np.ndarray:
-    """Return the array with that length; it is not copied if the system can move memory."""
+    """Return the array with another length; it is not copied if the system can remap memory."""
     if length != len(flat):
         flat.resize(length, refcheck=False)
     return flat
 
 
 def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Refuse rows whose shapes differ in more than the first dimension."""
     if len(shape) != len(before) or shape[1:] != before[1:]:
         raise ValueError(
             f"Predictions cannot be joined: their shapes are {('samples', *before)} and "
@@ -248,10 +250,12 @@ def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
 
 
 def _is_nested(value: object) -> bool:
+    """Return whether a batch contains other batches."""
     return isinstance(value, (list, tuple, Mapping))
 
 
 def _not_an_array(batch: object) -> str:
+    """Return the error message for a batch that is not an array."""
     return (
         f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or nested "
         "lists, tuples or dicts of tensors, alike in all batches. Leave them out with "

@@ -13,7 +13,8 @@ from torch import nn
 from ..common.class_paths import build_described, is_description
 from ..common.nested import count_rows, find_batch_size, map_nested
 from ..common.stop_iteration import stop_iteration_surfaces
-from ..evaluation.metrics import StageMetrics, as_batch_metrics, as_numbers, name_in_stage
+from ..evaluation.metrics import as_batch_metrics
+from ..evaluation.stage_metrics import StageMetrics, as_numbers, name_in_stage
 from ..internals.lightning_internals import log_of_loader
 from ..internals.precision import to_float32
 from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch.nn import functional
 
-from ..evaluation.metrics import TokenPerplexity
+from ..evaluation.token_metrics import TokenPerplexity
 from ..internals.lightning_import import classification, torchmetrics
 from ..models.inspection import accepted_arguments
 from ..models.outputs import CACHES, has_loss, predictions_in

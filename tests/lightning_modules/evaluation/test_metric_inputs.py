@@ -10,7 +10,7 @@ from torchmetrics import classification, regression, retrieval, segmentation, te
 from torchmetrics.wrappers import ClasswiseWrapper
 
 from lightrainer.lightning_modules.evaluation.metric_inputs import input_family, metric_inputs
-from lightrainer.lightning_modules.evaluation.metrics import TokenLoss
+from lightrainer.lightning_modules.evaluation.token_metrics import TokenLoss
 
 CLASSES = 4
 

@@ -8,7 +8,9 @@ import torch
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics import classification as of
 
-from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics, TokenLoss, as_numbers
+from lightrainer.lightning_modules.evaluation.metrics import BatchMetrics
+from lightrainer.lightning_modules.evaluation.stage_metrics import as_numbers
+from lightrainer.lightning_modules.evaluation.token_metrics import TokenLoss
 
 CLASSES = 3
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lightrainer.lightning_modules.evaluation.metrics import TokenLoss, TokenPerplexity
+from lightrainer.lightning_modules.evaluation.token_metrics import TokenLoss, TokenPerplexity
 
 SIZES = [(4, 9), (4, 2), (1, 30), (3, 1)]
 
