@@ -1,7 +1,7 @@
-"""Collators: from a list of samples to a batch of tensors or arrays.
+"""Collators make a batch of tensors or arrays from a list of samples.
 
-Importing this folder loads neither torch nor Lightning: a worker process that makes arrays needs no
-more than numpy.
+Importing this folder loads neither torch nor Lightning, since a worker process that makes arrays
+needs only numpy.
 """
 
 import lazy_loader

@@ -17,21 +17,22 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 
 DataCollator = Callable[[list[Any]], dict[str, Any]]
-"""A function that makes a batch of samples; as `transformers.DataCollator`."""
+"""A function that makes a batch of samples; works like `transformers.DataCollator`."""
 
 LABELS = ("label", "label_ids")
 """Columns that collators rename to "labels"."""
 
 _ADVICE = "Asking-to-pad-a-fast-tokenizer"
+"""The key of the warning of fast tokenizers in their `deprecation_warnings`."""
 
 
 class DataCollatorMixin:
-    """Base of collators that make tensors or arrays, by `torch_call` or `numpy_call`.
+    """Base of collators that make tensors by `torch_call`, or arrays by `numpy_call`.
 
     Works like `transformers.DataCollatorMixin`.
 
-    `return_tensors` decides which. A subclass has an attribute of that name, "pt" or "np", and the
-    methods for those that it supports.
+    The attribute `return_tensors` chooses the method: "pt" or "np". A subclass defines the methods
+    that it supports.
     """
 
     return_tensors: str = "pt"
@@ -41,10 +42,10 @@ class DataCollatorMixin:
 
         Args:
             features: the samples.
-            return_tensors: "pt" or "np" in place of the attribute.
+            return_tensors: "pt" or "np"; by default the attribute.
 
         Raises:
-            ValueError: for any other `return_tensors`.
+            ValueError: `return_tensors` is something else.
         """
         if return_tensors is None:
             return_tensors = self.return_tensors
@@ -54,20 +55,20 @@ class DataCollatorMixin:
         return self.numpy_call(features)
 
     def torch_call(self, features: list[Any], /) -> Any:
-        """Make the batch of torch tensors; to be overridden."""
+        """Return the batch of these samples as tensors; a subclass overrides it."""
         raise NotImplementedError(
             f"{type(self).__name__} has no `torch_call`, so it cannot return tensors ('pt')."
         )
 
     def numpy_call(self, features: list[Any], /) -> Any:
-        """Make the batch of numpy arrays; to be overridden."""
+        """Return the batch of these samples as arrays; a subclass overrides it."""
         raise NotImplementedError(
             f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np')."
         )
 
 
 def check_return_tensors(return_tensors: str) -> None:
-    """Check `return_tensors`.
+    """Check an argument `return_tensors`.
 
     Raises:
         ValueError: it is neither "pt" nor "np".
@@ -79,15 +80,15 @@ def check_return_tensors(return_tensors: str) -> None:
 
 
 def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Pad without a warning; as the function of that name in `transformers.data.data_collator`.
+    """Pad by a tokenizer, without the warning that calling it on texts is faster.
 
-    Fast tokenizers of some versions warn that calling them on texts is faster than padding, but a
-    collator gets token ids.
+    Fast tokenizers of some versions warn of that, but a collator has token ids instead of texts.
+    Works like the function of the same name in `transformers.data.data_collator`.
 
     Args:
-        tokenizer: anything with a method `pad`.
-        args: for `pad`.
-        kwargs: for `pad`.
+        tokenizer: an object with a method `pad`.
+        args: positional arguments of `pad`.
+        kwargs: keyword arguments of `pad`.
     """
     with _no_advice(tokenizer):
         return tokenizer.pad(*args, **kwargs)
@@ -95,7 +96,7 @@ def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any
 
 @contextmanager
 def _no_advice(tokenizer: object) -> Generator[None]:
-    """Mark the warning as already shown, within the block."""
+    """Mark the warning as already shown in the block."""
     shown_warnings = getattr(tokenizer, "deprecation_warnings", None)
     if shown_warnings is None:
         yield
@@ -109,7 +110,7 @@ def _no_advice(tokenizer: object) -> Generator[None]:
 
 
 def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]]:
-    """Mark the special tokens of each row: 1 for them, 0 for all others."""
+    """Return a mask for each row: 1 for special tokens, 0 for all others."""
     masks: list[list[int]] = []
     for row in rows:
         masks.append(tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True))
@@ -139,7 +140,7 @@ def has_fraction(numbers: np.ndarray) -> bool:
 
 
 def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
-    """Return labels that are indices of classes or tokens, int64.
+    """Return the indices of classes or tokens in a column of a sample, as int64.
 
     Args:
         values: the values of one sample.
@@ -147,7 +148,7 @@ def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
         index: the index of the sample in the batch, for the error.
 
     Raises:
-        ValueError: one of them has a fraction, which would be cut off.
+        ValueError: a value has a fraction, which would be cut off.
     """
     plain_values = values
     if hasattr(values, "detach"):
@@ -177,33 +178,34 @@ def to_numpy(values: Any) -> np.ndarray:
 def torch_collate_batch(
     examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
 ) -> torch.Tensor:
-    """Make a tensor of token ids, padded only where lengths differ.
+    """Make a tensor of token ids, which are padded if their lengths differ.
 
     Works like `_torch_collate_batch` in `transformers.data.data_collator`.
 
     Args:
         examples: sequences of token ids: lists, arrays or tensors.
-        tokenizer: has `pad_token`, `pad_token_id` and `padding_side`.
-        pad_to_multiple_of: round the length up to a multiple of this.
+        tokenizer: provides `pad_token`, `pad_token_id` and `padding_side`.
+        pad_to_multiple_of: the length is rounded up to a multiple of this number.
 
     Returns:
-        Shape (samples, tokens), of the type of the first tensor; int64 for lists and arrays.
+        A tensor of shape (samples, tokens). Its dtype is that of the first tensor, or int64 for
+        lists and arrays.
 
     Raises:
-        ValueError: it has to be padded, and the tokenizer has no pad token.
+        ValueError: sequences have to be padded, but the tokenizer has no pad token.
     """
     import torch
 
     if isinstance(examples[0], (list, tuple, np.ndarray)):
         examples = [torch.tensor(example, dtype=torch.long) for example in examples]
 
-    # Without padding no pad token is needed.
+    # The pad token is only needed if a sequence is padded.
     lengths = [len(example) for example in examples]
-    length, all_have_it = _common_length(lengths, pad_to_multiple_of)
-    if all_have_it:
+    length = _common_length(lengths, pad_to_multiple_of)
+    if set(lengths) == {length}:
         return torch.stack(list(examples))
 
-    # Of the dtype and the device of the first sample: (samples, tokens).
+    # The result has the dtype and the device of the first sample.
     padded = examples[0].new_full((len(examples), length), _pad_token_id(tokenizer))
     for row, example in zip(padded, examples, strict=True):
         row[_unpadded_slice(tokenizer, len(example), length)] = example
@@ -213,17 +215,18 @@ def torch_collate_batch(
 def numpy_collate_batch(
     examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
 ) -> np.ndarray:
-    """Make an array of token ids, padded only where lengths differ, see `torch_collate_batch`.
+    """Make an array of token ids, which are padded if their lengths differ.
 
-    Works like `_numpy_collate_batch` in `transformers.data.data_collator`.
+    Works like `_numpy_collate_batch` in `transformers.data.data_collator`. The parameters are those
+    of `torch_collate_batch`.
     """
     if isinstance(examples[0], (list, tuple)):
         examples = [np.array(example, dtype=np.int64) for example in examples]
 
-    # Without padding no pad token is needed.
+    # The pad token is only needed if a sequence is padded.
     lengths = [len(example) for example in examples]
-    length, all_have_it = _common_length(lengths, pad_to_multiple_of)
-    if all_have_it:
+    length = _common_length(lengths, pad_to_multiple_of)
+    if set(lengths) == {length}:
         return np.stack(examples)
     dtype = np.asarray(examples[0]).dtype
     return padded_rows(examples, length, _pad_token_id(tokenizer), tokenizer, dtype)
@@ -235,10 +238,10 @@ def padded_rows(
     """Return rows as one array, filled up on the side on which the tokenizer pads.
 
     Args:
-        rows: arrays or lists of shape (tokens, ...); the shape of a token is that of the first.
-        length: tokens in each row of the result.
+        rows: arrays or lists of shape (tokens, ...), which differ in the number of tokens only.
+        length: number of tokens in each row of the result.
         fill: the value that fills up shorter rows.
-        tokenizer: has `padding_side`.
+        tokenizer: provides `padding_side`.
         dtype: the dtype of the result.
     """
     shape_of_token = np.asarray(rows[0]).shape[1:]
@@ -249,7 +252,7 @@ def padded_rows(
 
 
 def as_return_type(values: np.ndarray, return_tensors: str) -> Any:
-    """Return an array as `return_tensors` says: itself, or a tensor of its memory."""
+    """Return an array for "np", or for "pt" a tensor that shares its memory."""
     if return_tensors == "np":
         return values
     import torch
@@ -257,16 +260,16 @@ def as_return_type(values: np.ndarray, return_tensors: str) -> Any:
     return torch.as_tensor(values, device="cpu")
 
 
-def _common_length(lengths: list[int], multiple: int | None) -> tuple[int, bool]:
-    """Return the length to pad to, and whether all have it already."""
+def _common_length(lengths: list[int], multiple: int | None) -> int:
+    """Return the length to pad to: the longest one, rounded up to a multiple."""
     length = max(lengths)
-    if multiple is not None:
-        count = math.ceil(length / multiple)
-        length = count * multiple
-    return length, set(lengths) == {length}
+    if multiple is None:
+        return length
+    return math.ceil(length / multiple) * multiple
 
 
 def _pad_token_id(tokenizer: Any) -> int:
+    """Return the id of the pad token; refuse a tokenizer without one."""
     if getattr(tokenizer, "pad_token", None) is None:
         raise ValueError(
             f"Sequences differ in length, and the {type(tokenizer).__name__} has no pad token: set "

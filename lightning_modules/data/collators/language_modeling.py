@@ -1,4 +1,4 @@
-"""Collators for language models: the next token, or tokens behind a mask."""
+"""Collators for causal and masked language models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,41 +27,54 @@ _SPANS = "offset_mapping"
 _SPECIAL = "special_tokens_mask"
 
 
+class PaddedBatch(NamedTuple):
+    """A padded batch, with the columns that masking needs."""
+
+    batch: Any
+    """The columns of the batch; "input_ids" has the shape (samples, tokens)."""
+    special_tokens_mask: Any = None
+    """1 for special tokens, shape (samples, tokens); None if the samples do not have the column."""
+    spans: np.ndarray | None = None
+    """The characters of each token, shape (samples, tokens, 2); None without this column."""
+
+
 @dataclass
 class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
     """Pad token ids, and make the labels of masked or causal language modeling.
 
-    Works like `transformers.DataCollatorForLanguageModeling`, with the same draws, so the same
-    batches.
-
-    Better than 5.3.0: `seed=0` is a seed (as in 5.23); workers draw different numbers, also if the
-    collator was used before they started (as in 5.24); for whole words, samples may have different
-    lengths.
+    Works like `transformers.DataCollatorForLanguageModeling`, and makes the same batches: random
+    numbers are drawn in the same order. There are three differences from 5.3.0. `seed=0` is a seed,
+    as in 5.23. Workers draw different numbers even if the collator was used before they started, as
+    in 5.24. With `whole_word_mask`, samples may have different lengths.
 
     Raises:
         ValueError: options contradict each other, or the tokenizer has no mask token for `mlm`.
     """
 
     tokenizer: Any
-    """Its `pad` makes the batch; it has `pad_token_id`; for masks `mask_token`,
-    `convert_tokens_to_ids`, a length.
+    """The tokenizer; provides `pad` and `pad_token_id`, and for masks `mask_token`,
+    `convert_tokens_to_ids` and a length.
     """
     mlm: bool = True
-    """Mask tokens, which become the labels; False: all tokens but padding are labels."""
+    """True for masked language modeling: masked tokens become the labels. False for causal language
+    modeling: all tokens except padding are labels.
+    """
     whole_word_mask: bool = False
-    """Mask all tokens of a word or none; samples need the column "offset_mapping"."""
+    """True to mask all tokens of a word or none. Samples need the column "offset_mapping"."""
     mlm_probability: float | None = 0.15
-    """Share of the tokens (of the words) that become labels."""
+    """Share of the tokens, or of the words, that become labels."""
     mask_replace_prob: float = 0.8
-    """Share of the labels whose token is replaced by the mask."""
+    """Share of the labels whose tokens are replaced by the mask."""
     random_replace_prob: float = 0.1
-    """Share of the labels whose token is replaced by any other; the rest keep theirs."""
+    """Share of the labels whose tokens are replaced by random ones; the remaining ones stay."""
     pad_to_multiple_of: int | None = None
-    """Round the length up to a multiple of this."""
+    """The length is rounded up to a multiple of this number."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
     seed: int | None = None
-    """Seed of the collator's generator, plus the number of the worker; None: the global one."""
+    """Seed of the collator's own generator, to which a data worker adds its number; None uses the
+    global generator.
+    """
 
     def __post_init__(self) -> None:
         if self.mlm:
@@ -85,6 +98,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         """The process that made the generator; None for one restored from a checkpoint."""
 
     def _check_mlm(self) -> None:
+        """Check the options of masked language modeling."""
         if getattr(self.tokenizer, "mask_token", None) is None:
             raise ValueError(
                 "`mlm=True` needs a mask token: set `tokenizer.mask_token`, or pass `mlm=False`."
@@ -92,6 +106,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         self.mlm_probability = _probability("mlm_probability", self.mlm_probability)
 
     def _prepare_whole_words(self) -> None:
+        """Set the options that masking whole words implies, with warnings."""
         if not getattr(self.tokenizer, "is_fast", True):
             warnings.warn(
                 "`whole_word_mask` needs the 'offset_mapping', which slow tokenizers do not give.",
@@ -110,7 +125,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
 
         Args:
             seed: its seed.
-            return_tensors: "pt" or "np" in place of the attribute.
+            return_tensors: "pt" or "np"; by default the attribute.
         """
         if (return_tensors or self.return_tensors) == "np":
             return np.random.default_rng(seed)
@@ -122,11 +137,11 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         """Make the generator that masks are drawn from; a data worker adds its number to the seed.
 
         Args:
-            return_tensors: "pt" or "np" in place of the attribute.
+            return_tensors: "pt" or "np"; by default the attribute.
         """
         assert self.seed is not None, "a generator needs a seed"
         seed = self.seed
-        # A worker of torch's loader has imported torch; this module need not.
+        # torch is not imported for this: in a worker of its loader it has been imported.
         torch_data: Any = sys.modules.get("torch.utils.data")
         if torch_data is not None:
             worker = torch_data.get_worker_info()
@@ -138,8 +153,8 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
     def _has_generator(self, return_tensors: str) -> bool:
         """Return whether this process has a generator for tensors or arrays.
 
-        One that was inherited from the parent process does not count: all workers would draw the
-        same numbers from it, as in transformers before 5.24.
+        A generator that a worker has inherited from its parent process does not count: all workers
+        would draw the same numbers from it, as in transformers before 5.24.
         """
         if self._generator_pid not in (None, os.getpid()):
             return False
@@ -150,50 +165,47 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return isinstance(self.generator, torch.Generator)
 
     def torch_call(self, examples: list[Any]) -> Any:
-        """Return the batch as tensors, with "labels": -100 where there is nothing to learn.
+        """Return the batch as tensors, with the column "labels", which is -100 for no label.
 
         Args:
             examples: mappings that the tokenizer can pad, or plain sequences of token ids.
         """
-        batch, special, spans = self._batch(examples, "pt")
+        batch, special_tokens_mask, spans = self._batch(examples, "pt")
         if self.mlm:
             batch["input_ids"], batch["labels"] = self.torch_mask_tokens(
-                batch["input_ids"], special, spans
+                batch["input_ids"], special_tokens_mask, spans
             )
         else:
             batch["labels"] = self._without_padding(batch["input_ids"].clone())
         return batch
 
     def numpy_call(self, examples: list[Any]) -> Any:
-        """Return the batch as arrays, with draws from numpy's generators, see `torch_call`.
+        """Return the batch as arrays, see `torch_call`; masks are drawn from numpy's generators.
 
         Args:
             examples: mappings that the tokenizer can pad, or plain sequences of token ids.
         """
-        batch, special, spans = self._batch(examples, "np")
+        batch, special_tokens_mask, spans = self._batch(examples, "np")
         if self.mlm:
             batch["input_ids"], batch["labels"] = self.numpy_mask_tokens(
-                batch["input_ids"], special, spans
+                batch["input_ids"], special_tokens_mask, spans
             )
         else:
             batch["labels"] = self._without_padding(np.copy(batch["input_ids"]))
         return batch
 
-    def _batch(self, features: list[Any], return_tensors: str) -> tuple[Any, Any, Any]:
-        """Return the padded batch, the mask of special tokens, and the spans of the tokens.
-
-        The latter two are None where the samples have none.
-        """
+    def _batch(self, features: list[Any], return_tensors: str) -> PaddedBatch:
+        """Pad samples, and make the generator if it is missing."""
         if self.seed is not None and not self._has_generator(return_tensors):
             self.create_rng(return_tensors)
 
-        # Plain sequences of token ids.
+        # The samples may be plain sequences of token ids.
         if not isinstance(features[0], Mapping):
             collate = torch_collate_batch if return_tensors == "pt" else numpy_collate_batch
             ids = collate(features, self.tokenizer, self.pad_to_multiple_of)
-            return {"input_ids": ids}, None, None
+            return PaddedBatch({"input_ids": ids})
 
-        # The tokenizer cannot pad spans.
+        # The spans are padded below, since tokenizers cannot do that.
         batch = pad_without_fast_tokenizer_warning(
             self.tokenizer,
             without_columns(features, _SPANS),
@@ -205,17 +217,20 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         if _SPANS in features[0]:
             spans_of_samples = [sample[_SPANS] for sample in features]
             spans = self._spans(spans_of_samples, batch["input_ids"])
-        return batch, special_tokens_mask, spans
+        return PaddedBatch(batch, special_tokens_mask, spans)
 
     def _spans(self, rows: list[Any], tokens: Any) -> np.ndarray:
-        """Return where the characters of each token begin and end; 0 for padding.
+        """Return the padded spans, shape (samples, tokens, 2).
 
-        The shape is (samples, tokens, 2).
+        Args:
+            rows: for each sample, the first character of each token and the one after the last.
+            tokens: the padded token ids.
         """
         spans = [np.reshape(np.asarray(row), (len(row), 2)) for row in rows]
         return padded_rows(spans, tokens.shape[1], 0, self.tokenizer)
 
     def _without_padding(self, labels: Any) -> Any:
+        """Set the labels of padding to -100, in place; return the labels."""
         pad = getattr(self.tokenizer, "pad_token_id", None)
         if pad is not None:
             labels[labels == pad] = -100
@@ -223,6 +238,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
 
 
 def _probability(name: str, value: float | None) -> float:
+    """Return an option as a float; refuse one that is not between 0 and 1."""
     if value is None or not 0 <= value <= 1:
         raise ValueError(f"{name}={value} is not a share: use a number from 0 to 1.")
     return float(value)
@@ -232,7 +248,7 @@ def _probability(name: str, value: float | None) -> float:
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     """Mask whole words for language modeling; use `DataCollatorForLanguageModeling` instead.
 
-    Works like `transformers.DataCollatorForWholeWordMask`, which is deprecated, and removed in
+    Works like `transformers.DataCollatorForWholeWordMask`, which is deprecated, and was removed in
     later versions.
     """
 
@@ -244,8 +260,8 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
             stacklevel=2,
         )
         super().__init__(*args, **kwargs)
-        # Set only now, as in the reference: the shares of masks and random tokens stay as they were
-        # given.
+        # As in the reference these are set after the constructor, which would otherwise change the
+        # shares of masks and random tokens.
         self.mlm = True
         self.whole_word_mask = True
 
@@ -254,9 +270,9 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
 class DataCollatorForSOP(DataCollatorForLanguageModeling):
     """Mask tokens, and keep the labels of the order of sentences.
 
-    Works like `transformers.DataCollatorForSOP`, which is deprecated, and removed in later
-    versions. That of 5.3.0 drops its arguments, so it cannot make a single batch; here it takes a
-    tokenizer.
+    Works like `transformers.DataCollatorForSOP`, which is deprecated, and was removed in later
+    versions. The class of 5.3.0 drops its arguments, so that it cannot make any batch; this one
+    takes a tokenizer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -271,13 +287,16 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         """Return the batch as tensors.
 
         Args:
-            examples: samples with "input_ids", "token_type_ids" and "sentence_order_label", the
-                latter two tensors.
+            examples: samples with "input_ids", "token_type_ids" and "sentence_order_label"; the
+                latter two are tensors.
             return_tensors: None or "pt".
 
         Returns:
-            "input_ids", "labels", "attention_mask" (1 where nothing is masked, also for padding),
-            "token_type_ids" and "sentence_order_label".
+            "input_ids", "labels", "attention_mask" (0 for masked tokens, 1 for all others including
+            padding), "token_type_ids" and "sentence_order_label".
+
+        Raises:
+            ValueError: `return_tensors` is "np".
         """
         import torch
         from torch.nn.utils.rnn import pad_sequence
@@ -301,16 +320,18 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         }
 
     def mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any]:
-        """Mask token ids, in place, as ALBERT does.
+        """Mask token ids, in place, as for ALBERT.
 
-        Of 100 chosen tokens 80 become the mask, and 10 any other token.
+        Of 100 chosen tokens, 80 are replaced by the mask and 10 by a random token.
 
         Args:
             inputs: token ids, shape (samples, tokens).
 
         Returns:
-            The inputs of the model, the labels, and the attention mask, 0 for chosen tokens.
+            Three tensors of that shape: the inputs of the model, the labels, and the attention
+            mask, which is 0 for chosen tokens.
         """
+        # Special tokens and padding are never chosen.
         never = np.array(special_tokens_rows(self.tokenizer, inputs.tolist()), dtype=bool)
         if self.tokenizer.pad_token is not None:
             never |= (inputs == self.tokenizer.pad_token_id).numpy()

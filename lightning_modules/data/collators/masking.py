@@ -1,4 +1,4 @@
-"""Choose and replace the tokens that a masked language model predicts.
+"""The choice and the replacement of the tokens that a masked language model predicts.
 
 Random numbers are drawn in the same order and shape as in the reference, so that batches are equal
 to its batches bit for bit.
@@ -19,20 +19,27 @@ if TYPE_CHECKING:
 
 
 class MaskingDraws(NamedTuple):
-    """How random numbers are drawn for one batch.
-
-    Attributes:
-        choose: the probability of all tokens, or of each one, shape (samples, tokens) -> whether
-            each token is chosen, bool of that shape.
-        random_tokens: where, bool of that shape -> as many random tokens as that selects.
-    """
+    """The functions that draw random numbers for one batch, from a generator of torch or numpy."""
 
     choose: Callable[[float | NDArray[np.float64]], np.ndarray]
+    """Takes the probability of all tokens, or of each one, (samples, tokens); returns whether each
+    token is chosen, a bool array of that shape.
+    """
     random_tokens: Callable[[np.ndarray], np.ndarray]
+    """Takes a bool array, (samples, tokens); returns a random token for each True in it."""
+
+
+class WordsOfTokens(NamedTuple):
+    """The words that tokens belong to; both arrays have the shape (samples, tokens)."""
+
+    numbers: np.ndarray
+    """The number of each token's word in its row; -1 for special tokens."""
+    begins: np.ndarray
+    """Whether a word begins with the token."""
 
 
 class Masking:
-    """Parts shared by torch and numpy masking.
+    """The masking that torch and numpy share.
 
     The attributes are those of `DataCollatorForLanguageModeling`.
     """
@@ -45,7 +52,7 @@ class Masking:
     generator: Any
 
     def _random_share(self) -> float:
-        """Return the share of random tokens among the labels that are not masked; 0 for none."""
+        """Return the share of random tokens among the labels that are not masked."""
         if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
             return 0.0
         return self.random_replace_prob / (1 - self.mask_replace_prob)
@@ -64,7 +71,7 @@ class Masking:
             inputs: token ids, shape (samples, tokens).
             special_tokens_mask: 1 for tokens that are never masked; None to ask the tokenizer.
             spans: for whole words, the characters of each token.
-            draws: draws the random numbers.
+            draws: the functions that draw random numbers.
             mask_id: the id of the mask token.
 
         Returns:
@@ -82,12 +89,12 @@ class Masking:
             chosen = whole_words(words, chosen)
         labels[~chosen] = -100
 
-        # Most of them become the mask.
+        # Replace most of them by the mask.
         masked = draws.choose(self.mask_replace_prob) & chosen
         inputs[masked] = mask_id
 
-        # Some become a random token, and the others stay. If there are none to replace, nothing is
-        # drawn, as in the reference.
+        # Replace some by random tokens; the others stay. As in the reference, no numbers are drawn
+        # if the share is 0.
         random_share = self._random_share()
         if random_share > 0:
             replaced = draws.choose(random_share) & chosen & ~masked
@@ -97,7 +104,7 @@ class Masking:
     def _never_drawn(
         self, special: np.ndarray, spans: object
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the tokens that are never chosen, and for whole words the word of each token."""
+        """Return which tokens are never drawn, and for whole words the word of each token."""
         if not self.whole_word_mask:
             return special.astype(bool), None
         if spans is None:
@@ -107,42 +114,42 @@ class Masking:
             )
 
         # One draw for each word, at its first token, decides about the whole word.
-        words, begins = words_of(to_numpy(spans), special)
-        return ~begins, words
+        words = words_of(to_numpy(spans), special)
+        return ~words.begins, words.numbers
 
 
-def words_of(spans: np.ndarray, special: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def words_of(spans: np.ndarray, special: np.ndarray) -> WordsOfTokens:
     """Return the words that tokens belong to.
 
-    A word continues as long as each token begins where the one before ended.
+    A word continues as long as each token begins where the previous one ended.
 
     Args:
-        spans: first character, and the one after the last, of each token; shape (samples, tokens,
+        spans: the first character of each token and the one after the last, shape (samples, tokens,
             2).
         special: 1 for special tokens, shape (samples, tokens).
-
-    Returns:
-        the number of each token's word, -1 for special tokens; and whether a word begins with the
-        token.
     """
     is_special = special.astype(bool)
 
-    # Whether a token continues the word of the one before it: (samples, tokens).
+    # Find the tokens that continue the word of the previous token: (samples, tokens).
     joins = np.zeros_like(is_special)
     begins_at_end_of_previous = spans[:, 1:, 0] == spans[:, :-1, 1]
     joins[:, 1:] = begins_at_end_of_previous & ~is_special[:, :-1]
     # The reference compares the first token of a row with a previous one that ends at -1.
     joins[:, 0] = spans[:, 0, 0] == -1
 
-    # The words of a row are numbered from 1.
+    # Number the words of each row from 1.
     begins = ~is_special & ~joins
-    numbers = np.cumsum(begins, axis=1)
-    words = np.where(is_special, -1, numbers)
-    return words, begins
+    numbers = np.where(is_special, -1, np.cumsum(begins, axis=1))
+    return WordsOfTokens(numbers, begins)
 
 
 def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Extend the choice of a token to its whole word, shape (samples, tokens)."""
+    """Extend the choice of tokens to their whole words.
+
+    Args:
+        words: the number of each token's word, shape (samples, tokens).
+        chosen: whether each token is chosen, of the same shape.
+    """
     rows: list[np.ndarray] = []
     for words_of_row, chosen_of_row in zip(words, chosen, strict=True):
         is_chosen_word = chosen_of_row & (words_of_row != -1)
@@ -152,7 +159,7 @@ def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 class TorchMasking(Masking):
-    """Masks tensors, with draws from torch's generators."""
+    """Masking of tensors, with random numbers of torch."""
 
     def torch_mask_tokens(
         self, inputs: torch.Tensor, special_tokens_mask: Any = None, offset_mapping: Any = None
@@ -163,8 +170,7 @@ class TorchMasking(Masking):
 
         Args:
             inputs: token ids, shape (samples, tokens); changed.
-            special_tokens_mask: 1 for tokens that are never masked; by default the tokenizer is
-                asked.
+            special_tokens_mask: 1 for tokens that are never masked; None to ask the tokenizer.
             offset_mapping: for whole words, the characters of each token, shape (samples, tokens,
                 2).
 
@@ -185,7 +191,7 @@ class TorchMasking(Masking):
             return drawn.bool().numpy()
 
         def random_tokens(where: np.ndarray) -> np.ndarray:
-            # Drawn for all tokens, as in the reference, though only some are used.
+            # As in the reference, numbers are drawn for all tokens, although only some are used.
             count = len(self.tokenizer)
             tokens = torch.randint(count, shape, dtype=torch.long, generator=generator)
             return tokens.numpy()[where]
@@ -197,7 +203,7 @@ class TorchMasking(Masking):
 
 
 class NumpyMasking(Masking):
-    """Masks arrays, with draws from numpy's generators."""
+    """Masking of arrays, with random numbers of numpy."""
 
     def numpy_mask_tokens(
         self, inputs: np.ndarray, special_tokens_mask: Any = None, offset_mapping: Any = None
@@ -208,15 +214,14 @@ class NumpyMasking(Masking):
 
         Args:
             inputs: token ids, an array of shape (samples, tokens); changed.
-            special_tokens_mask: 1 for tokens that are never masked; by default the tokenizer is
-                asked.
+            special_tokens_mask: 1 for tokens that are never masked; None to ask the tokenizer.
             offset_mapping: for whole words, the characters of each token, shape (samples, tokens,
                 2).
 
         Returns:
             the inputs of the model, and the labels, -100 where nothing is predicted.
         """
-        # Without a seed, the functions of numpy's global generator.
+        # Without a seed, numbers are drawn from numpy's global generator.
         binomial: Callable[..., Any] = np.random.binomial
         integers: Callable[..., Any] = np.random.randint
         if self.generator is not None:

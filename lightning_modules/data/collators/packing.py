@@ -1,4 +1,4 @@
-"""The collator that packs several documents into a row, each of which attends to itself alone."""
+"""The collator that packs several documents into a row; each document attends only to itself."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ _LOWEST = {
     "float16": np.finfo(np.float16).min,
     "bfloat16": -3.3895314e38,
 }
-"""The number that masks, by the dtype of the mask."""
+"""The number that hides a score, by the dtype of the mask."""
 
 
 @dataclass
 class DataCollatorWithPacking(DataCollatorMixin):
     """Packs the documents of a batch into rows of at most `max_length` tokens, for training.
 
-    Documents are placed longest first, each into the first row with room for it; the ends of rows
-    are padded. The mask is block-diagonal, so loss and gradients are those of the separate
-    documents. Evaluations count samples, so they need another collator:
+    Each document is placed into the first row with room for it, the longest documents first; the
+    ends of rows are padded. The mask is block-diagonal, so loss and gradients are those of the
+    separate documents. Evaluations count samples, so they need another collator:
     `Trainer(eval_data_collator=)`.
 
     Args:
-        max_length: greatest length of a row, in tokens; rows are as long as the longest of them.
+        max_length: largest number of tokens in a row. All rows are as long as the longest of them.
         pad_token_id: the token that pads the ends of rows.
         mask_dtype: dtype of "attention_mask". "float32", "float16" or "bfloat16" make a mask that
             is added to scores, for eager attention and SDPA of transformers; "bool" makes one for
             SDPA only, in a quarter of the memory; None makes no mask, for models that separate
             documents by their positions, as flash attention does.
-        causal: a token attends only to itself and to tokens before it.
+        causal: True if a token attends only to itself and to the tokens before it.
         return_tensors: "pt" for tensors, "np" for arrays.
 
     Raises:
-        ValueError: `mask_dtype` is none of these.
+        ValueError: `mask_dtype` has another value.
     """
 
     max_length: int
@@ -54,13 +54,15 @@ class DataCollatorWithPacking(DataCollatorMixin):
             )
 
     def __call__(self, features: list[Any], return_tensors: str | None = None) -> Batch:
-        """Return "input_ids", "labels" and "position_ids", shape (rows, tokens); the mask, (rows,
-        1, tokens, tokens).
+        """Return the batch of these documents.
 
         Args:
-            features: documents with "input_ids", and "labels" if they are not the same; those of
-                first tokens, which nothing before them could predict, become -100.
-            return_tensors: "pt" or "np" in place of the attribute.
+            features: documents with "input_ids", and "labels" unless they are the token ids.
+            return_tensors: "pt" or "np"; by default the attribute.
+
+        Returns:
+            "input_ids", "labels" and "position_ids" of shape (rows, tokens), and "attention_mask"
+            of shape (rows, 1, tokens, tokens).
 
         Raises:
             ValueError: a document is longer than `max_length`, or an id is not a whole number.
@@ -74,7 +76,8 @@ class DataCollatorWithPacking(DataCollatorMixin):
         lengths = [len(document) for document in documents]
         rows = self._assign_to_rows(lengths)
 
-        # All rows are as long as the longest one; what no document covers is padding.
+        # All rows are as long as the longest one. They are made of padding, over which the
+        # documents are written.
         longest = 0
         for documents_in_row in rows:
             tokens_in_row = sum(lengths[index] for index in documents_in_row)
@@ -95,7 +98,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
                 positions[row, start:end] = np.arange(len(document))
                 document_numbers[row, start:end] = number
 
-                # Nothing before its first token could predict that.
+                # The first label is masked: the token before it belongs to another document.
                 labels_of_document = features[index].get("labels", document)
                 labels[row, start:end] = whole_numbers(labels_of_document, "labels", index)
                 labels[row, start] = -100
@@ -110,12 +113,12 @@ class DataCollatorWithPacking(DataCollatorMixin):
         return batch
 
     def _assign_to_rows(self, lengths: list[int]) -> list[list[int]]:
-        """Return the documents of each row; empty ones are in none.
+        """Return the indices of the documents of each row; empty documents are left out.
 
         Args:
             lengths: the lengths of the documents.
         """
-        # First fit, longest first: short documents fill the room that long ones leave.
+        # The longest documents are placed first: short ones fill the room that they leave.
         rows: list[list[int]] = []
         room: list[int] = []
         longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
@@ -146,18 +149,18 @@ class DataCollatorWithPacking(DataCollatorMixin):
                 as a document, too.
             return_tensors: "pt" or "np".
         """
-        # (rows, 1, tokens, tokens): whether the token of the third dimension sees that of the
-        # fourth. Both have to be of one document.
-        seen = document_numbers[:, None, :, None] == document_numbers[:, None, None, :]
+        # Whether the token of the third dimension attends to that of the fourth, which has to be of
+        # the same document: (rows, 1, tokens, tokens).
+        attends = document_numbers[:, None, :, None] == document_numbers[:, None, None, :]
         if self.causal:
-            seen &= np.tri(document_numbers.shape[1], dtype=bool)
+            attends &= np.tri(document_numbers.shape[1], dtype=bool)
         if self.mask_dtype in (None, "bool"):
-            return as_return_type(seen, return_tensors)
+            return as_return_type(attends, return_tensors)
 
-        # Added to the scores: 0 keeps a score, the lowest number of the dtype hides it. The mask is
-        # made in float32, as numpy has no bfloat16.
+        # A number is added to each score: 0 keeps the score, the lowest number of the dtype hides
+        # it. numpy has no bfloat16, so the mask is made in float32.
         hidden = np.float32(_LOWEST[self.mask_dtype])
-        values = np.where(seen, np.float32(0), hidden)
+        values = np.where(attends, np.float32(0), hidden)
         mask = as_return_type(values, return_tensors)
         if return_tensors == "np":
             return mask.astype(self.mask_dtype)
@@ -170,8 +173,8 @@ def _first_with_room(room: list[int], length: int) -> int | None:
     """Return the index of the first row with room for a document; None if no row has it.
 
     Args:
-        room: tokens that are left in each row.
-        length: the length of the document, in tokens.
+        room: number of tokens that each row has room for.
+        length: number of tokens of the document.
     """
     for row, free in enumerate(room):
         if free >= length:

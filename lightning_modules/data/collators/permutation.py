@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,25 +21,40 @@ if TYPE_CHECKING:
     import torch
 
 
+class PermutedBatch(NamedTuple):
+    """The parts of a batch, tensors or arrays."""
+
+    input_ids: Any
+    """Token ids with hidden spans, shape (samples, tokens)."""
+    perm_mask: Any
+    """1 where the token of the second dimension may not attend to that of the third, float32 of
+    shape (samples, tokens, tokens).
+    """
+    target_mapping: Any
+    """The identity for each sample, float32 of shape (samples, tokens, tokens)."""
+    labels: Any
+    """Token ids, -100 where nothing is hidden, shape (samples, tokens)."""
+
+
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
-    """Hide spans of tokens, to be predicted in a random order, as XLNet is trained.
+    """Hide spans of tokens, which the model predicts in a random order, as XLNet is trained.
 
-    Works like `transformers.DataCollatorForPermutationLanguageModeling`, with the same draws.
+    Works like `transformers.DataCollatorForPermutationLanguageModeling`, and draws the same random
+    numbers, but needs no pad token.
 
-    Unlike there, no pad token is needed. Spans of tokens are hidden, and predicted in a random
-    order. Half of a sequence counts as remembered from the one before, so each half is permuted
+    Half of a sequence counts as remembered from the sequence before it. So each half is permuted
     separately, and lengths must be even.
     """
 
     tokenizer: Any
-    """Has `mask_token`, `mask_token_id`, `get_special_tokens_mask`; for padding `pad_token` and
-    `pad_token_id`.
+    """The tokenizer; provides `mask_token`, `mask_token_id` and `get_special_tokens_mask`, and for
+    padding `pad_token` and `pad_token_id`.
     """
     plm_probability: float = 1 / 6
-    """Share of the tokens around a span that the span is."""
+    """Length of a span divided by the length of its context, which contains only this span."""
     max_span_length: int = 5
-    """Longest span, in tokens; of numpy's spans one more, as in the reference."""
+    """Largest number of tokens in a span; with arrays one more, as in the reference."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
@@ -56,15 +71,13 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             examples: mappings with "input_ids", or plain sequences of token ids.
 
         Returns:
-            "input_ids"; "perm_mask", float32 of shape (samples, tokens, tokens), 1 where the first
-            may not attend to the second; "target_mapping" of the same shape, the identity;
-            "labels", -100 where nothing is hidden.
+            the fields of `PermutedBatch`.
 
         Raises:
             ValueError: the number of tokens is odd, or the mask token is missing.
         """
         inputs = torch_collate_batch(_token_ids(examples), self.tokenizer)
-        return _as_batch(self.torch_mask_tokens(inputs))
+        return PermutedBatch(*self.torch_mask_tokens(inputs))._asdict()
 
     def numpy_call(self, examples: list[Any]) -> Batch:
         """Return the batch as arrays, see `torch_call`.
@@ -75,18 +88,13 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             examples: mappings with "input_ids", or plain sequences of token ids.
         """
         inputs = numpy_collate_batch(_token_ids(examples), self.tokenizer)
-        return _as_batch(self.numpy_mask_tokens(inputs))
+        return PermutedBatch(*self.numpy_mask_tokens(inputs))._asdict()
 
-    def torch_mask_tokens(
-        self, inputs: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def torch_mask_tokens(self, inputs: torch.Tensor) -> PermutedBatch:
         """Hide spans of token ids.
 
         Args:
-            inputs: shape (samples, tokens); changed.
-
-        Returns:
-            The parts of `torch_call`'s result, in its order.
+            inputs: token ids, shape (samples, tokens); changed in place.
         """
         import torch
 
@@ -97,34 +105,25 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             order = torch.randperm(halves.shape[1]).numpy()
             return halves[:, order]
 
-        # Arrays share the memory of tensors on the CPU, so nothing is copied here.
-        tokens, mask, target, labels = self._mask(inputs.numpy(), draw, permuted)
-        return (
-            torch.as_tensor(tokens, device="cpu"),
-            torch.as_tensor(mask, device="cpu"),
-            torch.as_tensor(target, device="cpu"),
-            torch.as_tensor(labels, device="cpu"),
-        )
+        # Tensors on the CPU share the memory of arrays, so nothing is copied here.
+        arrays = self._mask(inputs.numpy(), draw, permuted)
+        return PermutedBatch(*(torch.as_tensor(array, device="cpu") for array in arrays))
 
-    def numpy_mask_tokens(
-        self, inputs: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def numpy_mask_tokens(self, inputs: np.ndarray) -> PermutedBatch:
         """Hide spans of token ids, in arrays.
 
         Args:
-            inputs: shape (samples, tokens); changed.
-
-        Returns:
-            The parts of `torch_call`'s result, in its order.
+            inputs: token ids, shape (samples, tokens); changed in place.
         """
 
         def permuted(halves: np.ndarray) -> np.ndarray:
-            # numpy shuffles rows, in place: those of the transposed view are the columns.
+            # numpy shuffles the rows of an array in place. The rows of the transposed view are the
+            # columns.
             np.random.shuffle(np.transpose(halves))
             return halves
 
-        # Python's `randint` includes its upper end, unlike torch's. 5.3.0 and 5.23 ignore that, and
-        # the draws here are theirs.
+        # Unlike torch's, Python's `randint` includes its upper end. The reference ignores that, and
+        # the same numbers are drawn here.
         return self._mask(inputs, random.randint, permuted)
 
     def _mask(
@@ -132,13 +131,14 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         inputs: np.ndarray,
         draw: Callable[[int, int], int],
         permuted: Callable[[np.ndarray], np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Hide spans in place, and return the parts of `torch_call`'s result.
+    ) -> PermutedBatch:
+        """Hide spans in place, and return the arrays of the batch.
 
         Args:
             inputs: token ids, shape (samples, tokens).
-            draw: `(low, high)` -> a random number.
-            permuted: the two halves of the positions, as rows -> both in the same random order.
+            draw: draws a random number from `low` to `high`.
+            permuted: returns the rows of an array, here the two halves of the positions, in the
+                same random order.
         """
         count, length = inputs.shape
         self._require_even_length_and_mask(length)
@@ -154,11 +154,11 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         inputs[hidden] = self.tokenizer.mask_token_id
         labels[~hidden] = -100
 
-        # A token may not attend to the hidden ones at or after its position in the random order.
-        # Those that are neither hidden nor special come before all others.
+        # A token may not attend to hidden tokens at or after its own position in the random order.
+        # Tokens that are neither hidden nor special come before all others.
         mask = np.zeros((count, length, length), dtype=np.float32)
         for index in range(count):
-            # The position of each token in the random order; both halves are permuted alike.
+            # Draw the position of each token in the random order. Both halves are permuted alike.
             positions = np.arange(length, dtype=np.int64)
             halves = np.reshape(positions, (-1, length // 2))
             order = permuted(halves).flatten()
@@ -172,12 +172,12 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         # Each token predicts itself: (samples, tokens, tokens).
         identity = np.eye(length, dtype=np.float32)
         target = np.tile(identity, (count, 1, 1))
-        return inputs.astype(np.int64), mask, target, labels.astype(np.int64)
+        return PermutedBatch(inputs.astype(np.int64), mask, target, labels.astype(np.int64))
 
     def _spans(self, length: int, draw: Callable[[int, int], int]) -> list[tuple[int, int]]:
-        """Return where spans begin and end.
+        """Return the start and the end of each span.
 
-        Contexts follow one another up to the end, and each has a span somewhere in it.
+        The sequence is divided into contexts, each of which contains a span.
         """
         spans: list[tuple[int, int]] = []
         context_start = 0
@@ -185,14 +185,14 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             span_size = draw(1, self.max_span_length + 1)
             context_size = int(span_size / self.plm_probability)
 
-            # Somewhere in its context, with room for the whole span.
+            # Draw a start that leaves room for the whole span in its context.
             start = context_start + draw(0, context_size - span_size + 1)
             spans.append((start, start + span_size))
             context_start += context_size
         return spans
 
     def _never_hidden(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return where the special tokens are, and where the padding is."""
+        """Return two masks, of the special tokens and of the padding: bool, (samples, tokens)."""
         rows = special_tokens_rows(self.tokenizer, labels.tolist())
         special = np.array(rows, dtype=bool)
         if getattr(self.tokenizer, "pad_token", None) is None:
@@ -200,7 +200,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         return special, np.asarray(labels == self.tokenizer.pad_token_id)
 
     def _require_even_length_and_mask(self, length: int) -> None:
-        """Raise `ValueError` without a mask token, or if two halves would differ in length."""
+        """Refuse a tokenizer without a mask token, and an odd number of tokens."""
         if getattr(self.tokenizer, "mask_token", None) is None:
             raise ValueError(
                 f"The {type(self.tokenizer).__name__} has no mask token. Set "
@@ -218,8 +218,3 @@ def _token_ids(features: list[Any]) -> list[object]:
     if isinstance(features[0], Mapping):
         return [feature["input_ids"] for feature in features]
     return features
-
-
-def _as_batch(parts: tuple[object, object, object, object]) -> Batch:
-    tokens, mask, target, labels = parts
-    return {"input_ids": tokens, "perm_mask": mask, "target_mapping": target, "labels": labels}

@@ -1,4 +1,4 @@
-"""The collator for pairs of sequences: inputs padded by the tokenizer, labels beside them."""
+"""The collator for pairs of sequences: the inputs and the labels of sequence-to-sequence models."""
 
 from __future__ import annotations
 
@@ -19,35 +19,33 @@ from .base import (
 
 @dataclass
 class DataCollatorForSeq2Seq:
-    """Pad the inputs of a batch, and its labels, which have other lengths.
+    """Pad the inputs of a batch, and separately its labels.
 
     Works like `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method
-    `pad`.
-
-    Labels have other lengths than inputs: they are padded here, on the side on which the tokenizer
+    `pad`. Labels have other lengths than inputs. They are padded on the side on which the tokenizer
     pads.
     """
 
     tokenizer: Any
-    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the
-    batch.
+    """The tokenizer, whose `pad(features, padding=, max_length=, pad_to_multiple_of=,
+    return_tensors=)` makes the batch.
     """
     model: Any = None
-    """Its `prepare_decoder_input_ids_from_labels(labels=)`, if there is one, makes
+    """The model. If it has a method `prepare_decoder_input_ids_from_labels(labels=)`, that makes
     `decoder_input_ids`.
     """
     padding: Any = True
-    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not
-    at all.
+    """True or "longest" pads to the longest sample of the batch, "max_length" to `max_length`;
+    False does not pad.
     """
     max_length: int | None = None
-    """Length in tokens for "max_length", of inputs and labels; by default the longest that the
-    model takes, and the longest labels of the batch.
+    """Number of tokens of inputs and labels with "max_length". By default it is the longest input
+    that the model accepts, and the longest labels of the batch.
     """
     pad_to_multiple_of: int | None = None
-    """Round lengths up to a multiple of this."""
+    """Lengths are rounded up to a multiple of this number."""
     label_pad_token_id: int = -100
-    """Fills up labels; losses leave -100 out."""
+    """The value that pads labels; losses leave -100 out."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
@@ -55,12 +53,13 @@ class DataCollatorForSeq2Seq:
         """Return the padded batch.
 
         Args:
-            features: samples with what the tokenizer pads, and "label" or "labels": token ids.
-            return_tensors: "pt" or "np" in place of the attribute.
+            features: samples with the columns that the tokenizer pads, and token ids as "label" or
+                "labels".
+            return_tensors: "pt" or "np"; by default the attribute.
 
         Returns:
-            What the tokenizer's `pad` returned, with "labels", int64 of shape (samples, length);
-            None where the samples have none.
+            The result of the tokenizer's `pad`, with the column "labels", int64 of shape (samples,
+            length); None if the samples have no labels.
 
         Raises:
             ValueError: labels do not fit into one tensor, or are not whole numbers.
@@ -106,7 +105,7 @@ class DataCollatorForSeq2Seq:
     def _label_length(self, arrays: list[np.ndarray], name: str) -> int:
         """Return the length to which labels are padded."""
         lengths = [len(array) for array in arrays]
-        # It may be a member of transformers' `PaddingStrategy`.
+        # `padding` may be a member of transformers' `PaddingStrategy`.
         padding = getattr(self.padding, "value", self.padding)
         if padding is False or padding == "do_not_pad":
             if len(set(lengths)) > 1:
