@@ -25,7 +25,7 @@ from ...lightning_modules.data.loader_state import (
     with_other_batches,
     workers_in,
 )
-from ...lightning_modules.training.accumulation import LossMeter
+from ...lightning_modules.training.loss_meter import LossMeter
 from ..arguments.deepspeed_config import with_open_batches
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks, samples_of_rank
 from ..evaluation.results import TrainingLength

@@ -12,7 +12,7 @@ from torch import nn
 from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.training.accumulation import LossMeter
+from ...lightning_modules.training.loss_meter import LossMeter
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
 from ..arguments.parallelism import copies_of_batches
 

@@ -187,7 +187,7 @@ class TrainerModule(EvaluationModule):
         )
 
         # A callback may have changed the accumulation.
-        run.windows.accumulate(trainer.args.gradient_accumulation_steps)
+        run.windows.set_accumulation(trainer.args.gradient_accumulation_steps)
 
     def on_train_batch_start(self, batch: Window, batch_idx: int) -> int | None:
         """Begin a step, whose window has been read; -1 ends the epoch without it."""

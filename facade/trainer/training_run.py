@@ -35,7 +35,7 @@ from .overrides import is_own
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer as LightningTrainer
 
-    from ...lightning_modules.training.accumulation import Items, WindowLoader
+    from ...lightning_modules.training.accumulation import ItemCount, WindowLoader
     from .. import Trainer, TrainerModule
     from ..arguments import TrainingArguments
     from ..strategies.strategy import Strategy
@@ -212,7 +212,7 @@ class TrainingRun:
         self._start_state(length)
         device = args.device
 
-        def read_window(batches: Iterator[object], count: int) -> tuple[list[object], Items]:
+        def read_window(batches: Iterator[object], count: int) -> tuple[list[object], ItemCount]:
             # By position, because an override may have other names for its parameters.
             return trainer.get_batch_samples(batches, count, device)
 

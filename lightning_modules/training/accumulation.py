@@ -1,11 +1,10 @@
-"""Windows of micro-batches, and the sum of their losses.
+"""Read a loader in windows of micro-batches.
 
 One Lightning batch is one window, and so one optimizer step.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -26,13 +25,10 @@ from ..data.loader_state import (
 
 _log = logging.getLogger(__name__)
 
-_MOST_TENSORS = 1024
-"""Losses that are kept as separate tensors before they are joined into one."""
-
-Items = torch.Tensor | int | None
+ItemCount = torch.Tensor | int | None
 """Number of items (labels that count) in a window, over all processes; None if not counted."""
 
-WindowReader = Callable[[Iterator[Any], int], tuple[list[Any], Items]]
+WindowReader = Callable[[Iterator[Any], int], tuple[list[Any], ItemCount]]
 """`(batches, n)` -> (up to n micro-batches, number of items in them)."""
 
 
@@ -44,8 +40,7 @@ class Window(list[Any]):
             not counted.
     """
 
-    __slots__ = ("items",)
-    items: Items
+    items: ItemCount = None
 
 
 class WindowLoader:
@@ -67,7 +62,8 @@ class WindowLoader:
         on_positioned: called once the position to resume at is reached; see `start_at`.
         align_ranks: wraps the iterator over micro-batches so that all ranks stop together; None if
             they have equally many.
-        exhausted: the loader yielded fewer batches than requested, so the epoch is over.
+        exhausted: the last window had fewer than `accumulation` micro-batches, so the epoch is
+            over.
     """
 
     def __init__(
@@ -92,7 +88,7 @@ class WindowLoader:
         self._stopped = False
         self._loader_state: dict[str, Any] | None = None
         self._was_left = False
-        """The iteration of that state was left before its end."""
+        """A callback has stopped the epoch of that state before its end."""
 
         # Three kinds of loaders can resume: ours, those of other libraries that have a state, and
         # those without one, which are read again from the start of the epoch.
@@ -137,10 +133,7 @@ class WindowLoader:
         # The state may come from another kind of loader, which the user has replaced.
         self._loader_state = None
         if loader_state is not None:
-            is_epoch_loader = isinstance(self._source, EpochLoader)
-            is_reread = isinstance(self._source, RereadLoader)
-            has_same_kind = ("handed_out" in loader_state) == is_epoch_loader
-            if has_same_kind and ("began" in loader_state) == is_reread:
+            if isinstance(self._source, _source_class(loader_state)):
                 self._loader_state = loader_state
             elif 0 < window < self.windows_per_epoch:
                 _log.warning(
@@ -161,8 +154,9 @@ class WindowLoader:
         """Return whether the epoch was stopped before its end."""
         if not self._stopped:
             return False
-        all_is_read = self.is_at_end or self.exhausted
-        return not (all_is_read or getattr(self.loader, "end_of_loader", False))
+        # Loaders of accelerate set `end_of_loader` when they yield their last batch.
+        has_yielded_last = getattr(self.loader, "end_of_loader", False)
+        return not (self.is_at_end or self.exhausted or has_yielded_last)
 
     def epochs_done(self, steps_in_epoch: float) -> float:
         """Return the epochs read so far, including the fraction of the current one.
@@ -176,10 +170,11 @@ class WindowLoader:
             micro_batches = min(micro_batches, self.batches_per_epoch)
         return self.epoch + micro_batches / steps_in_epoch
 
-    def accumulate(self, accumulation: int) -> None:
-        """Read windows of another size from the next epoch on; not in the middle of one.
+    def set_accumulation(self, accumulation: int) -> None:
+        """Read windows of another size; in the middle of an epoch this has no effect.
 
-        An epoch of smaller windows has as many as before, as in the reference.
+        With smaller windows the epoch keeps its number of windows, as in the reference, so its last
+        batches are not read.
         """
         if accumulation == self.accumulation or self.windows_done > 0:
             return
@@ -278,7 +273,10 @@ class WindowLoader:
         if isinstance(source, EpochLoader):
             # The epoch of the state may have been stopped before its last batch.
             if state["handed_out"] > 0:
-                state = before_epoch(state, self.epoch + self.is_at_end)
+                next_epoch = self.epoch
+                if self.is_at_end:
+                    next_epoch += 1
+                state = before_epoch(state, next_epoch)
         elif isinstance(source, ForeignLoader):
             # An evaluation draws from dataset and collator; the iteration restores the rest.
             self._loader_state = source.restore_parts_of(state)
@@ -287,7 +285,11 @@ class WindowLoader:
         self._loader_state = None
 
     def _micro_batches(self) -> Iterator[Any]:
-        """Return the micro-batches of the epoch that are not done yet."""
+        """Return the micro-batches of the epoch that are not done yet.
+
+        With a state the position is reached here. Without one it counts as reached after the first
+        window.
+        """
         source = self._source
         state = self._loader_state
         self._loader_state = None
@@ -295,144 +297,49 @@ class WindowLoader:
         if hasattr(self.loader, "set_epoch"):
             self.loader.set_epoch(self.epoch)
 
-        if isinstance(source, ForeignLoader):
-            if state is None:
-                return skip_items(iter(source), batches_done)
-            if is_of_other_batches(state):
-                batches = source.read_again(state, batches_done)
-                self._report_positioned()
-                return batches
-            if self.windows_done == 0:
-                return source.epoch_after(state, was_left=self._was_left)
-            if has_ended(state):
-                # Only the end of the epoch is missing; the next epoch begins from the state.
-                self._loader_state = source.restore_parts_of(state)
-                self._report_positioned()
-                return iter(())
-            source.load_state_dict(state)
-            batches = iter(source)
-            self._report_positioned()
-            return batches
-
         # Without a state, batches are counted.
         if state is None:
+            if isinstance(source, ForeignLoader):
+                return skip_items(iter(source), batches_done)
             source.skip(batches_done)
             return iter(source)
 
-        source.load_state_dict(state, inside_epoch=True)
-        if isinstance(source, RereadLoader):
-            source.skip(batches_done)
-        batches = iter(source)
+        if isinstance(source, ForeignLoader):
+            batches = self._batches_of_foreign_loader(source, state, batches_done)
+        else:
+            source.load_state_dict(state, inside_epoch=True)
+            if isinstance(source, RereadLoader):
+                source.skip(batches_done)
+            batches = iter(source)
         self._report_positioned()
         return batches
 
-
-class LossMeter:
-    """Sum micro-batch losses to the same bits as the reference, without synchronising each step.
-
-    The reference adds each loss to a float32 tensor, and its filter for NaN synchronises with the
-    device for every loss. Here the losses stay on the device, and are added up in the same order
-    when a log is due.
-
-    Args:
-        skip_not_finite: replace a NaN or infinite loss by the mean since the last log.
-
-    Attributes:
-        not_finite_steps: the `steps_since_log` of the steps with a NaN or infinite loss, among
-            those that the last `take` added up.
-    """
-
-    def __init__(self, skip_not_finite: bool) -> None:
-        self.skip_not_finite = skip_not_finite
-        self.not_finite_steps: list[int] = []
-        self._start = 0.0
-        """The sum begins with this: 0, or NaN once a sum was not finite."""
-        self._losses: list[torch.Tensor] = []
-        """Losses on their device, of any number each."""
-        self._saved = torch.zeros(0, dtype=torch.float64, device="cpu")
-        """Earlier losses, which the last `state_dict` has read from the device."""
-        self._steps: list[int] = []
-        """The `steps_since_log` of each loss, those of `_saved` first."""
-
-    def add(self, loss: torch.Tensor, steps_since_log: int) -> None:
-        """Keep the loss of a micro-batch.
+    def _batches_of_foreign_loader(
+        self, source: ForeignLoader, state: dict[str, Any], batches_done: int
+    ) -> Iterator[Any]:
+        """Return the batches after the state of a loader of another library.
 
         Args:
-            loss: scalar, detached.
-            steps_since_log: optimizer steps since the last log, before the current one.
+            source: the loader.
+            state: its state.
+            batches_done: the batches of the epoch that were trained before.
         """
-        self._losses.append(loss)
-        self._steps.append(steps_since_log)
-        if len(self._losses) >= _MOST_TENSORS:
-            self._losses = [self._joined_losses()]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the losses since the last `take`; this synchronises with the device."""
-        if self._losses:
-            losses = self._joined_losses().double().cpu()
-            self._saved = torch.cat([self._saved, losses])
-            self._losses = []
-        return {"rest": self._start, "losses": self._saved, "steps": list(self._steps)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a `state_dict`, with the very same sums."""
-        self._start = state["rest"]
-        self._losses = []
-        self._saved = state["losses"].double()
-        self._steps = list(state["steps"])
-
-    @staticmethod
-    def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the mean of the `state_dict`s of several processes, as one."""
-        all_steps: list[int] = []
-        for state in states:
-            all_steps += state["steps"]
-        steps = torch.tensor(all_steps, dtype=torch.int64, device="cpu")
-        losses = torch.cat([state["losses"].double() for state in states]) / len(states)
-
-        # Losses of the same step come one after the other, in the order of the processes.
-        order = torch.argsort(steps, stable=True)
-        start = sum(state["rest"] for state in states) / len(states)
-        return {"rest": start, "losses": losses[order], "steps": steps[order].tolist()}
-
-    def begin_with(self, total: float) -> None:
-        """Start the sum at `total`."""
-        self._start = _float32(total)
-
-    def take(self) -> float:
-        """Return the sum since the last call, in float32.
-
-        Once not finite, the sum stays NaN, as in the reference, which resets it by subtracting it
-        from itself.
-        """
-        losses = self.state_dict()["losses"]
-        total = self._start
-        self.not_finite_steps = []
-        for loss, steps_since_log in zip(losses.tolist(), self._steps, strict=True):
-            total = self._added(total, loss, steps_since_log)
-        self._saved = losses[:0]
-        self._steps = []
-
-        # 0, or NaN for a sum that is not finite.
-        self._start = total - total
-        return total
-
-    def _added(self, total: float, loss: float, steps_since_log: int) -> float:
-        """Return the sum of `total` and a loss in float32; count a loss that is not finite."""
-        if not math.isfinite(loss):
-            # Micro-batches of one step follow each other.
-            if self.not_finite_steps[-1:] != [steps_since_log]:
-                self.not_finite_steps.append(steps_since_log)
-            if self.skip_not_finite:
-                # The mean as the reference takes it, with the current step in its divisor.
-                mean = _float32(total / (1 + steps_since_log))
-                return _float32(total + mean)
-        return _float32(total + loss)
-
-    def _joined_losses(self) -> torch.Tensor:
-        return torch.cat([loss.reshape(-1) for loss in self._losses])
+        if is_of_other_batches(state):
+            return source.read_again(state, batches_done)
+        if self.windows_done == 0:
+            return source.epoch_after(state, was_left=self._was_left)
+        if has_ended(state):
+            # Only the end of the epoch is missing; the next epoch begins from the state.
+            self._loader_state = source.restore_parts_of(state)
+            return iter(())
+        source.load_state_dict(state)
+        return iter(source)
 
 
-def _float32(value: float) -> float:
-    """Round to float32; NumPy would warn of an infinite result."""
-    return ctypes.c_float(value).value
+def _source_class(loader_state: dict[str, Any]) -> type:
+    """Return the class of loader that has written a state; only ours have these entries."""
+    if "handed_out" in loader_state:
+        return EpochLoader
+    if "began" in loader_state:
+        return RereadLoader
+    return ForeignLoader

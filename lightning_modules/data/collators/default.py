@@ -49,26 +49,24 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
         samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
 
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
+    # The column of the samples from which each column of the batch is made.
     first = samples[0]
-    batch: Batch = {}
+    columns: dict[str, str] = {}
     for name in LABELS:
         if first.get(name) is not None:
-            batch["labels"] = _stack_column(samples, name, stack)
+            columns["labels"] = name
             break
     for name, value in first.items():
         if value is not None and name not in LABELS and not isinstance(value, str):
-            batch[name] = _stack_column(samples, name, stack)
+            columns[name] = name
+
+    batch: Batch = {}
+    for name_in_batch, name in columns.items():
+        try:
+            batch[name_in_batch] = stack([sample[name] for sample in samples], name)
+        except (KeyError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
+            raise _column_error(name, samples, error) from error
     return batch
-
-
-def _stack_column(
-    samples: Sequence[Mapping[str, Any]], name: str, stack: Callable[[list[Any], str], object]
-) -> object:
-    """Return the values of a column as one tensor or array; an error names the column."""
-    try:
-        return stack([sample[name] for sample in samples], name)
-    except (KeyError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
-        raise _column_error(name, samples, error) from error
 
 
 def torch_default_data_collator(features: Sequence[object]) -> Batch:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lightrainer.lightning_modules.training.accumulation import LossMeter
+from lightrainer.lightning_modules.training.loss_meter import LossMeter
 
 NAN, INF = math.nan, math.inf
 
