@@ -60,18 +60,18 @@ def _rmsprop(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 _BUILDERS_BY_PART: dict[str, Builder] = {
-    "bnb": libraries.bitsandbytes,
-    "8bit": libraries.bitsandbytes,
-    "paged": libraries.bitsandbytes,
-    "ademamix": libraries.bitsandbytes,
-    "lion": libraries.bitsandbytes,
-    "rmsprop": libraries.bitsandbytes,
-    "galore": low_rank.galore,
-    "apollo": low_rank.apollo,
-    "lomo": libraries.lomo,
-    "schedule_free": libraries.schedule_free,
-    "torch_4bit": libraries.torchao,
-    "torch_8bit": libraries.torchao,
+    "bnb": libraries.build_bitsandbytes,
+    "8bit": libraries.build_bitsandbytes,
+    "paged": libraries.build_bitsandbytes,
+    "ademamix": libraries.build_bitsandbytes,
+    "lion": libraries.build_bitsandbytes,
+    "rmsprop": libraries.build_bitsandbytes,
+    "galore": low_rank.build_galore,
+    "apollo": low_rank.build_apollo,
+    "lomo": libraries.build_lomo,
+    "schedule_free": libraries.build_schedule_free,
+    "torch_4bit": libraries.build_torchao,
+    "torch_8bit": libraries.build_torchao,
 }
 """Builders of all optimizers with a part in their name; the last part that matches applies."""
 
@@ -82,12 +82,12 @@ _BUILDERS_BY_NAME: dict[OptimizerNames, Builder] = {
     OptimizerNames.SGD: _sgd,
     OptimizerNames.ADAGRAD: _adagrad,
     OptimizerNames.RMSPROP: _rmsprop,
-    OptimizerNames.ADAMW_TORCH_XLA: libraries.xla,
-    OptimizerNames.ADAMW_TORCH_NPU_FUSED: libraries.npu,
-    OptimizerNames.ADAMW_APEX_FUSED: libraries.apex,
-    OptimizerNames.ADAMW_ANYPRECISION: libraries.any_precision,
-    OptimizerNames.GROKADAMW: libraries.grokadamw,
-    OptimizerNames.STABLE_ADAMW: libraries.stable_adamw,
+    OptimizerNames.ADAMW_TORCH_XLA: libraries.build_xla,
+    OptimizerNames.ADAMW_TORCH_NPU_FUSED: libraries.build_npu,
+    OptimizerNames.ADAMW_APEX_FUSED: libraries.build_apex,
+    OptimizerNames.ADAMW_ANYPRECISION: libraries.build_any_precision,
+    OptimizerNames.GROKADAMW: libraries.build_grokadamw,
+    OptimizerNames.STABLE_ADAMW: libraries.build_stable_adamw,
 }
 """Builders of single optimizers, which take precedence over those of a part of the name."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from importlib import import_module
 from typing import Any
 
@@ -53,15 +52,15 @@ def _with_adam_arguments(pip: str, module: str, member: str) -> Builder:
     return build
 
 
-xla = _with_adam_arguments("torch_xla", "torch_xla.amp.syncfree", "AdamW")
-npu = _with_adam_arguments("torch_npu", "torch_npu.optim", "NpuFusedAdamW")
-apex = _with_adam_arguments(
+build_xla = _with_adam_arguments("torch_xla", "torch_xla.amp.syncfree", "AdamW")
+build_npu = _with_adam_arguments("torch_npu", "torch_npu.optim", "NpuFusedAdamW")
+build_apex = _with_adam_arguments(
     "git+https://github.com/NVIDIA/apex --no-build-isolation", "apex.optimizers", "FusedAdam"
 )
 
 
-def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `adamw_anyprecision`."""
+def build_any_precision(request: OptimizerRequest) -> ClassAndKwargs:
+    """Return the class and the arguments of `adamw_anyprecision`."""
     pip = "git+https://github.com/pytorch/torchdistx"
     adamw = load(request.name, pip, "torchdistx.optimizers", "AnyPrecisionAdamW")
     kwargs = request.arguments.take(
@@ -73,14 +72,14 @@ def any_precision(request: OptimizerRequest) -> ClassAndKwargs:
     return adamw, {**request.adam, **kwargs}
 
 
-def torchao(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `adamw_torch_4bit` or `adamw_torch_8bit`."""
+def build_torchao(request: OptimizerRequest) -> ClassAndKwargs:
+    """Return the class and the arguments of `adamw_torch_4bit` or `adamw_torch_8bit`."""
     member = "AdamW8bit"
     if request.name is OptimizerNames.ADAMW_TORCH_4BIT:
         member = "AdamW4bit"
     adamw = load(request.name, "'torchao>=0.11'", "torchao.optim", member)
     kwargs = request.arguments.take(block_size=256, bf16_stochastic_round=False)
-    return adamw, {**kwargs, **request.adam}
+    return adamw, {**request.adam, **kwargs}
 
 
 _SCHEDULE_FREE_CLASSES = {
@@ -90,8 +89,8 @@ _SCHEDULE_FREE_CLASSES = {
 }
 
 
-def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `schedule_free_adamw`, `schedule_free_radam` or `schedule_free_sgd`.
+def build_schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
+    """Return the class and the arguments of a `schedule_free_...` optimizer.
 
     AdamW and SGD do their own warm-up.
     """
@@ -108,33 +107,41 @@ def schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
     return optimizer, kwargs
 
 
-def grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `grokadamw`, with its own betas and epsilon, as in the reference."""
+def build_grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
+    """Return the class and the arguments of `grokadamw`.
+
+    As in transformers it keeps its own defaults of betas and epsilon.
+    """
     optimizer = load(request.name, "grokadamw", "grokadamw", "GrokAdamW")
     return optimizer, request.arguments.take(
         alpha_init=0.98, lamb=2.0, gamma=0.1, grokking_signal_decay_rate=0.1, gradient_clipping=1.0
     )
 
 
-def stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `stable_adamw`.
+def build_stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
+    """Return the class and the arguments of `stable_adamw`.
 
-    "kahan_sum=false" is false here; in the reference every text is true.
+    `optim_args="kahan_sum=false"` turns the Kahan summation off. In transformers any text turns it
+    on.
     """
     optimizer = load(request.name, "torch-optimi", "optimi", "StableAdamW")
-    kwargs = request.adam
-    kwargs["weight_decay"] = request.config.weight_decay
-    kwargs["max_lr"] = None
-    kwargs["kahan_sum"] = None
-
+    kwargs: dict[str, Any] = {
+        **request.adam,
+        "weight_decay": request.config.weight_decay,
+        "max_lr": None,
+        "kahan_sum": None,
+    }
     kwargs |= request.arguments.take(decouple_lr=False)
     kwargs |= request.arguments.take_given(float, "max_lr")
     kwargs |= request.arguments.take_given(bool, "kahan_sum")
     return optimizer, kwargs
 
 
-def lomo(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return `lomo` or `adalomo`, which take the model and step in the backward pass."""
+def build_lomo(request: OptimizerRequest) -> ClassAndKwargs:
+    """Return the class and the arguments of `lomo` or `adalomo`.
+
+    They take the model, and step in the backward pass.
+    """
     model = request.require_model()
     member = "AdaLomo"
     if request.name is OptimizerNames.LOMO:
@@ -151,13 +158,13 @@ _BITSANDBYTES_CLASSES = {
 """Classes by the part of the optimizer's name that stands for the algorithm."""
 
 
-def bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return an optimizer of bitsandbytes.
+def build_bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
+    """Return the class and the arguments of an optimizer of bitsandbytes.
 
     Those are `ademamix`, and names with `bnb`, `8bit`, `32bit` or `paged`.
     """
     name = request.name.value
-    (algorithm,) = re.findall("|".join(_BITSANDBYTES_CLASSES), name)
+    algorithm = next(part for part in _BITSANDBYTES_CLASSES if part in name)
     member = _BITSANDBYTES_CLASSES[algorithm]
     optimizer = load(request.name, "bitsandbytes", "bitsandbytes.optim", member)
     optim_bits = 32

@@ -23,7 +23,7 @@ from .request import ClassAndKwargs, OptimizerRequest, TargetModules
 logger = logging.getLogger(__name__)
 
 
-def galore(request: OptimizerRequest) -> ClassAndKwargs:
+def build_galore(request: OptimizerRequest) -> ClassAndKwargs:
     """Return an optimizer of GaLore.
 
     The reference drops the arguments of `galore_adafactor_layerwise`; here they apply.
@@ -41,7 +41,7 @@ def galore(request: OptimizerRequest) -> ClassAndKwargs:
     return _low_rank(request, optimizer, projection, kwargs)
 
 
-def apollo(request: OptimizerRequest) -> ClassAndKwargs:
+def build_apollo(request: OptimizerRequest) -> ClassAndKwargs:
     """Return an optimizer of APOLLO.
 
     Betas and epsilon apply to the projected layers only, as in the reference.
