@@ -151,7 +151,7 @@ class TrackioCallback(PredictionLogger):
 
     def _name_of_static_space(self, args: TrainingArguments) -> str:
         """Return the name of the earlier copy, or that of the arguments, or a new one."""
-        # The arguments of the bridge to Lightning have no `trackio_static_space_id`.
+        # Arguments of transformers 5.3 and of the bridge to Lightning lack this one.
         chosen = getattr(args, "trackio_static_space_id", None)
         return self._static_space_id or chosen or _new_space_name(args.project)
 

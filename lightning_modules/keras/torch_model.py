@@ -46,7 +46,7 @@ class TorchKerasModule(KerasModule):
                 f"Keras computes in {keras.backend.backend()!r}, not in torch. {_BACKEND}"
             )
         super().__init__(model, compute)
-        vars(self).update(keras=keras)
+        self.keras = keras
         self.pull()
 
     @property
@@ -55,15 +55,17 @@ class TorchKerasModule(KerasModule):
         return self.model.built and all(layer.built for layer in nested_layers(self.model))
 
     def build(self, features: object, labels: object) -> None:
-        """See `KerasModule.build`."""
+        """Make the weights by a forward pass of Keras; see `KerasModule.build`."""
         with torch.no_grad(), self._on_device():
             self.compute(features, labels, False)
         self.pull()
 
     def pull(self) -> None:
         """Register the variables again: some may be new, or frozen."""
+        # An optimizer made before keeps its parameters: the same objects are registered again.
         self._parameters.clear()
         self._buffers.clear()
+
         # Metrics of `compile` start from scratch each time.
         metric_ids = {id(variable) for variable in self.model.metrics_variables}
         variables = [
@@ -75,23 +77,23 @@ class TorchKerasModule(KerasModule):
                 self.register_parameter(name, variable.value)
             else:
                 self.register_buffer(name, variable.value)
-        trained = [variable.value for variable in self.model.trainable_variables]
-        vars(self).update(_trained=trained)
+        # torch does not register the parameters in a plain list a second time.
+        self._trained = [variable.value for variable in self.model.trainable_variables]
 
     def push(self) -> None:
         """Do nothing: the model has the same memory."""
 
     def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
-        """See `KerasModule.forward`."""
+        """Return the loss of each sample, and the predictions; see `KerasModule.forward`."""
         with self._on_device():
             return self.compute(features, labels, self.training)
 
     def variables(self) -> list[nn.Parameter]:
-        """See `KerasModule.variables`."""
+        """Return the parameters of the model's `trainable_variables`, in that order."""
         return self._trained
 
     def constrain(self) -> None:
-        """See `KerasModule.constrain`."""
+        """Apply the constraints of the trainable variables, as Keras does after each step."""
         with torch.no_grad(), self._on_device():
             for variable in constrained(self.model):
                 variable.assign(variable.constraint(variable.value))
@@ -101,7 +103,7 @@ class TorchKerasModule(KerasModule):
         return value
 
     def to_torch(self, value: object) -> Any:
-        """See `KerasModule.to_torch`."""
+        """Return nested values as tensors of torch; None stays None."""
         return map_nested(_leaf_to_torch, value)
 
     def _on_device(self) -> AbstractContextManager[Any]:
