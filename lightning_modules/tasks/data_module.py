@@ -333,7 +333,7 @@ class DataModule(LightningDataModule):
         They are kept in a list, as a stream may begin with other samples each time.
         """
         batches = int(_overfit_batches(self.trainer))
-        samples = batches * self.batch_size * self._share().shares
+        samples = batches * self.batch_size * self._share().count
         return list(itertools.islice(iter(stream), samples))
 
     def _evaluation_loaders(self, dataset: Any, argument: str) -> EvaluationLoaders:
@@ -461,7 +461,7 @@ class DataModule(LightningDataModule):
 
     def _worker_init_fn(self) -> Callable[[int], None]:
         return functools.partial(
-            seed_worker, num_workers=self.num_workers, rank=self._share().share
+            seed_worker, num_workers=self.num_workers, rank=self._share().index
         )
 
     def _share(self) -> DataShare:

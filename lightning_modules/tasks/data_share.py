@@ -14,12 +14,12 @@ from ..internals.lightning_import import Trainer
 
 @dataclass(frozen=True)
 class DataShare:
-    """The share of the data that a process reads, and how many processes read the same share.
+    """Which share of the data a process reads.
 
     Attributes:
-        rank: index of this process.
+        rank: rank of this process.
         world_size: number of processes.
-        copies: number of processes with successive ranks that read the same batches.
+        copies: number of processes with successive ranks that read the same share.
     """
 
     rank: int = 0
@@ -27,12 +27,12 @@ class DataShare:
     copies: int = 1
 
     @property
-    def share(self) -> int:
+    def index(self) -> int:
         """Return the index of the share that this process reads."""
         return self.rank // self.copies
 
     @property
-    def shares(self) -> int:
+    def count(self) -> int:
         """Return the number of different shares of the data."""
         return self.world_size // self.copies
 
@@ -43,8 +43,8 @@ def data_share(trainer: Trainer | None) -> DataShare:
     The strategy counts the shares for Lightning's own sampler; this takes the same counts.
 
     Args:
-        trainer: has set up its processes; None gives each process of the process group its own
-            share.
+        trainer: a Trainer whose strategy is set up. With None, each process of the process group
+            has a share for itself.
 
     Raises:
         ValueError: the strategy does not tell which processes read the same share, or their ranks
@@ -57,13 +57,13 @@ def data_share(trainer: Trainer | None) -> DataShare:
 
     rank = trainer.global_rank
     world_size = trainer.world_size
-    name = type(trainer.strategy).__name__
+    strategy_name = type(trainer.strategy).__name__
     try:
         sampler_kwargs = trainer.distributed_sampler_kwargs
     except (KeyError, RuntimeError) as error:
         # torch raises these for a mesh without the dimension "data_parallel".
         raise ValueError(
-            f"{name}.distributed_sampler_kwargs failed: {error}. DataModule asks it which "
+            f"{strategy_name}.distributed_sampler_kwargs failed: {error}. DataModule asks it which "
             "processes read the same batches. Name a dimension of the device mesh "
             '"data_parallel", or override that property.'
         ) from error
@@ -71,12 +71,17 @@ def data_share(trainer: Trainer | None) -> DataShare:
     if sampler_kwargs is None:
         return DataShare()
 
-    # `DataShare` describes successive copies only, so its counts have to be those of the strategy.
-    copies = max(world_size // sampler_kwargs["num_replicas"], 1)
+    # A strategy may count more replicas than processes; that is refused below.
+    index = sampler_kwargs["rank"]
+    count = sampler_kwargs["num_replicas"]
+    copies = max(world_size // count, 1)
+
+    # `DataShare` assumes that processes of successive ranks read the same share. The strategy may
+    # have grouped its processes in another way.
     share = DataShare(rank, world_size, copies)
-    if (share.share, share.shares) != (sampler_kwargs["rank"], sampler_kwargs["num_replicas"]):
+    if share.index != index or share.count != count:
         raise ValueError(
-            f"{name}.distributed_sampler_kwargs is {sampler_kwargs} in process {rank} of "
+            f"{strategy_name}.distributed_sampler_kwargs is {sampler_kwargs} in process {rank} of "
             f"{world_size}. DataModule supports only groups of successive processes of equal size "
             'that read the same batches. Make "data_parallel" the first dimension of the device '
             "mesh, or pass your own loaders instead of a DataModule."

@@ -613,7 +613,7 @@ class LossModule(OptimizerModule):
         if isinstance(loader, (list, tuple)):
             loader = loader[index]
         share = data_share(self.trainer)
-        return count_unrepeated_samples(loader, batch, batch_idx, share.share, share.shares)
+        return count_unrepeated_samples(loader, batch, batch_idx, share.index, share.count)
 
     def _update_metrics(
         self,

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from ...common.collectives import gather_objects
 
 _MAX_LINES = 12
-"""Facts that the error lists."""
+"""The error lists at most this number of facts."""
 
 _MAX_RANKS = 6
-"""Ranks that are listed for a value."""
+"""The error lists at most this number of ranks for a value."""
 
 _MAX_CHARACTERS = 200
-"""Characters of a value that are shown."""
+"""The error shows at most this number of characters of a value."""
 
 
 def require_same(facts: Mapping[str, str], remedy: str) -> None:
@@ -83,7 +83,7 @@ def _most_ranks_first(value_and_ranks: tuple[str, list[int]]) -> tuple[int, list
 
 
 def _processes(ranks: list[int]) -> str:
-    """Return the processes of these ranks as text, the first six by number."""
+    """Return the processes of these ranks as text; at most `_MAX_RANKS` are listed."""
     if len(ranks) == 1:
         return f"process {ranks[0]}"
     listed_ranks = ", ".join(str(rank) for rank in ranks[:_MAX_RANKS])
