@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import owners
+from ...lightning_modules.checkpoints.adapters import is_peft_model
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.followed import followed
@@ -393,6 +394,10 @@ class CheckpointRestorer:
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.trainer.model, best)
             load_outside_model(best)
+            # Scripts generate with it right after the training, and expect no dropout: PEFT
+            # leaves a model with a loaded adapter in evaluation mode.
+            if is_peft_model(self.trainer.model):
+                self.trainer.model.eval()
             return
         logger.warning(
             "The best checkpoint %s is missing or damaged, so the last model is kept. With several "

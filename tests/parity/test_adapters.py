@@ -184,6 +184,27 @@ LEFT_OUT = {
 
 
 @RENAMED
+@pytest.mark.parametrize("best", [True, False], ids=["best", "last"])
+def test_adapters_best_is_left_in_evaluation_mode(reference, ours, tmp_path, best):
+    """Without a best adapter to load the model stays in training mode."""
+    arguments = {
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "eval_steps": 4,
+        "save_steps": 4,
+        "load_best_model_at_end": best,
+        "max_steps": 5,
+    }
+    case = Case(MODELS["one"], point_data, arguments)
+    modes = {}
+    for api in (reference, ours):
+        made = run(api, case, tmp_path / api.__name__)
+        modes[api] = [module.training for module in made.trainer.model.modules()]
+    assert modes[ours] == modes[reference]
+    assert any(modes[ours]) is not best
+
+
+@RENAMED
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best(ours, tmp_path, name):
     """The reference goes on with other weights, or fails; PEFT reads the adapter as before."""
