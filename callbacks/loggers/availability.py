@@ -26,13 +26,13 @@ class Tracker(NamedTuple):
 
 
 TRACKERS = {
-    "azure_ml": Tracker("services", "AzureMLCallback", "azureml-core"),
+    "azure_ml": Tracker("azure_ml", "AzureMLCallback", "azureml-core"),
     "clearml": Tracker("clearml", "ClearMLCallback", "clearml"),
-    "codecarbon": Tracker("services", "CodeCarbonCallback", "codecarbon"),
-    "comet_ml": Tracker("services", "CometCallback", "'comet_ml>=3.44'"),
+    "codecarbon": Tracker("codecarbon", "CodeCarbonCallback", "codecarbon"),
+    "comet_ml": Tracker("comet", "CometCallback", "'comet_ml>=3.44'"),
     "dagshub": Tracker("mlflow", "DagsHubCallback", "dagshub mlflow"),
     "dvclive": Tracker("dvclive", "DVCLiveCallback", "dvclive"),
-    "flyte": Tracker("services", "FlyteCallback", "flytekit"),
+    "flyte": Tracker("flyte", "FlyteCallback", "flytekit"),
     "mlflow": Tracker("mlflow", "MLflowCallback", "mlflow"),
     "swanlab": Tracker("swanlab", "SwanLabCallback", "swanlab"),
     "tensorboard": Tracker("tensorboard", "TensorBoardCallback", "tensorboard"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.models import inspection
 from .repository import is_repository_name
+from .tasks import task_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,6 +40,20 @@ _GENERIC_BUILDERS = {
     "xml",
 }
 """Builders of `datasets` whose names say nothing about the data."""
+
+_SETTINGS = (
+    "learning_rate",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "optim",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "mixed_precision",
+    "world_size",
+    "seed",
+)
+"""Arguments on a card."""
 
 
 class CardOptions(TypedDict, total=False):
@@ -250,110 +265,6 @@ def sources_of(dataset: object) -> tuple[DataSource, ...]:
     return (DataSource(name=name, tag=name, config=info.config_name, split=split),)
 
 
-_SETTINGS = (
-    "learning_rate",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "optim",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "weight_decay",
-    "mixed_precision",
-    "world_size",
-    "seed",
-)
-"""Arguments on a card."""
-
-
 def _text_of(value: object) -> str:
     """Return the text of a value; that of an enumeration's member is its value."""
     return str(getattr(value, "value", value))
-
-
-TASK_NAMES = {
-    "audio-classification": "Audio Classification",
-    "automatic-speech-recognition": "Automatic Speech Recognition",
-    "fill-mask": "Masked Language Modeling",
-    "image-classification": "Image Classification",
-    "image-segmentation": "Image Segmentation",
-    "image-text-to-text": "Image-Text-to-Text",
-    "multiple-choice": "Multiple Choice",
-    "object-detection": "Object Detection",
-    "question-answering": "Question Answering",
-    "table-question-answering": "Table Question Answering",
-    "text-classification": "Text Classification",
-    "text-generation": "Causal Language Modeling",
-    "text2text-generation": "Sequence-to-Sequence Language Modeling",
-    "token-classification": "Token Classification",
-    "zero-shot-image-classification": "Zero-Shot Image Classification",
-}
-"""Names of tasks on a card."""
-
-_TASKS_BY_ENDING = {
-    "EncoderDecoderModel": "text2text-generation",
-    "ForAudioClassification": "audio-classification",
-    "ForCTC": "automatic-speech-recognition",
-    "ForCausalLM": "text-generation",
-    "ForConditionalGeneration": "text2text-generation",
-    "ForImageClassification": "image-classification",
-    "ForImageClassificationWithTeacher": "image-classification",
-    "ForImageSegmentation": "image-segmentation",
-    "ForMaskedLM": "fill-mask",
-    "ForMultipleChoice": "multiple-choice",
-    "ForObjectDetection": "object-detection",
-    "ForQuestionAnswering": "question-answering",
-    "ForQuestionAnsweringSimple": "question-answering",
-    "ForSegmentation": "image-segmentation",
-    "ForSemanticSegmentation": "image-segmentation",
-    "ForSequenceClassification": "text-classification",
-    "ForSpeechSeq2Seq": "automatic-speech-recognition",
-    "ForSpeechToText": "automatic-speech-recognition",
-    "ForTextToText": "text2text-generation",
-    "ForTokenClassification": "token-classification",
-    "ForUniversalSegmentation": "image-segmentation",
-    "LMHeadModel": "text-generation",
-    "MTModel": "text2text-generation",
-    "SpeechEncoderDecoderModel": "automatic-speech-recognition",
-    "VisionEncoderDecoderModel": "image-text-to-text",
-    "WithLMHead": "text-generation",
-    "WithLMHeadModel": "fill-mask",
-}
-"""Tasks by the ending of the name of a class of `transformers`."""
-
-_TASKS_WITH_IMAGES = {
-    "text-generation": "image-text-to-text",
-    "text2text-generation": "image-text-to-text",
-}
-_TASKS_WITH_AUDIO = {
-    "text-classification": "audio-classification",
-    "text2text-generation": "automatic-speech-recognition",
-}
-_AUDIO_INPUTS = ("input_values", "input_features")
-
-
-def task_of(model: nn.Module) -> str | None:
-    """Return the task of a model from the ending of its class name, or None.
-
-    Ambiguous endings are resolved by the modality of the inputs: text, sound or images.
-
-    Args:
-        model: the user's model, without wrappers.
-    """
-    name = type(model).__name__
-    if name == "TapasForQuestionAnswering":
-        return "table-question-answering"
-
-    # Several endings may match: `LMHeadModel` is the end of `WithLMHeadModel`. The longest counts.
-    endings = [ending for ending in _TASKS_BY_ENDING if name.endswith(ending)]
-    if not endings:
-        return None
-    task = _TASKS_BY_ENDING[max(endings, key=len)]
-
-    # Classes for text, images and sound may have the same ending.
-    config = getattr(model, "config", None)
-    main_input = getattr(model, "main_input_name", "")
-    if main_input == "pixel_values" or hasattr(config, "vision_config"):
-        return _TASKS_WITH_IMAGES.get(task, task)
-    if main_input in _AUDIO_INPUTS or hasattr(config, "audio_config"):
-        return _TASKS_WITH_AUDIO.get(task, task)
-    return task

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from ...callbacks.report.pictures import draw_loss_curve
 from ...lightning_modules.common.libraries import loaded
 from .evaluations import Evaluation, evaluations
-from .facts import TASK_NAMES, CardFacts, DataSource
+from .facts import CardFacts, DataSource
 from .pushing import CARD_NAME
+from .tasks import TASK_NAMES
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData

@@ -4,6 +4,7 @@
 # The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
@@ -146,19 +147,14 @@ class _ForwardingHandler(logging.Handler):
         self.original_parent = original_parent
 
     def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        stack_info = bool(record.stack_info)
         log = getattr(self.target, record.levelname.lower(), None)
-        if log is not None:
-            log(message, exc_info=record.exc_info, stack_info=stack_info, stacklevel=2)
-            return
-
-        # A level that scripts have added may have no method.
-        self.target.log(
-            record.levelno,
-            message,
+        if log is None:
+            # A level that scripts have added may have no method.
+            log = functools.partial(self.target.log, record.levelno)
+        log(
+            record.getMessage(),
             exc_info=record.exc_info,
-            stack_info=stack_info,
+            stack_info=bool(record.stack_info),
             stacklevel=2,
         )
 

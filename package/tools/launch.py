@@ -12,11 +12,11 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .command_line import CommandParser, spellings
+from .launch_file import STRATEGY_OPTIONS, default_file, read_settings
 
 if TYPE_CHECKING:
     from ..facade.arguments.launch_variables import Variable
@@ -47,41 +47,8 @@ _TORCHRUN_OPTIONS = {
     "tee": "streams that go to the terminal and to log_dir, see torchrun",
 }
 """Options that are passed to torchrun, with their descriptions."""
-_STRATEGY_OPTIONS = {
-    "FSDP": "use_fsdp",
-    "DEEPSPEED": "use_deepspeed",
-    "MEGATRON_LM": "use_megatron_lm",
-}
-"""The option for a `distributed_type` of a file."""
-_PREFIXES = {
-    "fsdp_config": "fsdp_",
-    "dynamo_config": "dynamo_",
-    "deepspeed_config": "",
-    "parallelism_config": "",
-}
-"""Sections of a file, with the prefix of the options for their keys."""
-_RENAMED_KEYS = {"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch"}
 _UNUSED_OPTIONS = ("main_training_function", "deepspeed_multinode_launcher")
 """Options of accelerate without effect on torch's launcher."""
-_UNSUPPORTED_KEYS = (
-    "fp8_config",
-    "megatron_lm_config",
-    "mpirun_config",
-    "command_file",
-    "commands",
-    "downcast_bf16",
-    "tpu_name",
-    "tpu_zone",
-    "tpu_use_cluster",
-    "tpu_use_sudo",
-    "tpu_vm",
-    "tpu_env",
-    "deepspeed_hostfile",
-    "deepspeed_exclusion_filter",
-    "deepspeed_inclusion_filter",
-)
-"""Keys of a file that are accepted only with a value that turns the feature off."""
-_OFF_VALUES = (None, "", False, "no", [], {})
 
 
 def launch(flags: Sequence[str]) -> int:
@@ -138,7 +105,7 @@ def _merge_settings(
     settings = read_settings(file, vars(options))
 
     # An option that chooses a strategy overrides the choice of the file.
-    strategy_options = set(_STRATEGY_OPTIONS.values())
+    strategy_options = set(STRATEGY_OPTIONS.values())
     if set_options.keys() & {"multi_gpu", *strategy_options}:
         for name in (*strategy_options, "use_parallelism_config"):
             settings.pop(name, None)
@@ -171,103 +138,6 @@ def _sources(
         elif settings.get(option) is not None:
             sources[name] = f"{file}: {option}={settings[option]!r}"
     return sources
-
-
-def default_file() -> str | None:
-    """Return the file that `accelerate config` writes; None if it does not exist."""
-    cache = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
-    folder = os.environ.get("HF_HOME", cache)
-    path = Path(folder, "accelerate", "default_config.yaml").expanduser()
-    return str(path) if path.is_file() else None
-
-
-def read_settings(path: str | None, options: Collection[str]) -> dict[str, object]:
-    """Read a file of `accelerate config`.
-
-    Args:
-        path: YAML or JSON; None for no file.
-        options: the names of all options.
-
-    Returns:
-        the settings by the names of their options, and the entries `distributed_type`,
-        `use_parallelism_config` and `deepspeed_fields`.
-
-    Raises:
-        ValueError: the file has unknown keys, or keys for features that are not supported.
-        OSError: the file cannot be read.
-    """
-    import yaml
-
-    if path is None:
-        return {}
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"{path} contains a {type(content).__name__}, not settings by name. Write it with "
-            "accelerate config."
-        )
-    distributed_type = _read_distributed_type(path, content)
-
-    # Options have no sections: each key of a section becomes the name of its option.
-    settings = {key: value for key, value in content.items() if key not in _PREFIXES}
-    for section, prefix in _PREFIXES.items():
-        for key, value in (content.get(section) or {}).items():
-            name = key if key.startswith(prefix) else f"{prefix}{key}"
-            settings[_RENAMED_KEYS.get(name, name)] = value
-    _check_keys(path, settings, options)
-
-    if distributed_type in _STRATEGY_OPTIONS:
-        settings[_STRATEGY_OPTIONS[distributed_type]] = True
-
-    # A script with a configuration file of DeepSpeed refuses these fields, as the file sets them.
-    deepspeed_fields = list(content.get("deepspeed_config") or {})
-    if "mixed_precision" in content:
-        deepspeed_fields.append("mixed_precision")
-    settings["distributed_type"] = distributed_type
-    settings["use_parallelism_config"] = bool(content.get("parallelism_config"))
-    settings["deepspeed_fields"] = deepspeed_fields
-    return settings
-
-
-def _read_distributed_type(path: str, content: dict[str, Any]) -> str:
-    """Remove `compute_environment` and `distributed_type` from a file's content; return the latter.
-
-    Raises:
-        ValueError: only accelerate supports their values.
-    """
-    compute_environment = content.pop("compute_environment", "LOCAL_MACHINE")
-    distributed_type = content.pop("distributed_type", "")
-    # YAML reads NO as False.
-    distributed_type = "NO" if distributed_type is False else str(distributed_type)
-
-    is_supported = distributed_type in ("", "NO", *_STRATEGY_OPTIONS)
-    is_multi = distributed_type.startswith("MULTI_")
-    if compute_environment != "LOCAL_MACHINE" or not (is_supported or is_multi):
-        raise ValueError(
-            f"{path}: compute_environment={compute_environment}, "
-            f"distributed_type={distributed_type} is not supported: use accelerate launch."
-        )
-    return distributed_type
-
-
-def _check_keys(path: str, settings: Mapping[str, object], options: Collection[str]) -> None:
-    """Refuse settings that are unknown or not supported."""
-    from ..lightning_modules.common.suggestions import did_you_mean
-
-    for key, value in settings.items():
-        if key in _UNSUPPORTED_KEYS:
-            if value not in _OFF_VALUES:
-                raise ValueError(
-                    f"{path}: {key}={value!r} is not supported: remove it, or use accelerate "
-                    "launch."
-                )
-        elif key not in options:
-            raise ValueError(
-                f"{path}: {key!r} is not a known setting.{did_you_mean(key, options)} Remove it."
-            )
 
 
 def variables(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -329,7 +199,7 @@ def _command(settings: Mapping[str, object], script: str) -> list[str]:
         )
 
     # These options need torch's launcher for a single process as well.
-    launcher_options = (*_STRATEGY_OPTIONS.values(), "multi_gpu")
+    launcher_options = (*STRATEGY_OPTIONS.values(), "multi_gpu")
     needs_launcher = any(settings.get(name) for name in launcher_options)
     if processes == 1 and not needs_launcher:
         return _command_of_one_process(settings, script)

@@ -76,22 +76,24 @@ def as_dict(sides: Sequence[Results], comparisons: Sequence[Comparison]) -> dict
     compared = []
     differences = []
     for comparison in comparisons:
-        row = {
-            "what": comparison.group,
-            "compared": comparison.count,
-            "equal": comparison.count - len(comparison.differences),
-            "largest": _largest_size(comparison),
-        }
-        compared.append(row)
-        for difference in comparison.differences:
-            entry = {
+        compared.append(
+            {
                 "what": comparison.group,
-                "name": difference.name,
-                "reference": _format_value(difference.reference),
-                "lightrainer": _format_value(difference.lightrainer),
-                "largest": difference.size,
+                "compared": comparison.count,
+                "equal": comparison.count - len(comparison.differences),
+                "largest": _largest_size(comparison),
             }
-            differences.append(entry)
+        )
+        for difference in comparison.differences:
+            differences.append(
+                {
+                    "what": comparison.group,
+                    "name": difference.name,
+                    "reference": _format_value(difference.reference),
+                    "lightrainer": _format_value(difference.lightrainer),
+                    "largest": difference.size,
+                }
+            )
 
     versions = []
     for side in sides:

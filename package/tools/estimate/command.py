@@ -143,14 +143,15 @@ def _as_json(estimates: Sequence[Estimate], *, is_comparison: bool) -> str:
     entries = []
     for estimate in estimates:
         memory = dataclasses.asdict(estimate.memory)
-        entry = {
-            "strategy": estimate.job.strategy,
-            "parameters": count_parameters(estimate.job.model),
-            "job": dataclasses.asdict(estimate.job),
-            "memory": {**memory, "total": estimate.memory.total},
-            "fits": estimate.fits,
-        }
-        entries.append(entry)
+        entries.append(
+            {
+                "strategy": estimate.job.strategy,
+                "parameters": count_parameters(estimate.job.model),
+                "job": dataclasses.asdict(estimate.job),
+                "memory": {**memory, "total": estimate.memory.total},
+                "fits": estimate.fits,
+            }
+        )
     summary = {
         "best": None if recommended is None else recommended.job.strategy,
         "estimates": entries,

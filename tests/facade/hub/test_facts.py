@@ -6,7 +6,8 @@ from transformers import modelcard
 from transformers.modelcard import parse_log_history
 
 from lightrainer.facade.hub.evaluations import evaluations
-from lightrainer.facade.hub.facts import sources_of, task_of
+from lightrainer.facade.hub.facts import sources_of
+from lightrainer.facade.hub.tasks import task_of
 
 
 def named(name, **attributes):
