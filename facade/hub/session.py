@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 
 from ...lightning_modules.checkpoints import CheckpointNotFoundError
 from ...lightning_modules.common.redaction import secret
@@ -40,6 +40,14 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _CHECKPOINT_NAME = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
+
+
+class RemoteCheckpoint(NamedTuple):
+    """Where a checkpoint is on the Hub."""
+
+    repository: str
+    """The full name of the repository."""
+    commit: str
 
 
 class HubSession:
@@ -328,7 +336,7 @@ class HubSession:
             return None
 
         # Process 0 chooses the commit for all of them, since an upload may add a newer one.
-        location: str | tuple[str, str] | None = None
+        location: str | RemoteCheckpoint | None = None
         failure = None
         if self.trainer.is_world_process_zero():
             try:
@@ -340,29 +348,33 @@ class HubSession:
         location = broadcast_from_rank_zero(location, args.world_size)
         if failure is not None:
             raise failure
-        if isinstance(location, tuple):
-            repository, commit = location
-            return self._download(name, repository, commit)
+        if isinstance(location, RemoteCheckpoint):
+            return self._download(name, location)
         return location
 
-    def _locate(self, name: str) -> str | tuple[str, str]:
+    def _locate(self, name: str) -> str | RemoteCheckpoint:
         """Return the folder in `output_dir`, or else the repository and its newest commit."""
         # `output_dir` may be a clone of the repository, which has the checkpoint.
         local_folder = os.path.join(self._output_dir, name)
         if os.path.isdir(local_folder):
             return local_folder
         repository = self.repository()
-        return repository.name, repository.newest_commit()
+        return RemoteCheckpoint(repository.name, repository.newest_commit())
 
-    def _download(self, name: str, repository: str, commit: str) -> str:
+    def _download(self, name: str, location: RemoteCheckpoint) -> str:
         """Download a checkpoint, and return its folder."""
-        logger.info("Downloading %s from the repository %s, commit %s", name, repository, commit)
-        folder = self.repository(repository).download(name, commit)
+        logger.info(
+            "Downloading %s from the repository %s, commit %s",
+            name,
+            location.repository,
+            location.commit,
+        )
+        folder = self.repository(location.repository).download(name, location.commit)
         if not folder.is_dir():
             raise CheckpointNotFoundError(
                 f"Can't find a valid checkpoint {name!r}: it is neither in the working folder, nor "
-                f"in output_dir, nor in the repository {repository!r}. Checkpoints are uploaded "
-                "with hub_strategy='checkpoint' or 'all_checkpoints'."
+                f"in output_dir, nor in the repository {location.repository!r}. Checkpoints are "
+                "uploaded with hub_strategy='checkpoint' or 'all_checkpoints'."
             )
         return str(folder)
 

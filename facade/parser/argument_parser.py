@@ -16,7 +16,7 @@ from argparse import (
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, get_type_hints
 
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.redaction import (
@@ -73,6 +73,13 @@ def HfArg(  # noqa: N802 - the documented name
     )
 
 
+class ArgumentGroup(NamedTuple):
+    """A heading in the help, below which options are listed."""
+
+    title: str
+    description: str | None = None
+
+
 class HfArgumentParser(ArgumentParser):
     """Read dataclasses from a command line, a JSON or YAML file, or a dict.
 
@@ -126,19 +133,19 @@ class HfArgumentParser(ArgumentParser):
         """Add the options of a dataclass, under headings if it is one of training arguments."""
         type_hints = _resolved_type_hints(dataclass_type)
         group_name: str | None = getattr(dataclass_type, "_argument_group_name", None)
-        groups: dict[tuple[str, str | None], AcceptsOptions] = {}
+        groups: dict[ArgumentGroup, AcceptsOptions] = {}
         for item in fields(dataclass_type):
             if not item.init:
                 continue
-            heading: tuple[str, str | None] | None = argument_group_of(dataclass_type, item.name)
+            heading = argument_group_of(dataclass_type, item.name)
             if group_name is not None:
-                heading = (group_name, None)
+                heading = ArgumentGroup(group_name)
 
             # A field without a heading is listed in argparse's own group, "options".
             container: AcceptsOptions = self
             if heading is not None:
                 if heading not in groups:
-                    groups[heading] = self.add_argument_group(*heading)
+                    groups[heading] = self.add_argument_group(heading.title, heading.description)
                 container = groups[heading]
             add_field(container, item, type_hints[item.name])
 
@@ -409,10 +416,10 @@ class HfArgumentParser(ArgumentParser):
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
 
-def argument_group_of(dataclass_type: type, field_name: str) -> tuple[str, str] | None:
-    """Return title and description of the argument group of a training argument.
+def argument_group_of(dataclass_type: type, field_name: str) -> ArgumentGroup | None:
+    """Return the argument group of a training argument.
 
-    They follow from the base class that declares the field. A subclass that declares it again, to
+    It follows from the base class that declares the field. A subclass that declares it again, to
     change its default, does not count.
 
     Args:
@@ -430,7 +437,7 @@ def argument_group_of(dataclass_type: type, field_name: str) -> tuple[str, str] 
 
     for title, (description, classes) in CONCERNS.items():
         if declaring_class in classes:
-            return title, description
+            return ArgumentGroup(title, description)
     return None
 
 

@@ -281,7 +281,10 @@ def read_options(
     """
     # Separate our options from those of the backend.
     backend_options = dict(keywords)
-    options = {name: backend_options.pop(name) for name in OPTIONS if name in keywords}
+    options = {}
+    for name in OPTIONS:
+        if name in keywords:
+            options[name] = backend_options.pop(name)
     if "final_model" in options:
         _require_choice("final_model", options["final_model"], _FINAL_MODELS)
 

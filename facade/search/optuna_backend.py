@@ -11,7 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.suggestions import did_you_mean
@@ -101,13 +101,13 @@ class OptunaBackend:
             if self._jobs != 1:
                 assert study is not None
                 optimize_in_workers(search, study, self._jobs, OptunaObjective, optimize_options)
-                best, folders = _best_and_folders(study)
+                best, folders = _result_of(study)
             else:
                 best, folders = optimize_together(
                     study,
                     OptunaObjective(search, study, channel),
                     channel=channel,
-                    result=_best_and_folders,
+                    result=_result_of,
                     completed=search.completed,
                     **optimize_options,
                 )
@@ -273,8 +273,17 @@ def best_trials(study: Study) -> list[FrozenTrial]:
     return best
 
 
-def _best_and_folders(study: Study) -> tuple[BestRun | list[BestRun], dict[int, Path]]:
-    """Return the best run, or runs, and the folders of all trials by their numbers."""
+class StudyResult(NamedTuple):
+    """What every process needs of a study."""
+
+    best: BestRun | list[BestRun]
+    """The best run; a list for several objectives."""
+    folders: dict[int, Path]
+    """The folders of all trials, by their numbers."""
+
+
+def _result_of(study: Study) -> StudyResult:
+    """Return the best run, or runs, and the folders of all trials."""
     folders = {}
     for trial in study.get_trials(deepcopy=False):
         if retries.FOLDER in trial.user_attrs:
@@ -285,8 +294,8 @@ def _best_and_folders(study: Study) -> tuple[BestRun | list[BestRun], dict[int, 
         objective = trial.values if len(trial.values) > 1 else trial.values[0]
         runs.append(BestRun(str(trial.number), objective, trial.params))
     if len(study.directions) > 1:
-        return runs, folders
-    return runs[0], folders
+        return StudyResult(runs, folders)
+    return StudyResult(runs[0], folders)
 
 
 def _why_none_completed(trials: list[FrozenTrial]) -> str:

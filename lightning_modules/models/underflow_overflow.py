@@ -7,7 +7,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 from torch import nn
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class ValueRange(NamedTuple):
+    """The smallest and the largest absolute value of a tensor."""
+
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Frame:
     """One forward pass of one module: the ranges of its own weights, its inputs and its outputs."""
@@ -26,8 +33,8 @@ class Frame:
     """Number of the batch, from 0."""
     module: str
     """Name and class of the module."""
-    ranges: dict[str, tuple[float, float]]
-    """Smallest and largest absolute value by name.
+    ranges: dict[str, ValueRange]
+    """The ranges of tensors by name.
 
     A name is that of a parameter, `input[0]`, `input.mask` for a keyword argument, or `output`.
     """
@@ -39,8 +46,8 @@ class Frame:
         Keyword arguments are left out, since masks have infinite elements.
         """
         names: list[str] = []
-        for name, (_, high) in self.ranges.items():
-            if not math.isfinite(high) and not name.startswith("input."):
+        for name, value_range in self.ranges.items():
+            if not math.isfinite(value_range.high) and not name.startswith("input."):
                 names.append(name)
         return names
 
@@ -166,12 +173,12 @@ def _named_tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor
         yield name, value
 
 
-def _range(tensor: torch.Tensor) -> tuple[float, float]:
-    """Return the smallest and the largest absolute value."""
+def _range(tensor: torch.Tensor) -> ValueRange:
+    """Return the range of the absolute values of a tensor."""
     values = tensor.detach()
     # torch lacks some of these operations for integers, booleans and 8-bit floating point numbers.
     is_wide_float = values.is_floating_point() and values.itemsize > 1
     if not values.is_complex() and not is_wide_float:
         values = values.float()
-    low, high = torch.stack(torch.aminmax(values.abs())).tolist()
-    return low, high
+    # Both numbers are read from the device at once.
+    return ValueRange(*torch.stack(torch.aminmax(values.abs())).tolist())

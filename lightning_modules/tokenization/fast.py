@@ -280,7 +280,11 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
 def pop_hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Remove the options of the Hub from the arguments, and return them."""
-    return {name: kwargs.pop(name) for name in _HUB_OPTIONS if name in kwargs}
+    options = {}
+    for name in _HUB_OPTIONS:
+        if name in kwargs:
+            options[name] = kwargs.pop(name)
+    return options
 
 
 def _refuse_secrets(kwargs: dict[str, Any]) -> None:
