@@ -67,7 +67,7 @@ _MIN_BYTES_TO_LINK = 64 * 2**20
 """Smaller files of `output_dir` are copied, since they may be changed in place."""
 
 _GROWING_FILES = ("*tfevents*", "*.log")
-"""Patterns of files that are copied whatever their size, since they are appended to."""
+"""Patterns of files of any size that are copied, since they are appended to."""
 _CHECKPOINT_FOLDERS = (
     f"{PREFIX_CHECKPOINT_DIR}-",
     f".{PREFIX_CHECKPOINT_DIR}-",

@@ -171,6 +171,7 @@ class Repository:
         raise explained from explained.__cause__
 
     def _api(self) -> HfApi:
+        """Return the client of the Hub, with the token of this repository."""
         from huggingface_hub import HfApi
 
         # Set for each request: after a connection error `huggingface_hub` opens another client,

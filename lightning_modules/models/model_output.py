@@ -95,6 +95,7 @@ class ModelOutput(OrderedDict):
         super().__setattr__(key, value)
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse methods of a dict that would add or remove fields."""
         raise Exception(
             f"The fields of a {type(self).__name__} cannot be added or removed. Set an attribute "
             "instead."

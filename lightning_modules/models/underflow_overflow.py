@@ -57,7 +57,7 @@ class Frame:
 
 
 class DebugUnderflowOverflow:
-    """Find the module in which numbers become infinite or NaN, and end the run there.
+    """Find the module whose numbers become infinite or NaN first, and end the run there.
 
     Works like `transformers.debug_utils.DebugUnderflowOverflow`, but with a log, and removable.
 

@@ -144,6 +144,7 @@ class _ExtendingLoader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        # The module gets its own loader, since `importlib.resources` and other tools ask it.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)

@@ -126,6 +126,7 @@ class _DefinitionReplacer(ast.NodeTransformer):
         self._served = served
 
     def _replace(self, node: Definition) -> ast.stmt:
+        """Return the statement that replaces a definition; the definition of another name stays."""
         # `generic_visit` is not called: names inside of functions and classes are not served.
         names = _defined_names(node) & set(self._served)
         # An assignment such as `A = B = ...` keeps its value if it defines several served names.

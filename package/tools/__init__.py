@@ -1,3 +1,1 @@
-"""Commands of `lightrainer`, one module or folder each; imported by `__main__` when they are
-called.
-"""
+"""Commands of `lightrainer`, a module or folder each, which `__main__` imports when called."""

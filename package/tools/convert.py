@@ -46,6 +46,7 @@ def convert(flags: Sequence[str]) -> int:
 
 
 def _make_parser() -> CommandParser:
+    """Return the parser of the command."""
     parser = CommandParser("convert", _DESCRIPTION, _EXAMPLES)
     add = parser.add_argument
     add("source", metavar="IN", help="a checkpoint file of Lightning, or a folder checkpoint-N")

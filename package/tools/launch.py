@@ -266,6 +266,7 @@ def _number_of_devices(settings: Mapping[str, object]) -> int:
 
 
 def _make_parser() -> CommandParser:
+    """Return the parser of the command."""
     usage = "lightrainer launch [OPTIONS] SCRIPT [ARGUMENTS]"
     parser = CommandParser("launch", _DESCRIPTION, _EPILOG, usage)
     parser.add_script("the script to run")

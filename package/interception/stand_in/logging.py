@@ -61,11 +61,13 @@ def configure() -> None:
 
 
 def _library() -> logging.Logger:
+    """Return the library's logger, configured."""
     configure()
     return logging.getLogger(_LIBRARY)
 
 
 def _handler() -> logging.Handler:
+    """Return the handler that writes to stderr."""
     configure()
     assert _default_handler is not None
     return _default_handler
@@ -98,6 +100,8 @@ def set_verbosity(verbosity: int) -> None:
 
 
 def _setter(level: int) -> Callable[[], None]:
+    """Return a function without parameters that sets a level."""
+
     def set_level() -> None:
         set_verbosity(level)
 

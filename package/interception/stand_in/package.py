@@ -21,6 +21,7 @@ class StandIn(ServedModule):
     """
 
     def _find(self, name: str) -> Any:
+        # A name may also be that of a module, which Python has not imported yet.
         submodule = f"{self.__name__}.{name}".partition(".")[2]
         if submodule in STAND_IN and name not in self._served:
             return import_module(f"{LIBRARY}.{submodule}")

@@ -88,6 +88,7 @@ def compare(flags: Sequence[str]) -> int:
 
 
 def _make_parser() -> CommandParser:
+    """Return the parser of the command."""
     usage = "lightrainer compare [options] SCRIPT [ARGUMENTS]"
     parser = CommandParser("compare", _DESCRIPTION, _EPILOG, usage)
     parser.add_argument(

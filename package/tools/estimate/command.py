@@ -76,6 +76,7 @@ def _refuse_strategy(parser: CommandParser, options: dict[str, object]) -> None:
 
 
 def _make_parser() -> CommandParser:
+    """Return the parser of the command, whose options are the fields of `Job`."""
     parser = CommandParser(
         "estimate",
         "Estimate how much memory the training of a decoder needs on each device.",

@@ -67,6 +67,7 @@ def sweep(flags: Sequence[str]) -> int:
 
 
 def _make_parser() -> CommandParser:
+    """Return the parser of the command, whose options are attributes of `SweepPlan`."""
     from .space import EXAMPLE
 
     epilog = _EPILOG.format(textwrap.indent(EXAMPLE, "  "))
