@@ -42,28 +42,27 @@ R = TypeVar("R")
 _CURVES = ("linear", "cosine", "1-sqrt")
 
 
-_STEP_PARAMETERS = {"warmup": "num_warmup_steps", "total": "num_training_steps"}
-"""Parameters of the schedules by the name that curves have for them."""
-
-
-def _require_steps(name: SchedulerType, **values: object) -> None:
-    """Raise a ValueError if one of the values is None."""
-    for parameter, value in values.items():
-        if value is None:
-            raise ValueError(
-                f"The schedule {name.value!r} needs `{parameter}`, which is missing. Pass "
-                f"`{parameter}`, a number of optimizer steps, directly or among the schedule's "
-                "own arguments."
-            )
-
-
 def _with_checked_numbers(make_schedule: Callable[P, R]) -> Callable[P, R]:
-    """Let a function that builds a schedule check its numbers first."""
+    """Let a function that builds a schedule check its numbers first.
+
+    Raises:
+        ValueError: a number of steps is missing, or a number is not allowed.
+    """
     signature = inspect.signature(make_schedule)
+    required: list[str] = []
+    for name, parameter in signature.parameters.items():
+        if name.startswith("num_") and parameter.default is parameter.empty:
+            required.append(name)
 
     @functools.wraps(make_schedule)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         arguments = signature.bind_partial(*args, **kwargs).arguments
+        for name in required:
+            if arguments.get(name) is None:
+                raise ValueError(
+                    f"{make_schedule.__name__} needs `{name}`, which is missing. Pass `{name}`, a "
+                    "number of optimizer steps, directly or among the schedule's own arguments."
+                )
         numbers = {**arguments, **arguments.get("kwargs", {})}
         curves.require_numbers(make_schedule.__name__, numbers)
         return make_schedule(*args, **kwargs)
@@ -72,17 +71,9 @@ def _with_checked_numbers(make_schedule: Callable[P, R]) -> Callable[P, R]:
 
 
 def _schedule(
-    name: SchedulerType,
-    optimizer: Optimizer,
-    curve: Callable[..., float],
-    last_epoch: int,
-    **values: object,
+    optimizer: Optimizer, curve: Callable[..., float], last_epoch: int, **values: object
 ) -> LambdaLR:
-    """Return the scheduler of a curve, and check that its step counts were passed."""
-    for value_name, parameter in _STEP_PARAMETERS.items():
-        if value_name in values:
-            _require_steps(name, **{parameter: values[value_name]})
-
+    """Return the scheduler of a curve."""
     # Without values it stays a plain function, whose saved state is None, as in checkpoints of the
     # reference.
     if values:
@@ -102,7 +93,7 @@ def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaL
     Returns:
         A schedule, to be stepped after each optimizer step.
     """
-    return _schedule(SchedulerType.CONSTANT, optimizer, curves.constant, last_epoch)
+    return _schedule(optimizer, curves.constant, last_epoch)
 
 
 @_with_checked_numbers
@@ -125,7 +116,6 @@ def get_constant_schedule_with_warmup(
         ValueError: a number of steps is missing or invalid.
     """
     return _schedule(
-        SchedulerType.CONSTANT_WITH_WARMUP,
         optimizer,
         curves.constant_after_warmup,
         last_epoch,
@@ -155,7 +145,6 @@ def get_linear_schedule_with_warmup(
         ValueError: a number of steps is missing or invalid.
     """
     return _schedule(
-        SchedulerType.LINEAR,
         optimizer,
         curves.linear,
         last_epoch,
@@ -193,7 +182,6 @@ def get_cosine_schedule_with_warmup(
         ValueError: a number of steps is missing or invalid.
     """
     return _schedule(
-        SchedulerType.COSINE,
         optimizer,
         curves.cosine,
         last_epoch,
@@ -231,7 +219,6 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
         ValueError: a number of steps is missing or invalid.
     """
     return _schedule(
-        SchedulerType.COSINE_WITH_RESTARTS,
         optimizer,
         curves.cosine_restarts,
         last_epoch,
@@ -280,7 +267,6 @@ def get_polynomial_decay_schedule_with_warmup(
             "rate."
         )
     return _schedule(
-        SchedulerType.POLYNOMIAL,
         optimizer,
         curves.polynomial,
         last_epoch,
@@ -318,7 +304,6 @@ def get_inverse_sqrt_schedule(
     if timescale is None:
         timescale = num_warmup_steps or 10_000
     return _schedule(
-        SchedulerType.INVERSE_SQRT,
         optimizer,
         curves.inverse_sqrt,
         last_epoch,
@@ -379,7 +364,6 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     """
     name = SchedulerType.COSINE_WITH_MIN_LR
     return _schedule(
-        name,
         optimizer,
         curves.cosine,
         last_epoch,
@@ -429,7 +413,6 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     if warmup_lr_rate is not None:
         start = float(warmup_lr_rate)
     return _schedule(
-        name,
         optimizer,
         curves.cosine_from_first_step,
         last_epoch,
@@ -483,7 +466,6 @@ def get_wsd_schedule(
             )
 
     # The stable phase is what warm-up and decay leave of the run.
-    _require_steps(name, num_warmup_steps=num_warmup_steps, num_decay_steps=num_decay_steps)
     if num_stable_steps is None:
         if num_training_steps is None:
             raise ValueError(
@@ -497,7 +479,6 @@ def get_wsd_schedule(
             stacklevel=2,
         )
     return _schedule(
-        name,
         optimizer,
         curves.warmup_stable_decay,
         last_epoch,
@@ -598,10 +579,6 @@ def get_scheduler(
     own_names = [key for key in parameters if key not in ("optimizer", *steps)]
     arguments = {key: value for key, value in steps.items() if key in parameters}
     arguments |= _known_arguments(name, kwargs, own_names)
-
-    for key, parameter in parameters.items():
-        if parameter.default is parameter.empty and key != "optimizer":
-            _require_steps(name, **{key: arguments.get(key)})
     return SCHEDULES[name](optimizer, **arguments)
 
 
