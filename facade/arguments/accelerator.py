@@ -1,7 +1,7 @@
 """Settings for splitting batches between ranks."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from ...lightning_modules.common.json_files import read_object
@@ -13,10 +13,6 @@ ACCUMULATION_KEYS = ("num_steps", "adjust_scheduler", "sync_with_dataloader", "s
 """Keys of `gradient_accumulation_kwargs`."""
 
 
-def _setting(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
-
-
 @dataclass
 class AcceleratorConfig:
     """Say how batches are divided over the processes: the argument `accelerator_config`.
@@ -25,27 +21,20 @@ class AcceleratorConfig:
     key.
     """
 
-    split_batches: bool = _setting(
-        False, "Split each batch over all processes, instead of one batch for each."
-    )
-    dispatch_batches: bool | None = _setting(
-        None, "Read data in the first process only and send it to the others."
-    )
-    even_batches: bool = _setting(
-        True, "Repeat samples from the start so that all processes get equally many batches."
-    )
-    use_seedable_sampler: bool = _setting(
-        True, "Shuffle by seed and epoch alone, so that the order is repeatable."
-    )
-    non_blocking: bool = _setting(
-        False, "Copy batches to the device in the background; needs pinned memory."
-    )
-    gradient_accumulation_kwargs: SettingsDict | None = _setting(
-        None, "More about accumulation, such as 'sync_each_batch'."
-    )
-    use_configured_state: bool = _setting(
-        False, "Use the process state that accelerate was configured with before."
-    )
+    split_batches: bool = False
+    """Split each batch over all processes, instead of one batch for each."""
+    dispatch_batches: bool | None = None
+    """Read data in the first process only and send it to the others."""
+    even_batches: bool = True
+    """Repeat samples from the start so that all processes get equally many batches."""
+    use_seedable_sampler: bool = True
+    """Shuffle by seed and epoch alone, so that the order is repeatable."""
+    non_blocking: bool = False
+    """Copy batches to the device in the background; needs pinned memory."""
+    gradient_accumulation_kwargs: SettingsDict | None = None
+    """More about accumulation, such as 'sync_each_batch'."""
+    use_configured_state: bool = False
+    """Use the process state that accelerate was configured with before."""
 
     @classmethod
     def from_json_file(cls, json_file: str) -> "AcceleratorConfig":

@@ -187,15 +187,14 @@ def read_fsdp(
     is_version_2 = fsdp is True or followed().words_mean_fsdp_2
     if is_version_2:
         words.append("auto_wrap")
-    faults = [*unknown_keys(config), *_unsupported_keys(config)]
+    values, faults = read_keys(config)
+    faults += _unsupported_keys(config)
     if words == ["offload"]:
         faults.append(
             "fsdp='offload' has no effect alone. Pass 'full_shard offload' or 'shard_grad_op "
             "offload'."
         )
 
-    faults += invalid_values(config)
-    values = _valid_values(config)
     default_version = 2 if is_version_2 else 1
     version = values.get("version", default_version)
     wrap, layers = _wrapping(words, values, faults)
@@ -329,37 +328,30 @@ description of valid ones.
 """
 
 
-def _valid_values(config: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values of keys that are set, in torch's terms, without invalid ones."""
-    values: dict[str, Any] = {}
-    for key, (read, _) in READERS.items():
-        raw_value = config.get(key)
-        if raw_value is not None:
-            value = read(raw_value)
-            if value is not None:
-                values[key] = value
-    return values
+def read_keys(config: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
+    """Read each key of `fsdp_config`, whatever the other keys are.
 
-
-def invalid_values(config: Mapping[str, object]) -> list[str]:
-    """Return one sentence for each key whose value is invalid, whatever the other keys are."""
-    faults: list[str] = []
-    for key, (read, expected) in READERS.items():
-        raw_value = config.get(key)
-        if raw_value is not None and read(raw_value) is None:
-            faults.append(f"fsdp_config[{key!r}]={raw_value!r} must be {expected}.")
-    return faults
-
-
-def unknown_keys(config: Mapping[str, object]) -> list[str]:
-    """Return one sentence for each key that neither torch nor Lightning has."""
+    Returns:
+        The values in torch's terms of keys that are set and valid, and one sentence for each key
+        that is unknown or has an invalid value.
+    """
     known = [*READERS, *REFUSED]
-    return [
-        f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} Known: "
-        f"{', '.join(READERS)}."
-        for key in config
-        if key not in known
-    ]
+    values: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, raw_value in config.items():
+        if key not in known:
+            faults.append(
+                f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} "
+                f"Known: {', '.join(READERS)}."
+            )
+        elif key in READERS and raw_value is not None:
+            read, expected = READERS[key]
+            value = read(raw_value)
+            if value is None:
+                faults.append(f"fsdp_config[{key!r}]={raw_value!r} must be {expected}.")
+            else:
+                values[key] = value
+    return values, faults
 
 
 def _unsupported_keys(config: Mapping[str, object]) -> list[str]:

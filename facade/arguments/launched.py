@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..distributed.process import launched_world_size
 from .deepspeed_config import BATCHES, GATHER, load_deepspeed, value_at
 from .exports import was_exported
-from .fsdp_config import FSDP_DEFAULTS, fsdp_words, invalid_values, read_fsdp
+from .fsdp_config import FSDP_DEFAULTS, fsdp_words, read_fsdp, read_keys
 from .launch_variables import (
     SETTINGS,
     VARIABLES,
@@ -209,8 +209,8 @@ def _refuse_invalid_fsdp_values() -> None:
         if value is None:
             continue
         key = variable.argument.partition(".")[2]
-        for fault in invalid_values({key: typed(value)}):
-            faults.append(f"{set_by(name)}: {fault}")
+        _, faults_of_key = read_keys({key: typed(value)})
+        faults += [f"{set_by(name)}: {fault}" for fault in faults_of_key]
     if faults:
         raise ValueError("\n".join(faults))
 

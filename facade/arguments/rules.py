@@ -21,10 +21,9 @@ from .fields import ARGUMENTS, ArgumentFields
 from .fsdp_config import (
     FSDP_DEFAULTS,
     FSDPSettings,
-    invalid_values,
     read_fsdp,
+    read_keys,
     shown_fsdp,
-    unknown_keys,
     without_effect,
 )
 from .launch_variables import refusals
@@ -433,8 +432,7 @@ RULES = [
     Rule(lambda args: args.deepspeed_config and args.fsdp and _fsdp_with_deepspeed(args.fsdp)),
     Rule(lambda args: args.fsdp_faults),
     # A misspelt setting is refused in one process, too, although nothing reads it there.
-    Rule(lambda args: not args.fsdp and unknown_keys(args.fsdp_keys)),
-    Rule(lambda args: not args.fsdp and invalid_values(args.fsdp_keys)),
+    Rule(lambda args: not args.fsdp and read_keys(args.fsdp_keys)[1]),
     Rule(lambda args: _fsdp_in_groups(args.fsdp_settings, args.groups)),
     # Attention is replaced in Python, differently on each rank.
     Rule(
