@@ -194,6 +194,25 @@ def test_precision_evaluation_without_a_training(reference, ours, tmp_path, argu
     assert differences(evaluated_alone(ours, tmp_path), actual)
 
 
+def test_precision_of_the_model_after_a_training(reference, ours, tmp_path):
+    """The reference leaves its autocast on the model; here a script asks for it."""
+    case = Case(Classifier, point_data, {"bf16": True})
+    x = torch.stack([row["x"] for row in point_data()["eval_dataset"]])
+
+    @torch.no_grad()
+    def logits_of(model):
+        return model.eval()(x)["logits"]
+
+    expected = logits_of(run(reference, case, tmp_path / "reference").trainer.model)
+    trainer = run(ours, case, tmp_path / "ours").trainer
+    plain = Classifier()
+    plain.load_state_dict(trainer.model.state_dict())
+    assert torch.equal(logits_of(trainer.model), logits_of(plain))
+    assert not torch.equal(logits_of(trainer.model), expected)
+    with trainer.accelerator.autocast():
+        assert torch.equal(logits_of(trainer.model).float(), expected)
+
+
 STOPPED = {
     "in the middle of an epoch": ({"save_steps": 4}, 4),
     "while steps are still left out": ({"save_steps": 2}, 2),
