@@ -328,7 +328,7 @@ class KerasEngine(Trainer):
 
     def _to_native(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
         """Return features and labels in tensors of the library that the model computes in."""
-        return self.model.native(inputs["features"]), self.model.native(inputs["labels"])
+        return self.model.to_keras(inputs["features"]), self.model.to_keras(inputs["labels"])
 
     def set_gradients(self, gradients: Sequence[object] | None, *, add: bool) -> None:
         """Give the optimizer the gradients that a `training_step` returned.

@@ -325,7 +325,7 @@ class TFTrainer:
         self._backward_ran = False
         has_override = is_overridden(self, TFTrainer, "training_step")
         if has_override:
-            self._engine.model.push()
+            self._engine.model.write_variables()
         gradients = self.training_step(features, labels, nb_instances_in_global_batch)
         if has_override:
             self._engine.set_gradients(gradients, add=not self._backward_ran)
@@ -424,7 +424,7 @@ class TFTrainer:
         try:
             return self._engine.train(resume_from_checkpoint=resume_from_checkpoint)
         finally:
-            self._engine.model.push()
+            self._engine.model.write_variables()
 
     def evaluate(self, eval_dataset: Any = None) -> dict[str, float]:
         """Evaluate the model, and log the metrics of `prediction_loop`.
@@ -488,7 +488,7 @@ class TFTrainer:
             output_dir = str(self.args.output_dir)
         folder = str(output_dir)
         require_local(folder, "output_dir")
-        self._engine.model.push()
+        self._engine.model.write_variables()
         if self.args.should_save:
             os.makedirs(folder, exist_ok=True)
             self._engine.model.save(Path(folder))
@@ -563,7 +563,7 @@ class TFTrainer:
         if instances is None:
             _, labels = batch
             instances = count_instances(engine.model.to_torch(labels))
-        return engine.model.native(instances)
+        return engine.model.to_keras(instances)
 
     def _prepare(self, *datasets: Any) -> None:
         """Pass changed arguments, data and weights to the engine; build a model without weights."""
@@ -575,7 +575,7 @@ class TFTrainer:
         engine.train_dataset = _readable(self.train_dataset)
         engine.eval_dataset = _readable(self.eval_dataset)
         engine.compute_metrics = self.compute_metrics
-        engine.model.pull()
+        engine.model.read_variables()
 
         if not engine.model.is_built:
             collator = PairCollator(self.args.label_names)

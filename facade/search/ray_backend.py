@@ -101,7 +101,7 @@ def _train_trial(
     search = SearchRun(trainer, options)
     search_owner.current = search
     trial_id = str(tune.get_context().get_trial_id())
-    search.folder = folder_name(trainer.hp_name, dict(config), trial_id)
+    search.ray_folder = folder_name(trainer.hp_name, dict(config), trial_id)
     trainer.objective = None
 
     # Ray may restart a trial, or copy the checkpoint of another one (population based training).

@@ -101,7 +101,7 @@ class SearchRun:
         """The folders of trials, by number."""
         self.metrics: dict[str, float] = {}
         """The metrics of the last evaluation."""
-        self.folder: str | None = None
+        self.ray_folder: str | None = None
         """The name of the current trial's folder with Ray, whose trials have no numbers."""
         self._last_trial = -1
         self._last_value: Any = None
@@ -159,8 +159,8 @@ class SearchRun:
         A trial of optuna claims its folder, so that folders of other searches are left alone.
         """
         output_dir = str(self.trainer.args.output_dir)
-        if self.folder is not None:
-            return Path(output_dir) / self.folder
+        if self.ray_folder is not None:
+            return Path(output_dir) / self.ray_folder
         assert not isinstance(trial, dict)  # with Ray the folder has a name
         number = trial.number
         if number in self.folders:
@@ -280,7 +280,7 @@ class SearchRun:
         trainer = self.trainer
         trial = self._trial_of(best)
         if isinstance(trial, dict):
-            self.folder = folder_name(trainer.hp_name, trial, best.run_id)
+            self.ray_folder = folder_name(trainer.hp_name, trial, best.run_id)
         elif trial.number not in self.folders:
             return False
         folder = self.run_dir(trial)
@@ -396,6 +396,7 @@ class BestModel:
         if not self._enabled or trainer._run_plan.strategy.configures_model:
             return
         loss = -value if self._direction == "maximize" else value
+        # A trial with such an objective counts as failed, see `why_unusable`.
         is_unusable = math.isnan(loss) or loss == -math.inf
         if not is_unusable and (self.number is None or loss < self._loss):
             self.number = number

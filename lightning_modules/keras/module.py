@@ -56,7 +56,7 @@ class KerasModule(nn.Module, ABC):
         """
 
     @abstractmethod
-    def pull(self) -> None:
+    def read_variables(self) -> None:
         """Read from the model which variables it has, which of them are trained, and their values.
 
         Called before each training and each evaluation: the script may have frozen layers or loaded
@@ -64,7 +64,7 @@ class KerasModule(nn.Module, ABC):
         """
 
     @abstractmethod
-    def push(self) -> None:
+    def write_variables(self) -> None:
         """Give the model the values of torch; called before other code uses the model."""
 
     @abstractmethod
@@ -89,7 +89,7 @@ class KerasModule(nn.Module, ABC):
         """Apply the constraints of the trainable variables, as Keras does after each step."""
 
     @abstractmethod
-    def native(self, value: object) -> Any:
+    def to_keras(self, value: object) -> Any:
         """Return nested tensors of torch as tensors of the library that the model computes in."""
 
     @abstractmethod

@@ -62,8 +62,8 @@ class TensorFlowModule(KerasModule):
         )
         self._discard_graphs()
         # Before a state dict is made, copy what TensorFlow has written since the last step.
-        self.register_state_dict_pre_hook(lambda *_: self._follow())
-        self.pull()
+        self.register_state_dict_pre_hook(lambda *_: self._copy_changes())
+        self.read_variables()
 
     @property
     def is_built(self) -> bool:
@@ -74,11 +74,11 @@ class TensorFlowModule(KerasModule):
 
     def build(self, features: object, labels: object) -> None:
         """See `KerasModule.build`."""
-        self.compute(self.native(features), self.native(labels), False)
-        self.pull()
+        self.compute(self.to_keras(features), self.to_keras(labels), False)
+        self.read_variables()
 
-    def pull(self) -> None:
-        """See `KerasModule.pull`."""
+    def read_variables(self) -> None:
+        """See `KerasModule.read_variables`."""
         variables = _variables(self.model)
         trained_ids: list[int] = []
         for variable in _existing_variables(self.model, "trainable_variables"):
@@ -94,7 +94,7 @@ class TensorFlowModule(KerasModule):
             if shared is None:
                 shared = SharedVariable(tensorflow_variable)
             shared_by_id[key] = shared
-            shared.pull()
+            shared.read()
             self._register(name, shared, key in trained_ids)
 
         # A graph computes the gradients of the variables that were trained when it was made.
@@ -104,20 +104,20 @@ class TensorFlowModule(KerasModule):
         states = [shared for key, shared in shared_by_id.items() if key not in trained_ids]
         vars(self).update(_shared=shared_by_id, _trained=trained, _states=states)
 
-    def push(self) -> None:
-        """See `KerasModule.push`."""
+    def write_variables(self) -> None:
+        """See `KerasModule.write_variables`."""
         for shared in self._shared.values():
-            shared.push()
+            shared.write()
 
     def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
         """See `KerasModule.forward`; no gradients flow through the predictions."""
-        self.push()
+        self.write_variables()
         if torch.is_grad_enabled() and self._trained:
             structure: list[Any] = []
             losses, *leaves = _Losses.apply(self, structure, features, labels, *self.variables())
             return losses, self._tf.nest.pack_sequence_as(structure[0], leaves)
         losses, predictions, states = self._evaluation_graphs(features, labels, self.training)
-        self._follow(states)
+        self._copy_changes(states)
         return to_torch(losses), self.to_torch(predictions)
 
     def variables(self) -> list[nn.Parameter]:
@@ -128,12 +128,12 @@ class TensorFlowModule(KerasModule):
         """See `KerasModule.constrain`."""
         for variable in constrained(self.model):
             shared = self._shared[id(_tensorflow_variable(variable))]
-            shared.push()
+            shared.write()
             shared.variable.assign(variable.constraint(shared.variable))
-            shared.pull()
+            shared.read()
 
-    def native(self, value: object) -> Any:
-        """See `KerasModule.native`."""
+    def to_keras(self, value: object) -> Any:
+        """See `KerasModule.to_keras`."""
         return map_nested(to_tensorflow, value)
 
     def to_torch(self, value: object) -> Any:
@@ -157,7 +157,7 @@ class TensorFlowModule(KerasModule):
             self.register_buffer(name, tensor)
         shared.tensor = tensor
 
-    def _follow(self, states: Any = None) -> None:
+    def _copy_changes(self, states: Any = None) -> None:
         """Copy to torch what TensorFlow has written.
 
         Args:
@@ -166,10 +166,10 @@ class TensorFlowModule(KerasModule):
         """
         if states is None:
             for shared in self._shared.values():
-                shared.follow()
+                shared.copy_changes()
         else:
             for shared, value in zip(self._states, states, strict=True):
-                shared.follow(value)
+                shared.copy_changes(value)
 
     # --- functions that TensorFlow traces
 
@@ -262,7 +262,7 @@ class _Losses(torch.autograd.Function):
         losses, predictions, states, gradients = module._training_graphs(
             features, labels, module.training, scale
         )
-        module._follow(states)
+        module._copy_changes(states)
         structure.append(predictions)
         ctx.gradients = [to_torch(gradient) for gradient in gradients]
         leaves = [to_torch(leaf) for leaf in module._tf.nest.flatten(predictions)]

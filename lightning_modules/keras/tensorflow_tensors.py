@@ -66,9 +66,9 @@ class SharedVariable:
     """A variable of TensorFlow and a tensor of torch with the same values.
 
     `assign` of TensorFlow adopts the memory of the assigned tensor, so both have the same memory
-    after the first `push`: TensorFlow reads what an optimizer of torch writes there, through
-    `.data` or not. TensorFlow itself writes to new memory, which `follow` copies. Memory that
-    cannot be shared is copied at each `push`. This is the case for embeddings: once rows of a
+    after the first `write`: TensorFlow reads what an optimizer of torch writes there, through
+    `.data` or not. TensorFlow itself writes to new memory, which `copy_changes` copies. Memory that
+    cannot be shared is copied at each `write`. This is the case for embeddings: once rows of a
     variable were looked up, TensorFlow copies the variable at each access.
 
     Args:
@@ -80,24 +80,24 @@ class SharedVariable:
         self.tensor = to_torch(variable).clone()
         self._shared_address: int | None = None
         """Address of the memory that TensorFlow has adopted; None if it has not."""
-        self._followed_version: int | None = None
+        self._copied_version: int | None = None
         """Version of the tensor when it was last copied from TensorFlow."""
         self._copies_on_access = False
         """Whether TensorFlow copies the variable when it is read or assigned to."""
 
-    def push(self) -> None:
+    def write(self) -> None:
         """Give TensorFlow the values of torch, unless its variable has newer values."""
         tensor = self.tensor
         if self._shared_address == tensor.data_ptr():
-            if _address(self._read()) == self._shared_address:
+            if _address(self._current_value()) == self._shared_address:
                 return
 
             # The variable has other memory than the tensor: TensorFlow has assigned to it, or
             # copies it at each access.
             self._copies_on_access = self._is_copied_on_read()
             if not self._copies_on_access:
-                self.follow()
-        if self._followed_version == tensor._version:
+                self.copy_changes()
+        if self._copied_version == tensor._version:
             return
 
         value = to_tensorflow(tensor)
@@ -110,32 +110,33 @@ class SharedVariable:
         self._shared_address = None
         if can_share and not self._copies_on_access:
             self._shared_address = tensor.data_ptr()
-        self._followed_version = None
+        self._copied_version = None
 
-    def pull(self) -> None:
-        """Give torch the values of TensorFlow; the next `push` assigns them again."""
+    def read(self) -> None:
+        """Give torch the values of TensorFlow; the next `write` assigns them again."""
         self._copy(self.variable)
         self._shared_address = None
-        self._followed_version = None
+        self._copied_version = None
 
-    def follow(self, value: object = None) -> None:
-        """Copy what TensorFlow has written since the last `push`, if anything.
+    def copy_changes(self, value: object = None) -> None:
+        """Copy what TensorFlow has written since the last `write`, if anything.
 
         Args:
-            value: the value of the variable, if a graph that ran after the last `push` returned it.
+            value: the value of the variable, if a graph that ran after the last `write` has
+                returned it.
         """
         if value is None:
             # If the memory is not shared, and the tensor was changed after it was copied, torch has
             # the newer values.
             is_shared = self._shared_address is not None
-            if not is_shared and self._followed_version != self.tensor._version:
+            if not is_shared and self._copied_version != self.tensor._version:
                 return
             value = self.variable
         if self._copy(value):
             self._shared_address = None
-            self._followed_version = self.tensor._version
+            self._copied_version = self.tensor._version
 
-    def _read(self) -> Any:
+    def _current_value(self) -> Any:
         """Return `self.variable.value()` in a third of the time.
 
         Each variable is read at each step.
@@ -147,8 +148,8 @@ class SharedVariable:
 
     def _is_copied_on_read(self) -> bool:
         """Return whether two values that are read have different memory."""
-        first = self._read()
-        second = self._read()
+        first = self._current_value()
+        second = self._current_value()
         return _address(first) != _address(second)
 
     def _copy(self, value: object) -> bool:

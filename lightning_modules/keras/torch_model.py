@@ -47,7 +47,7 @@ class TorchKerasModule(KerasModule):
             )
         super().__init__(model, compute)
         self.keras = keras
-        self.pull()
+        self.read_variables()
 
     @property
     def is_built(self) -> bool:
@@ -58,9 +58,9 @@ class TorchKerasModule(KerasModule):
         """Make the weights by a forward pass of Keras; see `KerasModule.build`."""
         with torch.no_grad(), self._on_device():
             self.compute(features, labels, False)
-        self.pull()
+        self.read_variables()
 
-    def pull(self) -> None:
+    def read_variables(self) -> None:
         """Register the variables again: some may be new, or frozen."""
         # An optimizer made before keeps its parameters: the same objects are registered again.
         self._parameters.clear()
@@ -80,7 +80,7 @@ class TorchKerasModule(KerasModule):
         # torch does not register the parameters in a plain list a second time.
         self._trained = [variable.value for variable in self.model.trainable_variables]
 
-    def push(self) -> None:
+    def write_variables(self) -> None:
         """Do nothing: the model has the same memory."""
 
     def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
@@ -98,7 +98,7 @@ class TorchKerasModule(KerasModule):
             for variable in constrained(self.model):
                 variable.assign(variable.constraint(variable.value))
 
-    def native(self, value: object) -> Any:
+    def to_keras(self, value: object) -> Any:
         """Return the value: Keras accepts torch's tensors."""
         return value
 

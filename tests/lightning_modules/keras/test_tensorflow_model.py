@@ -98,22 +98,22 @@ def test_tensorflow_computes_with_what_torch_wrote(through):
     assert close(ours, native_gradients(module.model))
 
 
-def test_tensorflow_model_pull_takes_over_assigned_values():
+def test_tensorflow_model_read_variables_takes_over_assigned_values():
     module = wrapped(network())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     before = module.model.trainable_weights[0].numpy().copy()
     gradient = backward(module)[0]
     optimizer.step()
-    module.push()
+    module.write_variables()
     assert np.allclose(
         module.model.trainable_weights[0].numpy(), before - 0.1 * gradient, atol=1e-7
     )
     held = module.variables()[0]
     module.model.trainable_weights[0].assign(before)
-    module.pull()
+    module.read_variables()
     assert module.variables()[0] is held  # as the optimizer holds it
     assert np.array_equal(held.detach().numpy(), before)
-    module.push()
+    module.write_variables()
     module.model.trainable_weights[0].assign(before + 1)
     assert np.array_equal(next(iter(module.state_dict().values())).numpy(), before + 1)
 
@@ -148,14 +148,14 @@ def test_frozen_layers_are_buffers_and_have_no_gradient():
     module = wrapped(network())
     module(X, Y)
     module.model.layers[0].trainable = False
-    module.pull()
+    module.read_variables()
     assert [name for name, _ in module.named_parameters()] == [
         "sequential/dense_1/kernel",
         "sequential/dense_1/bias",
     ]
     assert close(backward(module), native_gradients(module.model))
     module.model.layers[0].trainable = True
-    module.pull()
+    module.read_variables()
     assert close(backward(module), native_gradients(module.model))
 
 
@@ -191,7 +191,7 @@ def test_tensorflow_model_trains_an_embedding():
         assert ours[0].shape == (9, 3)
         assert close(ours, native_gradients(model, ids, classes))
         optimizer.step()
-    module.push()
+    module.write_variables()
     for variable, parameter in zip(model.trainable_weights, module.variables(), strict=True):
         assert np.array_equal(variable.numpy(), parameter.detach().numpy())
 
