@@ -222,7 +222,7 @@ def _chosen_step(args: TrainingArguments, state: TrainerState) -> int | None:
     if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return None
     for entry in state.log_history:
-        # The last log of a training has its duration: the best model is loaded before it.
+        # The log with the duration is the last one of a training, after the best model was loaded.
         if isinstance(entry, dict) and "train_runtime" in entry:
             return state.best_global_step
     return None
@@ -266,5 +266,5 @@ def sources_of(dataset: object) -> tuple[DataSource, ...]:
 
 
 def _text_of(value: object) -> str:
-    """Return the text of a value; that of an enumeration's member is its value."""
+    """Return a value as text; a member of an enumeration as the text of its value."""
     return str(getattr(value, "value", value))

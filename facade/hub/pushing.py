@@ -36,8 +36,7 @@ LAST_CHECKPOINT = "last-checkpoint"
 CARD_NAME = "README.md"
 
 _UPLOAD_PREFIX = "hub-upload-"
-"""The names of staging folders begin with a dot, as those of all folders being written, and this.
-"""
+"""Prefix of a staging folder, after the dot that marks all folders that are being written."""
 
 NOT_UPLOADED = (
     "_*",
@@ -143,7 +142,7 @@ class StagingFolder:
             if not _matches(name, _RESUMPTION_FILES):
                 _link(self.checkpoint / name, self.root / name)
 
-        # Add the other files, except weights: shards of another save would not fit to the model.
+        # Add the other files, except weights: shards of another save do not belong to the model.
         excluded = (*NOT_UPLOADED, *_WEIGHTS)
         for name in _files(self.output_dir):
             if _matches(name, excluded):

@@ -101,7 +101,7 @@ def _keras_of(model: object) -> ModuleType:
 
 
 def _with_equal_ranks(labels: Any, logits: Any) -> tuple[object, object]:
-    """Drop the last dimension of one of them if it has size 1 and the other lacks it, as Keras."""
+    """Drop a last dimension of size 1 that only one of them has, as Keras does."""
     if len(labels.shape) == len(logits.shape) + 1 and labels.shape[-1] == 1:
         return labels[..., 0], logits
     if len(logits.shape) == len(labels.shape) + 1 and logits.shape[-1] == 1:
