@@ -117,7 +117,7 @@ def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Ten
     return _probabilities(family, rows), labels
 
 
-def shifted(predictions: object, labels: object) -> tuple[Tensor, Tensor]:
+def align_with_next_labels(predictions: object, labels: object) -> tuple[Tensor, Tensor]:
     """Return the predictions at each position, and the labels at the next one.
 
     Use it for models whose labels are their inputs.

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..internals.lightning_import import torchmetrics
 from .function_metric import FunctionMetric
-from .metric_inputs import input_family, metric_inputs, shifted
+from .metric_inputs import align_with_next_labels, input_family, metric_inputs
 
 Metric = torchmetrics.Metric
 MetricCollection = torchmetrics.MetricCollection
@@ -211,7 +211,7 @@ class BatchMetrics(nn.Module):
         if self.shift is not None:
             shift = self.shift
         if shift:
-            predictions, labels = shifted(predictions, labels)
+            predictions, labels = align_with_next_labels(predictions, labels)
 
         # Metrics of one family share their arguments.
         arguments_by_family: dict[str, Arguments] = {}

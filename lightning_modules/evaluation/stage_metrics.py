@@ -76,7 +76,7 @@ class StageMetrics:
         update = metrics.update if counts else metrics.update_without_counting
         update(predictions, labels, **further)
 
-    def take(self, stage: str, process_group: object = None) -> list[dict[str, Any]]:
+    def compute_and_reset(self, stage: str, process_group: object = None) -> list[dict[str, Any]]:
         """Return the values of each loader by name, and reset the metrics.
 
         The list is empty if no batch was counted, for example if a training resumes after the last

@@ -697,7 +697,9 @@ class LossModule(OptimizerModule):
 
     @stop_iteration_surfaces
     def _log_metrics(self, stage: str) -> None:
-        values_of_loaders = self._stage_metrics[stage].take(stage, self._metrics_process_group())
+        values_of_loaders = self._stage_metrics[stage].compute_and_reset(
+            stage, self._metrics_process_group()
+        )
         for index, values in enumerate(values_of_loaders):
             _require_no_loss(values)
             numbers: dict[str, Any] = {}
