@@ -45,6 +45,7 @@ class AzureMLCallback(LogsFirst):
         self.setup(args, state)
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Get the run from the context, unless one was passed."""
         if self.azureml_run is None:
             azureml = import_module("azureml.core.run")
             self.azureml_run = azureml.Run.get_context()
@@ -53,5 +54,6 @@ class AzureMLCallback(LogsFirst):
         """Leave the run open: all trials of a search share the run of Azure."""
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Log numbers; Azure keeps no other values."""
         for name, value in self._numbers(logs).items():
             self.azureml_run.log(name, value, description=name)

@@ -76,6 +76,7 @@ class ClearMLCallback(LoggerCallback):
         return is_switched_on("CLEARML_LOG_MODEL", default=str(creates_task))
 
     def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
+        """Upload the checkpoint as an output model of the task."""
         folder_name = os.path.basename(folder)
         name = folder_name + self._name_suffix
         model = self._clearml.OutputModel(task=self._clearml_task, name=name)
@@ -98,6 +99,7 @@ class ClearMLCallback(LoggerCallback):
             )
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Use the current task, or create one; send arguments and model configuration."""
         self._uploaded_models = []
         task_class = self._clearml.Task
         self._clearml_task = task_class.current_task()
@@ -196,6 +198,7 @@ class ClearMLCallback(LoggerCallback):
         super().on_log(args, state, control, model=model, logs=logs, **kwargs)
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Log numbers as single values or as points of curves."""
         # A closed task is reopened for a later log.
         if self._has_finished:
             task = self._create_task(state, continue_last_task=self._task_id)
@@ -221,6 +224,7 @@ class ClearMLCallback(LoggerCallback):
             )
 
     def _finish(self) -> None:
+        """Close the task, if it was created here."""
         if self.ends_with_training and self._clearml_task is not None:
             self._clearml_task.close()
         self._clearml_task = None

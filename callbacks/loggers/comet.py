@@ -82,6 +82,7 @@ class CometCallback(PredictionLogger):
         super().on_train_end(args, state, control, **kwargs)
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Start or resume an experiment, and log the model and the settings."""
         mode = os.environ.get("COMET_MODE", "").lower() or None
         if mode is not None and mode not in _MODES:
             logger.warning(
@@ -120,15 +121,18 @@ class CometCallback(PredictionLogger):
             )
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Log metrics with the names that trackers show."""
         self._report_prediction(state, logs)
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        """Log metrics, unless `COMET_MODE` has disabled Comet."""
         if self._experiment is not None:
             self._experiment.log_metrics(
                 rewrite_logs(metrics), step=state.global_step, epoch=state.epoch
             )
 
     def _finish(self) -> None:
+        """End the experiment."""
         if self._experiment is not None:
             self._experiment.end()
             self._experiment = None

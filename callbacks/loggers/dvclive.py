@@ -60,6 +60,7 @@ class DVCLiveCallback(LoggerCallback):
         return self._log_model == "all"
 
     def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
+        """Store the whole output folder as an artifact."""
         self.live.log_artifact(str(args.output_dir))
 
     def on_train_end(
@@ -88,15 +89,18 @@ class DVCLiveCallback(LoggerCallback):
         super().on_train_end(args, state, control, **kwargs)
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Create a `Live` if none was passed, and log the arguments."""
         if self.live is None:
             self.live = self._live_class(**self._live_options)
         self.live.log_params(args.to_dict())
 
     def _finish(self) -> None:
+        """Forget the `Live` that was created, so that the next training creates another one."""
         if self._creates_live:
             self.live = None
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Log each value that DVCLive accepts, and advance its step."""
         # DVCLive has its own check of values, and its own form of names.
         could_log = import_module("dvclive.plots").Metric.could_log
         standardize_metric_name = import_module("dvclive.utils").standardize_metric_name

@@ -56,6 +56,7 @@ class FlyteCallback(LoggerCallback):
         return self.sync_checkpoints
 
     def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
+        """Store the checkpoint in Flyte, in place of the previous one."""
         self.cp.save(folder)
 
     def on_train_end(

@@ -73,11 +73,13 @@ class MLflowCallback(LogsFirst):
         return is_switched_on("HF_MLFLOW_LOG_ARTIFACTS")
 
     def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
+        """Copy the checkpoint to the artifacts of the run."""
         self._ml_flow.log_artifacts(
             folder, artifact_path=os.path.basename(folder), run_id=self.run_id
         )
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Open a run, and log the parameters and the tags."""
         self._auto_end_run = False
         self._enter_run(args, state)
         self.run_id = self._ml_flow.active_run().info.run_id
@@ -162,6 +164,7 @@ class MLflowCallback(LogsFirst):
             self._ml_flow.log_params({name: params[name] for name in batch}, synchronous=False)
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Log numbers without waiting for the server."""
         # Replace the characters that MLflow does not accept in names.
         metrics: dict[str, float] = {}
         for name, number in self._numbers(logs).items():
@@ -172,6 +175,7 @@ class MLflowCallback(LogsFirst):
         )
 
     def _finish(self) -> None:
+        """Wait for metrics that are being sent, and end the run."""
         self._ml_flow.flush_async_logging()
         self._end_own_run("FINISHED")
 
@@ -235,6 +239,7 @@ class DagsHubCallback(MLflowCallback):
         super().on_train_end(args, state, control, **kwargs)
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Open the repository on DagsHub, and a run of MLflow."""
         owner, name = _repository(os.environ.get("MLFLOW_TRACKING_URI"))
         self.repo = self.Repo(owner=owner, name=name, branch=os.environ.get("BRANCH") or "main")
         super()._start(args, state, model)

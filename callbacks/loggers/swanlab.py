@@ -56,6 +56,7 @@ class SwanLabCallback(PredictionLogger):
         self._swanlab: Any = import_module("swanlab")
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Open an experiment, and log the settings."""
         if os.environ.get("SWANLAB_LOG_MODEL") is not None:
             logger.warning(
                 "SWANLAB_LOG_MODEL has no effect: SwanLab does not store models. Unset it."
@@ -100,6 +101,7 @@ class SwanLabCallback(PredictionLogger):
             return False
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Log the values, and the summary of the training as single values."""
         for name in SUMMARY_NAMES:
             if name in logs:
                 self._swanlab.log({f"single_value/{name}": logs[name]}, step=state.global_step)
@@ -107,9 +109,11 @@ class SwanLabCallback(PredictionLogger):
         self._swanlab.log(values, step=state.global_step)
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        """Log the metrics of a prediction."""
         self._swanlab.log(rewrite_logs(metrics))
 
     def _close_earlier_run(self, state: TrainerState) -> None:
+        """Close the open experiment."""
         # Close an experiment that the script has started, too: the next trial needs its own.
         if state.is_world_process_zero and self._is_running():
             self._swanlab.finish()

@@ -60,6 +60,7 @@ class TensorBoardCallback(LogsFirst):
         return os.path.basename(self.logging_dir)
 
     def _available(self) -> bool:
+        """Return whether a writer was passed, or tensorboard is installed."""
         return self._given_writer is not None or is_tensorboard_available()
 
     def on_train_begin(
@@ -88,6 +89,7 @@ class TensorBoardCallback(LogsFirst):
         self._log_failures()
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Open a writer, and write the arguments and the model's configuration."""
         writer = self._writer(args, state)
         writer.add_text("args", _as_text(args))
         # Only models of some libraries have a configuration.
@@ -123,6 +125,7 @@ class TensorBoardCallback(LogsFirst):
         writer.flush()
 
     def _finish(self) -> None:
+        """Close the writer."""
         if self.tb_writer is not None:
             self.tb_writer.close()
             self.tb_writer = self._given_writer

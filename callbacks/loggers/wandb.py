@@ -51,6 +51,7 @@ class WandbLogModel(str, Enum):
 
     @classmethod
     def _missing_(cls, value: object) -> WandbLogModel:
+        """Return the member for a value in another case; FALSE, with a warning, for others."""
         for member in cls:
             if member.value == str(value).strip().lower():
                 return member
@@ -104,6 +105,7 @@ class WandbCallback(PredictionLogger):
         return getattr(self._wandb.run, "id", None)
 
     def _upload(self, args: TrainingArguments, state: TrainerState, folder: str) -> None:
+        """Upload the checkpoint as an artifact."""
         metadata = {**self._summary(), "model/num_parameters": self._parameter_count()}
         artifact = self._create_artifact(args, metadata)
         artifact.add_dir(folder)
@@ -131,12 +133,14 @@ class WandbCallback(PredictionLogger):
         super().on_train_end(args, state, control, **kwargs)
 
     def _close_earlier_run(self, state: TrainerState) -> None:
+        """Close the open run."""
         # Close a run that the script has started, too: the next trial needs its own.
         if state.is_world_process_zero and self._wandb.run is not None:
             self._wandb.finish()
         self._initialized = False
 
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
+        """Open a run, and log the settings and, if enabled, the model."""
         # Start a run, or resume the one of the checkpoint.
         resumed_id = self._run_to_resume(state)
         if self._wandb.run is None:
@@ -175,12 +179,14 @@ class WandbCallback(PredictionLogger):
             self._upload_artifact(artifact, folder, "base_model")
 
     def _report(self, args: TrainingArguments, state: TrainerState, logs: dict[str, Any]) -> None:
+        """Log the values, and write the summary of the training into that of the run."""
         for name in SUMMARY_NAMES:
             if name in logs:
                 self._wandb.run.summary[name] = logs[name]
         self._wandb.log({**without_summary(logs), "train/global_step": state.global_step})
 
     def _report_prediction(self, state: TrainerState, metrics: dict[str, float]) -> None:
+        """Log the metrics of a prediction."""
         self._wandb.log(rewrite_logs(metrics))
 
     def _create_artifact(self, args: TrainingArguments, metadata: dict[str, Any]) -> Any:
@@ -192,6 +198,7 @@ class WandbCallback(PredictionLogger):
         return self._wandb.Artifact(name=valid_name, type="model", metadata=metadata)
 
     def _upload_artifact(self, artifact: Any, folder: str, alias: str) -> None:
+        """Add a folder to an artifact, and upload it."""
         artifact.add_dir(folder)
         self._wandb.run.log_artifact(artifact, aliases=[alias])
 
