@@ -1,6 +1,6 @@
 """A LightningModule with the optimizers, schedules and clipping of the Trainer API.
 
-Under Lightning's automatic optimization.
+Lightning's automatic optimization calls its hooks.
 """
 
 from __future__ import annotations
@@ -34,15 +34,21 @@ from .step_window import StepWindow, batches_per_step, ends_step
 
 
 class OptimizerModule(ModelModule):
-    """The part of `LossModule` that trains its model.
+    """Base of `LossModule`: everything between a loss and the step of the optimizer.
+
+    `window` is the `StepWindow` of the current step. It is used in this order: `clear` when an
+    epoch begins; for each batch `begin_batch`, `weighted` before and `count_current` after the
+    backward pass; `finish` after the last batch of the step.
 
     Args:
-        model: as in `LossModule`.
-        optimizer: as in `LossModule`.
-        schedule: as in `LossModule`.
-        parameter_rules: as in `LossModule`.
-        monitor: as in `LossModule`.
-        schedule_interval: as in `LossModule`.
+        model: a module, or a function that makes one.
+        optimizer: what `configure_optimizers` makes; `LossModule` describes its forms.
+        schedule: the learning rate over the steps; `LossModule` describes its forms.
+        parameter_rules: learning rate, weight decay and freezing by patterns of names of
+            parameters.
+        monitor: the logged value that a plateau schedule follows.
+        schedule_interval: "step" or "epoch", after which the schedule is stepped; None for the
+            schedule's default.
         kwargs: arguments of `ModelModule`.
     """
 
@@ -62,8 +68,8 @@ class OptimizerModule(ModelModule):
         if faults:
             raise ValueError(" ".join(faults))
         self.parameter_rules = parameter_rules
-        self.optimizer_config: Any = as_optimizer_setting(optimizer)
-        self.schedule_config: Any = as_schedule_setting(schedule)
+        self.optimizer_config = as_optimizer_setting(optimizer)
+        self.schedule_config = as_schedule_setting(schedule)
         self.monitor = monitor
         self.schedule_interval = schedule_interval
         self.window = StepWindow()
@@ -107,8 +113,10 @@ class OptimizerModule(ModelModule):
             self.optimizer_config, self._require_model(), self.parameter_rules
         )
 
-        # Set again, as Lightning calls this at the start of each fit.
+        # Lightning calls this at the start of each fit, so an earlier optimizer is forgotten.
         self._backward_optimizer = None
+
+        # An optimizer that steps in each backward pass cannot accumulate gradients.
         if steps_in_backward(optimizer):
             self._backward_optimizer = optimizer
             trainer = self.attached_trainer
@@ -241,8 +249,9 @@ class OptimizerModule(ModelModule):
                 full_rates.append(group["lr"])
                 schedule.lr_lambdas.append(schedule.lr_lambdas[0])
 
-            # The schedule has reduced the rate of the first group by some factor. The full rate of
-            # an added group is the one which this factor reduces to its current rate.
+            # The schedule sets rate = full rate * factor, with the same factor for all groups. A
+            # callback has set the current rate of an added group. Its full rate follows from the
+            # factor of the first group, which is current rate / full rate.
             current_rate = groups[0]["lr"]
             if current_rate > 0:
                 for index in range(self._configured_groups, len(groups)):

@@ -21,15 +21,13 @@ _IGNORED = -100
 class Seq2SeqModule(TaskModule):
     """Train sequence-to-sequence models, with metrics of generated tokens.
 
-    Works like `Seq2SeqTrainer(predict_with_generate=True)`.
+    Validation and test generate, as `Seq2SeqTrainer(predict_with_generate=True)` does. The metrics
+    of the training do not: they get the most likely token at each position, given the correct
+    tokens before it. All losses come from a forward pass with the labels.
 
-    That holds for validation and test; metrics of the training are updated with the most likely
-    token at each position, given the correct tokens before it. Losses come from a forward pass with
-    the labels.
-
-    Metrics are updated with token ids, (samples, length): those that the model's `generate`
-    returned, without the token that starts each sequence, and the labels. Both are padded to the
-    same length, tokens with the padding token, labels with -100.
+    Metrics receive predictions and labels, both token ids of shape (samples, length). Predictions
+    are what the model's `generate` returned, without the token that starts each sequence. Both are
+    padded to the same length, predictions with the padding token, labels with -100.
     `BatchMetrics(metrics, prepare=...)` turns them into texts. Without metrics only `predict`
     generates; its result is what `generate` returned.
 
@@ -132,6 +130,7 @@ class Seq2SeqModule(TaskModule):
             return batch
         args, kwargs = self.positional_inputs(batch, labels=False)
         names = inspect.signature(base_of_adapter(self.model).forward).parameters
+        # `forward` may have further parameters, which keep their defaults.
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
     def _without_start(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -139,9 +138,12 @@ class Seq2SeqModule(TaskModule):
         start = None
         for name in ("generation_config", "config"):
             config = getattr(self.model, name, None)
-            if start is None:
-                start = getattr(config, "decoder_start_token_id", None)
+            start = getattr(config, "decoder_start_token_id", None)
+            if start is not None:
+                break
 
+        # An override of `generate` may return sequences without it. `any` waits for the device,
+        # which has just generated token by token.
         if start is None or not tokens.shape[-1] or (tokens[:, 0] != start).any():
             return tokens
         return tokens[:, 1:]
@@ -152,6 +154,7 @@ class Seq2SeqModule(TaskModule):
         return self.pad_token_id
 
     def _predicts_next_token(self) -> bool:
+        """Return False: labels of a decoder are not shifted against its logits."""
         return False
 
 

@@ -1,6 +1,6 @@
 """LightningModules for the usual tasks, with the loss and the usual metrics of each.
 
-The loss of a task is computed where the model does not return one.
+If a model returns no loss, the module computes the usual one of the task.
 """
 
 from __future__ import annotations
@@ -145,6 +145,7 @@ class TaskModule(LossModule):
     def _items_of_loss(
         self, batch: Any, items: torch.Tensor | None, outputs: Any
     ) -> torch.Tensor | None:
+        """Return the number of items over which the loss of a batch is a mean."""
         smoothed_labels = None
         if self.label_smoothing:
             smoothed_labels = self._labels_by_name(batch)
@@ -158,17 +159,17 @@ class TaskModule(LossModule):
         return self._count_targets(labels)
 
     def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """Count the items in the mean that is the loss of the task."""
+        """Return the number of labels over which the loss of the task is a mean."""
         count = count_targets(None, labels, labels.device)
         # It is None only for other losses than means.
         return cast("torch.Tensor", count)
 
 
 class CausalLMModule(TaskModule):
-    """Train models that predict the next token: a `LossModule` for them.
+    """Train models that predict the next token.
 
-    The labels are the inputs themselves, not shifted. Logs `val_perplexity`, exact over all tokens,
-    unless `metrics` are passed.
+    Labels default to the input ids. They are not shifted: the module compares each prediction with
+    the next label. Logs `val_perplexity`, exact over all tokens, unless `metrics` are passed.
 
     Its arguments are those of `TaskModule` and `LossModule`.
     """
@@ -190,12 +191,15 @@ class CausalLMModule(TaskModule):
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
 
     def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the number of labels that count, without the first token of each sample."""
         return super()._count_targets(labels[:, 1:])
 
     def _predicts_next_token(self) -> bool:
+        """Return True: a position predicts the token after it."""
         return True
 
     def _uses_inputs_as_labels(self) -> bool:
+        """Return True: a batch without labels is its own target."""
         return True
 
 
@@ -252,7 +256,9 @@ class SequenceClassificationModule(TaskModule):
         return super().loss_of_logits(logits, labels, items)
 
     def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
-        # Integers may be numbers or several labels, too, of which each entry counts.
+        """Return the number of classes that are not -100, or of all entries of other labels."""
+        # Numbers to predict, or several labels, may be integers, too. As floating-point labels
+        # all of their entries count, also -100.
         if self.problem_type not in (None, "single_label_classification"):
             labels = labels.float()
         return super()._count_targets(labels)
@@ -280,6 +286,7 @@ class TokenClassificationModule(TaskModule):
 
 
 def _first_tensor(predictions: object) -> torch.Tensor:
+    """Return the logits: the first value of a mapping or a sequence, which may be nested."""
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
         if isinstance(predictions, Mapping):
             predictions = list(predictions.values())
