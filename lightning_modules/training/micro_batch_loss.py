@@ -16,8 +16,9 @@ IGNORED_LABEL = -100
 """The label of positions that do not count."""
 
 Divisor = Tensor | float
-"""The divisor of a mean loss over a micro-batch; a tensor that is infinite if no item of the
-micro-batch counts.
+"""The divisor of a mean loss over a micro-batch: items of the step / items of the micro-batch.
+
+As a tensor it is infinite if no item of the micro-batch counts.
 """
 
 
@@ -51,8 +52,7 @@ def shifts_labels(model: object) -> bool:
 
 
 def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:
-    """Divide the mean loss of a micro-batch, in the precision of the loss; nothing waits for the
-    device.
+    """Divide the mean loss of a micro-batch, in the precision of the loss, without synchronizing.
 
     Args:
         loss: a scalar. NaN, the mean over no items, becomes 0 where the divisor is infinite.
@@ -71,21 +71,29 @@ class MicroBatchLoss:
 
     The losses of a step then add up to the mean over all of its items.
 
-    The decision is taken after the forward pass. A loss that was computed from `num_items_in_batch`
-    has been divided by the items of the whole step. Any other loss is a mean over its own
-    micro-batch, and is divided by the items that the step has for each one of the micro-batch. Only
-    the first of `weigh_in_step` and `weigh` divides a loss.
+    Whether to divide is decided after the forward pass. A loss that was computed from
+    `num_items_in_batch` has been divided by the items of the whole step, and stays as it is. Any
+    other loss is a mean over its own micro-batch. It counts by the share of the micro-batch in the
+    step, items of the micro-batch / items of the step, so it is divided by `divisor`.
+
+    Each loss is divided once, by the first method that gets it. Which one that is depends on the
+    code that runs the backward pass:
+
+    - `Trainer.training_step` calls `weigh_in_step`. Its `accelerator.backward` then calls `weigh`,
+      which returns that loss unchanged.
+    - An override of `training_step` calls `accelerator.backward`, which calls `weigh`.
+    - An override calls `loss.backward()` itself, for which `WeighsBackward` calls `weigh`.
 
     Args:
         items: `num_items_in_batch` of the step as the user's code gets it; None if it is not
             counted.
         divisor: the divisor of a mean over this micro-batch.
         parts: micro-batches of the step in this process.
-        is_scaled: whether the loss is divided by the items of the step, where the user's code
-            declares it.
+        is_scaled: what the user's code declares about its loss: True if it is divided by the items
+            of the step already, False if it is a mean; None without a declaration.
         may_be_divided: an override of `Trainer.training_step` may have divided the loss by the
             number of micro-batches before its backward pass, as versions of that method in
-            transformers do.
+            transformers do. The division is recognized as `_is_divided_by` describes.
 
     Attributes:
         items: as passed.
@@ -108,11 +116,12 @@ class MicroBatchLoss:
         self._parts = parts
         self._is_scaled = is_scaled
         self._may_be_divided = may_be_divided
-        self._result: Tensor | None = None
-        """The loss that was weighed last."""
+        self._weighed: Tensor | None = None
+        """The result of the last call of `weigh_in_step` or `weigh`."""
         self._unweighed: Tensor | None = None
         """The loss of the first backward pass of an override, before it was weighed."""
-        self._is_returned_weighed = False
+        self._returns_weighed_loss = False
+        """What `training_step` returns is weighed already, so the log takes it as it is."""
         self.is_weighed_by_trainer = False
 
     @property
@@ -124,12 +133,12 @@ class MicroBatchLoss:
 
     def weigh_in_step(self, loss: Tensor) -> Tensor:
         """Return the loss that `Trainer.training_step` hands to the backward pass, and returns."""
-        self._is_returned_weighed = True
+        self._returns_weighed_loss = True
         self.is_weighed_by_trainer = True
-        self._result = loss
+        self._weighed = loss
         if self.is_mean:
-            self._result = divide_mean(loss, self.divisor)
-        return self._result
+            self._weighed = divide_mean(loss, self.divisor)
+        return self._weighed
 
     def weigh(self, loss: Tensor) -> Tensor:
         """Weigh the loss of a backward pass by the share of the micro-batch in the step.
@@ -137,27 +146,27 @@ class MicroBatchLoss:
         Args:
             loss: the loss of the forward pass; the result of `weigh_in_step` is returned unchanged.
         """
-        if loss is self._result:
+        if loss is self._weighed:
             return loss
         if self._unweighed is None:
             self._unweighed = loss.detach()
-        # Divided by the override, so neither this nor the log divides it again.
-        if self._may_be_divided and _is_divided_by(loss, self._parts):
-            self._is_returned_weighed = True
-            self._result = loss
+
+        is_divided_by_override = self._may_be_divided and _is_divided_by(loss, self._parts)
+        self._weighed = loss
+        if is_divided_by_override:
+            # The log does not divide it again, either.
+            self._returns_weighed_loss = True
         elif self.is_mean:
-            self._result = divide_mean(loss, self.divisor)
-        else:
-            self._result = loss
-        return self._result
+            self._weighed = divide_mean(loss, self.divisor)
+        return self._weighed
 
     def to_log(self, loss: Tensor) -> Tensor:
         """Weigh the loss that `Trainer.training_step` returned, for the log.
 
-        An override returns the loss of its backward pass, before it was weighed here; or divided by
-        the number of micro-batches, which is then left as it is.
+        An override usually returns the loss of its backward pass, from before it was weighed. Some
+        divide it by the number of micro-batches after the backward pass; then it stays as it is.
         """
-        if self._is_returned_weighed or self._unweighed is None or not self.is_mean:
+        if self._returns_weighed_loss or self._unweighed is None or not self.is_mean:
             return loss
 
         # Compared on the device, so that the host does not wait.
@@ -168,11 +177,23 @@ class MicroBatchLoss:
 
 
 def _is_divided_by(loss: Tensor, parts: int) -> bool:
-    """Return whether the last operation on a loss was the division by a number of micro-batches."""
+    """Return whether the last operation on a loss divided it by the number of micro-batches.
+
+    This tells whether an override of `training_step` has weighed its loss, for example by
+    `loss = loss / self.args.gradient_accumulation_steps`, and is asked only if the source of the
+    override mentions that argument. The values cannot tell, because the undivided loss is not
+    known: an override need not compute it by `compute_loss`. The graph of autograd can.
+
+    Recognized are `loss / n`, `loss.div(n)` and `loss.div_(n)` with a Python number as the last
+    operation. Any other form, such as `loss * (1 / n)`, is weighed like a mean, unless the class
+    declares it by `loss_is_scaled_for_ga = True`.
+    """
     operation = loss.grad_fn
     if parts == 1 or operation is None or operation.name() != "DivBackward0":
         return False
-    # torch keeps a Python number as a tensor on the CPU; any other would be waited for.
+
+    # torch keeps a Python number as a scalar tensor on the CPU. A divisor on another device was not
+    # a number, and reading it would wait for that device.
     divisor = getattr(operation, "_saved_other", None)
     return (
         isinstance(divisor, Tensor)
@@ -183,7 +204,7 @@ def _is_divided_by(loss: Tensor, parts: int) -> bool:
 
 
 class WeighsBackward(TorchFunctionMode):
-    """Weigh the losses on which the code in the block calls `loss.backward()` itself.
+    """A mode in which `loss.backward()`, called by the code in the block, weighs the loss first.
 
     Args:
         micro_batch: the micro-batch of the block.

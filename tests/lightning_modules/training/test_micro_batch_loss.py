@@ -53,11 +53,34 @@ def test_micro_batch_loss_divides_a_further_loss():
     assert made.weigh(torch.tensor(4.0)) == 1
 
 
-@pytest.mark.parametrize("divides", [lambda loss: loss / 4, lambda loss: loss.div_(4)])
+DIVISIONS = [
+    lambda loss: loss / 4,
+    lambda loss: loss.div(4),
+    lambda loss: loss.div_(4),
+    lambda loss: torch.true_divide(loss, 4.0),
+]
+
+
+@pytest.mark.parametrize("divides", DIVISIONS)
 def test_micro_batch_loss_keeps_a_loss_divided_by_the_override(divides):
     _, loss = a_loss()
     divided = divides(loss)
     assert micro_batch(may_be_divided=True).weigh(divided) is divided
+
+
+OTHER_FORMS = [
+    lambda loss: loss * (1 / 4),
+    lambda loss: loss / torch.tensor([4.0])[0] * 1,
+    lambda loss: loss / 2 / 2,
+]
+
+
+@pytest.mark.parametrize("divides", OTHER_FORMS)
+def test_micro_batch_loss_weighs_other_forms_unless_they_are_declared(divides):
+    _, loss = a_loss()
+    divided = divides(loss)
+    assert micro_batch(may_be_divided=True).weigh(divided) == 1
+    assert micro_batch(may_be_divided=True, is_scaled=True).weigh(divided) is divided
 
 
 def test_micro_batch_loss_keeps_a_division_unrelated_to_accumulation():
