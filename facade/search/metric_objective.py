@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.metric_directions import known_direction
 from ...lightning_modules.common.suggestions import did_you_mean
-from ..evaluation.best_metric import MissingMetricError
+from ..evaluation.missing_metrics import MissingMetricError
 
 if TYPE_CHECKING:
     from optuna import Study

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.search.channel import Channel
 from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
-from ..evaluation.best_metric import MissingMetricError
+from ..evaluation.missing_metrics import MissingMetricError
 from .metric_objective import look_up
 from .retries import is_pruned
 

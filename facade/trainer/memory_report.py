@@ -14,13 +14,13 @@ from ...lightning_modules.common.libraries import is_installed
 
 logger = logging.getLogger(__name__)
 
-# Between two readings of the memory of the process, from which the peak is taken.
 _POLL_SECONDS = 0.001
+"""Interval at which the memory of the process is read, to find its peak."""
 
 _STAGES = {
     "__init__": "init",
     "train": "train",
-    "_inner_training_loop": "train",
+    "_inner_training_loop": "train",  # scripts written for older versions override it
     "evaluate": "eval",
     "predict": "test",
 }
@@ -59,10 +59,12 @@ class MemoryTracker:
         if self._process is None:
             return
         if stage is None:
-            # As in the reference, by the name of the calling function.
-            stage = _stage_of(sys._getframe(1).f_code.co_name)
+            stage = _calling_stage()
+
+        # A stage inside of another one belongs to the outer one.
         if self._stage not in (None, stage):
             return
+        # If the same stage begins again, the last attempt has failed.
         self.drop()
         self._stage = stage
 
@@ -87,12 +89,15 @@ class MemoryTracker:
             ValueError: the caller is not one of these methods.
         """
         if self._process is not None:
-            self.stop(_stage_of(sys._getframe(1).f_code.co_name), metrics)
+            self.stop(_calling_stage(), metrics)
 
     def stop(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
         """End a stage, and add its memory to `metrics`, if they are passed.
 
-        The names are `{stage}_mem_{cpu,gpu}_*_delta`; the unit is bytes.
+        The names are those of transformers, in bytes:
+
+        - `{stage}_mem_{cpu,gpu}_alloc_delta`: what is allocated at the end, minus the start.
+        - `{stage}_mem_{cpu,gpu}_peaked_delta`: the peak, minus what is allocated at the end.
         """
         if self._process is None or self._stage != stage or self._watch is None:
             return
@@ -134,21 +139,28 @@ class _PeakWatch(threading.Thread):
         self._peak = process.memory_info().rss
 
     def run(self) -> None:
+        """Read the memory until `stop` is called."""
         while not self._done.wait(_POLL_SECONDS):
             self._peak = max(self._peak, self._process.memory_info().rss)
 
     def stop(self) -> int:
+        """End the thread and return the peak, in bytes."""
         self._done.set()
         self.join()
         return max(self._peak, self._process.memory_info().rss)
 
 
-def _stage_of(method: str) -> str:
-    """Return the stage that a method of the Trainer is.
+def _calling_stage() -> str:
+    """Return the stage of the method of the Trainer that has called the method of the tracker.
+
+    transformers finds the stage by the name of the calling function, so overrides written for it
+    call `start()` without an argument.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the caller is not a method of a stage.
     """
+    # Frame 0 is this function, frame 1 the method of the tracker.
+    method = sys._getframe(2).f_code.co_name
     if method not in _STAGES:
         raise ValueError(
             f"{method}() is not a method whose memory is measured. Call start and "

@@ -1435,11 +1435,11 @@ class Trainer:
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         self._report_to_hp_search(trial, self.state.global_step, metrics)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau) and not skip_scheduler:
-            self.lr_scheduler.step(self._metric_of_best.value(metrics))
+            self.lr_scheduler.step(self._metric_of_best.watched_value(metrics))
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return self._metric_of_best.note(metrics)
+        return self._metric_of_best.update(metrics)
 
     # Checkpoints.
 
