@@ -9,7 +9,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...callbacks._files import write_whole
 from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
@@ -20,14 +20,22 @@ VARIABLE = "LIGHTRAINER_TRIAL"
 """Holds a `ChildTrial` as JSON."""
 
 
+class TrialEvaluation(NamedTuple):
+    """One evaluation of a trial."""
+
+    step: int
+    values: list[float]
+    """One for each objective."""
+    training: int
+    """The number of the training in the script, which may have several."""
+
+
 @dataclass(kw_only=True)
 class TrialResult:
     """What the script of a trial reports to the sweep, in a file."""
 
-    values: list[tuple[int, list[float], int]] = field(
-        default_factory=list[tuple[int, list[float], int]]
-    )
-    """Step, objectives and number of the training, for each evaluation."""
+    values: list[TrialEvaluation] = field(default_factory=list[TrialEvaluation])
+    """The evaluations, in order."""
     seen: list[str] = field(default_factory=list[str])
     """The metrics of all evaluations."""
     folder: str | None = None
@@ -42,7 +50,10 @@ class TrialResult:
         """Read the file; without one there are no results yet."""
         if not os.path.exists(path):
             return cls()
-        return cls(**json.loads(Path(path).read_text()))
+        result = cls(**json.loads(Path(path).read_text()))
+        # JSON has made lists of them.
+        result.values = [TrialEvaluation(*evaluation) for evaluation in result.values]
+        return result
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Replace the file at once, so that readers get either the old or the new content."""
@@ -66,38 +77,48 @@ class ChildTrial:
     owner: str = ""
     """Unique name of the trial and its retries, which share their folders."""
     script: str = ""
-    """The path of the script, for `interception/children/sitecustomize.py`."""
+    """The path of the script.
+
+    By it `interception/children/sitecustomize.py` tells the script from other programs that it
+    starts.
+    """
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     """Values of training arguments, by name."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Other values, by name."""
+    """Values of the space that are not training arguments, by name; the script's parser reads them.
+    """
     words: dict[str, str] = field(default_factory=dict[str, str])
-    """Words of a command line for values that can be written as words, by name."""
+    """The values as words of a command line, `--name=value` or `--flag`, by name.
+
+    None and a flag that is off cannot be written as a word.
+    """
     pruner: str = "none"
     """The pruner, as on the command line."""
     is_metric_implied: bool = False
     """The sweep was started without --metric."""
 
     def __post_init__(self) -> None:
+        self.applied_names: set[str] = set()
+        """Names of the values that training arguments of this process have taken."""
         self.applied: dict[str, Any] = {}
-        """The values, as the training arguments of this process hold them."""
+        """Those values, as the last training arguments hold them."""
         self.is_parsed = False
         """A parser of this process has read the command line."""
-        self.read: set[str] = set()
+        self.read_names: set[str] = set()
         """Names of the values that the parser has given to its options."""
 
     def as_json(self) -> str:
         """Serialize the trial for the environment."""
         return json.dumps(asdict(self))
 
-    def problem(self, args: object) -> str | None:
+    def mismatch_with(self, args: object) -> str | None:
         """Return why a training cannot be that of the trial; None if it can.
 
         Args:
             args: The training arguments.
         """
-        problem = self._overwritten_argument(args) or self._unread_options()
-        return problem or self._other_metric(args)
+        mismatch = self._overwritten_argument(args) or self._unread_options()
+        return mismatch or self._other_metric(args)
 
     def _other_metric(self, args: object) -> str | None:
         """Describe a metric of the script that the sweep may have to optimize."""
@@ -124,7 +145,7 @@ class ChildTrial:
 
     def _unread_options(self) -> str | None:
         """Describe options that neither a parser nor training arguments read; None without any."""
-        unread = sorted(self.options.keys() - self.applied.keys() - self.read)
+        unread = sorted(self.options.keys() - self.applied_names - self.read_names)
         if not unread or not self.is_parsed:
             return None
         return (
@@ -139,6 +160,7 @@ def this_trial() -> ChildTrial | None:
     return _read(text) if text else None
 
 
+# The cache holds the one trial of this process, which parsers and training arguments change.
 @functools.lru_cache(maxsize=1)
 def _read(text: str) -> ChildTrial:
     return ChildTrial(**json.loads(text))
@@ -171,7 +193,7 @@ def _set_values(args: Any, trial: ChildTrial) -> None:
                 "'.'."
             )
         setattr(args, name, cast_value)
-        trial.applied[name] = None
+    trial.applied_names.update(values)
 
 
 def _folder_of_trial(trial: ChildTrial, output_dir: str) -> str:
@@ -188,4 +210,8 @@ def _folder_of_trial(trial: ChildTrial, output_dir: str) -> str:
 
 def note_applied(args: object, trial: ChildTrial) -> None:
     """Note the values of the trial as training arguments hold them after their construction."""
-    trial.applied = {name: copy.deepcopy(getattr(args, name)) for name in trial.applied}
+    trial.applied = {}
+    for name in sorted(trial.applied_names):
+        # Other arguments of the script may have further fields.
+        if hasattr(args, name):
+            trial.applied[name] = copy.deepcopy(getattr(args, name))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from .sweep_trial import this_trial
 
 ParsedWords = tuple[argparse.Namespace, list[str]]
+"""What `parse_known_args` returns: the options, and the words that the parser does not know."""
 
 
 def parse_with_trial(
@@ -19,9 +20,10 @@ def parse_with_trial(
 ) -> ParsedWords:
     """Parse the command line of a script with the values of its trial.
 
-    An option gets its value even if a training argument has the same name, and null as None. Words
-    of the sweep that the parser does not know are removed: another parser, or training arguments,
-    may read them, and otherwise the training reports them.
+    Each option that the trial names gets the trial's value, even if a training argument has the
+    same name; null becomes None. Words of the trial for options that this parser does not have are
+    removed: another parser or training arguments may read them. If none does, the training reports
+    it.
 
     Args:
         parse: `argparse.ArgumentParser.parse_known_args`.
@@ -33,11 +35,13 @@ def parse_with_trial(
     if trial is None:
         return parse(parser, args, namespace)
     if parser._subparsers is not None:
-        # The parser of the command reads the words as they are.
-        trial.read.update(trial.options)
+        # The parser of a subcommand reads the words inside of argparse, without this function. So
+        # assume that it reads all of them.
+        trial.read_names.update(trial.options)
         return parse(parser, args, namespace)
 
-    # Replace the words of the sweep by the spelling of the script's options.
+    # Replace the words of the sweep by the spelling of the script's options. A word of the user
+    # that is equal to one of them has the same value.
     if args is None:
         args = sys.argv[1:]
     words = [word for word in args if word not in trial.words.values()]
@@ -47,13 +51,13 @@ def parse_with_trial(
         option = _option(parser, name)
         if option is None:
             continue
-        trial.read.add(name)
+        trial.read_names.add(name)
         if value is None:
             null_options.append(option.dest)
         elif name in trial.words:
             words.append(option.option_strings[0] + trial.words[name].removeprefix(f"--{name}"))
 
-    # No words of a command line mean None.
+    # No word of a command line means None.
     parsed, unknown_words = parse(parser, words, namespace)
     for name in null_options:
         setattr(parsed, name, None)
@@ -62,5 +66,6 @@ def parse_with_trial(
 
 def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:
     """Return the option with this name, with underscores or dashes; None without one."""
+    # argparse has no public way to find an option.
     options = parser._option_string_actions
     return options.get(f"--{name}") or options.get(f"--{name.replace('_', '-')}")

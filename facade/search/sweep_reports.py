@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.search.channel import Channel
-from ..arguments.sweep_trial import ChildTrial, TrialResult, this_trial
+from ..arguments.sweep_trial import ChildTrial, TrialEvaluation, TrialResult, this_trial
 from ..evaluation.missing_metrics import MissingMetricError
 from .metric_objective import look_up
 from .retries import is_pruned
@@ -111,7 +111,7 @@ def end_training(trainer: Trainer) -> None:
 
 def _require_values(trial: ChildTrial, trainer: Trainer) -> None:
     """Check that a training uses the values of the trial."""
-    problem = trial.problem(trainer.args)
+    problem = trial.mismatch_with(trainer.args)
     if problem is not None:
         if trainer.is_world_process_zero():
             _refuse(trial, problem)
@@ -142,7 +142,7 @@ def _add_evaluation(
     # evaluation that has all of them.
     with suppress(MissingMetricError):
         values = [float(look_up(metrics, name)) for name in trial.metrics]
-        result.values.append((step, values, _trial_state.training))
+        result.values.append(TrialEvaluation(step, values, _trial_state.training))
     result.seen = sorted({*result.seen, *metrics})
     result.folder = folder
     return result

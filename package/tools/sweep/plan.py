@@ -1,4 +1,4 @@
-"""The plan of a sweep: the options of its command line, and values that follow from them."""
+"""The options of `lightrainer sweep`."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -18,9 +18,13 @@ class SweepError(RuntimeError):
 
 
 class SweepPlan(Namespace):
-    """The options of the command line, checked, and values that follow from them."""
+    """The options of the command line, and values that follow from them.
+
+    argparse sets the attributes that have an option, `command.py` all others.
+    """
 
     script: str
+    """The path of the script."""
     script_arguments: list[str]
     """The arguments for the script."""
     command: list[str]
@@ -38,10 +42,14 @@ class SweepPlan(Namespace):
     Trials of earlier starts count too, unless they failed.
     """
     workers: int
+    """Number of processes that run trials at the same time."""
     storage: str
+    """The address of the study's storage."""
     study_name: str
     folder: Path
+    """The folder of logs, results and the report."""
     metric: list[str]
+    """The metrics to optimize."""
     is_metric_implied: bool
     """True without --metric."""
     direction: list[str]
@@ -50,12 +58,17 @@ class SweepPlan(Namespace):
     sampler: str
     seed: int | None
     timeout: float | None
+    """Seconds after which no further trial begins; None for no limit."""
     max_retry: int
+    """How often a trial whose script was killed is run again."""
     max_failures: int
     """Number of failures before the first completed trial after which the sweep ends."""
     heartbeat: float
+    """Seconds between the signs of life of a worker in the storage."""
     launcher: str
+    """The command that starts the script, such as `torchrun`; empty for Python."""
     gpus_per_trial: int | None
+    """Number of GPUs of each script; None leaves CUDA_VISIBLE_DEVICES as it is."""
     gpus: Sequence[str | None]
     """CUDA_VISIBLE_DEVICES for the scripts of each worker; None leaves it as it is."""
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from optuna import TrialPruned
 
-from ...facade.arguments.sweep_trial import ChildTrial, TrialResult
+from ...facade.arguments.sweep_trial import ChildTrial, TrialEvaluation, TrialResult
 from ...facade.search import retries
 from ...facade.search.metric_objective import why_unusable
 from ...lightning_modules.common.redaction import shown_word
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
 
     from .space import Value
-
-
-Evaluation = tuple[int, list[float], int]
-"""Step, values, and the number of the training."""
 
 
 class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
@@ -68,7 +63,7 @@ class ScriptRun:
         """Where the output of this run starts in the log."""
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
-        self.log = self._log_file()
+        self.log = self._create_log()
         self.result = self.log.with_suffix(".json")
 
     def run(self, values: dict[str, Value], gpus: str | None) -> list[float]:
@@ -86,28 +81,27 @@ class ScriptRun:
         """
         self.trial.set_user_attr(retries.LOG, str(self.log))
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
-        return self._judge(self._run_script(values, gpus))
+        return self._values_or_raise(self._run_script(values, gpus))
 
     def stop(self) -> None:
         """Ask the script to write a checkpoint and to exit."""
         if self.process is not None:
             self.process.terminate()
 
-    def _log_file(self) -> Path:
-        """Return the file for the output of the script; a retry continues that of its trial."""
+    def _create_log(self) -> Path:
+        """Create the file for the output of the script; a retry continues that of its trial."""
         if self.origin != self.trial.number and retries.LOG in self.trial.user_attrs:
             return Path(self.trial.user_attrs[retries.LOG])
 
         # Another study with the same folder may have taken the name.
-        for number in itertools.count(1):
-            suffix = ""
-            if number > 1:
-                suffix = f"-{number}"
-            log = self.plan.folder / f"{self.name}{suffix}.log"
+        number = 1
+        log = self.plan.folder / f"{self.name}.log"
+        while True:
             with contextlib.suppress(FileExistsError):
                 log.touch(exist_ok=False)
                 return log
-        raise AssertionError("there is a free name")
+            number += 1
+            log = self.plan.folder / f"{self.name}-{number}.log"
 
     def _run_script(self, values: dict[str, Value], gpus: str | None) -> int:
         """Run the script; return its exit status."""
@@ -124,7 +118,8 @@ class ScriptRun:
 
     def _command(self, values: dict[str, Value]) -> str:
         """Return the command of a sweep that runs the script with these values only."""
-        # A flag has no other value than on: it becomes a word of the script, or is left out.
+        # A space cannot fix a flag to one value. So the script gets `--flag` if it is on, and
+        # nothing if it is off.
         flags = self.plan.space.flags()
         script_words = list(self.plan.script_arguments)
         entries: dict[str, list[Value]] = {}
@@ -156,8 +151,8 @@ class ScriptRun:
             is_metric_implied=self.plan.is_metric_implied,
         )
 
-    def _judge(self, status: int) -> list[float]:
-        """Return the values of the trial.
+    def _values_or_raise(self, status: int) -> list[float]:
+        """Return the values of a trial that has succeeded.
 
         Args:
             status: the exit status of the script.
@@ -185,7 +180,7 @@ class ScriptRun:
             raise ScriptFailed(f"{ending}: {self._last_error()}")
         if not evaluations:
             raise ScriptFailed(self._why_no_value(result.seen))
-        _, values, _ = evaluations[-1]
+        values = evaluations[-1].values
         problem = why_unusable(values, self.plan.direction, self.plan.metric)
         if problem is not None:
             raise Unusable(problem)
@@ -211,6 +206,9 @@ class ScriptRun:
         # torchrun prefixes the lines of a traceback with the rank.
         output = re.sub(r"(?m)^\[rank\d+\]: ?", "", output)
         lines = [line for line in output.splitlines() if line.strip()]
+
+        # "Traceback (most recent call last):", indented lines, and then "ValueError: text". Empty
+        # lines, which source lines in a traceback may contain, are removed above.
         errors = re.findall(r"(?m)^Traceback \(most.*\n(?:[ \t].*\n)+(\S.*)", "\n".join(lines))
 
         # torchrun itself raises a ChildFailedError when a script fails.
@@ -221,22 +219,22 @@ class ScriptRun:
             return "it printed nothing"
         return lines[-1]
 
-    def _evaluations_of_training(self, evaluations: list[Evaluation]) -> list[Evaluation]:
+    def _evaluations_of_training(self, evaluations: list[TrialEvaluation]) -> list[TrialEvaluation]:
         """Return the evaluations of the training that counts: the last one that evaluates."""
-        numbers = [number for _, _, number in evaluations]
+        numbers = [evaluation.training for evaluation in evaluations]
         last_training = max(numbers, default=0)
-        return [evaluation for evaluation in evaluations if evaluation[-1] == last_training]
+        return [evaluation for evaluation in evaluations if evaluation.training == last_training]
 
-    def _report(self, evaluations: list[Evaluation]) -> None:
+    def _report(self, evaluations: list[TrialEvaluation]) -> None:
         """Report the evaluations to the study, unless the script has done so for its pruner."""
         if self.plan.pruner != "none" or len(self.plan.metric) > 1:
             return
         stored_trial = self.study.get_trials(deepcopy=False)[self.trial.number]
         reported = set(stored_trial.intermediate_values)
-        for step, values, _ in evaluations:
-            if step not in reported:
-                reported.add(step)
-                self.trial.report(values[0], step)
+        for evaluation in evaluations:
+            if evaluation.step not in reported:
+                reported.add(evaluation.step)
+                self.trial.report(evaluation.values[0], evaluation.step)
 
     def _why_no_value(self, seen: list[str]) -> str:
         """Return why the script has no value.

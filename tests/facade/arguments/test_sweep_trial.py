@@ -66,9 +66,22 @@ def test_null_flags_and_negative_numbers_reach_options(trial):
 def test_options_that_a_second_parser_reads(trial, tmp_path):
     about = trial(options={"width": 3}, words={"width": "--width=3"})
     _, rest = parser().parse_known_args()
-    assert about.problem(arguments(tmp_path / "out")).startswith("The script does not read width")
+    assert about.mismatch_with(arguments(tmp_path / "out")).startswith(
+        "The script does not read width"
+    )
     assert parser(width={"type": int}).parse_args(rest).width == 3
-    assert about.problem(arguments(tmp_path / "out")) is None
+    assert about.mismatch_with(arguments(tmp_path / "out")) is None
+
+
+def test_sweep_trial_of_a_script_whose_other_arguments_lack_a_field(trial, tmp_path):
+    @dataclass
+    class Own(TrainingArguments):
+        width: int = 8
+
+    about = trial(options={"width": 32})
+    assert Own(tmp_path / "out").width == 32
+    args = arguments(tmp_path / "out")
+    assert about.mismatch_with(args) is None
 
 
 def test_sweep_trial_field_of_a_subclass_takes_an_option(trial, tmp_path):
@@ -80,7 +93,7 @@ def test_sweep_trial_field_of_a_subclass_takes_an_option(trial, tmp_path):
     parser().parse_args()
     args = Own(tmp_path / "out", width=2)
     assert args.width == 32
-    assert about.problem(args) is None
+    assert about.mismatch_with(args) is None
 
 
 def test_sweep_trial_fraction_for_a_whole_number_is_refused(trial, tmp_path):
@@ -105,14 +118,14 @@ def test_sweep_trial_value_overwritten_after_construction_is_named(trial, tmp_pa
     values = {"learning_rate": 0.1, "lr_scheduler_type": "cosine", "warmup_steps": 3}
     about = trial(values=values)
     args = arguments(tmp_path / "out")
-    assert about.problem(args) is None
+    assert about.mismatch_with(args) is None
     setattr(args, name, "other")
-    assert about.problem(args).startswith(f"{name} of the trial is {values[name]}")
+    assert about.mismatch_with(args).startswith(f"{name} of the trial is {values[name]}")
 
 
 def test_sweep_trial_value_overwritten_by_a_subclass_is_named(trial, tmp_path):
     about = trial(values={"weight_decay": 0.1})
-    assert "weight_decay" in about.problem(Overwriting(tmp_path / "out"))
+    assert "weight_decay" in about.mismatch_with(Overwriting(tmp_path / "out"))
 
 
 def test_sweep_trial_arguments_share_its_folder(trial, tmp_path):
