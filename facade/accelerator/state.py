@@ -24,6 +24,8 @@ class StateView(Processes):
         args: the training arguments.
     """
 
+    # The same in every run, since the Trainer uses neither accelerate's debug mode, nor its
+    # notebook launcher, nor its plugins and meshes.
     debug = False
     fork_launched = False
     initialized = True
@@ -42,7 +44,7 @@ class StateView(Processes):
 
     @property
     def deepspeed_plugin(self) -> None:
-        """Return None without DeepSpeed.
+        """Return None without DeepSpeed, under which it is not supported.
 
         Raises:
             NotImplementedError: DeepSpeed is configured.
@@ -53,6 +55,7 @@ class StateView(Processes):
                 "only the trained model. Train without deepspeed, or use an adapter instead of a "
                 "second model."
             )
+        return None
 
     @property
     def fsdp_plugin(self) -> FSDPPlugin | None:
@@ -102,7 +105,7 @@ class FSDPPlugin:
     _settings: FSDPSettings
 
     def __init__(self, settings: FSDPSettings) -> None:
-        # Past the refusals of `__setattr__`.
+        # Bypass `__setattr__`, which refuses everything.
         object.__setattr__(self, "_settings", settings)
 
     @property
@@ -116,7 +119,9 @@ class FSDPPlugin:
         return _STATE_DICT_TYPES[self._settings.state_dict_type]
 
     def set_state_dict_type(self, state_dict_type: StateDictType | str | None = None) -> None:
-        """Accept `FULL_STATE_DICT`, as `save_model` always writes whole weights.
+        """Do nothing if the form is what would be written anyway; refuse any other.
+
+        `save_model` writes whole weights, checkpoints have the form in the arguments.
 
         Args:
             state_dict_type: a name, or a `torch.distributed.fsdp.StateDictType`. None changes

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def export_process(args: ProcessView) -> None:
     """Set `accelerate.PartialState` from the arguments, unless it agrees with them already.
 
-    This is for scripts of `transformers`: only where its names are served.
+    Needed only by scripts that import the names of transformers from this package.
 
     Args:
-        args: With `accelerator_config={"use_configured_state": True}` the state is left unchanged.
+        args: The training arguments. With `accelerator_config={"use_configured_state": True}`
+            nothing is changed.
     """
     module = loaded("accelerate.state")
     if module is None or getattr(args.accelerator_config, "use_configured_state", False):
@@ -83,8 +84,10 @@ _exported_names: set[str] = set()
 """The variables that were set here, and not by a launcher."""
 
 
-def export_loaders(main_rank_only: bool | None) -> None:
-    """Set the variables for these arguments, or unset those set here for earlier arguments.
+def export_weight_loading(main_rank_only: bool | None) -> None:
+    """Tell `from_pretrained` through the environment whether to read weights on one rank only.
+
+    Variables that were set here for earlier arguments are removed; those of a launcher stay.
 
     Args:
         main_rank_only: Read weights on one rank of a machine only; None if the arguments leave it

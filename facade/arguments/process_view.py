@@ -1,7 +1,7 @@
-"""Properties of training arguments about this process and its device.
+"""Attributes of training arguments that are not fields.
 
-Each property reads `current_process` on access, so that arguments neither store, compare nor pickle
-it.
+They are what the launcher or `derive` has set, and properties about this process and its device. A
+property reads `current_process` on access, so that arguments neither store, compare nor pickle it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..distributed.process import (
     ProcessEnvironment,
@@ -29,15 +29,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class ProcessOptions(NamedTuple):
+    """The arguments of `current_process`."""
+
+    use_cpu: bool
+    ddp_backend: str | None
+    ddp_timeout: float
+    configured: bool
+
+
 class ProcessView(ArgumentFields):
     """The properties of `transformers.TrainingArguments` that depend on the current process."""
 
+    # These are not fields, since this class is not a dataclass: the constructor does not take them,
+    # and they are not serialized.
     launcher_precision = "no"
     """Precision set by `accelerate launch`; used if neither fp16 nor bf16 is set."""
     set_by_launcher: tuple[str, ...] = ()
     """The arguments that were taken from the launcher's variables."""
     derived_checkpointing: tuple[Any, Any] | None = None
-    """`activation_checkpointing` and its settings as `derive` has set them."""
+    """`activation_checkpointing` and its settings as `derive` has set them.
+
+    `checkpointing` finds by them which of two names was changed later. A plain tuple, since it is
+    pickled with the arguments.
+    """
     hf_deepspeed_config: Any = None
     """The active configuration of DeepSpeed, an `HfTrainerDeepSpeedConfig`."""
     _n_gpu_override: int | None = None
@@ -70,10 +85,11 @@ class ProcessView(ArgumentFields):
         return current_process(*self._process_options)
 
     @property
-    def _process_options(self) -> tuple[bool, str | None, float, bool]:
-        """The arguments of `current_process`."""
+    def _process_options(self) -> ProcessOptions:
         use_configured_state = getattr(self.accelerator_config, "use_configured_state", False)
-        return self.use_cpu, self.ddp_backend, self.ddp_timeout, use_configured_state
+        return ProcessOptions(
+            self.use_cpu, self.ddp_backend, self.ddp_timeout, use_configured_state
+        )
 
     @property
     def device(self) -> torch.device:
@@ -142,6 +158,10 @@ class ProcessView(ArgumentFields):
 
     @property
     def _no_sync_in_gradient_accumulation(self) -> bool:
+        """Whether accumulation may skip the exchange of gradients, under transformers' name.
+
+        DeepSpeed decides that itself.
+        """
         return not self.deepspeed
 
     def get_process_log_level(self) -> int:
@@ -163,7 +183,7 @@ class ProcessView(ArgumentFields):
 
         Args:
             local: The first process of each machine runs it first; otherwise rank 0.
-            desc: Description of the block, for the log.
+            desc: What the block does, for the debug log.
         """
         process = self.distributed_state
         is_first = process.is_main_process

@@ -1,4 +1,8 @@
-"""Readers of arguments that accept special forms, see `argument.Reader`."""
+"""Readers of training arguments that need more than their type.
+
+Each is an `argument.Reader`: it takes name and value, and returns the value to store. A ValueError
+has one argument for each fault, all of which `rules.report` shows.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -52,7 +56,7 @@ def read_layer_settings(name: str, value: object) -> Mapping[str, Any]:
 
 
 def read_cache_steps(name: str, value: object) -> int:
-    """Read a number of steps; unlike other whole numbers, floats such as 1e3 are refused."""
+    """Read `torch_empty_cache_steps`; as in transformers, floats such as 1e3 are refused."""
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ValueError(
             f"{name}={value!r} must be a whole number above 0. Remove it to keep the cache."
@@ -109,7 +113,7 @@ def read_static_space(name: str, value: object) -> str | bool:
 
 
 def read_metric_inputs(name: str, value: object) -> str | Sequence[object]:
-    """Read the names of the inputs that metrics get beside predictions."""
+    """Check the names of the inputs that metrics get beside predictions; text stays text."""
     choices = ("inputs", "loss")
     if not isinstance(value, (list, tuple, str)):
         raise wrong_type(name, value, "a list of 'inputs' and 'loss'")
@@ -155,5 +159,6 @@ def read_generation_config(name: str, value: object) -> object:
             "an object with the settings, such as a GenerationConfig, or a dict, or the path of a "
             "JSON file"
         )
-        raise wrong_type(name, cast("object", value), expected)
+        raise wrong_type(name, value, expected)
+    # For the type checker, which knows only parts of the narrowed type.
     return cast("object", value)

@@ -14,7 +14,7 @@ from ...lightning_modules.common.local_paths import address_of
 from ..distributed.process import join_others
 from . import old_names
 from .derived import derive
-from .exports import export_loaders, export_process
+from .exports import export_process, export_weight_loading
 from .fields import ArgumentFields, GenerationArguments
 from .fsdp_config import settings_of
 from .hardware import set_tf32, supports_tf32
@@ -184,7 +184,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
         if old_names.accepted():
             export_process(self)
         fsdp_settings = settings_of(self)
-        export_loaders(fsdp_settings and fsdp_settings.cpu_ram_efficient_loading)
+        export_weight_loading(fsdp_settings and fsdp_settings.cpu_ram_efficient_loading)
         if self.deepspeed or f"{__package__}.hf_deepspeed" in sys.modules:
             self._export_deepspeed()
 
