@@ -74,7 +74,10 @@ def with_other_batches(
     adapted.pop("stream", None)
     adapted["handed_out"] = handed_out
     adapted["ended"] = False
-    adapted["before"] = [] if generators is None else [generators]
+    adapted["before"] = []
+    if generators is not None:
+        # The file of a checkpoint has generators of other objects under "own".
+        adapted["before"] = [{**generators, "own": None}]
     return adapted
 
 

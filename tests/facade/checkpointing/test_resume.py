@@ -611,6 +611,18 @@ def test_generators_of_the_script_are_restored(tmp_path, part):
         assert resumed.end == whole.end, f"from step {step}"
 
 
+def test_generators_of_the_script_are_restored_in_other_batches(tmp_path):
+    """The file of the global generators holds them, too."""
+    stopped = train(tmp_path, stop=2, **drawing_by("model"))
+    resumed = train(
+        tmp_path / "on",
+        resume=stopped.checkpoint(2),
+        per_device_train_batch_size=1,
+        **drawing_by("model"),
+    )
+    assert resumed.end["step"][0] > 2
+
+
 def test_resume_restored_control_does_not_save_again(tmp_path):
     """A checkpoint made before the evaluation at an epoch's end says `should_save`, for itself."""
     whole = train(tmp_path / "whole", saves=(6,), save_strategy="no")
