@@ -26,7 +26,7 @@ from .loader_state import (
 from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import (
     drawing_parts,
-    ordering_parts,
+    loader_parts,
     part_states,
     random_states,
     restore_parts,
@@ -80,10 +80,6 @@ class StateBeforeBatch(NamedTuple):
     stream: bytes | None
 
 
-def _empty_deque() -> deque[tuple[object, StateBeforeBatch | None]]:
-    return deque()
-
-
 @dataclass
 class IterationPosition:
     """The position of one iteration over a loader.
@@ -99,9 +95,9 @@ class IterationPosition:
         before_yielded: the states before the last two batches that were yielded, because Lightning
             may hold two batches on which no step was taken.
         resumable_stream: the dataset, if it is a resumable stream that is read in this process.
-        start_states: the generators at the start of the iteration, from which its order and worker
-            seeds can be redrawn; None if it was not tracked then.
-        order_states: the states of the loader's samplers at the start; None if it was not tracked.
+        start_states: the generators and the states of all parts of the loader at the start of the
+            iteration, from which its order and worker seeds can be redrawn; None if it was not
+            tracked then.
         stream_at_start: the state of a stream at the start, if it is read in this process.
         draws_worker_seed: this iteration draws the seed of the workers. Persistent workers are
             seeded once, by the iteration that starts them.
@@ -114,11 +110,12 @@ class IterationPosition:
     files_in_turn: list[int] | None = None
     unread: Iterator[Any] = field(default_factory=lambda: iter(()))
     handed_out: int = 0
-    prefetched: deque[tuple[Any, StateBeforeBatch | None]] = field(default_factory=_empty_deque)
+    prefetched: deque[tuple[Any, StateBeforeBatch | None]] = field(
+        default_factory=deque[tuple[Any, StateBeforeBatch | None]]
+    )
     before_yielded: deque[StateBeforeBatch | None] = field(default_factory=lambda: deque(maxlen=2))
     resumable_stream: Any = None
     start_states: dict[str, Any] | None = None
-    order_states: list[dict[str, Any]] | None = None
     stream_at_start: Any = None
     draws_worker_seed: bool = True
     worker_states: WorkerStates = _NO_WORKER_STATES
@@ -292,9 +289,7 @@ class EpochLoader(DataLoader[Any]):
             "handed_out": position.handed_out - unused,
             "ended": not position.prefetched and knows_unused,
             "start": position.start_states,
-            "order": position.order_states,
-            "order_now": part_states(*ordering_parts(self)),
-            "own_now": part_states(*drawing_parts(self)),
+            "now": part_states(*loader_parts(self)),
             "before": [state.generators for state in states_before],
             "renewed": position.draws_worker_seed,
             "files": self.files,
@@ -339,14 +334,13 @@ class EpochLoader(DataLoader[Any]):
             return
 
         self._state_to_resume = None
-        restore_parts(state.get("own_now"), *drawing_parts(self))
         # Without a batch that was yielded, the epoch has not begun.
         epoch = state["epoch"]
         if state["handed_out"] > 0:
             epoch += 1
         self._stream_passes.load(state.get("stream_now"))
         self.set_epoch(epoch)
-        self._restore_order(state.get("order_now"))
+        self._restore_parts(state.get("now"))
         self.restore_workers(state.get("workers"))
         if "rng" in state:
             restore_host_rng(state["rng"])
@@ -445,8 +439,7 @@ class EpochLoader(DataLoader[Any]):
 
         position = IterationPosition(epoch, num_workers, files_in_turn)
         if self.tracked:
-            position.start_states = random_states(*drawing_parts(self))
-            position.order_states = part_states(*ordering_parts(self))
+            position.start_states = random_states(*loader_parts(self))
             if num_workers == 0:
                 position.stream_at_start = self._stream_passes.state()
         is_read_here = num_workers == 0 and files_in_turn is None and self.reports_states
@@ -481,14 +474,14 @@ class EpochLoader(DataLoader[Any]):
             batch = batch.batch
         position.prefetched.append((batch, state_before))
 
-    def _restore_order(self, states: list[dict[str, Any]] | None) -> None:
-        """Restore the samplers from the "order" or "order_now" of a `state_dict`."""
-        parts = ordering_parts(self)
+    def _restore_parts(self, states: list[dict[str, Any]] | None) -> None:
+        """Restore all parts, for the start of an iteration."""
+        parts = loader_parts(self)
         restore_parts(states, *parts)
 
         # The states come from a run of one process, in which the sampler drew from the global
         # generator; `build_loader` has given it its own one, as several processes need it.
-        _, sampler, _ = parts
+        *_, sampler, _ = parts
         if states is not None and has_no_generator(states, sampler):
             sampler.generator = None
 
@@ -509,7 +502,7 @@ class EpochLoader(DataLoader[Any]):
         if state["ended"] or not state["before"]:
             self._prefetch(position)
 
-        restore_parts(state.get("own_now"), *drawing_parts(self))
+        restore_parts(state.get("now"), *drawing_parts(self))
         restore_host_rng(generators_now)
         return position
 
@@ -539,13 +532,12 @@ class EpochLoader(DataLoader[Any]):
 
         # The order and the seeds of workers are drawn again from the generators of that time.
         if state["start"] is not None:
-            restore_random_states(state["start"], *drawing_parts(self))
-        self._restore_order(state.get("order"))
+            restore_host_rng(state["start"])
+            self._restore_parts(state["start"]["own"])
 
         position.handed_out = state["handed_out"]
         position.draws_worker_seed = state["renewed"]
         position.start_states = state["start"]
-        position.order_states = state.get("order")
         position.stream_at_start = state.get("stream_at_start")
         if num_workers > 0 and workers_before == num_workers:
             position.worker_states = WorkerStates.known(state["workers"])
@@ -618,8 +610,10 @@ class EpochLoader(DataLoader[Any]):
             self._resumed_worker_states = dict(workers["states"])
 
         # Persistent workers have to be told the epoch of the dataset.
-        in_epoch = self._dataset_of_workers(position, starts_workers=not is_whole)
-        if in_epoch is not None:
+        is_read_by_workers = position.num_workers > 0 and position.files_in_turn is None
+        keeps_workers = self.persistent_workers and is_read_by_workers
+        if keeps_workers and hasattr(self.dataset, "set_epoch"):
+            in_epoch = self._dataset_in_epoch_of(position, starts_workers=not is_whole)
             replaced["dataset"] = in_epoch
             replaced["worker_init_fn"] = functools.partial(
                 in_epoch.reveal, then=replaced.get("worker_init_fn", self.worker_init_fn)
@@ -655,19 +649,15 @@ class EpochLoader(DataLoader[Any]):
             return skip_items(batches, skipped)
         return batches
 
-    def _dataset_of_workers(
+    def _dataset_in_epoch_of(
         self, position: IterationPosition, *, starts_workers: bool
-    ) -> DatasetInEpoch | None:
-        """Return the dataset wrapped for persistent workers; None if it needs no wrapper.
+    ) -> DatasetInEpoch:
+        """Return the dataset wrapped for persistent workers.
 
         Args:
             position: the position of that iteration.
             starts_workers: new workers are started even if persistent ones are running.
         """
-        keeps_workers = self.persistent_workers and position.num_workers > 0
-        is_read_by_workers = keeps_workers and position.files_in_turn is None
-        if not (is_read_by_workers and hasattr(self.dataset, "set_epoch")):
-            return None
         # Running workers keep the wrapper with which they were started, and read its epoch.
         if self._dataset_in_epoch is None or self._iterator is None or starts_workers:
             self._dataset_in_epoch = DatasetInEpoch(

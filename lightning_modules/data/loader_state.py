@@ -13,7 +13,7 @@ from ..common.seeding import capture_host_rng, restore_host_rng
 from .iteration import iterate
 from .stateful_parts import (
     drawing_parts,
-    ordering_parts,
+    loader_parts,
     part_states,
     random_states,
     restore_parts,
@@ -48,8 +48,9 @@ def from_epoch_start(state: Mapping[str, Any]) -> dict[str, object]:
     """Return a state that keeps the order of its epoch, but is at the beginning of it."""
     state_at_start = before_epoch(state, state["epoch"])
 
-    # "order" has the samplers' states at the start of the epoch, "order_now" those for the next.
-    state_at_start["order_now"] = state_at_start.get("order")
+    # "now" has the states for the next epoch.
+    states_at_start: Mapping[str, object] = state["start"] or {}
+    state_at_start["now"] = states_at_start.get("own")
     state_at_start["workers"] = None
     return state_at_start
 
@@ -97,14 +98,14 @@ def has_no_generator(states: list[dict[str, Any]], sampler: object) -> bool:
     """Return whether a `RandomSampler` has a generator now, and had none when states were saved.
 
     Args:
-        states: the states of a loader's `ordering_parts`.
+        states: the states of `loader_parts`.
         sampler: the sampler of the loader.
     """
     if not isinstance(sampler, RandomSampler):
         return False
     if getattr(sampler, "generator", None) is None:
         return False
-    paths_of_sampler = [stored["path"] for stored in states if stored["root"] == 1]
+    paths_of_sampler = [stored["path"] for stored in states if stored["root"] == 3]
     return ["generator"] not in paths_of_sampler
 
 
@@ -141,20 +142,18 @@ class RereadLoader:
         self._batches_to_skip = batches
 
     def __iter__(self) -> Iterator[Any]:
-        parts = drawing_parts(self.loader)
+        parts = loader_parts(self.loader)
 
         # Resume once, from the states at the start of the interrupted iteration.
         state = self._state_to_resume
         self._state_to_resume = None
         if state is not None:
-            self._restore_order(state["generators"])
             restore_random_states(state["began"], *parts)
             self._workers = state.get("workers")
         workers = self._workers
         self._workers = None
         self._states_at_start = {
             "began": random_states(*parts),
-            "generators": part_states(*ordering_parts(self.loader)),
             "workers": workers or self._watched_loader.state_dict(),
             "stream": self._stream_passes.state(),
         }
@@ -170,7 +169,7 @@ class RereadLoader:
 
         # The collator may have drawn for evaluations, too.
         if state is not None:
-            restore_parts(state.get("own_now"), *parts)
+            restore_parts(state["now"], *drawing_parts(self.loader))
         return batches
 
     def state_dict(self) -> dict[str, Any] | None:
@@ -182,8 +181,7 @@ class RereadLoader:
             return None
         return {
             **self._states_at_start,
-            "generators_now": part_states(*ordering_parts(self.loader)),
-            "own_now": part_states(*drawing_parts(self.loader)),
+            "now": part_states(*loader_parts(self.loader)),
             "workers_now": self._watched_loader.state_dict(),
             "stream_now": self._stream_passes.state(),
         }
@@ -202,12 +200,7 @@ class RereadLoader:
             return
         self._stream_passes.load(state.get("stream_now"))
         self._workers = state.get("workers_now")
-        self._restore_order(state["generators_now"])
-        restore_parts(state.get("own_now"), *drawing_parts(self.loader))
-
-    def _restore_order(self, states: list[Any]) -> None:
-        """Restore the states of `ordering_parts`."""
-        restore_parts(states, *ordering_parts(self.loader))
+        restore_parts(state["now"], *loader_parts(self.loader))
 
 
 class ForeignLoader:
@@ -239,10 +232,7 @@ class ForeignLoader:
     def __iter__(self) -> Iterator[Any]:
         if not self._is_positioned:
             self._batches_read_again = 0
-            self._states_at_start = {
-                "began": random_states(*drawing_parts(self.loader)),
-                "generators": part_states(*ordering_parts(self.loader)),
-            }
+            self._states_at_start = random_states(*loader_parts(self.loader))
             # Loaders of torchdata do not tell a stream its epoch.
             if self._has_loaded:
                 forget_positions(getattr(self.loader, "dataset", None))
@@ -346,8 +336,7 @@ class ForeignLoader:
         """
         states_at_start = state[_OWN_STATE]["at_start"]
         if states_at_start:
-            restore_parts(states_at_start["generators"], *ordering_parts(self.loader))
-            restore_random_states(states_at_start["began"], *drawing_parts(self.loader))
+            restore_random_states(states_at_start, *loader_parts(self.loader))
         return skip_items(iter(self), batches_done)
 
     def _until_end(self, batches: Iterator[object]) -> Iterator[object]:

@@ -42,8 +42,8 @@ def drawing_parts(loader: object) -> tuple[Any, Any]:
     return getattr(loader, "collate_fn", None), getattr(loader, "dataset", None)
 
 
-def ordering_parts(loader: object) -> tuple[Any, Any, Any]:
-    """Return the parts that draw the order of an epoch: loader, sampler and batch sampler.
+def loader_parts(loader: object) -> tuple[Any, ...]:
+    """Return the `drawing_parts`, and those that draw an order: loader, sampler, batch sampler.
 
     These are the samplers of the user's script; wrappers of this library are removed.
     """
@@ -56,7 +56,7 @@ def ordering_parts(loader: object) -> tuple[Any, Any, Any]:
         sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, SharedOrderSampler):
         sampler = sampler.sampler
-    return loader, sampler, batch_sampler
+    return *drawing_parts(loader), loader, sampler, batch_sampler
 
 
 def part_states(*parts: Any) -> list[dict[str, Any]]:
@@ -98,9 +98,11 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
     Args:
         states: the result of `part_states`; a state that has no counterpart is skipped with a
             warning.
-        parts: the same ones, or others made in the same way.
+        parts: the same ones, or others made in the same way; or only the first of them.
     """
     for stored in states or ():
+        if stored["root"] >= len(parts):
+            continue
         path: list[Any] = stored["path"]
         part = parts[stored["root"]]
         owners = dict(walk_wrapped(part))
