@@ -2,20 +2,15 @@
 
 A file of Lightning becomes a folder of the documented format, or the reverse; a folder with sharded
 states of DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts of
-processes become whole files, and whole weights become a part.
-
-Weights in parts go through memory a file or a tensor at a time; the states of their optimizer go
-through a file that is mapped into memory, which the system writes back where memory is short.
+processes become whole files, one file of weights at a time.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,14 +19,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from safetensors import safe_open
 from safetensors.torch import save_file
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from ..common.file_names import (
-    MODEL_PARTS_NAME,
     OPTIMIZER_NAME,
     OPTIMIZER_PARTS_NAME,
     PREFIX_CHECKPOINT_DIR,
@@ -43,7 +34,6 @@ from ..common.file_names import (
 from ..common.local_paths import StrPath, require_local
 from ..common.nested import map_nested
 from ..common.process_identity import process_token
-from ..common.torch_checkpoint import write_folder
 from ..common.torch_files import load_torch, save_torch
 from ..distributed.zero_files import saved_schedule, saved_states
 from ..distributed.zero_states import ZeroStates
@@ -53,8 +43,8 @@ from .lightning_files import read_states, write_states
 from .sharded_files import describe_model_parts, read_model_parts, read_parts
 from .sharded_reading import read_table
 from .verify import require_intact
-from .weight_formats import adapter_folders, has_model_parts, has_optimizer_parts, has_whole_weights
-from .weights import read_weights, save_weights, weights_written_to, whole_files
+from .weight_formats import adapter_folders, has_model_parts, has_optimizer_parts
+from .weights import read_weights, save_weights, weights_written_to
 
 __all__ = ["convert"]
 
@@ -64,10 +54,8 @@ _WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.js
 _OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME, SCALER_NAME)
 """Files that only DeepSpeed writes, or that are made from its states; they are not copied."""
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-_MAPPED_SIZE = 1 << 20
-"""Bytes from which a tensor is mapped into a file."""
+_LARGEST_FILE = "5GB"
+"""Largest size of a file of weights made of parts, and so of the weights in memory at a time."""
 
 _STATE_PREFIX = "optimizer.state."
 _GROUP_PREFIX = "optimizer.param_groups."
@@ -82,14 +70,11 @@ def convert(
     accumulation: int = 1,
     batches_in_epoch: int | None = None,
     batch_size: int | None = None,
-    dtype: str | None = None,
-    parts: bool = False,
-    max_shard_size: int | str = "5GB",
 ) -> Path:
     """Convert a checkpoint to another format.
 
-    A file of Lightning becomes a folder, and a folder becomes a file, a folder with whole weights,
-    or one with a part.
+    A file of Lightning becomes a folder, and a folder becomes a file, or a folder with whole
+    weights.
 
     Args:
         source: a file of Lightning, or a folder: a checkpoint of any writer, or a model in parts. A
@@ -104,12 +89,6 @@ def convert(
         accumulation: batches of a step, for folders of the reference, which do not hold it.
         batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.
         batch_size: samples of a batch in one process, for a file that does not hold it.
-        dtype: float32, bfloat16 or float16, for all floating-point weights from states of
-            DeepSpeed; by default the precision of the optimizer's copies, and float32 for others
-            that were kept in half precision.
-        parts: make a part of whole weights. The optimizer stays whole, as FSDP accepts it.
-        max_shard_size: largest size of a file of weights made of parts, in bytes or as "5GB", and
-            of weights in memory.
 
     Returns:
         the folder or file written.
@@ -118,24 +97,15 @@ def convert(
         FileNotFoundError: the source does not exist.
         FileExistsError: the target exists.
         ValueError: the source is damaged, holds other things than its format, or lacks something
-            that the target needs; the target is named after another step; `dtype` or `parts` does
-            not apply to the source.
+            that the target needs; the target is named after another step.
     """
     source = Path(source)
     target = Path(target)
     is_folder = source.is_dir()
-    has_zero = is_folder and saved_states(source) is not None
-    if dtype is not None and not has_zero:
-        raise ValueError(
-            f"dtype={dtype!r} is for folders with states of DeepSpeed's ZeRO, which {source} does "
-            "not have; leave it out"
-        )
-
-    if has_zero:
-        return _zero_to_folder(source, target, dtype, force)
-    has_parts = is_folder and has_model_parts(source)
-    if parts or (has_parts and target.suffix != ".ckpt"):
-        return _parts_and_whole(source, target, parts, max_shard_size, force)
+    if is_folder and saved_states(source) is not None:
+        return _zero_to_folder(source, target, force)
+    if is_folder and has_model_parts(source) and target.suffix != ".ckpt":
+        return _parts_to_whole(source, target, force)
     if is_folder:
         return _folder_to_file(source, target, prefix, accumulation, force)
 
@@ -196,10 +166,8 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
     return final
 
 
-def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) -> Path:
+def _zero_to_folder(folder: Path, target: Path, force: bool) -> Path:
     """Write the folder with whole weights and states that a training without DeepSpeed writes."""
-    if dtype is not None and dtype not in _DTYPES:
-        raise ValueError(f"dtype={dtype!r} is not supported; choose one of {', '.join(_DTYPES)}")
     if target.suffix == ".ckpt":
         raise ValueError(
             f"target={str(target)!r}: convert {folder} into a folder first, then that folder into "
@@ -213,8 +181,7 @@ def _zero_to_folder(folder: Path, target: Path, dtype: str | None, force: bool) 
 
         # Weights of adapters are among the copied files.
         if not adapter_folders(folder):
-            weights = _whole_weights(states, dtype)
-            save_weights(torch.nn.Module(), staged, state_dict=weights)
+            save_weights(torch.nn.Module(), staged, state_dict=_whole_weights(states))
         if _is_checkpoint(folder):
             _write_states_of_zero(folder, states, staged)
     return final
@@ -238,29 +205,14 @@ def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> Non
         save_torch(scaler, staged / SCALER_NAME)
 
 
-def _parts_and_whole(
-    folder: Path, target: Path, makes_parts: bool, max_shard_size: int | str, force: bool
-) -> Path:
-    """Write the folder with whole weights and optimizer for one with parts, or the reverse.
-
-    Args:
-        folder: a checkpoint, or a model.
-        target: as for `convert`.
-        makes_parts: make a part of whole weights.
-        max_shard_size: as for `convert`.
-        force: as for `convert`.
-    """
-    if makes_parts and not has_whole_weights(folder):
-        raise ValueError(
-            f"parts=True needs whole weights, which {folder} does not have; leave it out"
-        )
+def _parts_to_whole(folder: Path, target: Path, force: bool) -> Path:
+    """Write the folder with whole weights and optimizer for one with parts of processes."""
     final = _folder_for(folder, target)
     with _new_folder(final, force) as staged:
         _copy_other_files(folder, staged)
-        if makes_parts:
-            _write_part(folder, staged)
-        else:
-            _write_whole(folder, staged, max_shard_size)
+        _write_whole_weights(folder, staged)
+        if has_optimizer_parts(folder):
+            save_torch(_whole_optimizer(folder / OPTIMIZER_PARTS_NAME), staged / OPTIMIZER_NAME)
     return final
 
 
@@ -343,24 +295,20 @@ def _without_numpy(leaf: object) -> object:
 # --- states of DeepSpeed
 
 
-def _whole_weights(states: ZeroStates, dtype: str | None) -> dict[str, torch.Tensor]:
+def _whole_weights(states: ZeroStates) -> dict[str, torch.Tensor]:
+    """Return the weights in the precision of the optimizer; others in half precision as float32."""
     whole: dict[str, torch.Tensor] = {}
     # Tied weights come last: they take the tensor that was cast under the other name.
     for name in sorted(states.weights, key=lambda name: name in states.tied):
         source = states.tied.get(name)
-        if source is None:
-            whole[name] = _cast(states.weights[name], dtype)
-        else:
+        if source is not None:
             whole[name] = whole[source]
+            continue
+        weight = states.weights[name]
+        if weight.is_floating_point():
+            weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
+        whole[name] = weight
     return whole
-
-
-def _cast(tensor: torch.Tensor, dtype: str | None) -> torch.Tensor:
-    if not tensor.is_floating_point():
-        return tensor
-    if dtype is None:
-        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-    return tensor.to(_DTYPES[dtype])
 
 
 def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
@@ -389,17 +337,10 @@ def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
 # --- parts of processes
 
 
-def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
-    """Write weights as safetensors, and a state of the optimizer, from the parts of processes.
-
-    Args:
-        folder: the checkpoint in parts.
-        staged: the folder to write into.
-        max_shard_size: largest size of a file, in bytes or as "5GB", and so of the weights in
-            memory at a time.
-    """
+def _write_whole_weights(folder: Path, staged: Path) -> None:
+    """Write weights as safetensors from the parts of processes."""
     sizes = describe_model_parts(folder)
-    split = split_torch_state_dict_into_shards(sizes, max_shard_size=max_shard_size)
+    split = split_torch_state_dict_into_shards(sizes, max_shard_size=_LARGEST_FILE)
     with weights_written_to(staged):
         for file, names in split.filename_to_tensors.items():
             weights = read_model_parts(folder, names)
@@ -409,70 +350,12 @@ def _write_whole(folder: Path, staged: Path, max_shard_size: int | str) -> None:
         text = json.dumps(index, indent=2)
         (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
 
-    if has_optimizer_parts(folder):
-        # On the disk of the new folder, which has to have room for these states anyway.
-        with tempfile.TemporaryDirectory(dir=staged.parent, ignore_cleanup_errors=True) as scratch:
-            state = _whole_optimizer(folder / OPTIMIZER_PARTS_NAME, Path(scratch))
-            save_torch(state, staged / OPTIMIZER_NAME)
 
-
-def _write_part(folder: Path, staged: Path) -> None:
-    """Write the weights of a folder as the part of one process.
-
-    Any number of processes can read it.
-
-    Raises:
-        ValueError: they are in a pickled file, which cannot be read tensor by tensor.
-    """
-    paths, aliases = whole_files(folder)
-    if paths[0].suffix != ".safetensors":
-        raise ValueError(
-            f"{paths[0]} cannot be read tensor by tensor: save the weights as safetensors first."
-        )
-
-    # Where each tensor is, and tensors without memory.
-    locations: dict[str, tuple[Path, str]] = {}
-    described: dict[str, torch.Tensor] = {}
-    for path in paths:
-        with safe_open(path, framework="pt") as file:
-            names = file.keys()
-            for name in names:
-                locations[name] = (path, name)
-                described[name] = file.get_tensor(name).to("meta")
-    for alias, saved in aliases.items():
-        if saved in locations:
-            locations[alias] = locations[saved]
-            described[alias] = described[saved]
-
-    writer = FileSystemWriter(staged / MODEL_PARTS_NAME, thread_count=1)
-    planner = _ReadingPlanner(locations)
-    write_folder({"model": described}, writer, planner, all_ranks=False)
-
-
-class _ReadingPlanner(DefaultSavePlanner):
-    """As torch's planner, but each tensor is read when it is written.
-
-    Args:
-        locations: file of safetensors, and name in it, of each tensor.
-    """
-
-    def __init__(self, locations: dict[str, tuple[Path, str]]) -> None:
-        super().__init__()
-        self.locations = locations
-
-    def lookup_object(self, index: MetadataIndex) -> torch.Tensor:
-        """Return a tensor of the state."""
-        path, name = self.locations[index.fqn.removeprefix("model.")]
-        with safe_open(path, framework="pt") as file:
-            return file.get_tensor(name)
-
-
-def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
+def _whole_optimizer(path: Path) -> dict[str, Any]:
     """Return the state of an optimizer with numbers instead of the names of its parameters.
 
     Args:
         path: the folder of parts.
-        scratch: a folder for the memory of large tensors.
 
     Raises:
         ValueError: it has states of parameters that its groups do not name.
@@ -480,7 +363,7 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
     state: dict[str, Any] = {}
     for name, entry in read_table(path).state_dict_metadata.items():
         if isinstance(entry, TensorStorageMetadata):
-            state[name] = _empty(entry, scratch)
+            state[name] = torch.empty(entry.size, dtype=entry.properties.dtype, device="cpu")
         else:
             state[name] = None
     read_parts(state, path)
@@ -513,14 +396,3 @@ def _whole_optimizer(path: Path, scratch: Path) -> dict[str, Any]:
         group["params"] = [numbers[name] for name in group["params"]]
     by_number = {numbers[name]: value for name, value in states.items()}
     return {"state": by_number, "param_groups": ordered}
-
-
-def _empty(entry: TensorStorageMetadata, scratch: Path) -> torch.Tensor:
-    """Return a tensor to be filled, a large one in the memory of a file."""
-    dtype = entry.properties.dtype
-    count = math.prod(entry.size)
-    if count * dtype.itemsize < _MAPPED_SIZE:
-        return torch.empty(entry.size, dtype=dtype, device="cpu")
-    path = scratch / str(len(list(scratch.iterdir())))
-    flat = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
-    return flat.view(entry.size)

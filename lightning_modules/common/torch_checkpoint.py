@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
+from torch.distributed.checkpoint.planner import LoadPlanner
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 
@@ -38,24 +38,16 @@ class FolderReader(FileSystemReader):
         self.folder = folder
 
 
-def write_folder(
-    state: dict[str, Any],
-    writer: FileSystemWriter,
-    planner: SavePlanner | None = None,
-    *,
-    all_ranks: bool = True,
-) -> None:
-    """Write nested dicts of tensors and plain values to a folder.
+def write_folder(state: dict[str, Any], writer: FileSystemWriter) -> None:
+    """Write nested dicts of tensors and plain values to a folder, each process its part.
 
     Args:
         state: nested dicts of the values.
         writer: writes the files, into its folder.
-        planner: as for torch's `save`.
-        all_ranks: all processes call this, each with its part; otherwise this one writes alone.
     """
     with warnings.catch_warnings():
         _ignore_missing_group()
-        state_dict_saver.save(state, storage_writer=writer, planner=planner, no_dist=not all_ranks)
+        state_dict_saver.save(state, storage_writer=writer)
 
 
 def start_writing_folder(

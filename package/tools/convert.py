@@ -12,14 +12,13 @@ _DESCRIPTION = """\
 Convert a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or
 such a folder into a file. A folder with DeepSpeed states (ZeRO stages 0 to 3) becomes one with
 unsharded weights and an unsharded optimizer; DeepSpeed is not needed. A folder with FSDP shards
-becomes one with safetensors files, or with --parts the other way round; one file of weights at a
-time is in memory. Only tensors and plain values are read.
+becomes one with safetensors files. Only tensors and plain values are read.
 """
 _EXAMPLES = """examples:
   lightrainer convert lightning_logs/version_0/checkpoints/last.ckpt out
   lightrainer convert out/checkpoint-500 again.ckpt
   lightrainer convert deepspeed/checkpoint-500 whole
-  lightrainer convert fsdp/checkpoint-500 whole --max-shard-size 2GB
+  lightrainer convert fsdp/checkpoint-500 whole
 """
 
 
@@ -76,23 +75,5 @@ def _make_parser() -> CommandParser:
         "--batch-size",
         type=whole(),
         help="samples in a batch, for files that do not store it",
-    )
-    add(
-        "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        help=(
-            "precision of weights from DeepSpeed states; by default that of its optimizer, float32"
-        ),
-    )
-    add(
-        "--parts",
-        action="store_true",
-        help="write the weights in shards, as FSDP with SHARDED_STATE_DICT does",
-    )
-    add(
-        "--max-shard-size",
-        default="5GB",
-        metavar="SIZE",
-        help="largest size of a file with weights, and of weights in memory (%(default)s)",
     )
     return parser

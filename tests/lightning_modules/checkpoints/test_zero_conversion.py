@@ -128,8 +128,8 @@ def test_zero_conversion_overwrites_only_on_request(tmp_path):
     convert(source, tmp_path / "out")
     with pytest.raises(FileExistsError, match=r"exists; pass --force \(force=True\) to replace it"):
         convert(source, tmp_path / "out")
-    assert command([str(source), str(tmp_path / "out"), "--force", "--dtype", "float16"]) == 0
-    assert read_weights(tmp_path / "out" / "checkpoint-7")["norm"].dtype == torch.float16
+    assert command([str(source), str(tmp_path / "out"), "--force"]) == 0
+    assert read_weights(tmp_path / "out" / "checkpoint-7")["norm"].dtype == torch.float32
 
 
 def test_stage_0_is_refused(tmp_path):
