@@ -10,12 +10,9 @@ file, and are accepted.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
@@ -34,14 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 0.0)
-"""Seconds between attempts to upload, in addition to retries of the storage's library.
+PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""Seconds before each attempt to upload what is left at the end of a training.
 
-After the last one, the upload of the next checkpoint tries again.
+The storage's library retries too. During a training, each checkpoint is one attempt.
 """
-
-SECONDS_AT_END = 40.0
-"""How long failed uploads are retried once the training has ended and waits for them."""
 
 INCOMPLETE = "_incomplete"
 """File of a checkpoint that is being uploaded or deleted."""
@@ -202,22 +196,12 @@ class ObjectStore:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self._rotation: Callable[[], Callable[[int], None] | None] = lambda: None
         self._run_dir = ""
         """The folder of checkpoints."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
-        self._problem = ""
-        """The error of the last upload; empty after a successful one."""
-        self._deadline = math.inf  # for retries while `wait` waits for them
-        self._is_waited_for = threading.Event()
-
-    def rotate_by(self, rotate: Callable[[int], None]) -> None:
-        """Register the method that removes uploaded checkpoints beyond a number of them.
-
-        Its object is not kept alive.
-        """
-        self._rotation = weakref.WeakMethod(rotate)
+        self._is_failing = False
+        """Whether the last upload failed, which was reported."""
 
     @property
     def is_open(self) -> bool:
@@ -247,7 +231,7 @@ class ObjectStore:
             # A job that has not started would upload the same files.
             if self._job is not None:
                 self._job.cancel()
-            self._job = self._thread.submit(self._send_with_retries)
+            self._job = self._thread.submit(self._send_or_warn)
 
     def finish(self) -> None:
         """Upload the remaining files, and wait for all uploads; collective.
@@ -256,8 +240,7 @@ class ObjectStore:
             ConnectionError: an upload failed; in all processes.
         """
         if self.is_open:
-            self.submit()
-            self._raise_in_all(self.wait())
+            self._raise_in_all(self._send_rest())
 
     def written(self) -> None:
         """Upload files that were written to `output_dir` outside of a training.
@@ -268,52 +251,37 @@ class ObjectStore:
             ConnectionError: the upload failed.
         """
         if not self.trainer.is_in_train:
-            self.submit()
-            problem = self.wait()
+            problem = self._send_rest()
             if problem:
                 raise ConnectionError(problem)
 
-    def wait(self) -> str:
-        """Wait for uploads, `SECONDS_AT_END` at most while they fail; return the last problem."""
-        if self._job is None:
-            return ""
-        self._deadline = time.monotonic() + SECONDS_AT_END
-        self._is_waited_for.set()
-        self._job.result()
-        self._deadline = math.inf
-        self._is_waited_for.clear()
-        return self._problem
-
     def leave(self) -> None:
-        """Wait for uploads at the end of a training that failed, and report their problem."""
-        if self._job is None or self._job.done():
-            return
-        problem = self.wait()
-        if problem:
-            logger.warning(problem)
+        """Wait for uploads of the thread, as at the end of a training that failed."""
+        if self._job is not None:
+            self._job.result()
 
-    def _send_with_retries(self) -> None:
-        """Upload with retries: for a minute, or until the deadline of `wait`."""
-        is_warned = bool(self._problem)
+    def _send_or_warn(self) -> None:
+        problem = self._try_to_send()
+        if problem and not self._is_failing:
+            logger.warning("%s Training continues, and the next upload tries again.", problem)
+        self._is_failing = bool(problem)
+
+    def _send_rest(self) -> str:
+        """Upload what is left in this thread, with retries; return the last problem."""
+        problem = ""
+        if self.trainer.args.process_index > 0 or not self.is_open:
+            return problem
+        self.leave()
         for pause in PAUSES:
-            self._problem = self._attempt(
-                partial(self._send, self.trainer.args.save_total_limit or 0)
-            )
-            seconds_left = self._deadline - time.monotonic()
-            if not self._problem or seconds_left <= 0:
-                return
+            time.sleep(pause)
+            problem = self._try_to_send()
+            if not problem:
+                break
+        return problem
 
-            # A caller of `wait` cuts a pause short that has begun before.
-            if self._is_waited_for.is_set():
-                time.sleep(min(pause, seconds_left))
-            else:
-                self._is_waited_for.wait(pause)
-
-        # At the end the caller of `wait` reports the problem.
-        if not is_warned and not self._is_waited_for.is_set():
-            logger.warning(
-                "%s Training continues, and the next checkpoint tries again.", self._problem
-            )
+    def _try_to_send(self) -> str:
+        limit = self.trainer.args.save_total_limit or 0
+        return self._attempt(partial(self._send, limit))
 
     def _send(self, limit: int) -> None:
         """Upload checkpoints, the newest first, and then other files.
@@ -325,17 +293,18 @@ class ObjectStore:
         output_store = _opened(output_dir)
         assert store is not None
         assert output_store is not None
+        rotate = self.trainer._checkpoint_saver.rotate
 
-        self._rotate(limit)
+        rotate(limit)
         while True:
             unsent = store.unsent()
             if not unsent:
                 break
             store.send(unsent[-1])
-            self._rotate(limit)
+            rotate(limit)
 
         # All are in the store now, so only the newest has to stay on the local disk.
-        self._rotate(limit or 1)
+        rotate(limit or 1)
         output_store.send_others()
 
         if limit:
@@ -344,11 +313,6 @@ class ObjectStore:
             only_stored = [name for name in stored if name not in local]
             for name in only_stored[: max(len(stored) - limit, 0)]:
                 store.discard(name)
-
-    def _rotate(self, limit: int) -> None:
-        rotate = self._rotation()
-        if rotate is not None:
-            rotate(limit)
 
     def _prepare(self) -> None:
         store = _opened(self._run_dir)

@@ -61,7 +61,7 @@ class CheckpointSaver:
         callbacks: states of its callbacks.
         lightning: states of its Lightning callbacks.
         signals: require the training state in spite of `save_only_model`, after a signal.
-        store: uploads files if `output_dir` is an address; then it also starts rotation.
+        store: uploads files if `output_dir` is an address; then it also calls `rotate`.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -79,7 +79,6 @@ class CheckpointSaver:
         self.lightning = lightning
         self.signals = signals
         self.store = store
-        store.rotate_by(self.rotate)
         self.background = BackgroundWriter()
 
         # The checkpoint being written.
