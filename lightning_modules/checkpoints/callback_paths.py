@@ -72,56 +72,35 @@ def _checked(
     folder: object = getattr(callback, "dirpath", None)
     own_folders = [] if folder is None else [str(folder)]
     checked = dict(state)
-    removed: list[object] = []
 
-    # Files that the callback may delete, with their scores.
-    if _SCORES in state:
-        scores: dict[object, Any] = {}
-        if isinstance(state[_SCORES], Mapping):
-            scores = dict(state[_SCORES])
-        checked[_SCORES] = {}
-        for path, score in scores.items():
-            if _lies_below(path, own_folders):
-                checked[_SCORES][path] = score
-            else:
-                removed.append(path)
+    # Files that the callback may delete: it continues without any, if some are foreign.
+    scores: object = state.get(_SCORES)
+    deletable: list[object] = [state.get(_WORST), state.get(_LAST)]
+    if isinstance(scores, Mapping):
+        deletable += list(cast("Mapping[object, Any]", scores))
+    elif scores is not None:
+        deletable.append(scores)
+    foreign = [path for path in deletable if path and not _lies_below(path, own_folders)]
+    if foreign:
+        checked |= {_SCORES: {}, _WORST: "", _LAST: ""}
+        checked.pop("kth_value", None)
 
-    for name in (_BEST, _WORST, _LAST):
-        path: object = state.get(name)
-        if not path or _lies_below(path, own_folders):
-            continue
-        # The best path may be in the folder of an earlier run, but must not leave the folder of
-        # this run through a link.
-        is_behind_link = _seems_below(path, own_folders)
-        if name == _BEST and not is_behind_link and _lies_below(path, best_folders):
-            continue
-        checked[name] = ""
-        removed.append(path)
+    # The best path may be in the folder of an earlier run, but must not leave the folder of this
+    # run through a link.
+    best: object = state.get(_BEST)
+    is_behind_link = _seems_below(best, own_folders) and not _lies_below(best, own_folders)
+    if best and (is_behind_link or not _lies_below(best, [*own_folders, *best_folders])):
+        foreign.append(best)
+        checked |= {_BEST: "", "best_model_score": None}
 
-    if not removed:
+    if not foreign:
         return state
     _log.warning(
         "%s continues without paths of another run in its state: %s.",
         type(callback).__name__,
-        ", ".join(dict.fromkeys(map(repr, removed))),
+        ", ".join(dict.fromkeys(map(repr, foreign))),
     )
-    _correct_worst(checked, mode=getattr(callback, "mode", "min"))
-    if not checked.get(_BEST):
-        checked["best_model_score"] = None
     return checked
-
-
-def _correct_worst(state: dict[str, Any], mode: str) -> None:
-    """Choose the worst of the remaining files, if the former one was removed."""
-    scores: dict[str, Any] = state.get(_SCORES) or {}
-    if state.get(_WORST) in scores:
-        return
-    state[_WORST] = ""
-    state.pop("kth_value", None)
-    if scores:
-        worst_of = max if mode == "min" else min
-        state[_WORST] = worst_of(scores, key=lambda path: scores[path])
-        state["kth_value"] = scores[state[_WORST]]
 
 
 def _lies_below(path: object, folders: Iterable[str]) -> bool:
