@@ -33,8 +33,10 @@ class SignalListening:
         self.trainer = trainer
         self.newest_checkpoint: str | None = None
         """The last checkpoint of this training."""
-        self._listener: JITCheckpointCallback | None = None
-        """The default listener; not in the list of callbacks, which scripts compare with theirs."""
+        self.own_listener: JITCheckpointCallback | None = None
+        """The listener that this object made, in the list of callbacks with `enable_jit_checkpoint`
+        only: scripts compare that list with theirs.
+        """
 
     @property
     def handled(self) -> tuple[int, ...]:
@@ -76,16 +78,14 @@ class SignalListening:
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, JITCheckpointCallback):
                 listeners.append(callback)
-        if self._listener is not None:
-            listeners.append(self._listener)
+        if self.own_listener is not None and not self._is_listed:
+            listeners.append(self.own_listener)
         return listeners
 
-    def own(self) -> list[JITCheckpointCallback]:
-        """Return the listeners that this object made, not those of the user."""
-        return [listener for listener in self.listeners() if self._has_made(listener)]
-
-    def _has_made(self, listener: JITCheckpointCallback) -> bool:
-        return listener.on_change == self._tell_workers
+    @property
+    def _is_listed(self) -> bool:
+        """Whether `own_listener` is in the list of callbacks."""
+        return self.own_listener in self.trainer.callback_handler.callbacks
 
     @contextlib.contextmanager
     def until_the_end(self) -> Iterator[None]:
@@ -95,8 +95,9 @@ class SignalListening:
             yield
         finally:
             listeners = self.listeners()
-            self._listener = None
             self.trainer.callback_handler.final_listeners = {}
+            if not self._is_listed:
+                self.own_listener = None
             for listener in listeners:
                 listener.stop_listening()
 
@@ -125,34 +126,34 @@ class SignalListening:
         # Leave out signals that a listener of the user handles.
         signals = list(self.handled)
         for listener in self.listeners():
-            if not self._has_made(listener):
+            if listener is not self.own_listener:
                 signals = [number for number in signals if number not in listener.signals]
 
-        # With `enable_jit_checkpoint` exactly one listener is in the list of callbacks.
-        listed = self.own()
+        # With `enable_jit_checkpoint` it is in the list of callbacks.
         if trainer.args.enable_jit_checkpoint:
-            for listener in listed[1:]:
-                trainer.remove_callback(listener)
-            listener = listed[0] if listed else self.add_listener()
+            listener = self.own_listener
+            if listener is None or not self._is_listed:
+                listener = self.add_listener()
             listener.signals = tuple(signals)
             listener.save = save
             return
-        for listener in listed:
-            trainer.remove_callback(listener)
 
         # Otherwise an unlisted one gets the events.
-        self._listener = None
+        if self.own_listener is not None and self._is_listed:
+            trainer.remove_callback(self.own_listener)
+        self.own_listener = None
         handler.final_listeners = {}
         if signals:
-            self._listener = JITCheckpointCallback(
+            self.own_listener = JITCheckpointCallback(
                 tuple(signals), save=save, required_signals=(), on_change=self._tell_workers
             )
-            handler.final_listeners = _events(self._listener)
+            handler.final_listeners = _events(self.own_listener)
 
     def add_listener(self) -> JITCheckpointCallback:
         """Add the callback of `enable_jit_checkpoint` to the list, where scripts can find it."""
         listener = JITCheckpointCallback(on_change=self._tell_workers)
         listener.set_trainer(self.trainer)
+        self.own_listener = listener
         self.trainer.add_callback(listener)
         return listener
 

@@ -24,7 +24,7 @@ def portable(trainer: Trainer) -> Any:
     # listener to signals, which each training adds.
     callbacks = []
     for callback in trainer.callback_handler.callbacks:
-        if callback in trainer._signals.own():
+        if callback is trainer._signals.own_listener:
             continue
         copied = copy.copy(callback)
         if isinstance(copied, LoggerCallback):
