@@ -149,13 +149,8 @@ def _size_of_folder(folder: Path) -> int:
     return size
 
 
-def is_disk_full(error: BaseException, folder: StrPath) -> bool:
-    """Return whether an error was caused by a full disk.
-
-    Args:
-        error: the error; its causes are looked at too.
-        folder: the folder that was written to.
-    """
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether an error, or one of its causes, is about a full disk."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _DISK_FULL_CODES:
@@ -164,8 +159,7 @@ def is_disk_full(error: BaseException, folder: StrPath) -> bool:
         if os.strerror(errno.ENOSPC) in str(cause):
             return True
         cause = cause.__cause__ or cause.__context__
-    # torch's writer of zip files says only that a write failed.
-    return isinstance(error, OSError) and error.errno is None and free_space(folder) < MARGIN
+    return False
 
 
 def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
@@ -174,7 +168,7 @@ def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
     Raises:
         BaseException: the error itself, if it has another cause.
     """
-    if not is_disk_full(error, folder):
+    if not is_disk_full(error):
         raise error
     _log.warning(
         "No checkpoint was written to %s because the disk is full (%s). Training continues, and "
@@ -204,7 +198,7 @@ def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if not is_disk_full(error, folder):
+        if not is_disk_full(error):
             raise
         # Raised after the exchange, for which the other processes wait.
         own_error = error

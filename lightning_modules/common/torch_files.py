@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_PROBE_SIZE = 1 << 20
-"""Bytes written to find out why a disk refuses; fewer may fit into the last block of a file."""
-
 
 def save_torch(obj: object, path: StrPath) -> None:
     """Write a file with `torch.save`; a failed write is an `OSError` that names the file.
@@ -48,15 +45,17 @@ def writing_to(path: StrPath) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.filename is not None:
+    except (OSError, RuntimeError) as error:
+        # torch's zip writer raises an error of its own, in the context of that of the file.
+        refusal: BaseException | None = error
+        if isinstance(error, RuntimeError):
+            refusal = error.__context__
+        if not isinstance(refusal, OSError) or refusal.filename is not None:
             raise
-        reason = error.strerror or error
-        raise type(error)(
-            error.errno, f"could not be written: {reason}", os.fspath(path)
+        reason = refusal.strerror or refusal
+        raise type(refusal)(
+            refusal.errno, f"could not be written: {reason}", os.fspath(path)
         ) from error
-    except RuntimeError as error:  # raised by torch's zip writer for a failed write
-        raise _refusal_of_the_disk(path, error) from error
 
 
 def load_torch(
@@ -187,20 +186,6 @@ def load_torch_bytes(content: bytes, name: str) -> object:
         ValueError: they are damaged, or hold objects other than tensors and plain values.
     """
     return _load(io.BytesIO(content), name, map_location="cpu")
-
-
-def _refusal_of_the_disk(path: StrPath, error: RuntimeError) -> OSError:
-    """Return the system error that torch hides, by writing a little more to the file."""
-    try:
-        with open(path, "ab") as file:
-            file.write(bytes(_PROBE_SIZE))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as refusal:
-        return type(refusal)(
-            refusal.errno, f"could not be written: {refusal.strerror}", os.fspath(path)
-        )
-    return OSError(f"{path} could not be written: {error}")
 
 
 def _unpickling_message(path: StrPath, error: pickle.UnpicklingError) -> str:

@@ -53,12 +53,12 @@ def test_too_little_is_an_error_that_says_how_much(tmp_path):
         (ValueError("x"), False),
     ],
 )
-def test_words_for_a_full_disk(tmp_path, error, full):
-    assert disk.is_disk_full(error, tmp_path) is full
+def test_words_for_a_full_disk(error, full):
+    assert disk.is_disk_full(error) is full
 
 
-def test_disk_error_cause_counts(tmp_path):
+def test_disk_error_cause_counts():
     outer = RuntimeError("zip writer failed")
     outer.__cause__ = OSError(errno.ENOSPC, "x")
-    assert disk.is_disk_full(outer, tmp_path)
-    assert not disk.is_disk_full(RuntimeError("zip writer failed"), tmp_path)
+    assert disk.is_disk_full(outer)
+    assert not disk.is_disk_full(RuntimeError("zip writer failed"))
