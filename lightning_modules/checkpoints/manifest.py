@@ -133,11 +133,9 @@ def refresh_manifest(folder: StrPath) -> bool:
             continue
         now = file.stat()
         sizes[name] = now.st_size
-        may_have_changed = now.st_ctime_ns >= written_at or now.st_size != size
-        if may_have_changed or name not in manifest.checksums:
+        checksums[name] = manifest.checksums[name]
+        if now.st_ctime_ns >= written_at or now.st_size != size:
             checksums[name] = checksum(file)
-        else:
-            checksums[name] = manifest.checksums[name]
     if Manifest(sizes, checksums) == manifest:
         return False
 
@@ -187,7 +185,6 @@ class Manifest(NamedTuple):
     """In bytes."""
 
     checksums: dict[str, str]
-    """Empty if an older version wrote the manifest."""
 
 
 def read_manifest(folder: StrPath) -> Manifest | None:
@@ -201,12 +198,9 @@ def read_manifest(folder: StrPath) -> Manifest | None:
         return None
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-
-        # Older versions wrote neither checksums of files nor one of the manifest itself.
         own_checksum = content.pop(_OWN_CHECKSUM, None)
-        is_checked = own_checksum is not None or ALGORITHM in content
         text = json.dumps(content, sort_keys=True)
-        if is_checked and own_checksum != xxh3_64_hexdigest(text.encode()):
+        if own_checksum != xxh3_64_hexdigest(text.encode()):
             raise ValueError(
                 "its checksum does not match. If you edited it on purpose, delete it to skip "
                 "verification"
@@ -217,12 +211,14 @@ def read_manifest(folder: StrPath) -> Manifest | None:
             )
 
         sizes: dict[str, int] = dict(content["files"])
+        checksums: dict[str, str] = dict(content[ALGORITHM])
         for name, size in sizes.items():
-            if type(size) is not int or not _stays_inside(name):
+            if type(size) is not int or name not in checksums or not _stays_inside(name):
                 raise ValueError(
-                    f"it holds {name!r}: {size!r}, which is not a file in its folder with a size"
+                    f"it holds {name!r}: {size!r}, which is not a file in its folder with a size "
+                    "and a checksum"
                 )
-        return Manifest(sizes, dict(content.get(ALGORITHM, {})))
+        return Manifest(sizes, checksums)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{MANIFEST_NAME} is not readable as a list of files ({error})") from error
 

@@ -162,7 +162,7 @@ def _damaged_and_missing(
                 missing.append(f"{name} is missing, though {MANIFEST_NAME} names it")
             continue
         size = path.stat().st_size
-        if size == expected_size and name in manifest.checksums:
+        if size == expected_size:
             compared.add(name)
             try:
                 is_changed = checksum(path) != manifest.checksums[name]
