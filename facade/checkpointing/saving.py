@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...callbacks import reads_checkpoints
 from ...callbacks.tensor_states import CALLBACK_STATES_NAME
@@ -42,15 +42,6 @@ logger = logging.getLogger(__name__)
 
 _BETWEEN_FLUSHES = 1.0
 """Minimum of seconds between two flushes to the disk while the training continues."""
-
-
-class Written(NamedTuple):
-    """The newest checkpoint that has its final name."""
-
-    folder: Path
-    run_dir: str
-    best: str | None
-    """The best checkpoint when this one was written."""
 
 
 class CheckpointSaver:
@@ -89,16 +80,15 @@ class CheckpointSaver:
         """The final folder of the last checkpoint, which a thread may still be writing."""
 
         # Complete checkpoints.
-        self._written: Written | None = None
+        self._written: Path | None = None
+        """The newest one that has its final name."""
+        self._best: str | None = None
+        """The best one that exists."""
         self._deleting = threading.Lock()
-        self._best_checkpoints: list[str] = []
-        """Best checkpoints of this run so far, the oldest first."""
-        self._flushed: Path | str | None = None
+        self._flushed: Path | None = None
         """The newest checkpoint that was flushed to the disk, so that it survives a power failure.
         """
         self._flushed_at = 0.0
-        self._has_spared = False
-        """Whether `_flushed` exceeds `save_total_limit`, and stays until a newer one is flushed."""
 
         # The training.
         self._owner: str | None = None
@@ -165,39 +155,33 @@ class CheckpointSaver:
         self._newest = final
 
         try:
-            # Room for the files on the disk, and for copies of them in memory.
+            # Room for copies of the files in memory.
             if self.lightning.callbacks:
                 self.lightning.checkpoint = self.lightning.collected(run)
             size = self.bytes_to_save(strategy)
-            needed = self.background.bytes_waiting + size + checkpoints.MARGIN
-            is_tight = saves and checkpoints.free_space(parent) < 2 * needed
-            if is_tight:
-                self.wait_until_flushed()
             if saves:
                 self._wait_for_writes(size, trainer.background_checkpoints or 0)
-
-            # A process on another machine may not see the folder, so it sends its states to the
-            # first process, which writes them.
-            has_other_machines = args.world_size > args.distributed_state.local_world_size
-            sends_states = has_other_machines and not args.save_on_each_node
             copies = None
             if later and saves:
                 copies = self.background.copies()
+
+            # A process on another machine may not see the folder: with one folder for all, each
+            # sends its states to the process that saves.
+            sends_states = not saves and not args.save_on_each_node
             self._files = CheckpointFiles(
-                copies, parts_later=has_parts, sends_contents=sends_states and not saves
+                copies, parts_later=has_parts, sends_contents=sends_states
             )
 
             # After each part, a full disk of one process is raised in all of them: the next part
             # may be collective, and would wait for the failed process.
             one_step = partial(checkpoints.full_disk_on_all_ranks, final, args.world_size)
 
-            # Create the empty folder.
+            # Create the empty folder, on a disk with room for the files.
             with one_step():
-                if is_tight:
-                    self._make_space(parent, size)
                 if saves:
+                    self._make_space(parent, size)
                     checkpoints.begin(final, owner)
-            if has_other_machines:
+            if args.local_process_index == 0 and not saves:
                 self._require_one_disk(strategy, folder, final)
 
             # The files, written by methods of the Trainer, so that overrides are called.
@@ -215,7 +199,7 @@ class CheckpointSaver:
             # List all files in the manifest and rename the folder: now, or in the thread. Only the
             # saving process does so; the thread of another one writes its parts.
             sent_contents: list[dict[str, bytes]] = []
-            if sends_states:
+            if args.world_size > 1:
                 sent_contents = gather_objects(self._files.contents_to_send)
             with one_step():
                 commit: Callable[[], None] = _do_nothing
@@ -224,8 +208,8 @@ class CheckpointSaver:
                     for contents in sent_contents:
                         for name, content in contents.items():
                             self._files.write_bytes(content, folder / name)
-                    written = Written(final, parent, trainer.state.best_model_checkpoint)
-                    commit = partial(self._commit, folder, written, is_overridden)
+                    best = trainer.state.best_model_checkpoint
+                    commit = partial(self._commit, folder, final, best, is_overridden)
                     undo = partial(checkpoints.abort, folder)
                 if later and (saves or has_parts):
                     self.background.start(self._files, size, commit=commit, undo=undo)
@@ -256,10 +240,8 @@ class CheckpointSaver:
         if state.best_global_step:
             best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
             if (best == name or best.exists()) and state.best_model_checkpoint != str(best):
-                # The former one is recorded too, in case this one cannot be written.
-                if state.best_model_checkpoint is not None:
-                    self._best_checkpoints.append(state.best_model_checkpoint)
-                self._best_checkpoints.append(str(best))
+                # The former one stays if this one cannot be written.
+                self._note_best(state.best_model_checkpoint)
                 state.best_model_checkpoint = str(best)
 
         if not self.trainer.args.should_save:
@@ -272,48 +254,43 @@ class CheckpointSaver:
         if tensors:
             self._files.write_tensors(tensors, os.path.join(folder, CALLBACK_STATES_NAME))
 
-    def _commit(self, folder: Path, written: Written, is_overridden: bool) -> None:
-        """Write the manifest, rename the checkpoint to its final name, and rotate older ones."""
+    def _commit(self, folder: Path, final: Path, best: str | None, is_overridden: bool) -> None:
+        """Write the manifest, and rename the checkpoint to its final name."""
         self._compare_weights(folder)
         checkpoints.write_manifest(folder)
 
         # Overrides and callbacks may have written files for this checkpoint before. A checkpoint
         # of an earlier run is replaced as a whole.
-        if is_overridden or not (written.folder / TRAINER_STATE_NAME).exists():
-            checkpoints.copy_unlisted_files(written.folder, folder)
+        if is_overridden or not (final / TRAINER_STATE_NAME).exists():
+            checkpoints.copy_unlisted_files(final, folder)
 
         # A rotation between the two would take the new folder for one of an earlier run.
         with self._deleting:
-            checkpoints.commit(folder, written.folder, flush=False)
-            self._written = written
+            checkpoints.commit(folder, final, flush=False)
+            self._written = final
+            self._note_best(best)
         if self.store.is_open:
             self.store.submit()
-        else:
-            self.rotate(self.trainer.args.save_total_limit)
+
+    def _note_best(self, best: str | None) -> None:
+        """Remember the best checkpoint, unless it could not be written."""
+        if best is not None and os.path.exists(os.path.join(self._origin, best)):
+            self._best = best
 
     def rotate(self, limit: int | None) -> None:
         """Remove the oldest checkpoints beyond a number of them.
 
-        Nothing is removed before this training has written a checkpoint.
+        Nothing is removed while the newest one of this training could be damaged by a power
+        failure.
         """
         with self._deleting:
-            written = self._written
-            if written is None:
+            if self._written is None or self._written != self._flushed:
                 return
-
-            # If the best checkpoint could not be written, the one before is still needed.
             best = None
-            if written.best is not None:
-                best = os.path.join(self._origin, written.best)
-                if written.best in self._best_checkpoints and not os.path.exists(best):
-                    return
-
-            self._has_spared = checkpoints.rotate_checkpoints(
-                written.run_dir,
-                limit,
-                best_model_checkpoint=best,
-                newest=written.folder,
-                spare=self._flushed,
+            if self._best is not None:
+                best = os.path.join(self._origin, self._best)
+            checkpoints.rotate_checkpoints(
+                self._written.parent, limit, best_model_checkpoint=best, newest=self._written
             )
 
     def accept_changes(self) -> None:
@@ -384,11 +361,18 @@ class CheckpointSaver:
             checkpoints.warn_if_disk_full(error, str(self.trainer.args.output_dir))
 
     def _make_space(self, run_dir: str, size: int) -> None:
-        """Remove older checkpoints if the space is needed.
+        """Remove older checkpoints if the disk is nearly full.
 
         Raises:
-            DiskFullError: there is too little even without them.
+            DiskFullError: there is too little space even without them.
         """
+        needed = self.background.bytes_waiting + size + checkpoints.MARGIN
+        if checkpoints.free_space(run_dir) >= 2 * needed:
+            return
+
+        # An older checkpoint stays until a newer one is flushed.
+        self._wait_for_writes()
+        self.wait_until_flushed()
         best = self.trainer.state.best_model_checkpoint
         # Without a limit, every checkpoint has to stay; with one, the newest and the best.
         older: list[str] = []
@@ -405,11 +389,12 @@ class CheckpointSaver:
                 checkpoints.discard(path)
 
     def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
-        """Refuse parts of processes on several disks, which no process could read together."""
-        args = self.trainer.args
+        """Refuse parts of processes on several disks, which no process could read together.
+
+        Called in the first process of each other machine.
+        """
         saves_parts = strategy.saves_parts(checkpoint=True) or strategy.engine_writes
-        has_parts = self.saves_training_state and saves_parts
-        if has_parts and args.local_process_index == 0 and not args.should_save:
+        if self.saves_training_state and saves_parts:
             checkpoints.require_visible(folder, final)
 
     # --- a model
@@ -536,7 +521,7 @@ class CheckpointSaver:
         self.finish_writing()
         newest = None
         if self._written is not None:
-            newest = str(self._written.folder)
+            newest = str(self._written)
         return broadcast_from_rank_zero(newest, self.trainer.args.world_size)
 
     def finish_writing(self, *, flushed: bool = False) -> None:
@@ -550,23 +535,21 @@ class CheckpointSaver:
             self.wait_until_flushed()
         self.trainer.accelerator.wait_for_everyone()
 
-        # A write may have failed: name the best checkpoint that exists, unless the best one
-        # belongs to another run.
+        # The best checkpoint may have failed to be written.
         state = self.trainer.state
-        if state.best_model_checkpoint in self._best_checkpoints:
-            for best in reversed(self._best_checkpoints):
-                if os.path.exists(os.path.join(self._origin, best)):
-                    state.best_model_checkpoint = best
-                    break
+        best = os.path.join(self._origin, state.best_model_checkpoint or "")
+        if self._best is not None and not os.path.exists(best):
+            state.best_model_checkpoint = self._best
 
     def finish_training(self) -> None:
         """Wait until the checkpoints are written, and flushed if that matters.
 
-        It does if an older checkpoint is deleted after the flush, if the last one is uploaded to a
+        It does if older checkpoints are deleted after the flush, if the last one is uploaded to a
         store, or if the machine may stop.
         """
         self.finish_writing()
-        if self._has_spared or self.store.is_open or self.signals.is_interrupted:
+        has_limit = bool(self.trainer.args.save_total_limit)
+        if has_limit or self.store.is_open or self.signals.is_interrupted:
             self.wait_until_flushed()
 
     def wait_until_flushed(self) -> None:
@@ -581,10 +564,10 @@ class CheckpointSaver:
     def _flush(self) -> None:
         """Flush the newest complete checkpoint to the disk, then rotate the ones before it."""
         written = self._written
-        if written is None or written.folder == self._flushed:
+        if written is None or written == self._flushed:
             return
-        if checkpoints.try_to_flush(written.folder):
-            self._flushed = written.folder
+        if checkpoints.try_to_flush(written):
+            self._flushed = written
             if not self.store.is_open:
                 self.rotate(self.trainer.args.save_total_limit)
 
@@ -613,8 +596,8 @@ class CheckpointSaver:
         """
         args = self.trainer.args
         self._written = None
-        self._best_checkpoints = []
-        self._has_spared = False
+        self._best = None
+        self._flushed = None
         self._flushed_at = time.monotonic()
         self._owner = broadcast_from_rank_zero(checkpoints.process_token(), args.world_size)
 
@@ -657,10 +640,6 @@ class CheckpointSaver:
         with reservation as is_reserved:
             if args.should_save and os.path.isdir(run_dir):
                 checkpoints.remove_leftovers(run_dir, is_reserved=is_reserved)
-
-                # Rotation spares the newest checkpoint of earlier runs until one of this run has
-                # been flushed.
-                self._flushed = checkpoints.get_last_checkpoint(run_dir)
             try:
                 yield
             finally:

@@ -160,8 +160,7 @@ def rotate_checkpoints(
     checkpoint_prefix: str = PREFIX_CHECKPOINT_DIR,
     *,
     newest: StrPath | None = None,
-    spare: StrPath | None = None,
-) -> bool:
+) -> None:
     """Delete the oldest checkpoints of a folder, beyond a number to keep.
 
     Works like `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
@@ -177,17 +176,12 @@ def rotate_checkpoints(
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
-        spare: a checkpoint that is not deleted yet, because a power failure may still damage the
-            newer ones.
-
-    Returns:
-        whether the spared one is beyond the limit.
     """
     if save_total_limit is None or save_total_limit <= 0:
-        return False
+        return
     checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
     if not checkpoints:
-        return False
+        return
 
     # As in the reference, a best checkpoint in another folder counts too, so one more is left.
     protected = {checkpoints[-1]}
@@ -197,12 +191,8 @@ def rotate_checkpoints(
 
     surplus = len(checkpoints) - max(save_total_limit, len(protected))
     unprotected = [path for path in checkpoints if path not in protected]
-    to_delete = unprotected[: max(surplus, 0)]
-    spared = _find_same_folder(to_delete, spare)
-    for path in to_delete:
-        if path != spared:
-            discard(path)
-    return spared is not None
+    for path in unprotected[: max(surplus, 0)]:
+        discard(path)
 
 
 def _step(name: str, prefix: str) -> int | None:

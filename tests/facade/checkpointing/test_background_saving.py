@@ -271,8 +271,7 @@ def stop(of, state, control):
 
 STAY = {
     "all stay": ({}, False),
-    "two stay": ({"save_total_limit": 2}, False),
-    "an older one is on the disk": ({"save_total_limit": 2}, True),
+    "an older one goes": ({"save_total_limit": 2}, True),
     "told to end": ({"max_steps": 9, "callbacks": [At("on_step_end", stop, step=4)]}, False),
 }
 

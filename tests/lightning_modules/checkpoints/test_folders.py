@@ -137,13 +137,3 @@ def test_newest_and_best_survive_every_limit(tmp_path: Path):
         )
         assert {newest, best} <= _left(run_dir)
         assert len(_left(run_dir)) == max(limit, len({newest, best}))
-
-
-def test_rotate_checkpoints_spares_one_until_a_newer_one_is_on_the_disk(tmp_path):
-    folders = [tmp_path / f"checkpoint-{step}" for step in range(1, 6)]
-    for folder in folders:
-        folder.mkdir()
-    assert rotate_checkpoints(tmp_path, 2, spare=folders[1]) is True
-    assert sorted(tmp_path.iterdir()) == folders[1:2] + folders[3:]
-    assert rotate_checkpoints(tmp_path, 2, spare=folders[3]) is False
-    assert sorted(tmp_path.iterdir()) == folders[3:]
