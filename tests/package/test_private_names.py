@@ -186,7 +186,16 @@ OTHER_ROW = re.compile(
 OF_MODELS = re.compile(r"^\| `(_\w+)` \| [^|]+ \| ([^|]+) \|$", re.M)
 # The documented functions of Python that are called so, the documented module of type checkers, the
 # folders of torch's own modules, and a mark of ours.
-PUBLIC = {"_exit", "_getframe", "_current_frames", "_typeshed", "_C", "_autograd", "_averaged"}
+PUBLIC = {
+    "_asdict",
+    "_exit",
+    "_getframe",
+    "_current_frames",
+    "_typeshed",
+    "_C",
+    "_autograd",
+    "_averaged",
+}
 # Without the names that an import takes from elsewhere.
 OWN = re.compile(
     OURS.pattern.replace("def|class|as", "def|class").replace(")|^\\s*(", ")|^ *("), re.M
