@@ -290,7 +290,11 @@ class CheckpointSaver:
             if self._best is not None:
                 best = os.path.join(self._origin, self._best)
             checkpoints.rotate_checkpoints(
-                self._written.parent, limit, best_model_checkpoint=best, newest=self._written
+                self._written.parent,
+                limit,
+                best_model_checkpoint=best,
+                newest=self._written,
+                state_name=TRAINER_STATE_NAME,
             )
 
     def accept_changes(self) -> None:

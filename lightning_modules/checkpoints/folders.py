@@ -160,6 +160,7 @@ def rotate_checkpoints(
     checkpoint_prefix: str = PREFIX_CHECKPOINT_DIR,
     *,
     newest: StrPath | None = None,
+    state_name: str | None = None,
 ) -> None:
     """Delete the oldest checkpoints of a folder, beyond a number to keep.
 
@@ -176,10 +177,14 @@ def rotate_checkpoints(
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
+        state_name: a file of each checkpoint. Folders without it are left alone if their step is
+            higher than that of `newest`: scripts have begun to write files for those checkpoints.
     """
     if save_total_limit is None or save_total_limit <= 0:
         return
     checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
+    if newest is not None and state_name is not None:
+        checkpoints = _without_begun(checkpoints, Path(newest).name, checkpoint_prefix, state_name)
     if not checkpoints:
         return
 
@@ -193,6 +198,17 @@ def rotate_checkpoints(
     unprotected = [path for path in checkpoints if path not in protected]
     for path in unprotected[: max(surplus, 0)]:
         discard(path)
+
+
+def _without_begun(checkpoints: list[str], newest: str, prefix: str, state_name: str) -> list[str]:
+    """Return the checkpoints without those that are later than the newest and have no state."""
+    last_step = _step(newest, prefix)
+    kept: list[str] = []
+    for path in checkpoints:
+        is_later = last_step is not None and (_step(Path(path).name, prefix) or 0) > last_step
+        if not is_later or os.path.exists(os.path.join(path, state_name)):
+            kept.append(path)
+    return kept
 
 
 def _step(name: str, prefix: str) -> int | None:

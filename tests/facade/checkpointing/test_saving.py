@@ -302,6 +302,20 @@ def test_files_written_before_a_checkpoint_is_saved_stay(tmp_path, writer):
     assert load_file(checkpoint / "model.safetensors").keys() == weights(made.model).keys()
 
 
+def test_files_written_before_a_checkpoint_is_saved_survive_a_rotation(tmp_path):
+    """The thread that flushes the checkpoint before it rotates at any moment."""
+
+    def count_and_rotate(trainer, state, control):
+        counted(trainer)
+        trainer._checkpoint_saver.wait_until_flushed()
+        trainer._checkpoint_saver.rotate(1)
+
+    saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
+    trained(tmp_path, callbacks=[At("on_step_end", count_and_rotate)], **saving)
+    assert (tmp_path / "checkpoint-4" / "counts" / "tokens.json").exists()
+    assert not (tmp_path / "checkpoint-2").exists()
+
+
 def test_files_of_an_earlier_run_go_with_its_checkpoint(tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 4}
     trained(tmp_path, **saving)
