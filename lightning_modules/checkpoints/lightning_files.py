@@ -66,7 +66,8 @@ def write_states(
     packed_states: dict[int, torch.Tensor] = other_entries.pop(PROCESS_STATES, {})
     states = {rank: unpack(packed) for rank, packed in packed_states.items()}
 
-    # The batches of another module are not windows; the files hold the position.
+    # Loops that count windows of the Trainer API would mislead another module, whose loops count
+    # batches. The other files of the folder hold the position.
     if other_entries.pop(IN_WINDOWS, False):
         del other_entries["loops"]
 
@@ -109,7 +110,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
         ValueError: a file is damaged, or holds other things than tensors and plain values.
     """
     state: dict[str, Any] = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-    processes = _processes(folder)
+    process_states = _read_process_states(folder)
     checkpoint: dict[str, Any] = {
         "pytorch-lightning_version": version("lightning"),
         "state_dict": {},
@@ -119,7 +120,8 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
     if (folder / LIGHTNING_STATE_NAME).is_file():
         checkpoint |= from_plain(load_torch(folder / LIGHTNING_STATE_NAME))
     if "loops" not in checkpoint:
-        checkpoint |= _position(state, processes, accumulation or 1)
+        position = _position_of_rank_0(process_states)
+        checkpoint |= _loop_entries(state, position, accumulation or 1)
 
     # The first optimizer with its schedule.
     optimizer_file = first_existing_file(folder, (OPTIMIZER_NAME, OPTIMIZER_NAME_BIN))
@@ -132,12 +134,12 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
         del checkpoint["lr_schedulers"]
     if (folder / SCALER_NAME).is_file():
         checkpoint[PRECISION] = load_torch(folder / SCALER_NAME)
-    checkpoint[PROCESS_STATES] = {rank: pack(state) for rank, state in processes.items()}
+    checkpoint[PROCESS_STATES] = {rank: pack(state) for rank, state in process_states.items()}
     return checkpoint
 
 
-def _processes(folder: Path) -> dict[int, dict[str, object]]:
-    """Return the states of all processes by rank."""
+def _read_process_states(folder: Path) -> dict[int, dict[str, object]]:
+    """Return the states of all processes by rank: `rng`, and `data` or None."""
     states: dict[int, dict[str, Any]] = {}
     for path in folder.glob("rng_state*.pth"):
         match = re.fullmatch(r"rng_state(?:_([0-9]+))?\.pth", path.name)
@@ -151,35 +153,45 @@ def _processes(folder: Path) -> dict[int, dict[str, object]]:
     return states
 
 
-def _position(
-    state: Mapping[str, Any], processes: Mapping[int, Mapping[str, Any]], accumulation: int
+def _position_of_rank_0(
+    process_states: Mapping[int, Mapping[str, object]],
+) -> dict[str, Any] | None:
+    """Return the position in the data, which counts windows; None if it was not saved."""
+    position = process_states.get(0, {}).get("data")
+    if position is None:
+        return None
+    return from_plain(position)
+
+
+def _loop_entries(
+    state: Mapping[str, Any], position: Mapping[str, Any] | None, accumulation: int
 ) -> dict[str, Any]:
-    """Return the states of loops that resume at the position of a training of the Trainer API.
+    """Return the entries that let Lightning's loops resume at a position of the Trainer API.
 
     Args:
         state: the contents of `trainer_state.json`.
-        processes: the states of all processes by rank.
-        accumulation: batches of a step, where the position in the data does not hold it.
+        position: the position in the data.
+        accumulation: batches of a step, where the position does not hold it.
     """
     steps = int(state["global_step"])
-    written = processes.get(0, {}).get("data")
     # Checkpoints of transformers have no position in the data: it follows from the step.
-    if written is None:
-        epoch, done = place_from_state(state, accumulation=accumulation)
-        batches = steps * accumulation
+    if position is None:
+        epoch, batches_done = place_from_state(state, accumulation=accumulation)
+        all_batches = steps * accumulation
     else:
-        data: dict[str, Any] = from_plain(written)
-        batches_in_window = data["layout"]["accumulation"]
+        batches_in_window = position["layout"]["accumulation"]
 
         # At the end of an epoch the loops are at the start of the next one.
-        if data["done"] >= data["windows"]:
-            epoch = data["epoch"] + 1
-            done = 0
+        if position["done"] >= position["windows"]:
+            epoch = position["epoch"] + 1
+            batches_done = 0
         else:
-            epoch = data["epoch"]
-            done = data["done"] * batches_in_window
-        batches = epoch * data["windows"] * batches_in_window + done
-    loops = loops_at(epoch=epoch, done=done, steps=steps, batches=max(batches, done))
+            epoch = position["epoch"]
+            batches_done = position["done"] * batches_in_window
+        all_batches = epoch * position["windows"] * batches_in_window + batches_done
+
+    all_batches = max(all_batches, batches_done)
+    loops = loops_at(epoch=epoch, done=batches_done, steps=steps, batches=all_batches)
     return {"epoch": epoch, "global_step": steps, "loops": loops}
 
 
@@ -194,6 +206,7 @@ def _plain_only(values: Mapping[str, object]) -> object:
             entries[name] = _plain_only(cast("Mapping[str, Any]", value))
         else:
             entries |= plain_entries({name: value})
+    # The form that `to_plain` gives to a mapping; the entries are plain already.
     items = [[name, entry] for name, entry in entries.items()]
     return {"kind": "mapping", "class": None, "items": items}
 
@@ -230,7 +243,11 @@ _CONTROL_FLAGS = (
 
 
 def trainer_state(
-    checkpoint: Mapping[str, Any], states: Mapping[int, Mapping[str, object]], **entries: Any
+    checkpoint: Mapping[str, Any],
+    states: Mapping[int, Mapping[str, object]],
+    *,
+    batches_in_epoch: float | None = None,
+    **entries: Any,
 ) -> dict[str, Any]:
     """Return the entries of `trainer_state.json` that a checkpoint of Lightning holds.
 
@@ -240,17 +257,14 @@ def trainer_state(
     Args:
         checkpoint: as Lightning makes it.
         states: by rank, `data` is the position in the data, or None.
-        entries: further entries. `batches_in_epoch` is not written, but used for `epoch`.
+        batches_in_epoch: batches of an epoch, for `epoch`; None takes those of the position.
+        entries: further entries.
     """
-    written = states.get(0, {}).get("data")
-    data: dict[str, Any] | None = None
-    if written is not None:
-        position: dict[str, Any] = from_plain(written)
+    position = _position_of_rank_0(states)
+    if position is not None:
         entries["train_batch_size"] = position["layout"]["batch_size"]
-        data = position
-    batches_in_epoch = entries.pop("batches_in_epoch", None)
     return {
-        "epoch": _epochs(checkpoint, data, batches_in_epoch),
+        "epoch": _epochs(checkpoint, position, batches_in_epoch),
         "global_step": checkpoint["global_step"],
         "is_local_process_zero": True,
         "is_world_process_zero": True,
@@ -264,16 +278,22 @@ def trainer_state(
 
 
 def _epochs(
-    checkpoint: Mapping[str, Any], data: Mapping[str, Any] | None, batches_in_epoch: float | None
+    checkpoint: Mapping[str, Any],
+    position: Mapping[str, Any] | None,
+    batches_in_epoch: float | None,
 ) -> float:
     """Return the number of completed epochs, including the fraction of the current one."""
     loop_position = loop_position_of(checkpoint["loops"]["fit_loop"])
-    if loop_position.done == 0 or loop_position.at_end:
-        return float(loop_position.epoch + loop_position.at_end)
-    if batches_in_epoch is None and data is not None:
-        batches_in_epoch = data["windows"]
+    if loop_position.at_end:
+        return float(loop_position.epoch + 1)
+    if loop_position.done == 0:
+        return float(loop_position.epoch)
+
+    # The loops count windows or batches.
+    if batches_in_epoch is None and position is not None:
+        batches_in_epoch = position["windows"]
         if not checkpoint.get(IN_WINDOWS):
-            batches_in_epoch *= data["layout"]["accumulation"]
+            batches_in_epoch *= position["layout"]["accumulation"]
     if batches_in_epoch is None:
         raise ValueError(
             f"the checkpoint is {loop_position.done} batches into epoch {loop_position.epoch}: "

@@ -89,8 +89,8 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     staging = staging_path(final, owner)
     try:
         staging.mkdir(parents=True)
-    # Left by an attempt that was interrupted.
     except FileExistsError:
+        # Left by an attempt that was interrupted.
         disk.delete(staging)
         staging.mkdir()
     return staging
@@ -99,13 +99,11 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
 def require_visible(staging: StrPath, final: StrPath) -> None:
     """Check on another machine that it sees the folder made by `begin`.
 
-    Network file systems may cache that a folder is missing. So try to create it, which fails if it
-    exists.
-
     Raises:
         ValueError: the folder is on a local disk of the first machine.
     """
-    # On a shared disk the folder exists already, so that it cannot be made again.
+    # Network file systems may cache that a folder is missing. Creating it asks the disk, and fails
+    # if the folder exists.
     staging = Path(staging)
     staging.parent.mkdir(parents=True, exist_ok=True)
     try:
