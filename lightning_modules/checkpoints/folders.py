@@ -34,6 +34,7 @@ def list_checkpoints(run_dir: StrPath, prefix: str = PREFIX_CHECKPOINT_DIR) -> l
         step = _step(entry.name, prefix)
         if step is not None and entry.is_dir():
             numbered.append((step, entry.name))
+    # "checkpoint-1" and "checkpoint-01" have the same step and are in the order of their names.
     return [Path(run_dir, name) for _, name in sorted(numbered)]
 
 
@@ -112,12 +113,13 @@ def sort_checkpoints(
         checkpoint_prefix: prefix of their names, before the step.
         use_mtime: order by time of change instead of by step, unless all times lie within a second
             (as on some network file systems).
-        best_model_checkpoint: comes last but one, or last if it is also the most recent.
-        newest: the checkpoint just written. Those with a higher step come from another run in the
-            same folder, or from the part of this run that was discarded by resuming from an earlier
-            step, and come first. So the same checkpoints are left as in the reference, which orders
-            by time; by step alone the checkpoint just written would be the first to be deleted. One
-            difference: older ones with lower steps come first by time, here by step.
+        best_model_checkpoint: moved to the place before the last, so that only the most recent one
+            is deleted after it.
+        newest: the checkpoint just written. Checkpoints with a higher step are left over from
+            another run, or from the part of this run that a resumption has discarded, so they come
+            first. transformers orders by time instead, and keeps the same ones, except that older
+            checkpoints with lower steps are in the order of their times there, and of their steps
+            here.
     """
     if not os.path.isdir(output_dir):
         return []
@@ -141,15 +143,8 @@ def _later_steps_first(checkpoints: list[Path], newest: str, prefix: str) -> lis
     last_step = _step(newest, prefix)
     if last_step is None:
         return checkpoints
-    later: list[Path] = []
-    earlier: list[Path] = []
-    for path in checkpoints:
-        step = _step(path.name, prefix) or 0
-        if step > last_step:
-            later.append(path)
-        else:
-            earlier.append(path)
-    return later + earlier
+    # False sorts before True, and equal keys stay in order.
+    return sorted(checkpoints, key=lambda path: (_step(path.name, prefix) or 0) <= last_step)
 
 
 def rotate_checkpoints(
@@ -221,9 +216,9 @@ def _step(name: str, prefix: str) -> int | None:
 
 def _by_time(folders: list[Path]) -> list[Path]:
     """Return folders by time of change; unchanged if all times lie within a second."""
-    times = {path: path.stat().st_mtime for path in folders}
     if len(folders) < 2:
         return folders
+    times = {path: path.stat().st_mtime for path in folders}
 
     # As in the reference: some file systems do not keep these times.
     if max(times.values()) - min(times.values()) < 1.0:

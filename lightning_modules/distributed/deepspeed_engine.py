@@ -29,6 +29,7 @@ from .zero_states import ZeroStates
 
 def is_engine(model: nn.Module) -> bool:
     """Return whether a model is a `DeepSpeedEngine` or of a subclass."""
+    # By the name, so that deepspeed is not imported.
     return any(cls.__name__ == "DeepSpeedEngine" for cls in type(model).__mro__)
 
 
@@ -67,7 +68,7 @@ def clips_gradients(model: nn.Module) -> bool:
 
 
 def last_grad_norm(engine: Any) -> torch.Tensor | float:
-    """Return the norm of the gradients before clipping."""
+    """Return the norm of the gradients before clipping; NaN where DeepSpeed has none."""
     norm = engine.get_global_grad_norm()
     if norm is None:
         return math.nan
@@ -233,6 +234,8 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
         base["param_groups"].append({**saved, "params": present["params"]})
     content[part.states_key] = base
 
+    # The entry None is the optimizer's copy of the weights. A piece is the slice of a parameter
+    # that this process has. DeepSpeed takes a list with a state for each rank, and picks its own.
     load_whole(engine, states.weights)
     with _at_rest(engine), torch.no_grad():
         for name, piece in part.pieces.items():
@@ -371,5 +374,6 @@ def make_ready(device: str) -> None:
 
 def _leave() -> None:
     if dist.is_initialized():
+        # Engines that are garbage still hold the group.
         gc.collect()
         dist.destroy_process_group()
