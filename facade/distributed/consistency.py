@@ -19,6 +19,8 @@ from ...lightning_modules.data.uneven_inputs import may_be_uneven
 from ...lightning_modules.distributed.health.consistency import require_same
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .. import Trainer
 
 _MAY_DIFFER = {
@@ -61,13 +63,16 @@ _MAY_DIFFER = {
 _REMEDY = "Start all of them with the same script, arguments and data; otherwise they deadlock."
 
 
-def require_same_training(trainer: Trainer, length: object, checkpoint: str | None) -> None:
+def require_same_training(
+    trainer: Trainer, length: object, checkpoint: str | None, *, distributes_model: bool
+) -> None:
     """Check that all ranks are about to train with the same arguments, model, data and steps.
 
     Args:
         trainer: the trainer of this rank.
         length: the `TrainingLength` of this rank.
         checkpoint: the folder that this rank resumes from.
+        distributes_model: the strategy shards or wraps the model when the run begins.
 
     Raises:
         ValueError: they differ; names the differences and the ranks.
@@ -80,11 +85,11 @@ def require_same_training(trainer: Trainer, length: object, checkpoint: str | No
         start = os.path.basename(os.path.normpath(checkpoint))
     data = {"train_dataset": trainer.train_dataset, "eval_dataset": trainer.eval_dataset}
     facts: dict[str, str | int] = {"begins with": start}
-    facts |= _steps_of_uneven_batches(trainer, length)
-    _require_same(trainer, data, facts)
+    facts |= _steps_of_uneven_batches(trainer, length, distributes_model=distributes_model)
+    _require_same(trainer, data, facts, distributes_model=distributes_model)
 
 
-def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
+def require_same_evaluation(trainer: Trainer, loader: Any, *, distributes_model: bool) -> None:
     """Check that all ranks are about to evaluate with the same arguments, model and data."""
     if trainer.args.world_size == 1:
         return
@@ -94,11 +99,15 @@ def require_same_evaluation(trainer: Trainer, loader: Any) -> None:
     if has_length(loader) and not may_be_uneven(loader):
         facts["batches of the loader"] = len(loader)
     dataset = getattr(loader, "whole_dataset", loader)
-    _require_same(trainer, {"the dataset": dataset}, facts)
+    _require_same(trainer, {"the dataset": dataset}, facts, distributes_model=distributes_model)
 
 
 def _require_same(
-    trainer: Trainer, data: Mapping[str, object], facts: Mapping[str, str | int]
+    trainer: Trainer,
+    data: Mapping[str, object],
+    facts: Mapping[str, str | int],
+    *,
+    distributes_model: bool,
 ) -> None:
     """Compare arguments, model, data and other facts of all ranks.
 
@@ -106,9 +115,12 @@ def _require_same(
         trainer: the trainer of this rank.
         data: datasets and loaders by name, of which the lengths are compared.
         facts: further values by name.
+        distributes_model: see `require_same_training`.
     """
     settings = _arguments(trainer)
-    settings |= _facts_of_model(trainer)
+    # Once it is distributed, ranks hold different parts of the model.
+    if not distributes_model or trainer.model_wrapped is trainer.model:
+        settings |= _facts_of_model(trainer.model)
     settings |= _lengths(data)
     for name, value in facts.items():
         settings[name] = str(value)
@@ -123,7 +135,9 @@ def _versions() -> dict[str, str]:
     return {f"version of {name}": version(name) for name in ("lightrainer", "torch", "lightning")}
 
 
-def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
+def _steps_of_uneven_batches(
+    trainer: Trainer, length: Any, *, distributes_model: bool
+) -> dict[str, int]:
     """Return the numbers of steps; they differ between ranks only with `even_batches=False`.
 
     If ranks wait for each other in each micro-batch, and not only in each step, the number of
@@ -143,23 +157,14 @@ def _steps_of_uneven_batches(trainer: Trainer, length: Any) -> dict[str, int]:
         steps[name] = length.num_update_steps_per_epoch
 
     # Each micro-batch is collective.
-    meets_each_time = (
-        trainer._run_plan.strategy.configures_model or trainer.accelerator.sync_each_batch
-    )
+    meets_each_time = distributes_model or trainer.accelerator.sync_each_batch
     if meets_each_time and args.gradient_accumulation_steps > 1:
         steps[f"batches in an epoch ({remedy} dataloader_drop_last=True)"] = length.steps_in_epoch
     return steps
 
 
-def _facts_of_model(trainer: Trainer) -> dict[str, str]:
-    """Return name, shape and dtype of parameters and buffers.
-
-    The dict is empty if ranks hold different parts of the model.
-    """
-    model = trainer.model
-    if trainer._run_plan.strategy.configures_model and trainer.model_wrapped is not model:
-        return {}
-
+def _facts_of_model(model: nn.Module) -> dict[str, str]:
+    """Return name, shape and dtype of parameters and buffers."""
     facts = {"model": type(model).__name__}
     for name, parameter in model.named_parameters():
         shape_and_dtype = _shape_and_dtype(parameter)

@@ -393,7 +393,7 @@ class BestModel:
             value: the objective of the trial.
         """
         # A sharded model is not kept: the best one is loaded from its checkpoint at the end.
-        if not self._enabled or trainer._run_plan.strategy.configures_model:
+        if not self._enabled or trainer.accelerator.strategy.configures_model:
             return
         loss = -value if self._direction == "maximize" else value
         # A trial with such an objective counts as failed, see `why_unusable`.

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
-
 from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerType, optimizer_name
 from ...lightning_modules.optim import OptimizerConfig
 from . import Strategy, choose
@@ -19,7 +17,6 @@ from .strategy import Row, shown
 if TYPE_CHECKING:
     from lightning.pytorch.strategies import Strategy as LightningStrategy
 
-    from .. import Trainer
     from ..arguments import TrainingArguments
 
 
@@ -88,17 +85,6 @@ class RunPlan:
         first = max(len(row[0]) for row in rows)
         second = max(len(row[1]) for row in rows)
         return "\n".join(f"{row[0]:<{first}}  {row[1]:<{second}}  {row[2]}" for row in rows)
-
-
-@dataclass
-class PlannedRun:
-    """The plan of a run of Lightning; the Trainer keeps it, inactive, until the next run."""
-
-    plan: RunPlan
-    device: torch.device
-    """The device of this process."""
-    is_active: bool = True
-    """Whether Lightning runs."""
 
 
 def _without_reseeding(strategy: LightningStrategy) -> LightningStrategy:
@@ -235,16 +221,19 @@ plan alone, if not 0.
 """
 
 
-def stop_if_asked_to(trainer: Trainer) -> None:
-    """Print the plan of a Trainer that is about to train, evaluate or predict, and end the process;
-    else do nothing.
+def stop_if_asked_to(plan: RunPlan, *, is_main_process: bool) -> None:
+    """Print the plan of a run that is about to begin, and end the process, where the environment
+    asks for a dry run; otherwise do nothing.
+
+    Args:
+        plan: the plan of the run.
+        is_main_process: whether this process prints.
 
     Raises:
-        SystemExit: With status 0, where the environment asks for a dry run; in several processes
-            the first one prints.
+        SystemExit: with status 0, in a dry run.
     """
     if os.environ.get(DRY_RUN, "0") in ("", "0"):
         return
-    if trainer.is_world_process_zero():
-        print(trainer._run_plan, flush=True)
+    if is_main_process:
+        print(plan, flush=True)
     raise SystemExit(0)

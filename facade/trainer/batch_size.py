@@ -123,7 +123,7 @@ class BatchSizeFinder:
             trainer._train_batch_size = min(trainer._train_batch_size, saved_size)
 
     def _require_whole_models(self) -> None:
-        strategy = self.trainer._run_plan.strategy
+        strategy = self.trainer._run_strategy
         if not strategy.can_restart:
             raise ValueError(
                 "auto_find_batch_size=True needs a whole copy of the model in each process, but "

@@ -103,8 +103,10 @@ class AppliedArguments:
             if values != self._checked:
                 raise_for_problems(args)
                 self._checked = values
-            trainer._run_plan.strategy.check(args, trainer.model)
-        trainer._planned_run = None
+        plan = plan_of(trainer)
+        plan.strategy.check(args, trainer.model)
+        plan.strategy.bind(trainer)
+        trainer._current_plan = plan
 
         # Derived attributes.
         changed = {name for name, value in self._seen.items() if getattr(args, name) != value}
@@ -118,7 +120,7 @@ class AppliedArguments:
             trainer.neftune_noise_alpha = args.neftune_noise_alpha
 
         self.remember()
-        stop_if_asked_to(trainer)
+        stop_if_asked_to(plan, is_main_process=args.process_index == 0)
 
 
 def _checked_fields(args: TrainingArguments) -> dict[str, object]:

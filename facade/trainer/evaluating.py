@@ -72,7 +72,9 @@ def evaluate_loader(
         )
         # A training has compared the ranks at its start already.
         if trainer._fitting is None:
-            require_same_evaluation(trainer, dataloader)
+            require_same_evaluation(
+                trainer, dataloader, distributes_model=trainer._run_strategy.configures_model
+            )
         with recording_into(evaluation.recorded):
             _run_lightning(trainer, evaluation, started, test=description == "Prediction")
         trainer.gather_function = trainer.accelerator.gather_for_metrics
@@ -100,7 +102,7 @@ def _run_lightning(
     """
     from ...lightning_modules.internals import lightning_internals
     from ..evaluation.module import EvaluationModule
-    from .lightning_trainer import build_lightning_trainer, distribute, planned, running
+    from .lightning_trainer import lightning_run
 
     fitting = trainer._fitting
     if fitting is not None:
@@ -116,11 +118,8 @@ def _run_lightning(
         fitting.module.evaluate(evaluation)
         return
 
-    with planned(trainer):
-        module = EvaluationModule(trainer.model, evaluation)
-        distribute(trainer, module)
-        lightning_trainer = build_lightning_trainer(trainer)
-
+    module = EvaluationModule(trainer.model, evaluation)
+    with ShortTraceback(), lightning_run(trainer, module) as lightning_trainer:
         # The reported speed excludes the preparation.
         trainer._setup_seconds = started.seconds_ago
         if not trainer._was_prepared:
@@ -130,12 +129,8 @@ def _run_lightning(
         loop = lightning_trainer.validate
         if test:
             loop = lightning_trainer.test
-        with ShortTraceback(), running(trainer, lightning_trainer, module):
-            loop(
-                module,
-                lightning_internals.combined(evaluation.feed, training=False),
-                verbose=False,
-            )
+        loader = lightning_internals.combined(evaluation.feed, training=False)
+        loop(module, loader, verbose=False)
 
 
 def evaluate_each(

@@ -15,38 +15,40 @@ from ...lightning_modules.internals.lightning_import import Logger, Precision, c
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
 from ..evaluation.module import EvaluationModule
-from ..strategies.plan import PlannedRun
+from .construction import plan_of
 
 if TYPE_CHECKING:
     from torch import nn
 
     from .. import Trainer
     from ..distributed.process import ProcessEnvironment
+    from ..strategies.plan import RunPlan
     from ..strategies.strategy import Strategy
 
 
-def build_lightning_trainer(trainer: Trainer, **kwargs: Any) -> LightningTrainer:
-    """Return the Lightning Trainer for the plan of a Trainer, with all defaults turned off.
+def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> LightningTrainer:
+    """Return the Lightning Trainer for a plan, with all defaults turned off.
 
     Every parameter of `lightning.Trainer` is passed, because it reads those that are omitted from
     environment variables such as `PL_TRAINER_LIMIT_TRAIN_BATCHES`, while a training is described by
     its arguments alone.
 
     Args:
-        trainer: the Trainer, with its plan and the Lightning callbacks of the user.
+        trainer: the Trainer, with the Lightning callbacks of the user.
+        plan: the plan of the run.
         kwargs: further arguments of `lightning.Trainer`.
     """
     callbacks = trainer._lightning_callbacks
-    plugins = [_precision(trainer)]
-    if not trainer._run_plan.strategy.manages_processes:
+    plugins = [_precision(trainer, plan)]
+    if not plan.strategy.manages_processes:
         plugins.append(_environment(trainer.args.distributed_state))
 
     # Only callbacks log through Lightning.
     logger: ForwardingLogger | bool = False
     if callbacks:
-        logger = ForwardingLogger(partial(_log, trainer), trainer._run_plan.default_root_dir)
+        logger = ForwardingLogger(partial(_log, trainer), plan.default_root_dir)
 
-    parameters = _lightning_defaults() | trainer._run_plan.trainer_kwargs()
+    parameters = _lightning_defaults() | plan.trainer_kwargs()
     parameters |= {
         "plugins": plugins,
         "callbacks": list(callbacks),
@@ -149,61 +151,56 @@ def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
 
 
 @contextmanager
-def planned(trainer: Trainer) -> Iterator[Strategy]:
-    """Plan a run, and silence Lightning's announcements during it.
+def lightning_run(
+    trainer: Trainer, module: EvaluationModule, **kwargs: Any
+) -> Iterator[LightningTrainer]:
+    """Plan a run of Lightning, and connect the Trainer to its Lightning Trainer in the block.
 
     The plan and its strategy are kept until the next run.
+
+    Args:
+        trainer: the Trainer.
+        module: the LightningModule that runs.
+        kwargs: further arguments of `lightning.Trainer`.
     """
-    plan = trainer._run_plan
+    plan = plan_of(trainer)
     strategy = plan.strategy.bind(trainer)
-    run = PlannedRun(plan, trainer.args.device)
-    trainer._planned_run = run
-    try:
-        # Lightning's announcements are shown at the level DEBUG only.
-        with lightning_internals.quiet(
-            not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
-        ):
-            yield strategy
-    finally:
-        run.is_active = False
-
-
-def distribute(trainer: Trainer, module: EvaluationModule) -> None:
-    """Let the module distribute the model when Lightning configures it, if the strategy does."""
-    strategy = trainer._run_strategy
-
-    def spread(module: EvaluationModule) -> nn.Module:
-        if strategy.sharded_model is None and hasattr(trainer.model, "num_parameters"):
-            trainer._parameter_counter.count()  # of the whole model, before it is sharded
-        return strategy.distribute_model(module)
-
-    if strategy.configures_model:
-        module.distribute(spread)
-
-
-@contextmanager
-def running(
-    trainer: Trainer, lightning_trainer: LightningTrainer, module: EvaluationModule
-) -> Iterator[None]:
-    """Connect strategy and accelerator to the run, and cast forward passes in mixed precision."""
-    cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
-    casts = nullcontext() if cast is None else casting(trainer.model, cast)
-
-    strategy = trainer._run_strategy
-    strategy.lightning = lightning_trainer.strategy
+    trainer._current_plan = plan
     accelerator = trainer.accelerator
-    accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
-    try:
-        with (
-            lightning_internals.interruptible(),
-            lightning_internals.optimizers_in_place(lightning_trainer.strategy),
-            casts,
-        ):
-            yield
-    finally:
-        accelerator.bind(None)
-        strategy.end_run()
-        lightning_internals.release(lightning_trainer)
+
+    # Lightning's announcements are shown at the level DEBUG only.
+    is_quiet = not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
+    with lightning_internals.quiet(is_quiet):
+        if strategy.configures_model:
+            module.distribute(partial(_distribute, trainer, strategy))
+        lightning_trainer = build_lightning_trainer(trainer, plan, **kwargs)
+
+        # Forward passes are cast in mixed precision.
+        cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
+        casts = nullcontext() if cast is None else casting(trainer.model, cast)
+
+        strategy.lightning = lightning_trainer.strategy
+        accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
+        trainer._device_of_run = trainer.args.device
+        try:
+            with (
+                lightning_internals.interruptible(),
+                lightning_internals.optimizers_in_place(lightning_trainer.strategy),
+                casts,
+            ):
+                yield lightning_trainer
+        finally:
+            trainer._device_of_run = None
+            accelerator.bind(None)
+            strategy.end_run()
+            lightning_internals.release(lightning_trainer)
+
+
+def _distribute(trainer: Trainer, strategy: Strategy, module: EvaluationModule) -> nn.Module:
+    """Distribute the model when Lightning configures it; return the object to call."""
+    if strategy.sharded_model is None and hasattr(trainer.model, "num_parameters"):
+        trainer._parameter_counter.count()  # of the whole model, before it is sharded
+    return strategy.distribute_model(module)
 
 
 def _backward(
@@ -222,9 +219,8 @@ def _backward(
     return lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
 
 
-def _precision(trainer: Trainer) -> Any:
-    """Return the precision plugin of the plan."""
-    plan = trainer._run_plan
+def _precision(trainer: Trainer, plan: RunPlan) -> Any:
+    """Return the precision plugin of a plan."""
     device = trainer.args.device.type
     name: Any = plan.precision
     strategy_plugin = plan.strategy.precision(name, device)

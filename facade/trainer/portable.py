@@ -45,7 +45,7 @@ def portable(trainer: Trainer) -> Any:
         _memory_tracker=None,
     )
     sent.callback_handler.model = None
-    members.pop("_planned_run", None)
+    members.pop("_current_plan", None)
     return sent
 
 

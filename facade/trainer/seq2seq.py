@@ -256,7 +256,7 @@ class Seq2SeqTrainer(Trainer):
 
         # Ranks that share sharded weights have to run every forward pass together, so those whose
         # sequences have ended continue until all have.
-        synced = self._run_plan.strategy.shards_weights
+        synced = self._run_strategy.shards_weights
         tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
         fill_defaults(getattr(self.model, "generation_config", None))
 

@@ -78,7 +78,7 @@ from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLengt
 from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
-from ..strategies.plan import PlannedRun, RunPlan, optimizer_config
+from ..strategies.plan import RunPlan, optimizer_config
 from ..strategies.strategy import Strategy
 from . import checks, construction, optimization, steps
 from .batch_size import BatchSizeFinder
@@ -235,8 +235,10 @@ class Trainer:
     """Gathers losses instead of `gather_function`."""
     _fit_run: TrainingRun | None = None
     """The running call of `train`, with its state; None outside of one."""
-    _planned_run: PlannedRun | None = None
-    """The plan of the current run of Lightning, or of the last one."""
+    _current_plan: RunPlan | None = None
+    """The plan of the run that begins or runs, or of the last one; None before the first one."""
+    _device_of_run: torch.device | None = None
+    """The device while Lightning runs, because the arguments look it up each time."""
 
     # Components, each with its own state, made when first needed.
     _hub = cached_property(HubSession)
@@ -435,19 +437,14 @@ class Trainer:
         """The arguments in Lightning's terms, a RunPlan; prints as a table."""
         if "plan" in vars(self):
             return vars(self)["plan"]
-        return self._run_plan
+        if self._current_plan is not None and self._current_plan.strategy.is_running:
+            return self._current_plan
+        return construction.plan_of(self)
 
     @plan.setter
     def plan(self, value: Any) -> None:
         # transformers leaves the name to subclasses, which may keep something else under it.
         vars(self)["plan"] = value
-
-    @property
-    def _run_plan(self) -> RunPlan:
-        run = self._planned_run
-        if run is not None and run.is_active:
-            return run.plan
-        return construction.plan_of(self)
 
     @property
     def _fitting(self) -> TrainingRun | None:
@@ -461,9 +458,9 @@ class Trainer:
         """The strategy of the current or the last run; before the first one, the strategy that the
         arguments choose now.
         """
-        if self._planned_run is not None:
-            return self._planned_run.plan.strategy
-        return self._run_plan.strategy.bind(self)
+        if self._current_plan is not None:
+            return self._current_plan.strategy
+        return construction.plan_of(self).strategy.bind(self)
 
     # Data.
 
@@ -1099,12 +1096,7 @@ class Trainer:
         if type(self)._prepare_input is not Trainer._prepare_input:
             data = steps.prepare_values(self._prepare_input, data)
 
-        # During a run the device is not looked up again at each batch.
-        run = self._planned_run
-        if run is not None and run.is_active:
-            device = run.device
-        else:
-            device = self.args.device
+        device = self._device_of_run or self.args.device
 
         # A flat batch that is on the CPU already does not move. The dict is copied, because the
         # loss may remove the labels from it.

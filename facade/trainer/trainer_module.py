@@ -499,7 +499,7 @@ class TrainerModule(EvaluationModule):
         trainer = self.run.trainer
         trainer._restorer.go_back(
             self.run,
-            trainer._run_strategy,
+            self.run.strategy,
             replaces_weights=trainer._lightning_callback_states.weights(self.run) is not None,
             load_scaler=trainer._load_scaler,
             load_outside_model=trainer._outside_model.load,

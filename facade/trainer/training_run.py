@@ -208,7 +208,12 @@ class TrainingRun:
         trainer._elastic.batch_size = trainer._train_batch_size
         loader: Any = trainer.get_train_dataloader()
         length = trainer.set_initial_training_values(args, loader)
-        require_same_training(trainer, length, checkpoint)
+        require_same_training(
+            trainer,
+            length,
+            checkpoint,
+            distributes_model=trainer._run_strategy.configures_model,
+        )
         self._start_state(length)
         device = args.device
 
@@ -271,7 +276,7 @@ class TrainingRun:
     def _run_lightning(self, module: TrainerModule) -> None:
         from ...lightning_modules.internals import lightning_internals
         from .lightning_callbacks import check_training
-        from .lightning_trainer import build_lightning_trainer, distribute, planned, running
+        from .lightning_trainer import lightning_run
 
         trainer = self.trainer
         max_epochs = self.length.num_train_epochs
@@ -279,34 +284,30 @@ class TrainingRun:
         # A stream may be read any number of times: -1 is Lightning's word for no limit.
         if max_epochs == sys.maxsize:
             max_epochs = -1
-        with planned(trainer) as strategy:
-            self.strategy = strategy
-            check_training(
-                trainer._lightning_callbacks,
-                trainer.model,
-                sharded=trainer._run_plan.strategy.configures_model,
-                resumed=self.checkpoint is not None,
-            )
-            distribute(trainer, module)
-            self.lightning_trainer = build_lightning_trainer(
-                trainer,
-                max_epochs=max_epochs,
-                **_NO_EVALUATIONS_OF_LIGHTNING,
-            )
+        check_training(
+            trainer._lightning_callbacks,
+            trainer.model,
+            sharded=trainer._run_strategy.configures_model,
+            resumed=self.checkpoint is not None,
+        )
+        with lightning_run(
+            trainer, module, max_epochs=max_epochs, **_NO_EVALUATIONS_OF_LIGHTNING
+        ) as lightning_trainer:
+            self.lightning_trainer = lightning_trainer
+            self.strategy = trainer._run_strategy
             # Preparing the model for the strategy may have replaced it.
             module.model = trainer.model
             lightning_internals.start_at(
-                self.lightning_trainer,
+                lightning_trainer,
                 epoch=self.windows.epoch,
                 window=self.windows.windows_done,
                 global_step=self.first_step,
             )
-            with running(trainer, self.lightning_trainer, module):
-                windows = lightning_internals.combined(self.windows, training=True)
-                self.lightning_trainer.fit(module, windows, val_dataloaders=[])
-                # A callback such as Timer has stopped it before the first step.
-                if not module.has_begun:
-                    module.skip()
+            windows = lightning_internals.combined(self.windows, training=True)
+            lightning_trainer.fit(module, windows, val_dataloaders=[])
+            # A callback such as Timer has stopped it before the first step.
+            if not module.has_begun:
+                module.skip()
 
     def finish(self) -> None:
         """Log the metrics, load the best model, and call `on_train_end`.

@@ -134,7 +134,7 @@ def test_processes_generate_in_step_where_they_share_the_weights(tmp_path, strat
             return torch.zeros(len(source), 3, dtype=torch.long)
 
     class Sharded(Seq2SeqTrainer):
-        _run_plan = SimpleNamespace(strategy=strategy)
+        _run_strategy = strategy
 
     trainer = seq2seq_trainer(tmp_path, Sharded, trainer={"model": plain(kind=Synced)})
     trainer.prediction_step(trainer.model, pad(pairs(2)), False)
