@@ -18,7 +18,6 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.evaluation.collecting import (
     BatchCollector,
-    LossCollector,
     ObjectCollector,
     move_to_host,
 )
@@ -119,7 +118,7 @@ class Evaluation:
 
         # What is collected from the batches.
         self.recorded = RecordedValues(functools.partial(_samples, trainer))
-        self.losses = LossCollector(args.eval_do_concat_batches)
+        self.losses = BatchCollector(args.eval_do_concat_batches, rows=self.expected)
         self.predictions = self._collector()
         self.labels = self._collector()
         self.inputs = self._collector()
@@ -181,11 +180,18 @@ class Evaluation:
 
         # Gather and keep. In one process only the last batch is cut, so that no other one has to be
         # gathered, unless the script has replaced the function that gathers.
+        gathers = is_last or not self.is_alone
+        if trainer.gather_function != accelerator.gather_for_metrics:
+            gathers = True
         losses = None
         if loss is not None:
-            losses = self._keep_loss(loss)
-        has_own_gather = trainer.gather_function != accelerator.gather_for_metrics
-        if is_last or not self.is_alone or has_own_gather:
+            losses = loss.repeat(self.batch_size)
+            if self.gather_losses is not None:
+                losses = self.gather_losses(losses)
+            elif gathers:
+                losses = trainer.gather_function(losses)
+            self.losses.add(losses)
+        if gathers:
             inputs, logits, labels = self._gathered(inputs, logits, labels)
         elif self.live is None:
             logits = self._preprocessed(logits, labels)
@@ -269,23 +275,6 @@ class Evaluation:
         if not has_values:
             return {}
         return self.recorded.take(gather_objects)
-
-    def _keep_loss(self, loss: torch.Tensor) -> torch.Tensor | None:
-        """Collect the loss once per sample; returns the gathered losses for batchwise metrics."""
-        accelerator = self.trainer.accelerator
-        gather = self.gather_losses or self.trainer.gather_function
-
-        # With nothing to exchange, a number is kept once, see `LossCollector`.
-        if self.is_alone and not self.is_batchwise and gather == accelerator.gather_for_metrics:
-            rows = None
-            if accelerator.end_of_dataloader and accelerator.remainder > 0:
-                rows = accelerator.remainder
-            self.losses.add(loss, self.batch_size, rows)
-            return None
-
-        losses = gather(loss.repeat(self.batch_size))
-        self.losses.add(losses)
-        return losses
 
     def _gathered(
         self, inputs: object, logits: object, labels: object

@@ -222,7 +222,8 @@ def loss_and_outputs(
     trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
 ) -> tuple[torch.Tensor, object]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
-    items = trainer._get_num_items_in_batch([inputs], trainer.args.device)
+    device = trainer._device_of_run or trainer.args.device
+    items = trainer._get_num_items_in_batch([inputs], device)
     kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
     with trainer.compute_loss_context_manager():
         returned: Any = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)

@@ -15,7 +15,7 @@ from ..common.nested import leaves, mapping_like, nested_numpify, sequence_like,
 from .preallocated_arrays import PADDING, PreallocatedArray, PreallocatedTree, growing
 
 
-def move_to_host(*collectors: BatchCollector | LossCollector) -> None:
+def move_to_host(*collectors: BatchCollector) -> None:
     """Move the batches that collectors keep on a device to the host's memory.
 
     This waits for the device once a batch.
@@ -103,89 +103,6 @@ class BatchCollector:
         if joined is not None:
             return joined.result()
         return separate or None
-
-
-class LossCollector:
-    """Collect the losses of batches, each repeated for the samples of its batch.
-
-    The result is that of a `BatchCollector` of `loss.repeat(times)[:rows]`, but each number is kept
-    once.
-
-    Args:
-        concatenate: True to return one array; False for a list with an array for each batch.
-    """
-
-    def __init__(self, concatenate: bool = True) -> None:
-        self.concatenate = concatenate
-        self._on_device: deque[torch.Tensor] = deque()
-        self._numbers: list[float] = []
-        """Losses in the host's memory, as numbers: small tensors would fragment the memory."""
-        self._dtype = torch.float32
-        self._counts: list[int] = []
-        """Number of losses of each batch."""
-        self._rows: list[int] = []
-        """Number of rows of each batch, over which its losses are repeated."""
-
-    def add(self, loss: torch.Tensor, times: int = 1, rows: int | None = None) -> None:
-        """Keep the loss of a batch, on its device.
-
-        Args:
-            loss: a tensor with one number or several.
-            times: how often the loss is repeated.
-            rows: number of the repeated values to keep; by default all of them.
-        """
-        count = loss.numel()
-        repeated = count * times
-        self._counts.append(count)
-        self._rows.append(repeated if rows is None else min(rows, repeated))
-        if not loss.is_cpu:
-            self._on_device.append(loss.detach().reshape(-1))
-            return
-        # Losses that are still on a device come before this one.
-        if self._on_device:
-            self.to_host()
-        self.keep_on_host(loss)
-
-    def to_host(self) -> None:
-        """Move the losses that were kept so far to the host's memory."""
-        move_to_host(self)
-
-    def take_waiting(self) -> deque[torch.Tensor]:
-        """Return the losses that are kept on their device as one tensor, and forget them."""
-        waiting = self._on_device
-        self._on_device = deque()
-        if waiting:
-            waiting = deque([torch.cat(list(waiting))])
-        return waiting
-
-    def keep_on_host(self, loss: torch.Tensor) -> None:
-        """Keep a loss that is in the host's memory."""
-        self._dtype = loss.dtype
-        if loss.numel() == 1:
-            self._numbers.append(loss.item())
-        else:
-            self._numbers += loss.flatten().tolist()
-
-    def result(self) -> Any:
-        """Return all losses, or None if nothing was added."""
-        self.to_host()
-        values = to_numpy(torch.tensor(self._numbers, dtype=self._dtype, device="cpu"))
-        counts = self._counts
-        rows = self._rows
-        self._numbers = []
-        self._counts = []
-        self._rows = []
-        if not counts:
-            return None
-        if self.concatenate and len(values) == len(counts):
-            return np.repeat(values, rows)
-
-        # Some batches have several losses: repeat the losses of a batch as a whole.
-        batches = np.split(values, np.cumsum(counts)[:-1])
-        repeated = [np.resize(batch, length) for batch, length in zip(batches, rows, strict=True)]
-        if self.concatenate:
-            return np.concatenate(repeated)
-        return repeated
 
 
 def _is_on_host(value: object) -> bool:

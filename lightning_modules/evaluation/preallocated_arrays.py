@@ -27,27 +27,26 @@ class PreallocatedArray:
     grows.
 
     Args:
+        first: the first batch, which defines the dtype; it is written too.
         rows: expected number of rows; None if unknown. There may be more or fewer.
         padding: the value that fills up shorter rows in the second dimension, on the right.
     """
 
-    def __init__(self, rows: int | None = None, padding: float = PADDING) -> None:
-        self.expected = rows or 0
+    def __init__(self, first: object, rows: int | None = None, padding: float = PADDING) -> None:
+        batch = _as_rows(first)
         self.padding = padding
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start an empty array."""
-        self._flat: np.ndarray | None = None
-        """The memory, as an array of one dimension."""
-        self._shape: tuple[int, ...] = ()
+        self._shape = batch.shape[1:]
         """Shape of the longest row so far."""
+        count = max(rows or 0, len(batch)) * math.prod(self._shape)
+        self._flat = np.empty(count, batch.dtype)
+        """The memory, as an array of one dimension."""
         self._rows = 0
         """Number of rows written so far."""
         self._used = 0
         """Number of values written so far."""
-        self._pieces: list[_Piece] = []
+        self._pieces = [_Piece(0, 0, self._shape)]
         """Rows of the same length; the last piece has rows of `_shape`."""
+        self.add(batch)
 
     def add(self, batch: object) -> None:
         """Write a batch of shape (samples,) or (samples, length, ...).
@@ -58,31 +57,24 @@ class PreallocatedArray:
             TypeError: the batch is not an array.
             ValueError: its shape cannot be joined with those of earlier batches.
         """
-        if not isinstance(batch, np.ndarray):
-            raise TypeError(_not_an_array(batch))
-        if batch.ndim == 0:
-            batch = batch.reshape(1)
+        rows = _as_rows(batch)
 
         # Most batches have the shape and the dtype of the one before.
-        flat = self._flat
-        if flat is None or batch.shape[1:] != self._shape or batch.dtype != flat.dtype:
-            flat = self._make_ready_for(batch)
+        if rows.shape[1:] != self._shape or rows.dtype != self._flat.dtype:
+            self._make_ready_for(rows)
 
         # Make room for rows of the longest length so far, and write them.
-        shape = (len(batch), *self._shape)
+        shape = (len(rows), *self._shape)
         used = self._used + math.prod(shape)
-        if used > len(flat):
-            length = max(used, int(GROWTH * len(flat)))
-            flat = _resized(flat, length)
-            self._flat = flat
-        rows = flat[self._used : used].reshape(shape)
-        self._write(rows, batch)
-        self._rows += len(batch)
+        if used > len(self._flat):
+            length = max(used, int(GROWTH * len(self._flat)))
+            self._flat = _resized(self._flat, length)
+        self._write(self._flat[self._used : used].reshape(shape), rows)
+        self._rows += len(rows)
         self._used = used
 
     def result(self) -> np.ndarray:
-        """Return all rows as one array; the next batch starts another one."""
-        assert self._flat is not None, "a growing array starts with a batch"
+        """Return all rows as one array; no batch can be added afterwards."""
         shape = (self._rows, *self._shape)
 
         # Extend shorter rows to the length of the longest one, which needs more memory.
@@ -91,23 +83,14 @@ class PreallocatedArray:
             self._spread_out(flat)
 
         # Release the reserve.
-        flat = _resized(flat, math.prod(shape))
-        self._begin()
-        return flat.reshape(shape)
+        return _resized(flat, math.prod(shape)).reshape(shape)
 
-    def _make_ready_for(self, batch: np.ndarray) -> np.ndarray:
-        """Prepare the memory for a batch of another shape or dtype, and return it."""
+    def _make_ready_for(self, batch: np.ndarray) -> None:
+        """Prepare the memory for a batch of another shape or dtype.
+
+        Another dtype converts the rows before it; a longer row starts a new piece.
+        """
         shape = batch.shape[1:]
-
-        # The first batch defines the shape of a row and the dtype.
-        if self._flat is None:
-            rows = max(self.expected, len(batch))
-            self._shape = shape
-            self._flat = np.empty(rows * math.prod(shape), batch.dtype)
-            self._pieces = [_Piece(0, 0, shape)]
-            return self._flat
-
-        # For another dtype, convert the earlier rows. For longer rows, start a new piece.
         _require_joinable(self._shape, shape)
         dtype = np.promote_types(self._flat.dtype, batch.dtype)
         if shape == self._shape and dtype != self._flat.dtype:
@@ -115,7 +98,6 @@ class PreallocatedArray:
         elif shape != self._shape and shape[0] > self._shape[0]:
             self._shape = shape
             self._pieces.append(_Piece(self._rows, self._used, shape))
-        return self._flat
 
     def _spread_out(self, flat: np.ndarray) -> None:
         """Extend all rows to the length of the longest one, in place, from the last to the first.
@@ -228,9 +210,7 @@ def growing(
     """
     if _is_nested(first):
         return PreallocatedTree(first, rows, padding)
-    array = PreallocatedArray(rows, padding)
-    array.add(first)
-    return array
+    return PreallocatedArray(first, rows, padding)
 
 
 def _resized(flat: np.ndarray, length: int) -> np.ndarray:
@@ -254,10 +234,18 @@ def _is_nested(value: object) -> bool:
     return isinstance(value, (list, tuple, Mapping))
 
 
-def _not_an_array(batch: object) -> str:
-    """Return the error message for a batch that is not an array."""
-    return (
-        f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or nested "
-        "lists, tuples or dicts of tensors, alike in all batches. Leave them out with "
-        f"`ignore_keys`. {BATCHWISE_ADVICE}"
-    )
+def _as_rows(batch: object) -> np.ndarray:
+    """Return an array; a number becomes a row.
+
+    Raises:
+        TypeError: the batch is not an array.
+    """
+    if not isinstance(batch, np.ndarray):
+        raise TypeError(
+            f"Predictions of type {type(batch).__name__} cannot be joined: expected tensors, or "
+            "nested lists, tuples or dicts of tensors, alike in all batches. Leave them out with "
+            f"`ignore_keys`. {BATCHWISE_ADVICE}"
+        )
+    if batch.ndim == 0:
+        return batch.reshape(1)
+    return batch

@@ -1,6 +1,6 @@
 """Collected values equal those that the reference joins, and each is copied once."""
 
-from collections import OrderedDict, UserDict, deque, namedtuple
+from collections import OrderedDict, UserDict, namedtuple
 from itertools import product
 
 import numpy as np
@@ -18,7 +18,7 @@ from lightrainer.lightning_modules.common.nested import (
     nested_numpify,
 )
 from lightrainer.lightning_modules.evaluation import collecting as collect
-from lightrainer.lightning_modules.evaluation.collecting import BatchCollector, LossCollector
+from lightrainer.lightning_modules.evaluation.collecting import BatchCollector
 
 Pair = namedtuple("Pair", "first second")
 SIZES = [(3, 5), (3, 2), (1, 7), (2, 7), (4, 1)]
@@ -183,55 +183,3 @@ def test_collecting_keeps_device_batches_until_needed(moved, monkeypatch):
     collector.to_host()
     assert len(moved) == 3
     assert collector.result().shape == (6,)
-
-
-LOSSES = {
-    "numbers": lambda index: numbers() + index,
-    "several a batch": lambda index: numbers(3) + index,
-    "more and more": lambda index: numbers(index + 1),
-    "half precision": lambda index: numbers(dtype=torch.bfloat16) + index,
-    "double precision": lambda index: numbers(dtype=torch.float64) + index,
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("on_host", [True, False], ids=["", "as on a device"])
-def test_losses_equal_reference(monkeypatch, name, on_host):
-    """Repeated for the samples of a batch, of which the last one has fewer."""
-    monkeypatch.setattr(collect, "_is_on_host", lambda loss: on_host)
-    ways = product([True, False], [None, 2, 4], [(), (0, 3), range(6)])
-    assert [way for way in ways if not same(*collected_losses(name, *way))] == []
-
-
-def collected_losses(name, concatenate, last, to_host_after):
-    ours, theirs = (
-        LossCollector(concatenate),
-        reference.EvalLoopContainer(concatenate, padding_index=-100),
-    )
-    for index in range(6):
-        loss = LOSSES[name](index)
-        rows = last if index == 5 else None
-        ours.add(loss, 4, rows)
-        theirs.add(loss.repeat(4)[:rows])
-        if index in to_host_after:
-            ours.to_host()
-            theirs.to_cpu_and_numpy()
-    result = ours.result()
-    assert ours.result() is None, "it can be used again"
-    return result, theirs.get_arrays()
-
-
-def test_collecting_losses_stores_numbers():
-    """Tensors of one number each would take a hundred times as much."""
-    collector = LossCollector()
-    for index in range(3000):
-        collector.add(torch.tensor(float(index)))
-    kept = [
-        held
-        for value in vars(collector).values()
-        if isinstance(value, list | deque)
-        for held in value
-    ]
-    assert len(kept) == 3 * 3000
-    assert not any(isinstance(held, torch.Tensor) for held in kept)
-    assert collector.result().tolist() == list(range(3000))
