@@ -74,9 +74,9 @@ class SteppingInBackward(Protocol):
 class Accelerator(Processes):
     """The members of `accelerate.Accelerator` that scripts and libraries use.
 
-    Outside a run it prepares models and loaders for custom loops. For a run of Lightning, `bind`
-    connects it to the strategy, so that `backward` scales and synchronises as strategy and
-    precision plugin do. Unsupported members raise an AttributeError with the reason and the
+    Outside a run it prepares models and loaders for custom loops. For a run of Lightning it gets
+    the strategy, and `training` connects it, so that `backward` scales and synchronises as strategy
+    and precision plugin do. Unsupported members raise an AttributeError with the reason and the
     alternative; docs/user/accelerator.md lists them.
 
     Args:
@@ -202,28 +202,26 @@ class Accelerator(Processes):
         """Return this object: a Trainer has one accelerator, as in the reference."""
         return self
 
-    def bind(
-        self,
-        backward: Callable[..., None] | None,
-        optimizer: Callable[[], Optimizer | None] | None = None,
-        strategy: Strategy | None = None,
-    ) -> None:
-        """Connect to a run of Lightning, or disconnect with None.
+    @contextlib.contextmanager
+    def training(
+        self, backward: Callable[..., None] | None, optimizer: Callable[[], Optimizer | None]
+    ) -> Iterator[None]:
+        """Connect to a training of Lightning in the block.
 
         Args:
             backward: the backward pass of the run; None for that of torch.
             optimizer: returns the optimizer of the run.
-            strategy: the strategy of the run; kept after it.
         """
         self._backward = backward
-        self._optimizer_of_run = optimizer or (lambda: None)
-        self.strategy = strategy or self.strategy
-
-        # Cache whether the run needs no scaler, because each step asks. Reset it first, because the
-        # property `scaler` reads it.
-        self._run_needs_no_scaler = False
-        if strategy is not None:
-            self._run_needs_no_scaler = self.scaler is None
+        self._optimizer_of_run = optimizer
+        # Cached, because each step asks.
+        self._run_needs_no_scaler = self.scaler is None
+        try:
+            yield
+        finally:
+            self._backward = None
+            self._optimizer_of_run = lambda: None
+            self._run_needs_no_scaler = False
 
     @property
     def trackers(self) -> list[object]:

@@ -166,7 +166,6 @@ def lightning_run(
     plan = plan_of(trainer)
     strategy = plan.strategy.bind(trainer)
     trainer._current_plan = plan
-    accelerator = trainer.accelerator
 
     # Lightning's announcements are shown at the level DEBUG only.
     is_quiet = not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
@@ -180,18 +179,13 @@ def lightning_run(
         casts = nullcontext() if cast is None else casting(trainer.model, cast)
 
         strategy.lightning = lightning_trainer.strategy
-        accelerator.bind(_backward(lightning_trainer, module), lambda: trainer.optimizer, strategy)
+        trainer.accelerator.strategy = strategy
         trainer._device_of_run = trainer.args.device
         try:
-            with (
-                lightning_internals.interruptible(),
-                lightning_internals.optimizers_in_place(lightning_trainer.strategy),
-                casts,
-            ):
+            with lightning_internals.interruptible(), casts:
                 yield lightning_trainer
         finally:
             trainer._device_of_run = None
-            accelerator.bind(None)
             strategy.end_run()
             lightning_internals.release(lightning_trainer)
 
@@ -203,7 +197,7 @@ def _distribute(trainer: Trainer, strategy: Strategy, module: EvaluationModule) 
     return strategy.distribute_model(module)
 
 
-def _backward(
+def backward_of(
     lightning_trainer: LightningTrainer, module: EvaluationModule
 ) -> Callable[..., None] | None:
     """Return Lightning's backward pass; None if torch's suffices.

@@ -276,7 +276,7 @@ class TrainingRun:
     def _run_lightning(self, module: TrainerModule) -> None:
         from ...lightning_modules.internals import lightning_internals
         from .lightning_callbacks import check_training
-        from .lightning_trainer import lightning_run
+        from .lightning_trainer import backward_of, lightning_run
 
         trainer = self.trainer
         max_epochs = self.length.num_train_epochs
@@ -304,10 +304,15 @@ class TrainingRun:
                 global_step=self.first_step,
             )
             windows = lightning_internals.combined(self.windows, training=True)
-            lightning_trainer.fit(module, windows, val_dataloaders=[])
-            # A callback such as Timer has stopped it before the first step.
-            if not module.has_begun:
-                module.skip()
+            backward = backward_of(lightning_trainer, module)
+            with (
+                trainer.accelerator.training(backward, lambda: trainer.optimizer),
+                lightning_internals.optimizers_in_place(lightning_trainer.strategy),
+            ):
+                lightning_trainer.fit(module, windows, val_dataloaders=[])
+                # A callback such as Timer has stopped it before the first step.
+                if not module.has_begun:
+                    module.skip()
 
     def finish(self) -> None:
         """Log the metrics, load the best model, and call `on_train_end`.

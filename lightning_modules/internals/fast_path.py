@@ -35,7 +35,6 @@ def use_fast_loops(trainer: Trainer) -> None:
     fit_loop: Any = trainer.fit_loop
     trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)
     trainer.test_loop = evaluation_loop(trainer, TrainerFn.TESTING)
-    fit_loop.epoch_loop.val_loop = evaluation_loop(trainer, TrainerFn.FITTING)
     # Each step sets the mode, so that this warning does not apply.
     fit_loop._warn_if_modules_in_eval_mode = no_op
     fit_loop.epoch_loop.run = partial(run_epoch, trainer)

@@ -15,8 +15,8 @@ from lightrainer.facade.accelerator.refusals import REFUSED
 accelerate = pytest.importorskip("accelerate")
 PAGE = Path(__file__).parents[3] / "docs" / "user" / "accelerator.md"
 OWN = (
-    "apply_accumulation args bind end_of_dataloader in_run keep_loader_position remainder "
-    "renew_scaler strategy"
+    "apply_accumulation args end_of_dataloader in_run keep_loader_position remainder "
+    "renew_scaler strategy training"
 )
 OWN = {*OWN.split(), "micro_batch", "sync_each_batch"}
 OTHER_SIGNATURES = {
