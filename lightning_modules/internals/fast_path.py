@@ -178,17 +178,7 @@ def _required_arguments(optimizer: torch.optim.Optimizer) -> tuple[None, ...]:
 
 
 class FastModule(LightningModule):
-    """LightningModule without Lightning's work around each step for hooks that are not in use.
-
-    Batches stay where they are. Only `model` is registered as a part of it; other attributes are
-    plain.
-    """
-
-    def transfer_batch_to_device(
-        self, batch: object, device: object, dataloader_idx: int
-    ) -> object:
-        """Return the batch as it is."""
-        return batch
+    """LightningModule of which only `model` is registered as a part; other attributes are plain."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         # Lightning sets some attributes in each step, and `nn.Module` checks each value for

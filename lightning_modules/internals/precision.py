@@ -125,17 +125,11 @@ class ForwardCasting:
         """Return the module unchanged."""
         return module
 
-    def convert_input(self, data: object) -> object:
-        """Return the data unchanged."""
-        return data
-
-    convert_output = convert_input
-
     def train_step_context(self) -> Any:
         """Return an empty context: the forward passes within the step are cast."""
         return contextlib.nullcontext()
 
-    val_step_context = test_step_context = predict_step_context = train_step_context
+    val_step_context = test_step_context = train_step_context
 
 
 @contextlib.contextmanager
