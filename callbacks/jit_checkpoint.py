@@ -191,7 +191,12 @@ class JITCheckpointCallback(TrainerCallback):
         """True once this process has logged that this callback stops the training."""
         self._stopped_at = 0  # the step at which `is_stopping` became True
         self._last_saved_step: int | None = None
-        self._last_saved_step_of_loop: int | None = None  # not one that `save` has written
+        """Step of the last checkpoint of any kind, so that an evaluation saves once."""
+        self._last_saved_step_of_loop: int | None = None
+        """Step of the last checkpoint that the loop has written, not `save`.
+
+        `on_train_end` saves only if the last step lacks one.
+        """
         self._is_after_epoch_end = False  # between `on_epoch_end` and the next epoch
 
         # The signal handling of this process.
@@ -227,7 +232,10 @@ class JITCheckpointCallback(TrainerCallback):
 
     @property
     def is_listening(self) -> bool:
-        """Return whether this callback handles the signals of this process."""
+        """Return whether this callback takes part in the exchange of signals.
+
+        Outside of the main thread it does so without handling any itself.
+        """
         return self._listening_pid == os.getpid()
 
     # The events.
@@ -284,7 +292,7 @@ class JITCheckpointCallback(TrainerCallback):
         if self._apply_manager(control):
             control.should_save = False
             return
-        # Always asked first, since all ranks have to take part in the exchange.
+        # Collective, so it is asked before any rank may return.
         if not self._is_stop_requested():
             return
         if self.is_stopping or not ends_epoch(state, control):
@@ -363,7 +371,7 @@ class JITCheckpointCallback(TrainerCallback):
         self._last_saved_step = state.global_step
         self._last_saved_step_of_loop = state.global_step
 
-        # Always asked first, since all ranks have to take part in the exchange.
+        # Collective, so it is asked before `is_stopping`.
         if not self._is_stop_requested() or self.is_stopping:
             return
         if self._is_after_epoch_end or not ends_epoch(state, control):
@@ -515,9 +523,11 @@ class JITCheckpointCallback(TrainerCallback):
         self._last_saved_step_of_loop = None
         was_stopping = self.is_stopping
         self.is_stopping = True
-        if self.save is not None:
-            self.save()
-        self.is_stopping = was_stopping
+        try:
+            if self.save is not None:
+                self.save()
+        finally:
+            self.is_stopping = was_stopping
 
     @property
     def _has_manager_of_script(self) -> bool:

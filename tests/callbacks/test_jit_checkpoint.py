@@ -111,6 +111,19 @@ def test_jit_checkpoint_in_an_evaluation_saves_before_and_after_it():
     callback.stop_listening()
 
 
+def test_jit_checkpoint_does_not_stop_the_training_after_a_failed_save(callback):
+    """As of an evaluation whose error the script catches."""
+
+    def save():
+        raise OSError("the disk is full")
+
+    callback.save = save
+    at(callback, "on_train_begin")
+    with pytest.raises(OSError, match="the disk is full"):
+        callback.save_now(TrainerState(max_steps=100, global_step=3))
+    assert not callback.is_stopping
+
+
 @pytest.mark.parametrize("saved_before", [True, False])
 def test_jit_checkpoint_signal_after_the_last_step_saves(saved_before):
     saved = []
