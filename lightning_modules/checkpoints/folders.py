@@ -134,7 +134,7 @@ def sort_checkpoints(
     best = _find_same_folder(ordered, best_model_checkpoint)
     if best is not None and best != ordered[-1]:
         ordered.remove(best)
-        ordered.insert(len(ordered) - 1, best)
+        ordered.insert(-1, best)
     return ordered
 
 

@@ -285,7 +285,7 @@ def _epochs(
     """Return the number of completed epochs, including the fraction of the current one."""
     loop_position = loop_position_of(checkpoint["loops"]["fit_loop"])
     if loop_position.at_end:
-        return float(loop_position.epoch + 1)
+        return loop_position.epoch + 1.0
     if loop_position.done == 0:
         return float(loop_position.epoch)
 

@@ -25,7 +25,6 @@ from .tensor_parallel_styles import STYLES, Style, as_style
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import Placement
-    from torch.distributed.tensor.parallel import ParallelStyle
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +121,8 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
 
         # Sharding replaces each parameter, so tied ones are tied again afterwards.
         tied_names = _tied_names(model)
-        torch_styles: dict[str, ParallelStyle] = {}
-        for name, style in _styles(model).items():
-            torch_styles[name] = style.make_torch_style()
+        styles = _styles(model)
+        torch_styles = {name: style.make_torch_style() for name, style in styles.items()}
         parallelize_module(model, mesh, torch_styles)
         _tie(model, tied_names)
     _reduce_partial_gradients(model)
