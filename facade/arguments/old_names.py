@@ -30,8 +30,9 @@ def accepted() -> bool:
     return _accepted
 
 
-def warn(text: str) -> None:
-    """Warn of an old name at the line of the script that uses it."""
+def warn_at_script_line(text: str, category: type[Warning] = FutureWarning) -> None:
+    """Warn at the line of the script that has called this package."""
+    # `warnings.warn(skip_file_prefixes=...)` needs Python 3.12.
     package = __name__.partition(".")[0]
     level = 2
     frame = inspect.currentframe()
@@ -44,7 +45,7 @@ def warn(text: str) -> None:
             break
         level += 1
         frame = frame.f_back
-    warnings.warn(text, FutureWarning, stacklevel=level)
+    warnings.warn(text, category, stacklevel=level)
 
 
 def shown(name: str, value: object) -> str:
@@ -261,7 +262,7 @@ def current_arguments(name: str, value: object, kwargs: Mapping[str, object]) ->
         raise NoLongerPossibleError(
             f"{shown(name, value)} is not possible since transformers 5. Instead: {old.now}."
         )
-    warn(f"{name} is an argument of transformers 4. Instead: {old.now}.")
+    warn_at_script_line(f"{name} is an argument of transformers 4. Instead: {old.now}.")
     return old.current_arguments(value, kwargs)
 
 
@@ -308,7 +309,7 @@ class OldAttribute:
             raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}")
         if not old.to:
             return old.default
-        warn(f"{self.name} is an argument of transformers 4. Instead: {old.now}.")
+        warn_at_script_line(f"{self.name} is an argument of transformers 4. Instead: {old.now}.")
         return old.read(args)
 
     def __set__(self, args: Any, value: object) -> None:

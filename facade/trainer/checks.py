@@ -78,7 +78,9 @@ def without_tokenizer(kwargs: dict[str, Any]) -> dict[str, object]:
         raise ValueError(
             "tokenizer is called processing_class now, and both were passed. Remove tokenizer."
         )
-    old_names.warn("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
+    old_names.warn_at_script_line(
+        "tokenizer is a parameter of transformers 4. Instead: `processing_class`."
+    )
     if tokenizer is None:
         return kwargs
     return {**kwargs, "processing_class": tokenizer}
@@ -98,7 +100,7 @@ def missing_attribute(trainer: Trainer, name: str) -> object:
     if name != "tokenizer" or not old_names.accepted():
         return object.__getattribute__(trainer, name)
 
-    old_names.warn(
+    old_names.warn_at_script_line(
         "Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`."
     )
     return trainer.processing_class

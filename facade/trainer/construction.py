@@ -8,7 +8,6 @@ import inspect
 import logging
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Callable
 from importlib import import_module
@@ -38,6 +37,7 @@ from ...lightning_modules.models import inspection
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..arguments import TrainingArguments
 from ..arguments.derived import checkpointing
+from ..arguments.old_names import warn_at_script_line
 from ..arguments.parallelism import parts_of_sequences, set_groups_of_model, spreads_model
 from ..arguments.rules import raise_for_problems
 from ..strategies.model_parallel import groups_of_spread
@@ -237,11 +237,10 @@ def label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoother |
         return None
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) == "multi_label_classification":
-        warnings.warn(
+        warn_at_script_line(
             "Label smoothing is disabled because it is undefined for multi-label classification. "
             "Remove label_smoothing_factor.",
             UserWarning,
-            stacklevel=2,
         )
         return None
     return LabelSmoother(epsilon=args.label_smoothing_factor)
@@ -256,7 +255,7 @@ def display_callback(args: TrainingArguments) -> Any:
 
 def _default_callback(name: str, own: Any) -> Any:
     """Return the default that a script has set in `transformers.trainer`, or our own."""
-    # A served module would import a name that it is asked for as an attribute.
+    # Our stand-in for this module imports names on attribute access, so its `__dict__` is read.
     names = getattr(loaded("transformers.trainer"), "__dict__", {})
     default = names.get(name, own)
     # The library itself has callbacks there, which are not ours.

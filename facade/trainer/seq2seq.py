@@ -112,8 +112,8 @@ class Seq2SeqTrainer(Trainer):
     def load_generation_config(gen_config_arg: Any, kind: type | None = None) -> Any:
         """Read the settings of a generation from any form of `generation_config`.
 
-        The constructor calls it if `args.generation_config` is set. As in transformers, where it
-        takes no dict.
+        The constructor calls it if `args.generation_config` is set. Unlike the method of
+        transformers, it also takes a dict.
 
         Args:
             gen_config_arg: a value of `Seq2SeqTrainingArguments.generation_config`: an object, a
@@ -292,7 +292,8 @@ class Seq2SeqTrainer(Trainer):
         """Gather all sequences of a sample in an evaluation.
 
         All batches count the same in the loss, even a shorter last one, as in the reference. Unlike
-        there, samples that pad the last batches are removed from the predictions.
+        there, samples that pad the last batches are removed from the predictions. The attribute
+        `gather_function` keeps its value afterwards, as in the reference.
         """
         self._gather_losses = self.accelerator.gather
         if self.gather_function == self.accelerator.gather_for_metrics:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch.utils.data import IterableDataset
 
 import lightrainer
 from helpers.trainer.tiny_trainings import Tiny, files, points, tiny, trainer
-from lightrainer import Trainer
+from lightrainer import Trainer, TrainingArguments
 
 
 class Stream(IterableDataset):
@@ -233,3 +234,13 @@ def test_construction_with_an_empty_evaluation_set(nothing_is_written):
     assert "eval_loss" not in found
     assert found["eval_samples_per_second"] == 0
     assert made.predict([]).predictions is None
+
+
+def test_construction_warns_of_label_smoothing_at_the_line_of_the_script(tmp_path):
+    class SeveralLabels(torch.nn.Linear):
+        config = SimpleNamespace(problem_type="multi_label_classification")
+
+    args = TrainingArguments(str(tmp_path), label_smoothing_factor=0.1, report_to="none")
+    with pytest.warns(UserWarning, match="Label smoothing is disabled") as caught:
+        Trainer(SeveralLabels(2, 2), args)
+    assert caught[0].filename == __file__
