@@ -326,9 +326,6 @@ def test_loaders_are_rebuilt_unless_torch_is_patched(monkeypatch, patch):
     assert not can_be_rebuilt(LoaderOfPairs(list(range(4))))
 
 
-@pytest.mark.skipif(
-    not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
-)
 class NestedFetcher(fetch._MapDatasetFetcher):
     """Reads batches of several bins, as packing libraries set it."""
 
@@ -347,6 +344,9 @@ def test_samples_are_read_by_the_fetcher_that_a_library_sets(monkeypatch, worker
     assert list(iterate(made)) == list(made) == batches
 
 
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="the collator is not importable by a spawned process"
+)
 def test_loader_sends_batches_of_many_kinds():
     def collate(samples):
         return Holds(

@@ -1,0 +1,212 @@
+"""Trainings with what libraries do around a Trainer, in two processes of each library.
+
+    python library_code_script.py OUTPUT_FOLDER
+
+Each process writes what it saw to `LIBRARY-rank<rank>.json` there.
+"""
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data._utils import fetch
+
+import lightrainer
+import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
+import lightrainer.facade.trainer.trainer_module  # nor this
+from helpers.processes.forking import forked
+from helpers.processes.rank_training import QUIET, Classifier, points, timeless
+
+for api in (lightrainer, transformers):
+    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
+
+BINS = [[[4 * step, 4 * step + 1], [4 * step + 2, 4 * step + 3]] for step in range(8)]
+"""Eight batches of two bins each."""
+
+
+class PackingFetcher(fetch._MapDatasetFetcher):
+    """Reads the samples of all bins of a batch."""
+
+    def fetch(self, possibly_batched_index: list[Any]) -> Any:
+        if isinstance(possibly_batched_index[0], list):
+            possibly_batched_index = [i for indices in possibly_batched_index for i in indices]
+        return super().fetch(possibly_batched_index)
+
+
+class DoublingFetcher(fetch._IterableDatasetFetcher):
+    """Collates each batch of a stream twice as long."""
+
+    def fetch(self, possibly_batched_index: list[Any]) -> Any:
+        collate = self.collate_fn
+        self.collate_fn = lambda samples: collate(samples * 2)
+        try:
+            return super().fetch(possibly_batched_index)
+        finally:
+            self.collate_fn = collate
+
+
+class Bins(torch.utils.data.BatchSampler):
+    def __init__(self) -> None:
+        self.batch_size = 2
+        self.drop_last = False
+
+    def __iter__(self) -> Any:
+        return iter(BINS)
+
+    def __len__(self) -> int:
+        return len(BINS)
+
+
+class Stream(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(points(32))
+
+
+class Shifting:
+    """Collator of evaluations; counts its batches."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.count += 1
+        batch = default_collate(samples)
+        return {**batch, "x": batch["x"] + 1}
+
+
+def made(api: Any, base: type, folder: Path, train_dataset: Any, **changes: Any) -> Any:
+    options = {"max_steps": 4, "per_device_train_batch_size": 4, "ddp_timeout": 60, **QUIET}
+    options |= {"logging_steps": 1, "save_strategy": "no", "learning_rate": 0.05, **changes}
+    torch.manual_seed(7)
+    return base(
+        Classifier(),
+        api.TrainingArguments(str(folder), **options),
+        train_dataset=train_dataset,
+        eval_dataset=points(10, seed=2),
+    )
+
+
+def seen(trainer: Any) -> dict[str, Any]:
+    state = trainer.model.state_dict()
+    return {
+        "weights": {name: value.flatten().tolist() for name, value in state.items()},
+        "history": timeless(trainer.state.log_history),
+    }
+
+
+def fetched(api: Any, folder: Path, workers: int, *, streams: bool) -> dict[str, Any]:
+    """Train with fetchers that a library has put into torch."""
+
+    class Packing(api.Trainer):
+        def get_train_dataloader(self) -> Any:
+            loader = DataLoader(
+                self.train_dataset,
+                batch_sampler=Bins(),
+                num_workers=workers,
+                collate_fn=self.data_collator,
+            )
+            return self.accelerator.prepare_data_loader(loader)
+
+    usual = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
+    fetch._MapDatasetFetcher = PackingFetcher
+    fetch._IterableDatasetFetcher = DoublingFetcher
+    try:
+        base = api.Trainer if streams else Packing
+        data = Stream() if streams else points(32)
+        trainer = made(api, base, folder, data, dataloader_num_workers=workers)
+        trainer.train()
+    finally:
+        fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher = usual
+    return seen(trainer)
+
+
+def written(api: Any, folder: Path, **changes: Any) -> dict[str, Any]:
+    """Train with an override and a callback that write into checkpoints, from both processes."""
+
+    def write(trainer: Any, name: str) -> None:
+        args = trainer.args
+        place = Path(args.output_dir, f"checkpoint-{trainer.state.global_step}", "counts")
+        place.mkdir(parents=True, exist_ok=True)
+        place.joinpath(f"{name}-{args.process_index}.txt").write_text(name)
+
+    class Counting(api.Trainer):
+        def _save_checkpoint(self, model: Any, trial: Any) -> None:
+            write(self, "before")
+            super()._save_checkpoint(model, trial)
+            write(self, "after")
+
+    class Writing(api.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step % 2 == 0:
+                write(trainer, "step")
+
+    saving = {"save_strategy": "steps", "save_steps": 2, **changes}
+    trainer = made(api, Counting, folder, points(32), **saving)
+    trainer.add_callback(Writing())
+    trainer.train()
+    trainer.accelerator.wait_for_everyone()
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("counts/*.txt"))
+    return {**seen(trainer), "files": files}
+
+
+def collated(api: Any, folder: Path) -> dict[str, Any]:
+    """Evaluate and predict with a collator that a subclass keeps for evaluations."""
+
+    class Shifted(api.Trainer):
+        def __init__(self, *positional: Any, **keywords: Any) -> None:
+            self.eval_data_collator = Shifting()
+            super().__init__(*positional, **keywords)
+
+        def _get_dataloader(self, *positional: Any, **keywords: Any) -> Any:
+            usual = self.data_collator
+            if not keywords.get("is_training"):
+                self.data_collator = self.eval_data_collator
+            try:
+                return super()._get_dataloader(*positional, **keywords)
+            finally:
+                self.data_collator = usual
+
+    trainer = made(api, Shifted, folder, points(32), eval_strategy="steps", eval_steps=2)
+    trainer.train()
+    data = {"a": points(6, seed=3), "b": points(9, seed=4)}
+    metrics = [trainer.evaluate(data), trainer.predict(data["b"]).metrics]
+    return {
+        **seen(trainer),
+        "metrics": timeless(metrics),
+        "count": trainer.eval_data_collator.count,
+    }
+
+
+def run(api: Any, folder: Path) -> None:
+    place = folder / api.__name__
+    best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
+    found = {
+        "packing": fetched(api, place / "packing", 0, streams=False),
+        "packing by a worker": fetched(api, place / "workers", 1, streams=False),
+        "a stream": fetched(api, place / "stream", 0, streams=True),
+        "a stream by a worker": fetched(api, place / "stream workers", 1, streams=True),
+        "files": written(api, place / "files"),
+        "files, weights only": written(api, place / "only", save_only_model=True),
+        "files, best": written(api, place / "best", save_total_limit=1, **best),
+        "collator": collated(api, place / "collator"),
+    }
+    rank = os.environ["RANK"]
+    (folder / f"{api.__name__}-rank{rank}.json").write_text(json.dumps(found))
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    for api in (transformers, lightrainer):
+        ended = forked(partial(run, api, folder), 2, log=folder / f"{api.__name__}.log")
+        if any(ended.codes):
+            sys.exit(f"{api.__name__}: {ended.codes}\n{ended.said[-5000:]}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
