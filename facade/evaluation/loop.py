@@ -115,6 +115,7 @@ class Evaluation:
             self.is_batchwise or self.live is not None
         )
         self.metrics: dict[str, Any] | None = None
+        self.waiting_batch: EvalPrediction | None = None
 
         # What is collected from the batches.
         self.recorded = RecordedValues(functools.partial(_samples, trainer))
@@ -243,7 +244,9 @@ class Evaluation:
         has_both = predictions is not None and labels is not None
         if self.live is not None:
             self.metrics = self.live.values()
-        elif compute_metrics is not None and has_both and not self.is_batchwise:
+        elif self.is_batchwise:
+            self._call_with_waiting_batch(compute_result=True)
+        elif compute_metrics is not None and has_both:
             prediction = self._prediction(predictions, labels, inputs, losses)
             self.metrics = compute_metrics(prediction)
         if not isinstance(self.metrics, (Mapping, type(None))):
@@ -314,14 +317,19 @@ class Evaluation:
         return preprocess(logits, labels)
 
     def _update_metrics(self, loss: object, batch: object, logits: object, labels: object) -> None:
-        """Call `compute_metrics` with one batch (`batch_eval_metrics`)."""
-        compute = self.trainer.compute_metrics
-        if compute is None or logits is None or labels is None:
+        """Call `compute_metrics` with the batch before this one (`batch_eval_metrics`).
+
+        This batch waits, because not every loader of a script can tell which batch is its last one.
+        """
+        if self.trainer.compute_metrics is None or logits is None or labels is None:
             return
-        prediction = self._prediction(logits, labels, batch, loss)
-        self.metrics = compute(
-            prediction, compute_result=self.trainer.accelerator.end_of_dataloader
-        )
+        self._call_with_waiting_batch(compute_result=False)
+        self.waiting_batch = self._prediction(logits, labels, batch, loss)
+
+    def _call_with_waiting_batch(self, *, compute_result: bool) -> None:
+        compute = self.trainer.compute_metrics
+        if compute is not None and self.waiting_batch is not None:
+            self.metrics = compute(self.waiting_batch, compute_result=compute_result)
 
     def _prediction(
         self, predictions: object, labels: object, inputs: object, losses: object

@@ -257,6 +257,43 @@ def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
     assert actual[4] is None
 
 
+@pytest.mark.parametrize(
+    "loader",
+    [
+        lambda: DataLoader(points(8, 5), batch_size=4),
+        lambda: DataLoader(Stream(points(8, 5)), batch_size=4),
+        lambda: list(DataLoader(points(8, 5), batch_size=4)),
+    ],
+    ids=["samples", "stream", "list"],
+)
+def test_metrics_batch_by_batch_with_the_loader_of_a_script(ours, tmp_path, loader):
+    """Exactly the last batch is given with `compute_result=True`, in each evaluation."""
+    given = []
+
+    def compute(prediction, compute_result):
+        given.append(compute_result)
+        return {"batches": len(given)} if compute_result else {}
+
+    class WithOwnLoader(ours.Trainer):
+        """Its loader does not say which batch is the last one."""
+
+        def get_eval_dataloader(self, eval_dataset=None):
+            return loader()
+
+    case = Case(
+        Classifier,
+        lambda: {"eval_dataset": points(8, 5), "train_dataset": points(8, 5)},
+        {"batch_eval_metrics": True, "max_steps": 1},
+        lambda api: {"compute_metrics": compute},
+        subclass=lambda base: WithOwnLoader,
+    )
+    trainer = build(ours, case, tmp_path)
+    assert trainer.evaluate()["eval_batches"] == 2
+    trainer.train()
+    assert trainer.evaluate()["eval_batches"] == 4
+    assert given == [False, True] * 2
+
+
 def test_datasets_by_name(reference, ours, tmp_path):
     """A dict in the place of the data, a dict given to `evaluate`, and the name of one of them."""
 
