@@ -53,7 +53,7 @@ VERSIONED_TESTS := tests/callbacks tests/facade tests/lightning_modules tests/pa
 PARITY_TESTS := tests/parity
 # What uses the extras that the tests do without, but TensorFlow; and those of them that no other target installs.
 EXTRAS_TESTS := tests/callbacks/loggers/test_offline.py tests/deepspeed_runs tests/attacks/test_deepspeed.py \
-	tests/facade/search/test_ray.py tests/lightning_modules/models/test_liger.py tests/lightning_modules/models/test_float8.py tests/parity/test_library_optimizers.py
+	tests/facade/search/test_ray.py tests/lightning_modules/models/test_liger.py tests/parity/test_library_optimizers.py
 OTHER_EXTRAS := apollo bitsandbytes galore grokadamw liger lomo ray schedulefree stable_adamw torchao
 # What Ray needs, and nothing else here.
 OTHERS_NEED := msgpack tensorboardX
