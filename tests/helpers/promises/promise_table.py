@@ -353,6 +353,15 @@ PROMISES: dict[str, Promise] = {
     "an adapter that `model.add_adapter` put": Promise(
         {"adapter": ADAPTERS + "test_adapters_are_resumed"}, others="Adapters only."
     ),
+    "weights that have other names in files": Promise(
+        {
+            "head of transformers": (
+                "tests/facade/checkpointing/test_experts.py"
+                "::test_experts_are_resumed_in_a_model_with_other_weights"
+            ),
+        },
+        others="Only models of transformers have other names in files.",
+    ),
     "weights that an overridden `_save` leaves out": Promise(
         {
             "override": (
