@@ -17,7 +17,7 @@ from lightrainer.callbacks.loggers.availability import TRACKERS
 from lightrainer.facade.accelerator.refusals import REFUSED as REFUSED_MEMBERS
 from lightrainer.facade.arguments.deepspeed_config import REFUSED as REFUSED_KEYS
 from lightrainer.facade.arguments.fsdp_config import REFUSED as REFUSED_KEYS_OF_FSDP
-from lightrainer.facade.arguments.old_names import OLD_NAMES
+from lightrainer.facade.arguments.old_names import OLD_NAMES, Removed
 from lightrainer.facade.distributed.launchers import LAUNCHERS, TORCHRUN
 from lightrainer.facade.keras.arguments import UNSUPPORTED as REFUSED_ARGUMENTS
 from lightrainer.facade.trainer.lightning_callbacks import REFUSED as REFUSED_CALLBACKS
@@ -141,8 +141,10 @@ def old_arguments() -> str:
     """Return the training arguments of transformers 4."""
     rows: list[Sequence[str]] = []
     for name, old in OLD_NAMES.items():
-        refused = "; a value that asks for more is refused" if old.refuses(object()) else ""
-        rows.append((code(name), f"{old.now}{refused}"))
+        refused = ""
+        if isinstance(old, Removed) and old.refuses(object()):
+            refused = "; a value that asks for more is refused"
+        rows.append((code(name), f"{old.replacement_text}{refused}"))
     return table(("training argument", "now"), rows)
 
 

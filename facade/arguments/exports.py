@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...lightning_modules.common.libraries import loaded
 from ..distributed.process import has_accelerate_state
-from . import old_names
+from .old_names import old_names_accepted
 
 if TYPE_CHECKING:
     from .process_view import ProcessView
@@ -43,7 +43,7 @@ def export_precision(args: ProcessView) -> None:
     """Set the precision of `accelerate.AcceleratorState`, as constructing an `Accelerator` does."""
     module = loaded("accelerate.state")
     accelerate = loaded("accelerate")
-    if not old_names.accepted() or module is None or not hasattr(accelerate, "Accelerator"):
+    if not old_names_accepted() or module is None or not hasattr(accelerate, "Accelerator"):
         return
     export_process(args)
 

@@ -16,16 +16,21 @@ from typing import Any, cast
 from ...lightning_modules.common.redaction import is_secret_name, redacted
 from ...lightning_modules.common.suggestions import did_you_mean
 
+ParseWord = Callable[[str], Any]
+"""Parses the word that follows an option on a command line."""
+
+_MAX_VALUE_LENGTH = 60
+
 _accepted = False
 
 
-def accept(accepts: bool = True) -> None:
+def set_old_names_accepted(enabled: bool) -> None:
     """Accept old names from now on, or refuse them."""
     global _accepted
-    _accepted = accepts
+    _accepted = enabled
 
 
-def accepted() -> bool:
+def old_names_accepted() -> bool:
     """Return True if old names are accepted."""
     return _accepted
 
@@ -34,9 +39,8 @@ def warn_at_script_line(text: str, category: type[Warning] = FutureWarning) -> N
     """Warn at the line of the script that has called this package."""
     # `warnings.warn(skip_file_prefixes=...)` needs Python 3.12.
     package = __name__.partition(".")[0]
-    level = 2
+    level = 1
     frame = inspect.currentframe()
-    frame = frame and frame.f_back
     while frame is not None and frame.f_back is not None:
         module = frame.f_globals.get("__name__", "")
         # Generated constructors of dataclasses have no file.
@@ -48,115 +52,161 @@ def warn_at_script_line(text: str, category: type[Warning] = FutureWarning) -> N
     warnings.warn(text, category, stacklevel=level)
 
 
-def shown(name: str, value: object) -> str:
+def format_argument(name: str, value: object) -> str:
     """Format a keyword and its value on one short line, with secrets masked."""
     if name.endswith("token") or is_secret_name(name):
         return f"{name}=..."
     value_on_one_line = " ".join(repr(value).split())
-    return redacted(f"{name}={value_on_one_line}")[: len(name) + 61]
+    text = redacted(f"{name}={value_on_one_line}")
+    return text[: len(f"{name}=") + _MAX_VALUE_LENGTH]
 
 
 class NoLongerPossibleError(ValueError):
     """An argument of transformers 4 requests a removed feature."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OldName:
-    """An argument of transformers 4, and its successor."""
+@dataclass(frozen=True)
+class _Replaced:
+    """An argument of transformers 4 that another argument replaces.
 
-    to: str = ""
-    """The argument that replaces it; empty without one."""
-    key: str = ""
-    """The key in the dict `to` that replaces it."""
-    value: Any = None
-    """The value of `to` that stands for True now."""
-    added_word: str = ""
-    """The word that is added to the list `to` for True."""
-    instead: str = ""
-    """Advice if no argument replaces it."""
+    Each subclass is one way of replacing. Its `convert` returns the arguments to pass for a value
+    of the old argument, and its `read` returns the value of the old argument. Both get the current
+    value of the new argument.
+    """
+
+    new_name: str
+    """The argument that replaces it."""
+
+
+@dataclass(frozen=True)
+class Renamed(_Replaced):
+    """The new argument has the same values."""
+
+    parse_word: ParseWord | None = str
+    """None for truth values."""
+
+    @property
+    def replacement_text(self) -> str:
+        """The new argument, for messages and documentation."""
+        return f"`{self.new_name}`"
+
+    def convert(self, value: object, current: object) -> dict[str, object]:
+        """Return the value under the new name."""
+        return {self.new_name: value}
+
+    def read(self, current: object) -> object:
+        """Return the value of the new argument."""
+        return current
+
+
+@dataclass(frozen=True)
+class KeyOf(_Replaced):
+    """The new argument is a dict, and one of its keys has the value."""
+
+    key: str
+    parse_word: ParseWord | None = str
+    """None for truth values."""
+
+    @property
+    def replacement_text(self) -> str:
+        """The dict with the key, for messages and documentation."""
+        return f"`{self.new_name}={{'{self.key}': ...}}`"
+
+    def convert(self, value: object, current: object) -> dict[str, object]:
+        """Return the dict, or the object with the same names, with the value at the key.
+
+        Raises:
+            NoLongerPossibleError: The new argument is a path to a file, for example.
+        """
+        if value is None:
+            return {}
+
+        settings: Any = current or {}
+        # An AcceleratorConfig has fields instead of keys.
+        if is_dataclass(settings) and not isinstance(settings, type):
+            return {self.new_name: replace(settings, **{self.key: value})}
+        if not isinstance(settings, Mapping):
+            raise NoLongerPossibleError(
+                f"{self.key}={value!r} is a key of {self.new_name} now, which is passed too. Set "
+                "the key there."
+            )
+        return {self.new_name: {**settings, self.key: value}}
+
+    def read(self, current: object) -> object:
+        """Return the value at the key, or None without one."""
+        if isinstance(current, Mapping):
+            return cast("Mapping[str, Any]", current).get(self.key)
+        return getattr(current, self.key, None)
+
+
+@dataclass(frozen=True)
+class FlagFor(_Replaced):
+    """A truth value: True is one of the values of the new argument."""
+
+    value: str
+    parse_word = None
+
+    @property
+    def replacement_text(self) -> str:
+        """The new argument with this value, for messages and documentation."""
+        return f"`{self.new_name}={self.value!r}`"
+
+    def convert(self, value: object, current: object) -> dict[str, object]:
+        """Return the new argument with its value for True; False leaves it as it is."""
+        if value:
+            return {self.new_name: self.value}
+        return {}
+
+    def read(self, current: object) -> bool:
+        """Return whether the new argument has this value."""
+        return current == self.value
+
+
+@dataclass(frozen=True)
+class WordIn(_Replaced):
+    """A truth value: True is a word in the list that is the new argument."""
+
+    word: str
+    parse_word = None
+
+    @property
+    def replacement_text(self) -> str:
+        """The list with the word, for messages and documentation."""
+        return f"`{self.new_name}={[self.word]!r}`"
+
+    def convert(self, value: object, current: Any) -> dict[str, object]:
+        """Return the list, with the word added for True."""
+        words: list[str] = list(current or [])
+        if isinstance(current, str):
+            words = current.split()
+        if value and self.word not in words:
+            words.append(self.word)
+        return {self.new_name: words}
+
+    def read(self, current: Any) -> bool:
+        """Return whether the list has the word."""
+        return self.word in (current or [])
+
+
+@dataclass(frozen=True)
+class Removed:
+    """An argument of transformers 4 that no argument replaces."""
+
+    replacement_text: str
+    """What to do instead, for messages and documentation."""
     default: Any = None
-    """Its value if no argument replaces it."""
     harmless: tuple[Any, ...] | None = None
     """The values that are accepted beside None and the default; by default all are."""
-    kind: Callable[[str], Any] | None = str
-    """Parse a word of a command line; None for truth values."""
-
-    @property
-    def now(self) -> str:
-        """Its successor, for warnings and documentation."""
-        if self.instead:
-            return self.instead
-        if self.key:
-            return f"`{self.to}={{'{self.key}': ...}}`"
-        if self.added_word:
-            return f"`{self.to}={[self.added_word]!r}`"
-        if self.value is not None:
-            return f"`{self.to}={self.value!r}`"
-        return f"`{self.to}`"
-
-    @property
-    def is_renamed(self) -> bool:
-        """True if an argument with the same values replaces it."""
-        return self.now == f"`{self.to}`"
+    parse_word: ParseWord | None = str
+    """None for truth values."""
 
     def refuses(self, value: object) -> bool:
         """Return True for a value that requests a removed feature."""
         return self.harmless is not None and value not in (None, self.default, *self.harmless)
 
-    def current_arguments(self, value: object, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the current arguments that have the effect of a value.
 
-        Args:
-            value: The value of the old argument.
-            kwargs: All current arguments.
-        """
-        present = kwargs.get(self.to)
-        if not self.to:
-            return {}
-
-        # A key of a dict.
-        if self.key:
-            if value is None:
-                return {}
-            return {self.to: self._with_key(present or {}, value)}
-
-        # A word that is added to a list.
-        if self.added_word:
-            words: list[str] = list(present or [])
-            if isinstance(present, str):
-                words = present.split()
-            if value and self.added_word not in words:
-                words.append(self.added_word)
-            return {self.to: words}
-
-        # A value that stands for True, or the same value under another name.
-        if self.value is None:
-            return {self.to: value}
-        return {self.to: self.value} if value else {}
-
-    def _with_key(self, present: object, value: object) -> object:
-        """Return a dict, or an object with the same names, with the value at the key."""
-        if is_dataclass(present) and not isinstance(present, type):
-            return replace(present, **{self.key: value})
-        if not isinstance(present, Mapping):
-            raise NoLongerPossibleError(
-                f"{self.key}={value!r} is a key of {self.to} now, which is passed too. Set the key "
-                "there."
-            )
-        return {**cast("Mapping[str, Any]", present), self.key: value}
-
-    def read(self, args: object) -> Any:
-        """Return its value, computed from the current arguments."""
-        present: Any = getattr(args, self.to)
-        if self.key and isinstance(present, Mapping):
-            return cast("Mapping[str, Any]", present).get(self.key)
-        if self.key:
-            return getattr(present, self.key, None)
-        if self.added_word:
-            return self.added_word in (present or [])
-        if self.value is None:
-            return present
-        return present == self.value
+OldName = Renamed | KeyOf | FlagFor | WordIn | Removed
+"""An argument of transformers 4, and what has become of it."""
 
 
 def _optional_int(text: str) -> int | None:
@@ -166,70 +216,66 @@ def _optional_int(text: str) -> int | None:
 _AMP = ("amp", "cuda_amp", "cpu_amp")
 
 OLD_NAMES: dict[str, OldName] = {
-    "adafactor": OldName(to="optim", value="adafactor", kind=None),
-    "dispatch_batches": OldName(to="accelerator_config", key="dispatch_batches", kind=None),
-    "evaluate_during_training": OldName(to="eval_strategy", value="steps", kind=None),
-    "evaluation_strategy": OldName(to="eval_strategy"),
-    "fp16_backend": OldName(
-        instead="nothing: `fp16=True` takes torch's own", default="auto", harmless=_AMP
+    "adafactor": FlagFor("optim", "adafactor"),
+    "dispatch_batches": KeyOf("accelerator_config", "dispatch_batches", parse_word=None),
+    "evaluate_during_training": FlagFor("eval_strategy", "steps"),
+    "evaluation_strategy": Renamed("eval_strategy"),
+    "fp16_backend": Removed(
+        "nothing: `fp16=True` takes torch's own", default="auto", harmless=_AMP
     ),
-    "fp16_opt_level": OldName(
-        instead="nothing: it was for Apex, `fp16=True` takes torch's own", default="O1"
+    "fp16_opt_level": Removed(
+        "nothing: it was for Apex, `fp16=True` takes torch's own", default="O1"
     ),
-    "fsdp_min_num_params": OldName(to="fsdp_config", key="min_num_params", kind=int),
-    "fsdp_transformer_layer_cls_to_wrap": OldName(
-        to="fsdp_config", key="transformer_layer_cls_to_wrap"
-    ),
-    "group_by_length": OldName(to="train_sampling_strategy", value="group_by_length", kind=None),
-    "half_precision_backend": OldName(
-        instead="nothing: `fp16=True` and `bf16=True` take torch's own",
+    "fsdp_min_num_params": KeyOf("fsdp_config", "min_num_params", parse_word=int),
+    "fsdp_transformer_layer_cls_to_wrap": KeyOf("fsdp_config", "transformer_layer_cls_to_wrap"),
+    "group_by_length": FlagFor("train_sampling_strategy", "group_by_length"),
+    "half_precision_backend": Removed(
+        "nothing: `fp16=True` and `bf16=True` take torch's own",
         default="auto",
         harmless=_AMP,
     ),
-    "include_inputs_for_metrics": OldName(to="include_for_metrics", added_word="inputs", kind=None),
-    "include_tokens_per_second": OldName(
-        to="include_num_input_tokens_seen", value="all", kind=None
-    ),
-    "jit_mode_eval": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
-    "mp_parameters": OldName(
-        instead="nothing: SageMaker model parallelism does not exist any more",
+    "include_inputs_for_metrics": WordIn("include_for_metrics", "inputs"),
+    "include_tokens_per_second": FlagFor("include_num_input_tokens_seen", "all"),
+    "jit_mode_eval": Removed("`torch_compile=True`", default=False, harmless=(), parse_word=None),
+    "mp_parameters": Removed(
+        "nothing: SageMaker model parallelism does not exist any more",
         default="",
         harmless=(),
     ),
-    "no_cuda": OldName(to="use_cpu", kind=None),
-    "overwrite_output_dir": OldName(
-        instead="nothing: existing folders are written to; scripts may still read it",
+    "no_cuda": Renamed("use_cpu", parse_word=None),
+    "overwrite_output_dir": Removed(
+        "nothing: existing folders are written to; scripts may still read it",
         default=False,
-        kind=None,
+        parse_word=None,
     ),
-    "past_index": OldName(
-        instead="nothing: models keep no state between batches",
+    "past_index": Removed(
+        "nothing: models keep no state between batches",
         default=-1,
         harmless=(),
-        kind=int,
+        parse_word=int,
     ),
-    "per_gpu_eval_batch_size": OldName(to="per_device_eval_batch_size", kind=int),
-    "per_gpu_train_batch_size": OldName(to="per_device_train_batch_size", kind=int),
-    "push_to_hub_model_id": OldName(to="hub_model_id"),
-    "push_to_hub_organization": OldName(instead="`hub_model_id='organization/name'`", harmless=()),
-    "push_to_hub_token": OldName(to="hub_token"),
-    "ray_scope": OldName(instead="`hyperparameter_search(scope=...)`", default="last", harmless=()),
-    "save_safetensors": OldName(
-        instead="nothing: weights are always written as safetensors, and read from both",
+    "per_gpu_eval_batch_size": Renamed("per_device_eval_batch_size", parse_word=int),
+    "per_gpu_train_batch_size": Renamed("per_device_train_batch_size", parse_word=int),
+    "push_to_hub_model_id": Renamed("hub_model_id"),
+    "push_to_hub_organization": Removed("`hub_model_id='organization/name'`", harmless=()),
+    "push_to_hub_token": Renamed("hub_token"),
+    "ray_scope": Removed("`hyperparameter_search(scope=...)`", default="last", harmless=()),
+    "save_safetensors": Removed(
+        "nothing: weights are always written as safetensors, and read from both",
         default=True,
-        kind=None,
+        parse_word=None,
     ),
-    "sharded_ddp": OldName(instead="`fsdp='full_shard'`", default="", harmless=(False, [])),
-    "split_batches": OldName(to="accelerator_config", key="split_batches", kind=None),
-    "torchdynamo": OldName(to="torch_compile_backend"),
-    "tpu_metrics_debug": OldName(to="debug", added_word="tpu_metrics_debug", kind=None),
-    "tpu_num_cores": OldName(instead="nothing: the launcher sets it", kind=_optional_int),
-    "use_ipex": OldName(instead="`torch_compile=True`", default=False, harmless=(), kind=None),
-    "use_legacy_prediction_loop": OldName(
-        instead="nothing: there is one loop", default=False, kind=None
+    "sharded_ddp": Removed("`fsdp='full_shard'`", default="", harmless=(False, [])),
+    "split_batches": KeyOf("accelerator_config", "split_batches", parse_word=None),
+    "torchdynamo": Renamed("torch_compile_backend"),
+    "tpu_metrics_debug": WordIn("debug", "tpu_metrics_debug"),
+    "tpu_num_cores": Removed("nothing: the launcher sets it", parse_word=_optional_int),
+    "use_ipex": Removed("`torch_compile=True`", default=False, harmless=(), parse_word=None),
+    "use_legacy_prediction_loop": Removed(
+        "nothing: there is one loop", default=False, parse_word=None
     ),
-    "use_mps_device": OldName(instead="nothing: the device is detected", default=False, kind=None),
-    "xpu_backend": OldName(to="ddp_backend"),
+    "use_mps_device": Removed("nothing: the device is detected", default=False, parse_word=None),
+    "xpu_backend": Renamed("ddp_backend"),
 }
 """Arguments that 5.3.0 has removed; `warmup_ratio` and `logging_dir` are still its fields."""
 
@@ -244,26 +290,40 @@ def advice(name: str, known: Iterable[str]) -> str:
     if name not in OLD_NAMES:
         return did_you_mean(name, known)
     old = OLD_NAMES[name]
-    if old.is_renamed:
-        return f" It is called {old.to} now."
-    if old.now.startswith("nothing: "):
-        return f" Remove it: {old.now.removeprefix('nothing: ')}."
-    return f" Pass {old.now}."
+    if isinstance(old, Renamed):
+        return f" It is called {old.new_name} now."
+    if old.replacement_text.startswith("nothing: "):
+        return f" Remove it: {old.replacement_text.removeprefix('nothing: ')}."
+    return f" Pass {old.replacement_text}."
 
 
-def current_arguments(name: str, value: object, kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Return the current arguments that replace an old one, after a warning.
+def _old_name_warning(name: str) -> str:
+    replacement = OLD_NAMES[name].replacement_text
+    return f"{name} is an argument of transformers 4. Instead: {replacement}."
+
+
+def replace_argument(name: str, value: object, kwargs: Mapping[str, object]) -> dict[str, object]:
+    """Return the current arguments that have the effect of an old one, after a warning.
+
+    Args:
+        name: The old name.
+        value: The value of the old argument.
+        kwargs: All current arguments.
 
     Raises:
         NoLongerPossibleError: It requests a removed feature, or conflicts with its new name.
     """
     old = OLD_NAMES[name]
-    if old.refuses(value):
+    if isinstance(old, Removed) and old.refuses(value):
         raise NoLongerPossibleError(
-            f"{shown(name, value)} is not possible since transformers 5. Instead: {old.now}."
+            f"{format_argument(name, value)} is not possible since transformers 5. Instead: "
+            f"{old.replacement_text}."
         )
-    warn_at_script_line(f"{name} is an argument of transformers 4. Instead: {old.now}.")
-    return old.current_arguments(value, kwargs)
+
+    warn_at_script_line(_old_name_warning(name))
+    if isinstance(old, Removed):
+        return {}
+    return old.convert(value, kwargs.get(old.new_name))
 
 
 def with_current_names(kwargs: Mapping[str, object], old_names: Iterable[str]) -> dict[str, object]:
@@ -281,13 +341,14 @@ def with_current_names(kwargs: Mapping[str, object], old_names: Iterable[str]) -
     current = {name: value for name, value in kwargs.items() if name not in names}
     for name in names:
         value = kwargs[name]
-        new_name = OLD_NAMES[name].to
-        if OLD_NAMES[name].is_renamed and new_name in kwargs and kwargs[new_name] != value:
+        old = OLD_NAMES[name]
+        if isinstance(old, Renamed) and old.new_name in kwargs and kwargs[old.new_name] != value:
             raise NoLongerPossibleError(
-                f"{shown(name, value)} is called {new_name} now, and "
-                f"{shown(new_name, kwargs[new_name])} is passed too. Remove {name}."
+                f"{format_argument(name, value)} is called {old.new_name} now, and "
+                f"{format_argument(old.new_name, kwargs[old.new_name])} is passed too. Remove "
+                f"{name}."
             )
-        current |= current_arguments(name, value, current)
+        current |= replace_argument(name, value, current)
     return current
 
 
@@ -307,10 +368,10 @@ class OldAttribute:
             return vars(args)[self.name]
         if args is None or not _accepted:
             raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}")
-        if not old.to:
+        if isinstance(old, Removed):
             return old.default
-        warn_at_script_line(f"{self.name} is an argument of transformers 4. Instead: {old.now}.")
-        return old.read(args)
+        warn_at_script_line(_old_name_warning(self.name))
+        return old.read(getattr(args, old.new_name))
 
     def __set__(self, args: Any, value: object) -> None:
         """Set its successor."""
@@ -318,7 +379,8 @@ class OldAttribute:
             vars(args)[self.name] = value
             return
         attributes = cast("dict[str, Any]", vars(args))
-        for name, current_value in current_arguments(self.name, value, attributes).items():
+        for name, current_value in replace_argument(self.name, value, attributes).items():
             setattr(args, name, current_value)
-        if not OLD_NAMES[self.name].to:
+        if isinstance(OLD_NAMES[self.name], Removed):
+            # No argument replaces it, but scripts may read it again.
             attributes[self.name] = value

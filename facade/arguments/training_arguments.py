@@ -12,13 +12,13 @@ from typing import Any, cast
 
 from ...lightning_modules.common.local_paths import address_of
 from ..distributed.process import join_others
-from . import old_names
 from .derived import derive
 from .exports import export_process, export_weight_loading
 from .fields import ArgumentFields, GenerationArguments
 from .fsdp_config import settings_of
 from .hardware import set_tf32, supports_tf32
 from .launched import apply_launcher
+from .old_names import old_names_accepted
 from .process_view import ProcessView
 from .reading import read_fields
 from .rules import report
@@ -181,7 +181,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 
         # Join the process group, and tell other libraries.
         join_others(*self._process_options)
-        if old_names.accepted():
+        if old_names_accepted():
             export_process(self)
         fsdp_settings = settings_of(self)
         export_weight_loading(fsdp_settings and fsdp_settings.cpu_ram_efficient_loading)

@@ -8,7 +8,14 @@ from collections.abc import Collection, Set
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...lightning_modules.common.redaction import secret_values
-from .old_names import OLD_NAMES, OldAttribute, accepted, advice, with_current_names
+from .old_names import (
+    OLD_NAMES,
+    OldAttribute,
+    Removed,
+    advice,
+    old_names_accepted,
+    with_current_names,
+)
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -48,7 +55,7 @@ class NamesItsArguments:
         old_names = self._old_names()
         # Arguments without a successor can still be read.
         for name in old_names:
-            if name in kwargs and not OLD_NAMES[name].to:
+            if name in kwargs and isinstance(OLD_NAMES[name], Removed):
                 vars(self)[name] = kwargs[name]
         return with_current_names(kwargs, old_names)
 
@@ -77,7 +84,7 @@ def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
     parameter_count = code.co_argcount + code.co_kwonlyargcount
     parameters = code.co_varnames[1:parameter_count]
     unknown = [name for name in kwargs if name not in parameters]
-    has_old_names = accepted() and not cls._old_names().isdisjoint(unknown)
+    has_old_names = old_names_accepted() and not cls._old_names().isdisjoint(unknown)
 
     # Constructors of subclasses are decorated here; those of this package are already.
     is_decorated = hasattr(cls.__init__, "understands_old_names")
@@ -117,7 +124,7 @@ def understand_old_names(cls: T) -> T:
     @functools.wraps(constructor)
     def with_old_names(self: Any, *args: object, **kwargs: Any) -> None:
         kwargs = secret_values(kwargs)
-        if accepted() and not self._old_names().isdisjoint(kwargs):
+        if old_names_accepted() and not self._old_names().isdisjoint(kwargs):
             kwargs = self._with_current_names(kwargs)
         constructor(self, *args, **kwargs)
 

@@ -27,7 +27,7 @@ from ...lightning_modules.common.redaction import (
 )
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import CONCERNS, ArgumentFields
-from ..arguments.old_names import OLD_NAMES, accepted, advice
+from ..arguments.old_names import OLD_NAMES, advice, old_names_accepted
 from ..arguments.unknown import NamesItsArguments
 from .options import AcceptsOptions, add_field, flags_of, to_bool
 
@@ -225,10 +225,10 @@ class HfArgumentParser(ArgumentParser):
             if f"--{name}" in existing_options:
                 continue
 
-            convert = OLD_NAMES[name].kind
+            parse_word = OLD_NAMES[name].parse_word
             settings: dict[str, Any]
-            if convert:
-                settings = {"type": convert}
+            if parse_word:
+                settings = {"type": parse_word}
             else:
                 settings = {"nargs": "?", "const": True, "type": to_bool}
             self.add_argument(*flags_of(name), **settings, default=SUPPRESS, help=SUPPRESS)
@@ -449,7 +449,7 @@ def _accepted_names(dataclass_type: type[DataclassInstance]) -> set[str]:
 
 def _old_names(dataclass_type: type[DataclassInstance]) -> set[str]:
     """Return the names of transformers 4 that a dataclass accepts; empty if they are disabled."""
-    if accepted() and issubclass(dataclass_type, NamesItsArguments):
+    if old_names_accepted() and issubclass(dataclass_type, NamesItsArguments):
         return set(dataclass_type._old_names())
     return set()
 

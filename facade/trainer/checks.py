@@ -15,9 +15,9 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length, is_table, why_without_length
 from ...lightning_modules.models.inspection import base_of_adapter, number_of_classes
 from ...lightning_modules.models.liger import liger_patch
-from ..arguments import TrainingArguments, old_names
+from ..arguments import TrainingArguments
 from ..arguments.launch_variables import set_by
-from ..arguments.old_names import advice
+from ..arguments.old_names import advice, old_names_accepted, warn_at_script_line
 from ..arguments.parallelism import spreads_model
 from ..evaluation.live_metrics import (
     consists_of_metrics,
@@ -78,9 +78,7 @@ def without_tokenizer(kwargs: dict[str, Any]) -> dict[str, object]:
         raise ValueError(
             "tokenizer is called processing_class now, and both were passed. Remove tokenizer."
         )
-    old_names.warn_at_script_line(
-        "tokenizer is a parameter of transformers 4. Instead: `processing_class`."
-    )
+    warn_at_script_line("tokenizer is a parameter of transformers 4. Instead: `processing_class`.")
     if tokenizer is None:
         return kwargs
     return {**kwargs, "processing_class": tokenizer}
@@ -97,10 +95,10 @@ def missing_attribute(trainer: Trainer, name: str) -> object:
         return trainer.model
 
     # For any other name this raises AttributeError.
-    if name != "tokenizer" or not old_names.accepted():
+    if name != "tokenizer" or not old_names_accepted():
         return object.__getattribute__(trainer, name)
 
-    old_names.warn_at_script_line(
+    warn_at_script_line(
         "Trainer.tokenizer is an attribute of transformers 4. Instead: `Trainer.processing_class`."
     )
     return trainer.processing_class

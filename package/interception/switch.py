@@ -64,7 +64,7 @@ def install(children: bool = True) -> Finder:
     sys.meta_path[:] = [_interception.finder, *other_finders]
 
     _forward_logs()
-    old_names.accept()
+    old_names.set_old_names_accepted(True)
     followed.serve(versions.installed(LIBRARY))
     _interception.loaded_modules.replace_names()
     return _interception.finder
@@ -84,7 +84,7 @@ def uninstall() -> None:
     package.forget()
     _interception.loaded_modules.restore()
     _stop_forwarding_logs()
-    old_names.accept(False)
+    old_names.set_old_names_accepted(False)
     followed.serve(None)
     _interception = None
 

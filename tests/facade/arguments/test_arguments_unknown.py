@@ -8,7 +8,7 @@ from transformers import TrainingArguments as Reference
 
 from helpers.trainer.tiny_trainings import tiny
 from lightrainer import HfArgumentParser, Trainer, TrainingArguments
-from lightrainer.facade.arguments.old_names import OLD_NAMES
+from lightrainer.facade.arguments.old_names import OLD_NAMES, Removed
 from lightrainer.tools.command_line import CommandParser
 
 FIELDS = {item.name for item in dataclasses.fields(TrainingArguments)}
@@ -32,11 +32,11 @@ def test_unknown_argument_of_an_older_version(name):
     """
     with pytest.raises(TypeError, match=f"^{name}: ") as error:
         TrainingArguments(**{name: 7})
-    now = OLD_NAMES[name].now.strip("`").removeprefix("nothing: ")
+    now = OLD_NAMES[name].replacement_text.strip("`").removeprefix("nothing: ")
     assert now in str(error.value)
     with pytest.raises(TypeError, match=name):
         Reference(**{name: 7})
-    if OLD_NAMES[name].to:
+    if not isinstance(OLD_NAMES[name], Removed):
         assert now.partition("=")[0] in FIELDS
 
 

@@ -438,7 +438,7 @@ def states():
     module.AcceleratorState._reset_state(reset_partial_state=True)
     yield module
     module.AcceleratorState._reset_state(reset_partial_state=True)
-    old_names.accept(False)
+    old_names.set_old_names_accepted(False)
 
 
 def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
@@ -446,7 +446,7 @@ def test_accelerate_knows_the_process_where_names_are_served(tmp_path, states):
     stays.
     """
     logger = pytest.importorskip("accelerate.logging").get_logger("any")
-    old_names.accept()
+    old_names.set_old_names_accepted(True)
     args = arguments(tmp_path, bf16=True)
     logger.debug("there is a state")
     assert states.PartialState().device.type == args.device.type
@@ -476,7 +476,7 @@ def test_export_precision_on_the_cpu_ignores_engines_of_the_launcher(
     """accelerate has no use for them there, and makes settings that need a GPU, a package or
     more processes.
     """
-    old_names.accept()
+    old_names.set_old_names_accepted(True)
     args = arguments(tmp_path, bf16=True, use_cpu=True)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -489,7 +489,7 @@ def test_accelerate_is_left_alone_elsewhere(tmp_path, states):
     """Where nothing is served, and where the arguments are to follow what it says."""
     export_precision(arguments(tmp_path))
     assert not has_accelerate_state(states)
-    old_names.accept()
+    old_names.set_old_names_accepted(True)
     states.PartialState(cpu=True).marked = True
     arguments(tmp_path, accelerator_config={"use_configured_state": True})
     assert states.PartialState().marked

@@ -98,7 +98,8 @@ def test_old_style_arguments_become_new_ones(found, number):
     old = sorted(name for name in given if name in OLD_NAMES)
     assert sorted(text.split()[0] for text in warned) == old
     assert all(
-        "transformers 4" in text and OLD_NAMES[text.split()[0]].now in text for text in warned
+        "transformers 4" in text and OLD_NAMES[text.split()[0]].replacement_text in text
+        for text in warned
     )
     assert here  # the warning points to the line of the script
 
