@@ -388,7 +388,7 @@ class CheckpointRestorer:
 
         # Only the machine of the saving process may have it on its disk.
         if self._on_several_machines:
-            self.store.finish()
+            self.store.finish_uploads()
             self.store.fetch(best)
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):

@@ -270,7 +270,7 @@ class CheckpointSaver:
             self._written = final
             self._note_best(best)
         if self.store.is_open:
-            self.store.submit()
+            self.store.upload_in_background()
 
     def _note_best(self, best: str | None) -> None:
         """Remember the best checkpoint, unless it could not be written."""
@@ -308,7 +308,7 @@ class CheckpointSaver:
         if self._newest is None or self.background.bytes_waiting:
             return
         if checkpoints.refresh_manifest(self._newest) and self.store.is_open:
-            self.store.submit()
+            self.store.upload_in_background()
 
     # --- before a checkpoint
 

@@ -1569,7 +1569,7 @@ class Trainer:
         if _internal_call:
             return
 
-        self._object_store.written()
+        self._object_store.upload_written_files()
         if self.args.push_to_hub:
             try:
                 self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
@@ -1716,7 +1716,7 @@ class Trainer:
         """
         if self.is_world_process_zero():
             self.state.save_to_json(os.path.join(str(self.args.output_dir), TRAINER_STATE_NAME))
-            self._object_store.written()
+            self._object_store.upload_written_files()
 
     # The Hub.
 

@@ -152,7 +152,7 @@ class TrainingRun:
                 output = trainer._batch_size_finder.until_it_fits(
                     lambda: self._attempt(checkpoint), checkpoint
                 )
-            trainer._object_store.finish()
+            trainer._object_store.finish_uploads()
             return output
         except BaseException:
             # Close the progress bars, so that the traceback is printed below them.
@@ -161,9 +161,9 @@ class TrainingRun:
                     callback.close()
             raise
         finally:
-            trainer._object_store.leave()
             trainer.is_in_train = False
             trainer._memory_tracker.drop()
+            trainer._object_store.wait_for_uploads()
 
     @contextmanager
     def _adjusted(self, args: TrainingArguments | None) -> Iterator[None]:

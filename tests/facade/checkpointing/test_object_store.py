@@ -20,8 +20,8 @@ from helpers.checkpoints.s3_server import StoreServer
 from helpers.processes.starting import code_of, finished_ranks, start
 from helpers.trainer.tiny_trainings import At, same, told, trainer, weights
 from lightrainer import HfArgumentParser, TrainerCallback, TrainingArguments
-from lightrainer.facade.checkpointing import object_store
-from lightrainer.facade.checkpointing.object_store import StoreFolder
+from lightrainer.facade.checkpointing import uploader
+from lightrainer.facade.checkpointing.store_folder import StoreFolder, open_store
 from lightrainer.lightning_modules.common.local_paths import local_folder
 
 SCRIPT = HELPERS / "checkpoints" / "object_store_script.py"
@@ -42,7 +42,7 @@ def server():
 def bucket(server, monkeypatch, tmp_path, request):
     """A bucket, the copy of it on this machine, and no pauses before attempts."""
     monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path / "here"))
-    monkeypatch.setattr(object_store, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(uploader, "PAUSES", (0.01, 0.01))
     server.watch = None
     name = f"bucket-{abs(hash(request.node.name))}"
     storage().mkdir(name)
@@ -53,7 +53,7 @@ def bucket(server, monkeypatch, tmp_path, request):
 def folder(monkeypatch, tmp_path):
     """The address of a folder, for what does not depend on the storage."""
     monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path / "here"))
-    monkeypatch.setattr(object_store, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(uploader, "PAUSES", (0.01, 0.01))
     return f"file://{tmp_path}/there"
 
 
@@ -77,7 +77,7 @@ def checkpoints(address):
 def elsewhere(monkeypatch, tmp_path):
     """Go to a machine that has seen nothing."""
     monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path / "another"))
-    object_store._opened.cache_clear()
+    open_store.cache_clear()
 
 
 class NotesFirstStep(TrainerCallback):
@@ -199,7 +199,7 @@ def test_object_store_lost_connection_loses_nothing(bucket, server, caplog):
         At("on_step_end", lambda *_: server.stop(), 3),
         At("on_step_end", lambda *_: server.start(), 7),
     ]
-    calls = At("on_save", lambda one, *_: one._object_store._job.result())
+    calls = At("on_save", lambda one, *_: one._object_store.wait_for_uploads())
     trained(bucket, callbacks=[*actions, calls])
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
     assert caplog.text.count("Training continues") == 1
@@ -233,9 +233,9 @@ def test_object_store_outage_delays_the_end_by_a_bounded_time(folder, monkeypatc
 
     def last_step(*_):
         monkeypatch.setattr(StoreFolder, "send", fail)
-        monkeypatch.setattr(object_store, "PAUSES", usual)
+        monkeypatch.setattr(uploader, "PAUSES", usual)
 
-    monkeypatch.setattr(object_store, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(uploader, "time", SimpleNamespace(sleep=pauses.append))
     made = told(trainer(folder, callbacks=[At("on_step_begin", last_step, 7)], **SAVES))
     with pytest.raises(ConnectionError, match="keeps what it lacks"):
         made.train()
@@ -259,6 +259,20 @@ def test_object_store_outage_does_not_hide_an_error(folder, monkeypatch, caplog)
     with pytest.raises(ArithmeticError):
         made.train()
     assert "keeps what it lacks" in caplog.text
+
+
+def test_object_store_raises_programming_errors_unchanged(folder, monkeypatch, caplog):
+    """They are not errors of the store, whose remedy would mislead."""
+
+    def fail(*_):
+        raise TypeError("not of the store")
+
+    calls = [At("on_step_begin", lambda *_: monkeypatch.setattr(StoreFolder, "send", fail), 7)]
+    made = told(trainer(folder, callbacks=calls, **SAVES))
+    with pytest.raises(TypeError, match="not of the store"):
+        made.train()
+    assert not made.is_in_train
+    assert "keeps what it lacks" not in caplog.text
 
 
 @pytest.mark.parametrize("machine", ["the same", "another"])
