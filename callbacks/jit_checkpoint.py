@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ._signal_exchange import SignalExchange, world_size
+from ._signal_listener import (
+    REQUESTED_BY_SCRIPT,
+    SignalHandler,
+    SignalListener,
+    raise_again,
+    signal_name,
+)
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState, ends_epoch
 
@@ -21,18 +24,6 @@ if TYPE_CHECKING:
     from ..facade import TrainingArguments
 
 logger = logging.getLogger(__name__)
-
-_SignalHandler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
-"""A handler as `signal.signal` accepts and returns it."""
-
-_DEFAULT_HANDLERS: dict[int, _SignalHandler] = {signal.SIGINT: signal.default_int_handler}
-"""Handlers that Python installs itself; for all other signals it is `SIG_DFL`."""
-
-_INTERRUPTED = b"\nInterrupted. Saving a checkpoint; press Ctrl-C again to stop immediately.\n"
-
-_REQUESTED_BY_SCRIPT = 1 << 16
-"""Stands for a signal where the user's script has requested a checkpoint. Larger than all signals.
-"""
 
 
 class SavingTrainer(Protocol):
@@ -75,7 +66,7 @@ class CheckpointManager:
         self.trainer = trainer
         self.is_checkpoint_requested = False
         self.kill_wait = kill_wait
-        self._original_sigterm_handler: _SignalHandler = None
+        self._original_sigterm_handler: SignalHandler = None
 
     def setup_signal_handler(self) -> None:
         """Handle SIGTERM from now on."""
@@ -84,9 +75,7 @@ class CheckpointManager:
     def execute_jit_checkpoint(self) -> None:
         """Write a checkpoint of the current state."""
         self.is_checkpoint_requested = False
-        self.trainer._save_checkpoint(  # pyright: ignore[reportPrivateUsage] - as transformers names it
-            self.trainer.model, trial=None
-        )
+        _save_checkpoint(self.trainer)
 
     def _sigterm_handler(self, signum: int, frame: FrameType | None) -> None:
         if not self.is_checkpoint_requested:
@@ -182,14 +171,13 @@ class JITCheckpointCallback(TrainerCallback):
         """Set by `set_trainer` with `enable_jit_checkpoint`. A script may assign its own manager.
         """
 
+        self._listener = SignalListener()
+
         # What this training is doing because of a signal.
-        self.received_signal: int | None = None
-        """The signal that any process has received, or `_REQUESTED_BY_SCRIPT`."""
-        self.is_stopping = False
-        """True while this callback stops the training, or saves in the middle of it."""
+        self._is_stopping = False
         self.has_announced_stop = False
         """True once this process has logged that this callback stops the training."""
-        self._stopped_at = 0  # the step at which `is_stopping` became True
+        self._stopped_at = 0  # the step at which `_is_stopping` became True
         self._last_saved_step: int | None = None
         """Step of the last checkpoint of any kind, so that an evaluation saves once."""
         self._last_saved_step_of_loop: int | None = None
@@ -199,13 +187,6 @@ class JITCheckpointCallback(TrainerCallback):
         """
         self._is_after_epoch_end = False  # between `on_epoch_end` and the next epoch
 
-        # The signal handling of this process.
-        self._listening_pid: int | None = None  # a forked process is not listening
-        self._previous_handlers: dict[int, _SignalHandler] = {}
-        self._has_received_sigint = False
-        self._writes_to_terminal = True
-        self._exchange: SignalExchange | None = None
-
     def set_trainer(self, trainer: SavingTrainer) -> None:
         """Keep the Trainer that uses this callback; it calls this before a training."""
         self.trainer = trainer
@@ -214,6 +195,11 @@ class JITCheckpointCallback(TrainerCallback):
         self.jit_manager = _ManagerOfCallback(trainer, self)
         if self.save is None:
             self.save = partial(_save, trainer)
+
+    @property
+    def received_signal(self) -> int | None:
+        """The signal that any process has received."""
+        return self._listener.received_signal
 
     @property
     def is_checkpoint_requested(self) -> bool:
@@ -226,9 +212,14 @@ class JITCheckpointCallback(TrainerCallback):
     @is_checkpoint_requested.setter
     def is_checkpoint_requested(self, requested: bool) -> None:
         if not requested:
-            self.received_signal = None
+            self._listener.received_signal = None
         elif self.received_signal is None:
-            self.received_signal = _REQUESTED_BY_SCRIPT
+            self._listener.received_signal = REQUESTED_BY_SCRIPT
+
+    @property
+    def is_stopping(self) -> bool:
+        """True while this callback stops the training, or saves in the middle of it."""
+        return self._is_stopping and not self._listener.has_dropped_signal
 
     @property
     def is_listening(self) -> bool:
@@ -236,7 +227,7 @@ class JITCheckpointCallback(TrainerCallback):
 
         Outside of the main thread it does so without handling any itself.
         """
-        return self._listening_pid == os.getpid()
+        return self._listener.is_started
 
     # The events.
 
@@ -250,13 +241,12 @@ class JITCheckpointCallback(TrainerCallback):
         """Start to handle signals; a training that starts over keeps its handlers."""
         if self.is_listening or self._has_manager_of_script:
             return
-        self.received_signal = None
-        self.is_stopping = False
+        self._is_stopping = False
         self.has_announced_stop = False
         self._last_saved_step = None
         self._last_saved_step_of_loop = None
-        self._has_received_sigint = False
-        self._writes_to_terminal = state.is_world_process_zero
+        self._listener.received_signal = None
+        self._listener.writes_to_terminal = state.is_world_process_zero
         self.start_listening()
 
     def on_epoch_begin(
@@ -293,7 +283,7 @@ class JITCheckpointCallback(TrainerCallback):
             control.should_save = False
             return
         # Collective, so it is asked before any rank may return.
-        if not self._is_stop_requested():
+        if not self._listener.has_signal():
             return
         if self.is_stopping or not ends_epoch(state, control):
             self._stop_training(state, control)
@@ -307,7 +297,8 @@ class JITCheckpointCallback(TrainerCallback):
     ) -> None:
         """Save and stop; after a stop in the middle of the epoch, nothing is due here."""
         self._is_after_epoch_end = True
-        is_stop_requested = self._is_stop_requested()
+        # Collective, so it is asked before any rank may return.
+        is_stop_requested = self._listener.has_signal()
         if self._apply_manager(control):
             control.should_save = False
         elif self.is_stopping:
@@ -332,7 +323,7 @@ class JITCheckpointCallback(TrainerCallback):
         Raises:
             KeyboardInterrupt: after Ctrl-C.
         """
-        if not self._is_stop_requested():
+        if not self._listener.has_signal():
             return
         if self._last_saved_step != state.global_step:
             self.save_now(state)
@@ -340,10 +331,9 @@ class JITCheckpointCallback(TrainerCallback):
         # The user waits for the end after Ctrl-C, unless the script has its own handler.
         if self.received_signal != signal.SIGINT or self.save is None:
             return
-        previous_handler = self._previous_handlers.get(signal.SIGINT, signal.default_int_handler)
-        if previous_handler is signal.default_int_handler:
+        if self._listener.has_default_sigint():
             self._announce_stop(state)
-            self._drop_signal()
+            self._listener.drop_signal()
             raise KeyboardInterrupt
 
     def on_evaluate(
@@ -354,7 +344,7 @@ class JITCheckpointCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Save and stop after the evaluation."""
-        if self._is_stop_requested():
+        if self._listener.has_signal():
             self._stop_training(state, control)
 
     def on_save(
@@ -372,11 +362,11 @@ class JITCheckpointCallback(TrainerCallback):
         self._last_saved_step_of_loop = state.global_step
 
         # Collective, so it is asked before `is_stopping`.
-        if not self._is_stop_requested() or self.is_stopping:
+        if not self._listener.has_signal() or self.is_stopping:
             return
         if self._is_after_epoch_end or not ends_epoch(state, control):
             self._announce_stop(state)
-            self.is_stopping = True
+            self._is_stopping = True
             control.should_training_stop = True
 
     def on_train_end(
@@ -395,57 +385,25 @@ class JITCheckpointCallback(TrainerCallback):
         # A signal that came after the last step, on any rank.
         if not self.is_listening:
             return
-        if self._is_stop_requested(wait=True) and not self.is_stopping:
-            self.is_stopping = True
+        if self._listener.has_signal(wait=True) and not self.is_stopping:
+            self._is_stopping = True
             if self._last_saved_step_of_loop != state.global_step:
                 self._announce_stop(state)
                 self.save_now(state)
         self.stop_listening()
 
-    # Signal handlers.
+    # Signals.
 
     def start_listening(self) -> None:
         """Install the signal handlers.
 
         Only in the main thread, and only in place of handlers that can be restored.
         """
-        level = logging.WARNING if self.required_signals else logging.DEBUG
-        try:
-            self._exchange = SignalExchange() if world_size() > 1 else None
-        except RuntimeError as error:
-            logger.warning(
-                "Signals are not handled, since the ranks cannot exchange them over gloo: %s", error
-            )
-            return
-
-        self._listening_pid = os.getpid()
-        if threading.current_thread() is not threading.main_thread():
-            logger.log(
-                level, "Signals are not handled, since training does not run in the main thread."
-            )
-            return
-
-        for number in self.signals:
-            handler = signal.getsignal(number)
-            # Python does not know handlers that were installed from C, and cannot restore them.
-            if handler is None:
-                logger.log(
-                    level,
-                    "%s is not handled: a library has installed its own handler.",
-                    _signal_name(number),
-                )
-                continue
-            is_ignored = handler == signal.SIG_IGN
-            if not is_ignored or number in self.required_signals:
-                self._previous_handlers[number] = signal.signal(number, self._receive)
-        self._notify(True)
+        self._listener.start(self.signals, self.required_signals, self.on_change)
 
     def stop_listening(self) -> None:
         """Restore the previous handlers, unless they were replaced since; may be called twice."""
-        self._restore_handlers()
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+        self._listener.stop()
 
     def raise_received_signal(self) -> None:
         """Raise the signal that stopped the training again, for its previous handler.
@@ -458,62 +416,10 @@ class JITCheckpointCallback(TrainerCallback):
         """
         number = self.received_signal
         has_stopped_training = self.is_stopping
-        self.received_signal = None
-        self.is_stopping = False
-        if number is None or number == _REQUESTED_BY_SCRIPT or not has_stopped_training:
-            return
-        if signal.getsignal(number) == signal.SIG_DFL:
-            sys.exit(128 + number)
-        if threading.current_thread() is threading.main_thread():
-            signal.raise_signal(number)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Record the signal, as its handler.
-
-        Nothing else: a handler runs between arbitrary instructions of the training.
-        """
-        # A forked process, such as a worker of a dataloader, ends as it would without this.
-        if self._listening_pid != os.getpid():
-            default_handler = _DEFAULT_HANDLERS.get(number, signal.SIG_DFL)
-            signal.signal(number, self._previous_handlers.get(number, default_handler))
-            signal.raise_signal(number)
-            return
-
-        # The second Ctrl-C.
-        if number == signal.SIGINT and self._has_received_sigint:
-            self._drop_signal()
-            signal.raise_signal(number)
-            return
-
-        if self.received_signal is None:
-            self.received_signal = number
-        if number == signal.SIGINT:
-            self._has_received_sigint = True
-            if self._writes_to_terminal and logger.isEnabledFor(logging.WARNING):
-                # To file descriptor 2, since the handler may have interrupted a write to
-                # `sys.stderr`.
-                with contextlib.suppress(OSError):
-                    os.write(2, _INTERRUPTED)
-
-    def _drop_signal(self) -> None:
-        """Restore the previous handlers, and write no checkpoint for this signal."""
-        self.received_signal = None
-        self.is_stopping = False
-        self._restore_handlers()
-
-    def _restore_handlers(self) -> None:
-        self._listening_pid = None
-        previous_handlers = self._previous_handlers
-        self._previous_handlers = {}
-        for number, handler in previous_handlers.items():
-            if signal.getsignal(number) == self._receive:
-                signal.signal(number, handler)
-        if previous_handlers:
-            self._notify(False)
-
-    def _notify(self, is_listening: bool) -> None:
-        if self.on_change is not None:
-            self.on_change(is_listening)
+        self._listener.received_signal = None
+        self._is_stopping = False
+        if number is not None and has_stopped_training:
+            raise_again(number)
 
     # Save and stop.
 
@@ -521,13 +427,13 @@ class JITCheckpointCallback(TrainerCallback):
         """Write a checkpoint with `save`, in the middle of something else."""
         self._last_saved_step = state.global_step
         self._last_saved_step_of_loop = None
-        was_stopping = self.is_stopping
-        self.is_stopping = True
+        was_stopping = self._is_stopping
+        self._is_stopping = True
         try:
             if self.save is not None:
                 self.save()
         finally:
-            self.is_stopping = was_stopping
+            self._is_stopping = was_stopping
 
     @property
     def _has_manager_of_script(self) -> bool:
@@ -550,24 +456,6 @@ class JITCheckpointCallback(TrainerCallback):
         manager.execute_jit_checkpoint()
         return True
 
-    def _is_stop_requested(self, wait: bool = False) -> bool:
-        """Return whether a signal was received.
-
-        All ranks call it at the same places and get the same result.
-
-        Args:
-            wait: for the signals that the ranks send now. Otherwise those of the previous call.
-        """
-        if not self.is_listening:
-            return False
-        if self._exchange is None:
-            return self.received_signal is not None
-
-        agreed_signal = self._exchange.exchange(self.received_signal or 0, wait)
-        if agreed_signal:
-            self.received_signal = agreed_signal
-        return agreed_signal > 0
-
     def _stop_training(self, state: TrainerState, control: TrainerControl) -> None:
         """Set the switches for a checkpoint and the end of the training."""
         control.should_training_stop = True
@@ -579,7 +467,7 @@ class JITCheckpointCallback(TrainerCallback):
         if not self.is_stopping:
             self._announce_stop(state)
             self._stopped_at = state.global_step
-        self.is_stopping = True
+        self._is_stopping = True
         control.should_save = True
 
     def _announce_stop(self, state: TrainerState) -> None:
@@ -587,7 +475,7 @@ class JITCheckpointCallback(TrainerCallback):
             self.has_announced_stop = True
             logger.warning(
                 "%s: training stops at step %s, with a checkpoint to resume from.",
-                _signal_name(self.received_signal),
+                signal_name(self.received_signal),
                 state.global_step,
             )
 
@@ -596,12 +484,11 @@ def _save(trainer: SavingTrainer) -> None:
     """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
     run = getattr(trainer, "_fit_run", None)
     if run is None:
-        trainer._save_checkpoint(trainer.model, trial=None)  # pyright: ignore[reportPrivateUsage] - as transformers names it
+        _save_checkpoint(trainer)
     else:
         run._save_at_once()
 
 
-def _signal_name(number: int | None) -> str:
-    if number is None or number == _REQUESTED_BY_SCRIPT:
-        return "Requested by the script"
-    return signal.Signals(number).name
+def _save_checkpoint(trainer: SavingTrainer) -> None:
+    # The method is private, but transformers' manager calls it too, and scripts override it.
+    trainer._save_checkpoint(trainer.model, trial=None)  # pyright: ignore[reportPrivateUsage]
