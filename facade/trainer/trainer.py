@@ -51,6 +51,7 @@ from ..arguments.parallelism import (
     data_ranks,
     groups_of,
     samples_of_rank,
+    set_groups_of_model,
 )
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
 from ..checkpointing.data_position import DataPosition
@@ -78,7 +79,8 @@ from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLengt
 from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
-from ..strategies.plan import RunPlan, optimizer_config
+from ..strategies.model_parallel import groups_of_spread
+from ..strategies.plan import RunPlan, optimizer_config, stop_if_asked_to
 from ..strategies.strategy import Strategy
 from . import checks, construction, optimization, steps
 from .batch_size import BatchSizeFinder
@@ -264,7 +266,7 @@ class Trainer:
     _restorer = cached_property(
         lambda self: CheckpointRestorer(self, self._hub, self._object_store, self._checkpoint_saver)
     )
-    _applied_arguments = cached_property(AppliedArguments)
+    _applied_arguments = cached_property(lambda self: AppliedArguments(self.args))
     _model_preparation = cached_property(ModelPreparation)
     _batch_size_finder = cached_property(BatchSizeFinder)
     _metric_of_best = cached_property(BestMetric)
@@ -385,8 +387,13 @@ class Trainer:
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._signature_columns: Any = None
         self._train_batch_size = self.args.train_batch_size
-        self._applied_arguments.remember()
-        construction.set_up_callbacks(self, callbacks or [])
+        self._applied_arguments.remember(self.args)
+        self._set_up_callbacks(callbacks or [])
+        self.state = TrainerState(
+            is_local_process_zero=self.is_local_process_zero(),
+            is_world_process_zero=self.is_world_process_zero(),
+            stateful_callbacks=self._callback_states.exported(),
+        )
         self._validate_args()
         if self.args.push_to_hub:
             self.init_hf_repo()
@@ -397,11 +404,93 @@ class Trainer:
 
     def _adopt_model(self, model: nn.Module) -> None:
         """Set the model and the attributes derived from it."""
-        construction.set_up_model(self, model)
+        args = self.args
+        set_groups_of_model(args, groups_of_spread(args, model))
+
+        # Device.
+        device_map = getattr(model, "hf_device_map", None) or {}
+        self.is_model_parallel = len(set(device_map.values())) > 1
+        self.place_model_on_device = construction.moves_model_at_once(
+            args, is_on_several_devices=self.is_model_parallel
+        )
+        if self.place_model_on_device:
+            self._move_model_to_device(model, args.device)
+        self.model = model
+        self.model_wrapped = model
+        if args.parameter_rules:
+            optimization.freeze_by_rules(self)
+
+        # Loss and labels; in a model with an adapter its base has the signature.
+        base = inspection.base_of_adapter(model)
+        self.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(base)
+        self.label_names = construction.find_label_names(args, base)
+        self.can_return_loss = inspection.can_return_loss(type(base))
+        self.label_smoother = construction.make_label_smoother(args, model)
+        self.neftune_noise_alpha = args.neftune_noise_alpha
+        config = getattr(model, "config", None)
+        if config is not None:
+            inspection.set_in_config(config, "use_cache", args.use_cache)
+
+    def _set_up_callbacks(self, callbacks: list[Any]) -> None:
+        """Set the handler, with the callbacks of the user and those that the arguments request."""
+        # Callbacks of Lightning are passed to its Trainer, not to the handler.
+        trainer_callbacks: list[Any] = []
+        for callback in callbacks:
+            if is_lightning_callback(callback):
+                self.add_callback(callback)
+            else:
+                trainer_callbacks.append(callback)
+
+        self.callback_handler = CallbackHandler(
+            construction.callbacks_in_order(self.args, trainer_callbacks),
+            self.model,
+            self.processing_class,
+            self.optimizer,
+            self.lr_scheduler,
+        )
+        for callback in self.callback_handler.callbacks:
+            lend_save_model(self, callback)
+
+        # Progress display and signal listener are called after the others.
+        display = construction.display_callback(self.args)
+        if display is not None:
+            self.add_callback(display)
+        if self.args.enable_jit_checkpoint:
+            self._signals.add_listener()
 
     def _apply_arguments(self) -> None:
-        """Check the arguments again, and apply what was changed since the construction."""
-        self._applied_arguments.apply()
+        """Check the arguments again, and apply what was changed since the construction.
+
+        Called when a run begins. In a dry run it prints the plan and exits.
+        """
+        construction.preload_lightning()
+        self._applied_arguments.check(self.args)
+
+        plan = construction.plan_of(self)
+        plan.strategy.check(self.args, self.model)
+        plan.strategy.bind(self)
+        self._current_plan = plan
+
+        changed = self._applied_arguments.changed(self.args)
+        if changed:
+            self._update_derived_attributes(changed)
+        stop_if_asked_to(plan, is_main_process=self.args.process_index == 0)
+
+    def _update_derived_attributes(self, changed: set[str]) -> None:
+        """Update the attributes that were derived from the arguments with these names.
+
+        An attribute that was set on the Trainer stays, unless its argument changed too.
+        """
+        args = self.args
+        if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
+            self._train_batch_size = args.train_batch_size
+        if "label_names" in changed and args.label_names is not None:
+            self.label_names = args.label_names
+        if "label_smoothing_factor" in changed:
+            self.label_smoother = construction.make_label_smoother(args, self.model)
+        if "neftune_noise_alpha" in changed:
+            self.neftune_noise_alpha = args.neftune_noise_alpha
+        self._applied_arguments.remember(args)
 
     def _validate_args(self) -> None:
         """Do nothing: libraries override it to check arguments that depend on model and data."""
@@ -430,7 +519,18 @@ class Trainer:
         """
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
-        construction.set_backend_flags(self)
+
+        # Libraries read these flags. A path in `fsdp_config` has been replaced by the contents of
+        # the file.
+        fsdp_options = cast(dict[str, Any], self.args.fsdp_config or {})
+        uses_fsdp = bool(self.args.fsdp)
+        uses_xla = uses_fsdp and bool(fsdp_options.get("xla"))
+        uses_xla_v2 = uses_xla and bool(fsdp_options.get("xla_fsdp_v2"))
+        self.is_deepspeed_enabled = bool(self.args.deepspeed)
+        self.is_fsdp_enabled = uses_fsdp and not uses_xla
+        self.is_fsdp_xla_enabled = uses_xla
+        self.is_fsdp_xla_v1_enabled = uses_xla and not uses_xla_v2
+        self.is_fsdp_xla_v2_enabled = uses_xla_v2
 
     @property
     def plan(self) -> Any:
@@ -1905,11 +2005,27 @@ class Trainer:
 
     def _renew_model(self, trial: object) -> None:
         """Make a new model; make it again if the trial changes the seed of its initial weights."""
-        construction.renew_model(self, trial)
+        self._replace_model(trial)
         seed = (self.args.seed, self.args.full_determinism)
         self._hp_search_setup(trial)
         if seed != (self.args.seed, self.args.full_determinism):
-            construction.renew_model(self, trial)
+            self._replace_model(trial)
+
+    def _replace_model(self, trial: object) -> None:
+        """Replace the model by a new one of `model_init`, if any; drop optimizer and schedule."""
+        if self.model_init is None:
+            return
+
+        # The model of the previous trial is freed first, so that both are never in memory together.
+        if self._search.current is not None:
+            self._search.current.free_model()
+        seed_everything(self.args)
+        self.model = self.call_model_init(trial)
+        self.optimizer = None
+        self.lr_scheduler = None
+        if self.place_model_on_device:
+            self._move_model_to_device(self.model, self.args.device)
+        self.model_wrapped = self.model
 
     def _hp_search_setup(self, trial: Any) -> None:
         """Apply the values of a trial, None outside of a search; libraries override it.
