@@ -18,6 +18,7 @@ from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.evaluation.collecting import (
     BatchCollector,
+    LossCollector,
     ObjectCollector,
     move_to_host,
 )
@@ -119,7 +120,7 @@ class Evaluation:
 
         # What is collected from the batches.
         self.recorded = RecordedValues(functools.partial(_samples, trainer))
-        self.losses = BatchCollector(args.eval_do_concat_batches, rows=self.expected)
+        self.losses = LossCollector(args.eval_do_concat_batches, rows=self.expected)
         self.predictions = self._collector()
         self.labels = self._collector()
         self.inputs = self._collector()

@@ -105,6 +105,21 @@ class BatchCollector:
         return separate or None
 
 
+class LossCollector(BatchCollector):
+    """Collect losses of shape (samples,), which are moved to the host's memory as one tensor.
+
+    Losses are small: joining them on their device takes little memory, and moving them waits for
+    the device once instead of once a batch.
+    """
+
+    def take_waiting(self) -> deque[object]:
+        """Return the losses that are kept on their device, and forget them."""
+        waiting: deque[Any] = super().take_waiting()
+        if self.concatenate and waiting:
+            return deque([torch.cat(list(waiting))])
+        return waiting
+
+
 def _is_on_host(value: object) -> bool:
     """Return whether all tensors in a nested batch are in the host's memory."""
     if isinstance(value, torch.Tensor):
