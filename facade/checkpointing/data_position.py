@@ -23,8 +23,9 @@ from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
 from ..arguments.parallelism import data_ranks
 from ..evaluation.results import TrainingLength
-from .elastic import ElasticResumption, batch_size_of
+from .elastic import ElasticResumption, ResumePoint, batch_size_of
 from .generators import capture_generators, restore_generators
+from .stored_positions import CheckpointPositions, PlainState
 
 if TYPE_CHECKING:
     from .. import Trainer, TrainingRun
@@ -45,9 +46,11 @@ class DataPosition:
     def __init__(self, trainer: Trainer, elastic: ElasticResumption) -> None:
         self.trainer = trainer
         self.elastic = elastic
-        self._layout: dict[str, Any] = {}
-        """The `state` of `elastic` when the training began."""
-        self.evaluated_before: dict[str, Any] = {}
+        self._plain_layout: PlainState = {}
+        """`ElasticResumption.to_plain` when the training began."""
+        self._stored: CheckpointPositions | None = None
+        """The positions to resume from, between `windows` and `apply_progress`."""
+        self.evaluated_before: PlainState = {}
         """Worker states of evaluation loaders, by name of the loader."""
 
     def save(
@@ -75,8 +78,8 @@ class DataPosition:
 
         accumulation = self.trainer.args.gradient_accumulation_steps
         state |= {
-            **self._layout,
-            "layout": {**self._layout["layout"], "accumulation": accumulation},
+            **self._plain_layout,
+            "layout": {**self._plain_layout["layout"], "accumulation": accumulation},
             "windows": run.windows.windows_per_epoch,
             "evaluated": run.interrupted_evaluation.worker_states(loaders),
             "ended": run.epoch_is_over,
@@ -121,18 +124,19 @@ class DataPosition:
         sized = has_length(dataloader)
 
         # The position, and the length that follows from it.
-        stored = elastic.stored(checkpoint)
+        stored = CheckpointPositions.find(checkpoint, trainer.args)
+        self._stored = stored
         elastic.loader_batch = batch_size_of(dataloader, data_ranks(trainer.args))
-        epoch = 0
-        done = 0
-        loader_state: dict[str, Any] | None = None
-        if checkpoint is not None:
-            if stored is not None and not trainer.args.ignore_data_skip:
-                elastic.require_known_order(dataloader, stored, checkpoint)
-            epoch, done, loader_state = self._find(length, sized, stored, checkpoint)
-            length = elastic.length_from(length, sized, epoch, done, stored)
+        resume_point = ResumePoint(0, 0)
+        if stored is not None:
+            if not trainer.args.ignore_data_skip:
+                elastic.require_known_order(dataloader, stored)
+            resume_point = self._resume_point(length, sized, stored)
+            length = elastic.length_from(length, sized, resume_point, stored.own)
+        elif checkpoint is not None:
+            resume_point = self._counted(length, sized)
 
-        self._layout = elastic.state()
+        self._plain_layout = elastic.to_plain()
         windows = WindowLoader(
             dataloader,
             accumulation=trainer.args.gradient_accumulation_steps,
@@ -145,42 +149,51 @@ class DataPosition:
         if checkpoint is None:
             return windows, length
 
-        self.evaluated_before = {} if stored is None else stored["evaluated"]
+        epoch, windows_done, loader_state = resume_point
+        self.evaluated_before = {}
+        is_end_missing = False
+        was_left = False
+        if stored is not None:
+            self.evaluated_before = stored.own.evaluation_workers
+            is_end_missing = not stored.own.is_epoch_ended
+            was_left = stored.own.was_epoch_left
 
         # Begin the epoch again, in the order that it had, unless only its end is left.
-        if trainer.args.ignore_data_skip and done < windows.windows_per_epoch:
-            done = 0
+        if trainer.args.ignore_data_skip and windows_done < windows.windows_per_epoch:
+            windows_done = 0
             if loader_state is not None and "handed_out" in loader_state:
                 loader_state = from_epoch_start(loader_state)
             else:
                 loader_state = None
 
         # Every step was taken when this was saved; only the end of the epoch is missing.
-        is_end_missing = stored is not None and not stored["ended"]
         if is_end_missing and trainer.state.global_step >= length.max_steps:
-            done = windows.windows_per_epoch
+            windows_done = windows.windows_per_epoch
         windows.start_at(
             epoch,
-            done,
+            windows_done,
             on_positioned=on_positioned,
             loader_state=loader_state,
-            was_left=stored is not None and stored.get("left", False),
+            was_left=was_left,
         )
         return windows, length
 
-    def apply_progress(self, run: TrainingRun, checkpoint: str | None) -> None:
+    def apply_progress(self, run: TrainingRun) -> None:
         """Restore the meters for the next log, and note an interrupted evaluation to repeat."""
-        stored = self.elastic.stored(checkpoint)
+        stored = self._stored
+        self._stored = None
         if stored is None:
             return
-        run.interrupted_evaluation.owed = stored["in_evaluation"]
-        restore_parts(stored.get("evaluation"), self.trainer.eval_data_collator)
-        run.generators_before_epoch = stored.get("before_epoch")
-        progress = stored["progress"]
+        position = stored.own
+        run.interrupted_evaluation.owed = position.interrupted_evaluation
+        restore_parts(position.evaluation_collator, self.trainer.eval_data_collator)
+        run.generators_before_epoch = position.generators_before_epoch
+
         # Each process has saved its own losses; with others, each takes the mean over those.
-        same_processes = stored["layout"]["world_size"] == data_ranks(self.trainer.args)
-        if progress is not None and not same_processes:
-            progress = self.elastic.progress(stored, str(checkpoint))
+        progress = position.progress
+        has_same_processes = position.layout.world_size == data_ranks(self.trainer.args)
+        if progress is not None and not has_same_processes:
+            progress = self.elastic.mean_progress(stored)
         if progress is not None:
             run.apply_progress(progress)
 
@@ -201,7 +214,8 @@ class DataPosition:
 
     def load_rng(self, checkpoint: str) -> None:
         """Restore the random generators of this process; warn if their file is missing."""
-        path = self.elastic.rng_path(checkpoint)
+        stored = CheckpointPositions.find(checkpoint, self.trainer.args)
+        path = self.elastic.rng_path(checkpoint, stored)
         if path is None:
             logger.warning(
                 "%s has no random generators of this process: the numbers will not be those of an "
@@ -211,30 +225,30 @@ class DataPosition:
         else:
             restore_generators(self.trainer, load_rng_file(path))
 
-    def _find(
-        self, length: TrainingLength, sized: bool, stored: dict[str, Any] | None, checkpoint: str
-    ) -> tuple[int, int, dict[str, Any] | None]:
-        """Return epoch, window and loader state to resume at."""
-        if stored is None:
-            return (*self._counted(length, sized), None)
-        layout_before, layout_now = self.elastic.layouts(stored)
+    def _resume_point(
+        self, length: TrainingLength, sized: bool, stored: CheckpointPositions
+    ) -> ResumePoint:
+        """Return the stored position in steps of this training."""
+        position = stored.own
+        windows_per_epoch = length.num_update_steps_per_epoch
+        layout_before, layout_now = self.elastic.loader_layouts(position)
         if layout_before != layout_now:
-            return self.elastic.position(length, stored, checkpoint)
-        if not sized or stored["windows"] == length.num_update_steps_per_epoch:
-            return stored["epoch"], stored["done"], stored["loader"]
+            return self.elastic.convert_position(windows_per_epoch, stored)
+        if not sized or position.windows_per_epoch == windows_per_epoch:
+            return ResumePoint(position.epoch, position.windows_done, position.loader_state)
         logger.warning(
             "An epoch had %s steps when the checkpoint was made, and has %s now: the data is not "
             "the same.",
-            stored["windows"],
-            length.num_update_steps_per_epoch,
+            position.windows_per_epoch,
+            windows_per_epoch,
         )
-        return (*self._counted(length, sized), None)
+        return self._counted(length, sized)
 
-    def _counted(self, length: TrainingLength, sized: bool) -> tuple[int, int]:
-        """Return epoch and window computed from the global step alone, as in the reference."""
+    def _counted(self, length: TrainingLength, sized: bool) -> ResumePoint:
+        """Return the position computed from the global step alone, as in the reference."""
         state = self.trainer.state
         if sized:
-            return divmod(state.global_step, length.num_update_steps_per_epoch)
+            return ResumePoint(*divmod(state.global_step, length.num_update_steps_per_epoch))
         # The steps of a stream's epoch are not known, but the state has its fraction.
         epoch, part = divmod(state.epoch, 1)
-        return int(epoch), round(part * length.num_update_steps_per_epoch)
+        return ResumePoint(int(epoch), round(part * length.num_update_steps_per_epoch))

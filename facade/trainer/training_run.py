@@ -247,7 +247,7 @@ class TrainingRun:
         self.stopped_before_step = False
         module = TrainerModule(self)
         self.module = module
-        trainer._data_position.apply_progress(self, checkpoint)
+        trainer._data_position.apply_progress(self)
 
         # The steps.
         has_steps = self.first_step < self.length.max_steps or self.windows.is_at_end

@@ -167,6 +167,24 @@ def test_resume_with_an_invalid_position(saved, tmp_path, name):
     refused(made, checkpoint, "data_state_0.pth", f"{name}='x', but expected is")
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_resume_with_a_position_of_lightning(saved, tmp_path):
+    """It lacks the optional entries, such as the workers of evaluations."""
+    written = from_plain(load_torch(saved / "data_state_0.pth"))
+    required = {name: written[name] for name in ("epoch", "done", "loader", "windows", "layout")}
+    made, checkpoint = resumed(
+        saved,
+        tmp_path,
+        "data_state_0.pth",
+        to_plain(required),
+        eval_strategy="epoch",
+        dataloader_num_workers=1,
+        dataloader_persistent_workers=True,
+    )
+    made.train(resume_from_checkpoint=checkpoint)
+    assert made.state.global_step == 4
+
+
 class NamedMomentum(torch.optim.Optimizer):
     """Keeps its state under names, as LoRA-FA of PEFT keeps that of a pair of weights."""
 
