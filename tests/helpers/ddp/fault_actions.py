@@ -39,19 +39,22 @@ def rank() -> int:
 
 
 class Points(torch.utils.data.Dataset):
-    """Eight features and a class, made when they are asked for; something may happen at the
-    ninth.
+    """Eight features and a class, made when they are asked for; something may happen at one of
+    them, by default the ninth.
     """
 
-    def __init__(self, happens: Any = None, count: int = 32):
-        self.happens, self.count, self.read = happens, count, 0
+    def __init__(self, happens: Any = None, count: int = 32, at: int = 9):
+        self.happens = happens
+        self.count = count
+        self.at = at
+        self.read = 0
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
         self.read += 1
-        if self.happens is not None and self.read == 9:
+        if self.happens is not None and self.read == self.at:
             self.happens()
         x = torch.randn(8, generator=torch.Generator().manual_seed(index))
         return {"x": x, "labels": x[:3].argmax()}
@@ -226,8 +229,12 @@ ACTIONS |= {
     # which hosts the store
     "first_killed": lambda folder: trainer(folder, callback=at_step(0, kill)).train(),
     "leaves": lambda folder: trainer(folder, data=Points(only(1, lambda: os._exit(0)))).train(),
+    # At its first sample: while an earlier batch is on its way from the worker, torch may report the
+    # connection that the worker's end has reset instead of the worker.
     "worker_dies": (
-        lambda folder: trainer(folder, data=Points(only(1, kill)), dataloader_num_workers=1).train()
+        lambda folder: trainer(
+            folder, data=Points(only(1, kill), at=1), dataloader_num_workers=1
+        ).train()
     ),
     "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
     "decided_outside": decided_outside_of_callbacks,
