@@ -71,10 +71,11 @@ class StoreFolder:
             name = path.relative_to(self.folder).as_posix()
             if _NOT_SENT.search(name) or not path.is_file():
                 continue
-            now = path.stat()
-            if self._sent.get(name) != (now.st_mtime_ns, now.st_size):
+            status = path.stat()
+            version = (status.st_mtime_ns, status.st_size)
+            if self._sent.get(name) != version:
                 self._put(path)
-                self._sent[name] = (now.st_mtime_ns, now.st_size)
+                self._sent[name] = version
 
     def discard(self, name: str) -> None:
         """Delete a checkpoint from the store."""
@@ -126,7 +127,10 @@ class StoreFolder:
             return
 
         with checkpoints.staged_folder(folder) as staging:
-            targets = [str(staging / os.path.relpath(file, name)) for file in files]
+            targets: list[str] = []
+            for file in files:
+                name_in_folder = os.path.relpath(file, name)
+                targets.append(str(staging / name_in_folder))
             self._files.get(files, targets)
 
         # It need not be uploaded, see `send`.

@@ -69,8 +69,10 @@ def _checked(
     """
     if state.keys().isdisjoint((_SCORES, _WORST, _BEST, _LAST)):
         return state
+    own_folders: list[str] = []
     folder: object = getattr(callback, "dirpath", None)
-    own_folders = [] if folder is None else [str(folder)]
+    if folder is not None:
+        own_folders.append(str(folder))
     checked = dict(state)
 
     # Files that the callback may delete: it continues without any, if some are foreign.
@@ -89,7 +91,8 @@ def _checked(
     # run through a link.
     best: object = state.get(_BEST)
     is_behind_link = _seems_below(best, own_folders) and not _lies_below(best, own_folders)
-    if best and (is_behind_link or not _lies_below(best, [*own_folders, *best_folders])):
+    is_foreign = is_behind_link or not _lies_below(best, [*own_folders, *best_folders])
+    if best and is_foreign:
         foreign.append(best)
         checked |= {_BEST: "", "best_model_score": None}
 

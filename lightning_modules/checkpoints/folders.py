@@ -140,11 +140,14 @@ def sort_checkpoints(
 
 def _later_steps_first(checkpoints: list[Path], newest: str, prefix: str) -> list[Path]:
     """Return the checkpoints with higher steps than the newest one first, otherwise in order."""
-    last_step = _step(newest, prefix)
-    if last_step is None:
-        return checkpoints
-    # False sorts before True, and equal keys stay in order.
-    return sorted(checkpoints, key=lambda path: (_step(path.name, prefix) or 0) <= last_step)
+    later: list[Path] = []
+    others: list[Path] = []
+    for path in checkpoints:
+        if _is_later(path.name, newest, prefix):
+            later.append(path)
+        else:
+            others.append(path)
+    return later + others
 
 
 def rotate_checkpoints(
@@ -197,13 +200,21 @@ def rotate_checkpoints(
 
 def _without_begun(checkpoints: list[str], newest: str, prefix: str, state_name: str) -> list[str]:
     """Return the checkpoints without those that are later than the newest and have no state."""
-    last_step = _step(newest, prefix)
     kept: list[str] = []
     for path in checkpoints:
-        is_later = last_step is not None and (_step(Path(path).name, prefix) or 0) > last_step
+        is_later = _is_later(Path(path).name, newest, prefix)
         if not is_later or os.path.exists(os.path.join(path, state_name)):
             kept.append(path)
     return kept
+
+
+def _is_later(name: str, newest: str, prefix: str) -> bool:
+    """Return whether a checkpoint has a higher step than the newest one; False without steps."""
+    step = _step(name, prefix)
+    last_step = _step(newest, prefix)
+    if step is None or last_step is None:
+        return False
+    return step > last_step
 
 
 def _step(name: str, prefix: str) -> int | None:

@@ -40,8 +40,9 @@ class StageMetrics:
         if self.metrics is not None:
             # Keep a set for each loader: there may be more or fewer than in the last epoch.
             sets = self._sets.setdefault(stage, [])
-            sets += [copy.deepcopy(self.metrics) for _ in range(loaders - len(sets))]
             del sets[loaders:]
+            while len(sets) < loaders:
+                sets.append(copy.deepcopy(self.metrics))
             for metrics in sets:
                 metrics.to(device).reset()
 
@@ -72,9 +73,10 @@ class StageMetrics:
         if loader >= len(sets):
             return
         self._stages_with_batches.add(stage)
-        metrics = sets[loader]
-        update = metrics.update if counts else metrics.update_without_counting
-        update(predictions, labels, **further)
+        if counts:
+            sets[loader].update(predictions, labels, **further)
+        else:
+            sets[loader].update_without_counting(predictions, labels, **further)
 
     def compute_and_reset(self, stage: str, process_group: object = None) -> list[dict[str, Any]]:
         """Return the values of each loader by name, and reset the metrics.
@@ -111,8 +113,7 @@ def name_in_stage(stage: str, name: str, loaders: object, index: int, separator:
     """
     if isinstance(loaders, Mapping):
         return f"{stage}{separator}{list(loaders)[index]}_{name}"
-    has_suffix = isinstance(loaders, (list, tuple)) and len(loaders) > 1
-    if has_suffix:
+    if isinstance(loaders, (list, tuple)) and len(loaders) > 1:
         return f"{stage}{separator}{name}/dataloader_idx_{index}"
     return f"{stage}{separator}{name}"
 
@@ -129,8 +130,16 @@ def as_numbers(name: str, value: object) -> dict[str, Any]:
         `<name>_0`, `<name>_1`, .... It is empty for a confusion matrix, and for a vector with more
         than `LONGEST_VECTOR` entries.
     """
-    if isinstance(value, Number) or (isinstance(value, Tensor) and value.numel() == 1):
+    if isinstance(value, Number):
         return {name: value}
-    if isinstance(value, Tensor) and value.ndim == 1 and len(value) <= LONGEST_VECTOR:
-        return {f"{name}_{index}": entry for index, entry in enumerate(value)}
-    return {}
+    if not isinstance(value, Tensor):
+        return {}
+    if value.numel() == 1:
+        return {name: value}
+    if value.ndim != 1 or len(value) > LONGEST_VECTOR:
+        return {}
+
+    numbers: dict[str, Any] = {}
+    for index, entry in enumerate(value):
+        numbers[f"{name}_{index}"] = entry
+    return numbers

@@ -66,16 +66,23 @@ class LossMeter:
     @staticmethod
     def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the mean of the `state_dict`s of several processes, as one."""
+        start = 0.0
+        all_losses: list[torch.Tensor] = []
         all_steps: list[int] = []
         for state in states:
+            start += state["rest"]
+            all_losses.append(state["losses"].double())
             all_steps += state["steps"]
+        losses = torch.cat(all_losses)
         steps = torch.tensor(all_steps, dtype=torch.int64, device="cpu")
-        losses = torch.cat([state["losses"].double() for state in states]) / len(states)
 
         # Losses of the same step come one after the other, in the order of the processes.
         order = torch.argsort(steps, stable=True)
-        start = sum(state["rest"] for state in states) / len(states)
-        return {"rest": start, "losses": losses[order], "steps": steps[order].tolist()}
+        return {
+            "rest": start / len(states),
+            "losses": losses[order] / len(states),
+            "steps": steps[order].tolist(),
+        }
 
     def begin_with(self, total: float) -> None:
         """Start the sum at `total`."""
