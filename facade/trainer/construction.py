@@ -232,7 +232,10 @@ def make_label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoot
 
 
 def callbacks_in_order(args: TrainingArguments, user_callbacks: list[Any]) -> list[Any]:
-    """Return the callbacks of the handler in the order in which it calls them."""
+    """Return the callbacks in the order of their calls.
+
+    The Trainer adds the display and the listener to signals after them.
+    """
     return [
         *_script_default("DEFAULT_CALLBACKS", [DefaultFlowCallback]),
         *reporting_callbacks(args.report_to),

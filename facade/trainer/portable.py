@@ -45,7 +45,6 @@ def portable(trainer: Trainer) -> Any:
         _memory_tracker=None,
     )
     sent.callback_handler.model = None
-    members.pop("_current_plan", None)
     return sent
 
 

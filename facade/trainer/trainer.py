@@ -387,7 +387,7 @@ class Trainer:
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._signature_columns: Any = None
         self._train_batch_size = self.args.train_batch_size
-        self._applied_arguments.remember(self.args)
+        self._applied_arguments = AppliedArguments(self.args)
         self._set_up_callbacks(callbacks or [])
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(),
@@ -504,6 +504,9 @@ class Trainer:
             for name, value in vars(trainer_class).items():
                 if isinstance(value, cached_property):
                     components.add(name)
+
+        # The plan is bound to this Trainer; a run makes its own.
+        components.add("_current_plan")
 
         # The user's callbacks cannot be made again.
         components.discard("_lightning_callbacks")

@@ -1,6 +1,7 @@
 """Refusals of a Trainer, before any file is written: they name the parameter and the value."""
 
 import inspect
+import pickle
 import re
 from types import SimpleNamespace
 
@@ -61,6 +62,13 @@ MODELS = [
 )
 def test_wrong_models(nothing_is_written, changes, kind, words):
     refusal(kind, *words, folder=nothing_is_written, **changes)
+
+
+def test_trainer_can_be_pickled_while_its_arguments_are_applied(tmp_path):
+    """A method of the Trainer as collator is sent to workers that are spawned."""
+    made = trainer(tmp_path)
+    made._apply_arguments()
+    assert pickle.loads(pickle.dumps(made)).args == made.args
 
 
 def test_model_that_is_a_class_names_model_init(nothing_is_written):
