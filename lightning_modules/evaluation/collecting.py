@@ -116,7 +116,9 @@ class LossCollector(BatchCollector):
         """Return the losses that are kept on their device, and forget them."""
         waiting: deque[Any] = super().take_waiting()
         if self.concatenate and waiting:
-            return deque([torch.cat(list(waiting))])
+            # A function of the script may gather a single number.
+            losses = [torch.atleast_1d(loss) for loss in waiting]
+            return deque([torch.cat(losses)])
         return waiting
 
 

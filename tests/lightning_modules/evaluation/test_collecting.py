@@ -18,7 +18,7 @@ from lightrainer.lightning_modules.common.nested import (
     nested_numpify,
 )
 from lightrainer.lightning_modules.evaluation import collecting as collect
-from lightrainer.lightning_modules.evaluation.collecting import BatchCollector
+from lightrainer.lightning_modules.evaluation.collecting import BatchCollector, LossCollector
 
 Pair = namedtuple("Pair", "first second")
 SIZES = [(3, 5), (3, 2), (1, 7), (2, 7), (4, 1)]
@@ -183,3 +183,64 @@ def test_collecting_keeps_device_batches_until_needed(moved, monkeypatch):
     collector.to_host()
     assert len(moved) == 3
     assert collector.result().shape == (6,)
+
+
+LOSSES = {
+    "numbers": lambda index: numbers() + index,
+    "several a batch": lambda index: numbers(3) + index,
+    "more and more": lambda index: numbers(index + 1),
+    "half precision": lambda index: numbers(dtype=torch.bfloat16) + index,
+    "double precision": lambda index: numbers(dtype=torch.float64) + index,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("on_host", [True, False], ids=["", "as on a device"])
+def test_losses_equal_reference(monkeypatch, name, on_host):
+    """Repeated for the samples of a batch, of which the last one has fewer."""
+    keep_on_device(monkeypatch, on_host)
+    ways = product([True, False], [None, 2, 4], [(), (0, 3), range(6)])
+    assert [way for way in ways if not same(*collected_losses(name, *way))] == []
+
+
+def keep_on_device(monkeypatch, on_host):
+    if on_host:
+        return
+    monkeypatch.setattr(collect, "_is_on_host", lambda loss: False)
+    # What a collector asks of another tensor in the host's memory, once it has one.
+    monkeypatch.setattr(LossCollector, "add", lambda self, loss: self._on_device.append(loss))
+
+
+def collected_losses(name, concatenate, last, to_host_after):
+    ours = LossCollector(concatenate)
+    theirs = reference.EvalLoopContainer(concatenate, padding_index=-100)
+    for index in range(6):
+        loss = LOSSES[name](index).repeat(4)
+        if index == 5:
+            loss = loss[:last]
+        ours.add(loss)
+        theirs.add(loss)
+        if index in to_host_after:
+            ours.to_host()
+            theirs.to_cpu_and_numpy()
+    result = ours.result()
+    assert ours.result() is None, "it can be used again"
+    return result, theirs.get_arrays()
+
+
+@pytest.mark.parametrize("on_host", [True, False], ids=["", "as on a device"])
+def test_losses_of_a_function_that_gathers_one_number(monkeypatch, on_host):
+    keep_on_device(monkeypatch, on_host)
+    collector = LossCollector()
+    for index in range(3):
+        collector.add(torch.tensor(float(index)))
+    assert collector.result().tolist() == [0.0, 1.0, 2.0]
+
+
+def test_losses_on_a_device_are_moved_once(moved, monkeypatch):
+    keep_on_device(monkeypatch, on_host=False)
+    collector = LossCollector()
+    for _ in range(3):
+        collector.add(torch.ones(2))
+    assert collector.result().tolist() == [1.0] * 6
+    assert len(moved) == 1
