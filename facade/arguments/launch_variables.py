@@ -197,8 +197,8 @@ VARIABLES: dict[str, Variable] = {
 }
 """Variables by name, except those that only other libraries read."""
 
-SETTINGS = {name for name, variable in VARIABLES.items() if variable.argument}
-"""The variables that set an argument."""
+SETTINGS = {name for name, variable in VARIABLES.items() if variable.argument or variable.flag}
+"""The variables that set an argument, and those whose values are checked."""
 
 _SWITCHES = [name for name, variable in VARIABLES.items() if variable.flag]
 _SAVE_16BIT_MODEL = "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL"

@@ -166,7 +166,7 @@ def read_parallelism(value: object) -> ParallelismConfig:
     if isinstance(value, str) and value.strip().startswith("{"):
         with contextlib.suppress(json.JSONDecodeError):
             settings = json.loads(value)
-    elif hasattr(value, "dp_shard_size") and not isinstance(value, type):
+    elif _is_config_of_accelerate(value):
         settings = {name: getattr(value, name) for name in NAMES if hasattr(value, name)}
     if not isinstance(settings, Mapping):
         kind = with_article(type(value).__name__)
@@ -251,8 +251,15 @@ def _combination_faults(config: ParallelismConfig) -> Iterator[str]:
 
 
 def _shown_sizes(config: ParallelismConfig) -> str:
-    sizes = asdict(config)
-    return " * ".join(f"{name}={sizes[name]}" for name in SIZES if sizes[name] > 1)
+    sizes = {name: getattr(config, name) for name in SIZES}
+    return " * ".join(f"{name}={size}" for name, size in sizes.items() if size > 1)
+
+
+def _is_config_of_accelerate(value: object) -> bool:
+    """Return whether a value is a `ParallelismConfig`, ours or that of accelerate."""
+    if isinstance(value, type):
+        return False
+    return hasattr(value, "dp_shard_size") and hasattr(value, "tp_size")
 
 
 def copies_of_batches(args: TrainingArguments) -> int:

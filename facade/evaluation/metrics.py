@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ def metrics_format(metrics: dict[str, float]) -> dict[str, str | float]:
 
 def _formatted(name: str, value: Any) -> str | float:
     # Bytes in MiB, seconds as h:mm:ss.hh, and operations in units of 2**30, as in the reference.
-    if "_mem_" in name and isinstance(value, int):
+    if "_mem_" in name and isinstance(value, Integral):
         return f"{value >> 20}MB"
     if "_runtime" in name:
         whole = int(value)

@@ -57,15 +57,15 @@ def without_experimental_warnings() -> Iterator[None]:
 def open_storage(
     storage: object, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
 ) -> Any:
-    """Open a storage; a database with heartbeats and retries, which journals do not have.
+    """Open a storage; databases get heartbeats, which tell when a worker elsewhere was killed.
 
     Args:
         storage: as in `optuna.create_study`: None for main memory, a URL (`sqlite:///study.db`,
             `postgresql://...`, `mysql://...`), or a storage of optuna, which is used unchanged.
             Also the path of a journal file (`study.log`, `.journal` or `.jsonl`, or
             `journal://path`).
-        heartbeat: seconds between two heartbeats.
-        max_retry: how often a trial whose worker was killed is retried.
+        heartbeat: seconds between two heartbeats, for databases only.
+        max_retry: how often a database retries a trial whose heartbeats have stopped.
 
     Returns:
         an object that optuna accepts as `storage`.

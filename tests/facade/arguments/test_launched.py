@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 from fnmatch import fnmatch
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -318,6 +319,14 @@ def test_launched_rows_with_an_effect_are_all_tried():
     )
 
 
+@pytest.mark.parametrize("name", [name for name, row in VARIABLES.items() if row.flag])
+def test_launched_switch_that_is_neither_on_nor_off_is_refused(tmp_path, launch, name):
+    """Alone too: not every switch sets an argument."""
+    launch({name: "maybe"})
+    with pytest.raises(ValueError, match=f"{name}='maybe'.* is neither true nor false"):
+        arguments(tmp_path)
+
+
 def test_switches_that_are_off_change_nothing(tmp_path, launch):
     launch(dict.fromkeys((*fsdp(), *deepspeed(), *groups()), "false"))
     launch(
@@ -473,3 +482,9 @@ def test_launched_deepspeed_file(tmp_path, launch):
         ValueError, match=r"settings of the launcher into the file: mixed_precision, zero_stage"
     ):
         arguments(tmp_path, use_cpu=True)
+
+
+def test_an_object_that_is_no_parallelism_config_is_refused(tmp_path):
+    value = SimpleNamespace(dp_shard_size=1)
+    with pytest.raises(ValueError, match=r"parallelism_config=.*pass a dict"):
+        arguments(tmp_path, parallelism_config=value)

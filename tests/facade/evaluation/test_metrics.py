@@ -66,7 +66,7 @@ def test_plain_numbers(reference, name):
 
 FORMATTED = {
     "train_runtime": [0.0, 0.5, 59.999, 61.25, 3725.256, 90061.07],
-    "train_mem_cpu_alloc_delta": [0, 1 << 20, (5 << 20) - 1, -(3 << 20)],
+    "train_mem_cpu_alloc_delta": [0, 1 << 20, (5 << 20) - 1, -(3 << 20), np.int64(2 << 20)],
     "total_flos": [0, 2**30, 5.7 * 2**30],
     "train_loss": [0.123456789, -1.00004, 3.0, float("inf")],
     "train_samples": [12],
