@@ -15,7 +15,7 @@ import pytest
 from lightrainer.__main__ import main
 from lightrainer.facade.search import retries
 from lightrainer.facade.search.storages import open_storage
-from lightrainer.tools.sweep import keeper
+from lightrainer.tools.sweep import keeper, workers
 
 SECONDS = 120
 SPACE = "width: {low: 1, high: 1000000000}"
@@ -178,6 +178,28 @@ def test_sweep_trial_of_another_machine_needs_a_stale_heartbeat(tmp_path, monkey
 
     until(lambda: stale() == [0])
     assert [trial.state.name for trial in study.trials] == ["FAIL", "RUNNING", "WAITING"]
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
+def test_sweep_in_a_journal_names_trials_that_another_machine_has_not_ended(
+    tmp_path, monkeypatch, capsys
+):
+    """A journal has no heartbeats, so that nobody can know whether that machine is lost."""
+    monkeypatch.setattr(workers, "_SECONDS_TO_CLAIM", 0.5)
+    monkeypatch.setattr(workers, "_POLL_SECONDS", 0.1)
+    path = str(tmp_path / "study.log")
+    study = optuna.create_study(storage=open_storage(path), study_name="s")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(
+            "lightrainer.lightning_modules.common.process_identity._machine", lambda: "elsewhere"
+        )
+        retries.record_worker(study, study.ask())
+    words = ["--storage", path, "--study-name", "s", "--heartbeat", "0.1", "--n-trials", "2"]
+    assert sweep(tmp_path, monkeypatch, EVALUATES, *words) == 0
+    assert "Trials [0] are still running elsewhere" in capsys.readouterr().err
+    study = optuna.load_study(storage=open_storage(path), study_name="s")
+    states = [trial.state.name for trial in study.trials]
+    assert states == ["RUNNING", "COMPLETE"]
 
 
 def test_sweep_trial_given_up_by_a_killed_process_is_queued(tmp_path, monkeypatch):

@@ -176,8 +176,8 @@ def _add_run_options(parser: ArgumentParser) -> None:
         default=60,
         metavar="SECONDS",
         help=(
-            "interval of a worker's heartbeat; a worker without one for twice as long counts as "
-            "killed (%(default)s)"
+            "interval of a worker's heartbeat in a database; a worker without one for twice as "
+            "long counts as killed (%(default)s)"
         ),
     )
     add(

@@ -178,7 +178,14 @@ class Sweep:
                 idle_since = time.monotonic()
             seconds_to_wait = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _POLL_SECONDS
             has_waited = time.monotonic() - idle_since > seconds_to_wait
-            if has_waited or not retries.possibly_killed_trials(self.study):
+            running_elsewhere = retries.possibly_killed_trials(self.study)
+            if has_waited and running_elsewhere:
+                print(
+                    f"\nTrials {running_elsewhere} are still running elsewhere. If their machine "
+                    "is lost: only a database has heartbeats, by which that is noticed.",
+                    file=sys.stderr,
+                )
+            if has_waited or not running_elsewhere:
                 return
             time.sleep(_POLL_SECONDS)
 
