@@ -64,7 +64,9 @@ class TrainerControl(ExportableState):
 
     # Not a field, as a field would be a constructor argument that transformers does not have.
     should_go_back = False
-    """Load weights and optimizer of the newest checkpoint at the end of this step."""
+    """Load weights and optimizer of the newest checkpoint at the end of a step, before
+    `on_step_end`. If it is set in that event or in a later one, it applies to the next step.
+    """
 
     def state(self) -> dict[str, Any]:
         """Return the five switches that are constructor arguments."""

@@ -144,6 +144,8 @@ def old_arguments() -> str:
         refused = ""
         if isinstance(old, Removed) and old.refuses(object()):
             refused = "; a value that asks for more is refused"
+            if not old.harmless:
+                refused = "; a value other than the default is refused"
         rows.append((code(name), f"{old.replacement_text}{refused}"))
     return table(("training argument", "now"), rows)
 

@@ -66,7 +66,7 @@ class Chat(Calls):
                 that is not a JSON schema.
             jinja2.TemplateError: the template raises, or does what its sandbox forbids.
         """
-        if not conversation:
+        if len(conversation) == 0:
             raise ValueError("apply_chat_template: the conversation has no messages.")
         unsupported = {
             "continue_final_message": continue_final_message,

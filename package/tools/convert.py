@@ -10,7 +10,7 @@ from .command_line import CommandParser, whole
 
 _DESCRIPTION = """\
 Convert a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or
-such a folder into a file. A folder with DeepSpeed states (ZeRO stages 0 to 3) becomes one with
+such a folder into a file. A folder with DeepSpeed states (ZeRO stages 1 to 3) becomes one with
 unsharded weights and an unsharded optimizer; DeepSpeed is not needed. A folder with FSDP shards
 becomes one with safetensors files. Only tensors and plain values are read.
 """
