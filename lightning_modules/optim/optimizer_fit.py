@@ -18,23 +18,10 @@ from torch.optim import Optimizer
 from ..common.local_paths import StrPath
 from ..common.torch_files import describe_value
 
-_NUMBER_ENTRIES = ("step", "mu_product", "eta", "mu")
+_NUMBER_ENTRIES = {"step", "mu_product", "eta", "mu"}
 """Entries that are numbers, which some optimizers keep in tensors."""
 
-_COMPILED = (
-    "torch",
-    "torch_npu",
-    "torch_xla",
-    "torchao",
-    "apex",
-    "optimi",
-    "deepspeed",
-    "schedulefree",
-    "bitsandbytes",
-)
-"""Root packages of optimizers whose steps run compiled code, or broadcast wrong shapes silently."""
-
-_LIKE_PARAMETER = (
+_ENTRIES_LIKE_PARAMETER = {
     "acc_delta",
     "ax",
     "exp_avg",
@@ -52,12 +39,24 @@ _LIKE_PARAMETER = (
     "step_size",
     "sum",
     "z",
-)
-"""Entries that these optimizers assume to be as large as the parameter.
+}
+"""Entries of the parameter's shape, in the optimizers of `_NATIVE`."""
 
-Other entries may have any shape. A subclass of the script may add some, and Adafactor and LBFGS
-compute with operations of torch, which check shapes themselves.
-"""
+_NATIVE = {
+    "torch",
+    "torch_npu",
+    "torch_xla",
+    "torchao",
+    "apex",
+    "optimi",
+    "deepspeed",
+    "schedulefree",
+}
+"""Root packages of optimizers whose steps are native, or broadcast wrong shapes silently."""
+
+_BITSANDBYTES = "bitsandbytes"
+
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,14 @@ class ParameterShape:
     dtype: torch.dtype
 
 
+@dataclass(frozen=True)
+class _StateOwner:
+    """The parameter that a state belongs to, and the options of its group in the file."""
+
+    parameter: ParameterShape
+    group: Mapping[str, Any]
+
+
 def require_fitting_optimizer_state(
     optimizer: Any,
     state: Any,
@@ -77,7 +84,7 @@ def require_fitting_optimizer_state(
     model: nn.Module | None = None,
     groups: list[list[ParameterShape]] | None = None,
 ) -> None:
-    """Check the number of parameters in the state of an optimizer, and their shapes.
+    """Check the number of parameters in the state of an optimizer, and their shapes and dtypes.
 
     Args:
         optimizer: the optimizer to load the state into.
@@ -99,10 +106,26 @@ def require_fitting_optimizer_state(
         raise ValueError(
             f"{file} does not hold the state of an optimizer, but {describe_value(state)}."
         )
-    _raise_first(optimizer, file, _problems(optimizer, state, groups, model))
+
+    if groups is None:
+        groups = _shapes_of_groups(optimizer, model)
+    problem = _problem_of_groups(optimizer, state, groups)
+    if problem is not None:
+        raise ValueError(_error_message(optimizer, file, problem, "Nothing was loaded."))
+
+    # A layerwise optimizer has one for each parameter.
+    layer_optimizers = getattr(optimizer, "optimizer_dict", None)
+    layer_states = state.get("layers")
+    if not isinstance(layer_optimizers, Mapping) or layer_states is None:
+        return
+    problem = _problem_of_length(layer_states, len(layer_optimizers), "the states of {} layers")
+    if problem is not None:
+        raise ValueError(_error_message(optimizer, file, problem, "Nothing was loaded."))
+    for layer_optimizer, layer_state in zip(layer_optimizers.values(), layer_states, strict=True):
+        require_fitting_optimizer_state(layer_optimizer, layer_state, file, model=model)
 
 
-def require_fitting_loaded_state(optimizer: Optimizer, file: StrPath) -> None:
+def require_fitting_loaded_state(optimizer: torch.optim.Optimizer, file: StrPath) -> None:
     """Check, as `require_fitting_optimizer_state` does, a state that is already loaded.
 
     Args:
@@ -113,133 +136,265 @@ def require_fitting_loaded_state(optimizer: Optimizer, file: StrPath) -> None:
         ValueError: a tensor does not fit its parameter. The optimizer must not be used.
     """
     for tensor, values in optimizer.state.items():
-        parameter = ParameterShape("a parameter", tensor.shape, tensor.dtype)
-        _raise_first(optimizer, file, _problems_of_state(optimizer, values, parameter))
+        owner = _StateOwner(ParameterShape("a parameter", tensor.shape, tensor.dtype), {})
+        problem = _problem_of_state(optimizer, values, owner)
+        if problem is not None:
+            raise ValueError(
+                _error_message(optimizer, file, problem, "The training ends before a step with it.")
+            )
 
 
-def _raise_first(optimizer: Optimizer, file: StrPath, problems: Iterator[str]) -> None:
-    problem = next(problems, None)
-    if problem is not None:
-        raise ValueError(
-            f"{file} cannot be loaded into {type(optimizer).__name__}: it holds {problem}. Resume "
-            "with the model and optimizer that wrote it, or use another checkpoint."
-        )
+def _error_message(
+    optimizer: torch.optim.Optimizer, file: StrPath, problem: str, outcome: str
+) -> str:
+    return (
+        f"{file} cannot be loaded into {type(optimizer).__name__}: it holds {problem}. {outcome} "
+        "Resume with the model and optimizer that wrote it, or use another checkpoint."
+    )
 
 
-def _problems(
-    optimizer: Any,
+def _problem_of_groups(
+    optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
-    parameters: list[list[ParameterShape]] | None,
-    model: nn.Module | None,
-) -> Iterator[str]:
-    """Compare all groups, and the states of all parameters; only the first result counts."""
-    if parameters is None:
-        parameters = _shapes_of_groups(optimizer, model)
+    parameters: list[list[ParameterShape]],
+) -> str | None:
+    """Compare all groups, and the states of all parameters.
+
+    Args:
+        optimizer: the optimizer to load the state into.
+        state: the state in the form of torch.
+        parameters: those of each group.
+    """
+    optimizer_groups = optimizer.param_groups
     groups = state.get("param_groups")
     if not isinstance(groups, list):
-        groups = []
-    if len(groups) != len(parameters):
-        yield f"{len(groups)} parameter groups, but the optimizer has {len(parameters)}"
+        return "no list of parameter groups"
+    if len(groups) != len(optimizer_groups):
+        return f"{len(groups)} parameter groups, but the optimizer has {len(optimizer_groups)}"
 
-    # The parameter behind each number in the file. GaLore and APOLLO keep states of projected
-    # gradients, whose shapes only they know.
-    owners: dict[Any, ParameterShape | None] = {}
-    for index, (group, expected) in enumerate(zip(groups, parameters, strict=True)):
-        yield from _problems_of_group(optimizer, group, len(expected), index)
+    # The parameter behind each number in the file.
+    owners: dict[int | str, _StateOwner] = {}
+    for index, (group, optimizer_group, expected) in enumerate(
+        zip(groups, optimizer_groups, parameters, strict=True)
+    ):
+        problem = _problem_of_group(optimizer, index, group, optimizer_group, expected)
+        if problem is not None:
+            return problem
         for number, parameter in zip(group["params"], expected, strict=True):
-            owners[number] = None if "rank" in group else parameter
+            owners[number] = _StateOwner(parameter, group)
 
+    # Steps in Python may keep states under other names, as LoRA-FA does for a pair of weights.
+    has_other_names = _package_of(type(optimizer)) not in _NATIVE
+    has_other_names = has_other_names and all(isinstance(number, int) for number in owners)
     for number, values in state["state"].items():
-        if number in owners:
-            parameter = owners[number]
-            if parameter is not None:
-                yield from _problems_of_state(optimizer, values, parameter)
-        # Steps in Python may keep states under other names, as LoRA-FA does for a pair of weights.
-        elif isinstance(number, int) or _package_of(optimizer) is not None:
-            yield f"the state of a parameter {number!r} that is not in its groups"
-
-    # A layerwise optimizer has one for each parameter.
-    layers = state.get("layers")
-    layer_optimizers = getattr(optimizer, "optimizer_dict", None)
-    if layers is None or layer_optimizers is None:
-        return
-    if len(layers) != len(layer_optimizers):
-        yield f"the states of {len(layers)} layers, but the optimizer has {len(layer_optimizers)}"
-    for layer_optimizer, layer_state in zip(layer_optimizers.values(), layers, strict=True):
-        yield from _problems(layer_optimizer, layer_state, None, model)
+        if isinstance(number, str) and has_other_names:
+            continue
+        if number not in owners:
+            return f"the state of a parameter {number!r} that is not in its groups"
+        problem = _problem_of_state(optimizer, values, owners[number])
+        if problem is not None:
+            return problem
+    return None
 
 
-def _problems_of_group(optimizer: Any, group: Any, expected: int, index: int) -> Iterator[str]:
+def _problem_of_group(
+    optimizer: torch.optim.Optimizer,
+    index: int,
+    group: Any,
+    optimizer_group: Mapping[str, object],
+    expected: list[ParameterShape],
+) -> str | None:
     """Compare a group of the file with that of the optimizer: parameters, rules, options."""
-    count = len(group["params"])
-    if count != expected:
-        yield f"{count} parameters in group {index}, but the optimizer has {expected}"
-    rules = group.get("rules")
-    optimizer_rules = optimizer.param_groups[index].get("rules")
-    if rules != optimizer_rules:
-        yield f"parameter_rules {rules} in group {index}, but the optimizer has {optimizer_rules}"
+    numbers: Any = None
+    if isinstance(group, Mapping):
+        numbers = group.get("params")
+    problem = _problem_of_length(numbers, len(expected), f"{{}} parameters in group {index}")
+    if problem is not None:
+        return problem
+    for number in numbers:
+        if not isinstance(number, (int, str)):
+            return f"{describe_value(number)} as the number of a parameter"
 
-    # Compiled steps read options that are tensors, such as the learning rate, as numbers.
-    if _package_of(optimizer) is None:
-        return
-    for name, option in group.items():
-        for value in option if isinstance(option, (list, tuple)) else [option]:
-            if isinstance(value, Tensor) and not _is_number(value):
-                yield f"{describe_value(value)} as {name} of group {index}, not a number"
+    rules = optimizer_group.get("rules")
+    if group.get("rules") != rules:
+        return (
+            f"parameter_rules {group.get('rules')} in group {index}, but the optimizer has {rules}"
+        )
+    for name, value in group.items():
+        problem = _problem_of_option(value, optimizer_group.get(name))
+        if problem is not None and name not in ("params", "state"):
+            return f"{problem} as {name} of group {index}, not a number"
+
+    # GrokAdamW keeps states in a group, by the index of the parameter.
+    group_state = group.get("state")
+    if not isinstance(group_state, dict):
+        return None
+    for parameter_index, values in group_state.items():
+        if not isinstance(parameter_index, int):
+            continue
+        if not 0 <= parameter_index < len(expected):
+            return f"the state of a parameter {parameter_index!r} that is not in its groups"
+        owner = _StateOwner(expected[parameter_index], group)
+        problem = _problem_of_state(optimizer, values, owner)
+        if problem is not None:
+            return problem
+    return None
 
 
-def _problems_of_state(
-    optimizer: Optimizer, values: Mapping[str, object], parameter: ParameterShape
-) -> Iterator[str]:
+def _problem_of_length(entries: object, expected: int, description: str) -> str | None:
+    """Check that a value is a list of the expected length.
+
+    Args:
+        entries: read from the file.
+        expected: length in the optimizer.
+        description: with "{}" for the number.
+    """
+    if not isinstance(entries, list):
+        return f"{description.format('no')}, but the optimizer has {expected}"
+    if len(entries) != expected:
+        return f"{description.format(len(entries))}, but the optimizer has {expected}"
+    return None
+
+
+def _problem_of_option(value: object, optimizer_value: object) -> str | None:
+    """Check that an option that is a tensor has one element, or its shape in the optimizer.
+
+    Fused steps rely on that.
+    """
+    for tensor in _tensors(value):
+        has_shape = isinstance(optimizer_value, Tensor) and optimizer_value.shape == tensor.shape
+        if not has_shape and not _is_number(tensor):
+            return describe_value(tensor)
+    return None
+
+
+def _problem_of_state(
+    optimizer: torch.optim.Optimizer, values: object, owner: _StateOwner
+) -> str | None:
     """Compare the state of one parameter with the parameter."""
-    package = _package_of(optimizer)
-    if package is None:
-        return
+    parameter = owner.parameter
+    if not isinstance(values, Mapping):
+        return f"{describe_value(values)} as the state of {parameter.name}"
+    # The state of LBFGS belongs to all parameters.
+    if type(optimizer).__name__ == "LBFGS":
+        return None
+
+    package = _package_of(type(optimizer))
     for name, value in values.items():
-        entry = f"{name} of {parameter.name}"
-        if not isinstance(value, Tensor):
-            continue
-        if name in _NUMBER_ENTRIES:
-            if not _is_number(value):
-                yield f"{describe_value(value)} as {entry}, not a number"
-        elif package == "bitsandbytes":
-            size = _size_in_bitsandbytes(name, parameter.shape)
-            if not _is_in_memory(value) or value.numel() < size:
-                yield f"{describe_value(value)} as {entry}, which needs {size} elements"
-        elif name not in _LIKE_PARAMETER:
-            continue
-        elif value.shape != parameter.shape or not _is_in_memory(value):
-            yield f"{describe_value(value)} as {entry}, whose shape is {tuple(parameter.shape)}"
-        elif value.dtype.is_floating_point != parameter.dtype.is_floating_point:
-            yield f"{describe_value(value)} as {entry}, which is {parameter.dtype}"
+        if isinstance(value, Tensor):
+            problem = _problem_of_tensor(optimizer, package, name, value, owner)
+            if problem is not None:
+                return problem
+        elif package in _NATIVE and name in _ENTRIES_LIKE_PARAMETER and value is not None:
+            return f"{describe_value(value)} as {name} of {parameter.name}"
+    return None
 
 
-def _size_in_bitsandbytes(name: str, shape: torch.Size) -> int:
-    """Return how many elements of an entry the kernels of bitsandbytes read and write."""
-    if name.startswith("state"):
-        return math.prod(shape)
-    if name.startswith("absmax"):  # one scale for each block of 256 elements
-        return math.ceil(math.prod(shape) / 256)
-    if name.startswith("qmap"):
-        return 256
-    return 1
+def _problem_of_tensor(
+    optimizer: torch.optim.Optimizer, package: str, name: str, value: Tensor, owner: _StateOwner
+) -> str | None:
+    """Compare a tensor of the state with its parameter."""
+    entry = f"{name} of {owner.parameter.name}"
+    if name in _NUMBER_ENTRIES:
+        if not _is_number(value):
+            return f"{describe_value(value)} as {entry}, not a number"
+        return None
+
+    shapes = _possible_shapes(optimizer, package, name, owner)
+    if shapes is None:
+        return None
+    if tuple(value.shape) not in shapes:
+        sizes = " or ".join(map(str, shapes))
+        return f"{describe_value(value)} as {entry}, whose shape has to be {sizes}"
+    if not _is_dense(value):
+        return f"a tensor as {entry} whose elements are not contiguous in memory"
+
+    # Kernels of bitsandbytes read scales and tables as float32, whatever they are.
+    if package == _BITSANDBYTES:
+        if name in ("absmax1", "absmax2", "qmap1", "qmap2") and value.dtype != torch.float32:
+            return f"{describe_value(value)} as {entry}, which has to be float32"
+    elif package in _NATIVE:
+        expected = owner.parameter.dtype
+        has_kind_of_number = (
+            value.dtype.is_floating_point == expected.is_floating_point
+            and value.dtype.is_complex == expected.is_complex
+        )
+        if not has_kind_of_number:
+            return f"{describe_value(value)} as {entry}, which is {expected}"
+    return None
+
+
+def _possible_shapes(
+    optimizer: torch.optim.Optimizer, package: str, name: str, owner: _StateOwner
+) -> tuple[Shape, ...] | None:
+    """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
+    shape = tuple(owner.parameter.shape)
+    # GaLore and APOLLO keep states of projected gradients.
+    if "rank" in owner.group:
+        return None
+    if package == _BITSANDBYTES:
+        # A block of 256 elements has one scale. AdEMAMix has two first moments in one tensor, so
+        # twice as many scales.
+        blocks = math.ceil(math.prod(shape) / 256)
+        return {
+            "state1": (shape, (2, *shape)),
+            "state2": (shape,),
+            "absmax1": ((blocks,), (2, blocks)),
+            "absmax2": ((blocks,),),
+            "qmap1": ((256,),),
+            "qmap2": ((256,),),
+            "max1": ((1,),),
+            "new_max1": ((1,),),
+            "max2": ((1,),),
+            "new_max2": ((1,),),
+            "unorm_vec": ((1,),),
+            "gnorm_vec": ((100,),),
+        }.get(name)
+    if type(optimizer).__name__ == "Adafactor" or name in ("row_var", "col_var"):
+        # Adafactor of torch, and that of transformers, which drops dimensions of size 1.
+        return {
+            "row_var": ((*shape[:-1], 1),),
+            "col_var": ((*shape[:-2], 1, *shape[-1:]),),
+            "variance": (shape,),
+            "exp_avg": (shape,),
+            "exp_avg_sq": (shape,),
+            "exp_avg_sq_row": (shape[:-1],),
+            "exp_avg_sq_col": (shape[:-2] + shape[-1:],),
+            "RMS": ((),),
+        }.get(name)
+    if package in _NATIVE and name in _ENTRIES_LIKE_PARAMETER:
+        return (shape,)
+    return None
 
 
 def _is_number(tensor: Tensor) -> bool:
-    return tensor.numel() == 1 and not tensor.is_complex()
+    return tensor.numel() == 1 and not tensor.is_complex() and _is_dense(tensor)
 
 
-def _is_in_memory(tensor: Tensor) -> bool:
-    """Return whether a tensor has memory for each element, as kernels assume.
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor is dense in memory, as kernels assume.
 
     A file can hold a tensor of any shape over a single number, by strides of 0.
     """
-    if tensor.layout != torch.strided:
+    if tensor.layout != torch.strided or tensor.is_quantized:
         return False
-    return tensor.untyped_storage().nbytes() >= tensor.nbytes
+    if tensor.numel() == 0:
+        return True
+
+    # From the innermost dimension on, each stride is the number of elements within it.
+    expected_stride = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected_stride:
+            return False
+        expected_stride *= size
+    return True
 
 
-def _shapes_of_groups(optimizer: Optimizer, model: nn.Module | None) -> list[list[ParameterShape]]:
+def _shapes_of_groups(
+    optimizer: torch.optim.Optimizer, model: nn.Module | None
+) -> list[list[ParameterShape]]:
     names: dict[int, str] = {}
     if model is not None:
         for name, parameter in model.named_parameters():
@@ -255,10 +410,18 @@ def _shapes_of_groups(optimizer: Optimizer, model: nn.Module | None) -> list[lis
     return groups
 
 
-def _package_of(optimizer: Optimizer) -> str | None:
-    """Return the package in `_COMPILED` that an optimizer, or a base class of it, comes from."""
-    for cls in type(optimizer).__mro__:
-        package = cls.__module__.partition(".")[0]
-        if package in _COMPILED and cls is not Optimizer:
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _package_of(cls: type) -> str:
+    """Return the package of a class, or that of a base class if this module checks it."""
+    packages = [base.__module__.partition(".")[0] for base in cls.__mro__ if base is not Optimizer]
+    for package in packages:
+        if package in _NATIVE or package == _BITSANDBYTES:
             return package
-    return None
+    return packages[0]

@@ -143,10 +143,10 @@ def resized(value: torch.Tensor) -> dict[str, torch.Tensor]:
     }
 
 
-# Without momentum SGD has no state, LBFGS one that is of no single parameter, and the steps of
-# Adafactor fail themselves with a tensor of another shape. Own states may have any shape.
+# Without momentum SGD has no state, and LBFGS one that is of no single parameter. States that a
+# script adds may have any shape.
 UNCHECKED = ("LBFGS", "SGD", "a subclass with a further state", "a tensor as an option")
-NATIVE = [name for name in OPTIMIZERS if name not in UNCHECKED and "Adafactor" not in name]
+NATIVE = [name for name in OPTIMIZERS if name not in UNCHECKED]
 
 
 @pytest.mark.parametrize("name", NATIVE)
@@ -162,7 +162,9 @@ def test_optimizer_state_of_another_shape_is_refused(name):
     ]
     assert wanted
     for key in wanted:
-        for wrong in resized(whole["state"][number][key]).values():
+        for way, wrong in resized(whole["state"][number][key]).items():
+            if way == "whole numbers" and "reference" in name:  # its steps are Python's, and cast
+                continue
             state = copy.deepcopy(whole)
             state["state"][number][key] = wrong
             refused(model, optimizer, state, rf"as {key} of ")
@@ -192,7 +194,7 @@ def test_optimizer_step_counter_is_one_number(name, wrong):
             lambda state: state["param_groups"][0]["params"].pop(),
             "holds 5 parameters in group 0, but the optimizer has 6",
         ),
-        (lambda state: state.update(param_groups=7), "0 parameter groups, but the optimizer has 1"),
+        (lambda state: state.update(param_groups=7), "holds no list of parameter groups"),
         (lambda state: state.pop("state"), "does not hold the state of an optimizer, but a dict"),
         (
             lambda state: state["state"].update({77: {}}),
@@ -201,6 +203,10 @@ def test_optimizer_step_counter_is_one_number(name, wrong):
         (
             lambda state: state["state"].update({"named": {}}),
             "the state of a parameter 'named' that is not in its groups",
+        ),
+        (
+            lambda state: state["state"][0].update(exp_avg=[1]),
+            r"a list as exp_avg of first\.weight",
         ),
         (
             lambda state: state["param_groups"][0].update(lr=torch.zeros(0)),
