@@ -20,6 +20,7 @@ from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.local_paths import local_folder
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..distributed.collectives import broadcast_from_rank_zero
+from ..hub.errors import describe
 from .store_folder import StoreError, StoreFolder, open_store, store_errors
 from .uploader import Uploader
 
@@ -104,8 +105,14 @@ class ObjectStore:
             self._upload_with_retries()
 
     def wait_for_uploads(self) -> None:
-        """Wait for uploads of the thread, as at the end of a training that failed."""
-        self._uploader.wait()
+        """Wait for uploads of the thread, at the end of a training that may have failed.
+
+        An error of theirs is logged, because that of the training is raised.
+        """
+        try:
+            self._uploader.wait()
+        except Exception as error:
+            logger.error("An upload failed: %s", describe(error))
 
     def _upload_with_retries(self) -> None:
         self._uploader.run_with_retries(self._upload)
@@ -218,20 +225,30 @@ class ObjectStore:
     # --- several processes
 
     def _run_on_ranks(self, job: Callable[[], None], *, runs: bool) -> None:
-        """Run a job in some processes, and raise an error of the store in all.
+        """Run a job in some processes, and raise an error of it in all.
 
         Args:
             job: reads or writes the store.
             runs: whether this process runs it.
         """
-        error: StoreError | None = None
+        error: Exception | None = None
+        shared_error: Exception | None = None
         if runs:
             try:
                 with store_errors(str(self.trainer.args.output_dir)):
                     job()
             except StoreError as store_error:
                 error = store_error
+                shared_error = store_error
+            except Exception as other_error:
+                # Its class may exist in this process alone, or not be picklable.
+                error = other_error
+                shared_error = RuntimeError(describe(other_error))
 
-        for error_of_rank in gather_objects(error):
+        # The other processes wait here, so that nothing is raised before.
+        errors = gather_objects(shared_error)
+        if error is not None:
+            raise error
+        for error_of_rank in errors:
             if error_of_rank is not None:
                 raise error_of_rank

@@ -17,6 +17,7 @@ from ..hub.errors import describe
 INCOMPLETE = "_incomplete"
 """File of a checkpoint that is being uploaded or deleted."""
 
+_PROGRAMMING_ERRORS = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]+(?=/)")
 _NOT_SENT = re.compile(r"(^|/)(\.|checkpoint-[0-9]+(/|$))|\.tmp$")
 """Hidden files, checkpoints, which are uploaded as a whole, and temporary files."""
@@ -194,7 +195,7 @@ def store_errors(output_dir: str) -> Iterator[None]:
 def _is_of_storage(error: Exception) -> bool:
     """Return whether an error is one of a storage or a disk, not a programming error.
 
-    The libraries of storages have no common class of errors, but raise their own classes and
-    `OSError`. A programming error has a class of Python itself, such as `TypeError`.
+    The libraries of storages have no common class of errors: they raise their own classes, and
+    `OSError`, `RuntimeError` and `ValueError` of Python.
     """
-    return isinstance(error, OSError) or type(error).__module__ != "builtins"
+    return not isinstance(error, _PROGRAMMING_ERRORS)

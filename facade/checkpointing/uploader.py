@@ -64,7 +64,7 @@ class Uploader:
     def _run_or_warn(self, upload: Callable[[], None]) -> None:
         """Run an upload, and log an error of the store once per outage.
 
-        Other errors are raised by `wait`.
+        Other errors of the last upload are raised by `wait`.
         """
         try:
             upload()
