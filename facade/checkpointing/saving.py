@@ -224,8 +224,11 @@ class CheckpointSaver:
             self.staging = None
             self.lightning.checkpoint = None
 
-        # Flush to the disk, in the thread.
-        if saves and time.monotonic() - self._flushed_at > _BETWEEN_FLUSHES:
+        # Flush to the disk, in the thread. Older checkpoints are deleted after that, so a save
+        # outside of a training waits for it.
+        if saves and not trainer.is_in_train:
+            self.wait_until_flushed()
+        elif saves and time.monotonic() - self._flushed_at > _BETWEEN_FLUSHES:
             self._begin_to_flush()
 
     def _write_states(self, folder: str, name: Path) -> None:
@@ -544,6 +547,11 @@ class CheckpointSaver:
         best = os.path.join(self._origin, state.best_model_checkpoint or "")
         if self._best is not None and not os.path.exists(best):
             state.best_model_checkpoint = self._best
+
+        # Only the process that saves knows.
+        state.best_model_checkpoint = broadcast_from_rank_zero(
+            state.best_model_checkpoint, self.trainer.args.world_size
+        )
 
     def finish_training(self) -> None:
         """Wait until the checkpoints are written, and flushed if that matters.

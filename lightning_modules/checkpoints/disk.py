@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 def sync_path(path: StrPath) -> None:
     """Flush one file, or the entries of one folder, to the disk.
 
-    Folders cannot be opened on Windows and cannot be flushed on a few network file systems; there
-    this does nothing.
+    Folders cannot be opened on Windows, and a few network file systems cannot flush them, or files;
+    there this does nothing.
     """
     is_folder = os.path.isdir(path)
     flags = os.O_RDONLY
@@ -42,9 +42,8 @@ def sync_path(path: StrPath) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems cannot flush the entries of folders.
-        is_unsupported = error.errno in (errno.EINVAL, errno.ENOTSUP)
-        if not (is_folder and is_unsupported):
+        # Some file systems cannot flush the entries of folders, or anything.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
         os.close(descriptor)

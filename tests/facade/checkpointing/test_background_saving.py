@@ -353,3 +353,14 @@ def test_background_saving_flush_during_a_rename_deletes_the_oldest(tmp_path, mo
     for rotation in rotations:
         rotation.join()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-5"]
+
+
+def test_saves_outside_of_a_training_keep_to_the_limit(tmp_path):
+    """No later save of a training deletes older ones after its flush."""
+    made = trainer(tmp_path, **EVERY_STEP, save_total_limit=2, max_steps=1)
+    made.train()
+    for step in (5, 6, 7):
+        made.state.global_step = step
+        made._save_checkpoint(made.model, None)
+    names = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
+    assert names == ["checkpoint-6", "checkpoint-7"]
