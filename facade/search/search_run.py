@@ -260,14 +260,6 @@ class SearchRun:
                 " + ".join(names),
             )
 
-    def _trial_of(self, run: BestRun) -> FixedTrial | dict[str, object]:
-        """Return a trial that suggests the values of a run."""
-        if self.trainer.hp_search_backend == HPSearchBackend.RAY:
-            return dict(run.hyperparameters)
-        from optuna.trial import FixedTrial
-
-        return FixedTrial(run.hyperparameters, number=int(run.run_id))
-
     def _load(self, best: BestRun) -> bool:
         """Load the best model from the checkpoint of its trial.
 
@@ -278,11 +270,17 @@ class SearchRun:
             False if the trial has no checkpoint here, or only one of an older search.
         """
         trainer = self.trainer
-        trial = self._trial_of(best)
-        if isinstance(trial, dict):
+        trial: FixedTrial | dict[str, object]
+        if trainer.hp_search_backend == HPSearchBackend.RAY:
+            trial = dict(best.hyperparameters)
             self.ray_folder = folder_name(trainer.hp_name, trial, best.run_id)
-        elif trial.number not in self.folders:
-            return False
+        else:
+            from optuna.trial import FixedTrial
+
+            trial = FixedTrial(best.hyperparameters, number=int(best.run_id))
+            if trial.number not in self.folders:
+                return False
+
         folder = self.run_dir(trial)
         checkpoint = last_intact_checkpoint(folder) if folder.is_dir() else None
         if checkpoint is None:
@@ -313,16 +311,11 @@ class SearchRun:
         self.metrics = {}
         self.original_arguments.restore()
         self.best_model.move_to_cpu()
-        self._require_model(trial)
-        self.starts[trial.number] = start
-
-    def _require_model(self, trial: OptunaTrial | dict[str, Any]) -> None:
-        """Make a model if `model_init` failed in the previous trial.
-
-        `train` inspects the model before it makes its own.
-        """
+        # `model_init` may have failed in the previous trial; `train` inspects the model before it
+        # makes its own.
         if self.trainer.model is None:
             set_model(self.trainer, self.trainer.call_model_init(trial))
+        self.starts[trial.number] = start
 
 
 class OriginalArguments:
