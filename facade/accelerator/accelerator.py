@@ -24,7 +24,7 @@ from ...lightning_modules.data.loaders import loader_after
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
 from ...lightning_modules.internals.precision import HALF, LossScaler, start_casting, stop_casting
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.wrappers import inside_compiled, unwrap_model
 from ...lightning_modules.optim import steps_in_backward
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
 from ...lightning_modules.training.out_of_memory import release_memory
@@ -755,10 +755,10 @@ class Accelerator(Processes):
             keep_torch_compile: False also unwraps `torch.compile`. Otherwise a compiled model stays
                 compiled; unlike in the reference, `model` is not modified.
         """
-        inner = inspection.unwrap_model(model)
+        inner = unwrap_model(model)
         if not keep_fp32_wrapper:
             stop_casting(inner)
-        if inspection.inside_compiled(model) is None or not keep_torch_compile:
+        if inside_compiled(model) is None or not keep_torch_compile:
             return inner
 
         # A wrapper inside the compiled model was removed, so the inner model gets the same
@@ -782,7 +782,7 @@ class Accelerator(Processes):
         if weights is not None:
             return weights
         if unwrap:
-            model = inspection.unwrap_model(model)
+            model = unwrap_model(model)
         return model.state_dict()
 
     def save(self, obj: object, f: StrPath | IO[bytes], safe_serialization: bool = False) -> None:

@@ -26,7 +26,7 @@ from ...lightning_modules.common.file_names import (
 )
 from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.wrappers import unwrap_model
 from ..distributed.collectives import broadcast_from_rank_zero
 from .object_store import ObjectStore
 from .signals import SignalListening
@@ -474,7 +474,7 @@ class CheckpointSaver:
 
         # Weights and configuration.
         trainer = self.trainer
-        model = inspection.unwrap_model(trainer.model)
+        model = unwrap_model(trainer.model)
         files = self.files_of(folder)
         if state_dict is None or state_dict:
             files.write_weights(model, folder, state_dict=state_dict)
@@ -506,7 +506,7 @@ class CheckpointSaver:
             gathered: the whole weights of a sharded model; without them nothing is recorded.
             is_sharded: the model is sharded.
         """
-        model = inspection.unwrap_model(self.trainer.model)
+        model = unwrap_model(self.trainer.model)
         if self._compared is not None and self._compared() is model:
             return
         if not self.trainer.args.should_save or (is_sharded and gathered is None):

@@ -11,7 +11,8 @@ import torch
 
 from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.common.nested import count_rows, map_nested
-from ...lightning_modules.models.inspection import base_of_adapter, predicts_next_token
+from ...lightning_modules.models.pretrained import predicts_next_token
+from ...lightning_modules.models.wrappers import base_of_adapter
 from ..arguments.parallelism import copies_of_batches, data_rank, data_ranks
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ...lightning_modules.evaluation.collecting import (
     ObjectCollector,
     move_to_host,
 )
-from ...lightning_modules.models.inspection import accepted_arguments
+from ...lightning_modules.models.signatures import accepted_arguments
 from ..arguments.parallelism import data_ranks
 from .live_metrics import LiveMetrics, consists_of_metrics, samples_that_count
 from .metrics import denumpify_detensorize

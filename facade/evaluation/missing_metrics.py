@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.models.inspection import base_of_adapter
+from ...lightning_modules.models.wrappers import base_of_adapter
 from ..arguments.derived import watched_metric
 
 if TYPE_CHECKING:

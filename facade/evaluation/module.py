@@ -10,7 +10,7 @@ from torch import nn
 
 from ...lightning_modules.internals.fast_path import FastModule
 from ...lightning_modules.internals.lightning_import import callbacks_of
-from ...lightning_modules.models.inspection import unwrap_model
+from ...lightning_modules.models.wrappers import unwrap_model
 from ...lightning_modules.training.out_of_memory import explain
 from .out_of_memory_advice import advice_for_evaluation
 

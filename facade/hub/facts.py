@@ -9,7 +9,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack, cast
 
 from ...lightning_modules.common.libraries import is_instance
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.pretrained import is_pretrained
+from ...lightning_modules.models.wrappers import base_of_adapter, unwrap_model
 from .repository import is_repository_name
 from .tasks import task_of
 
@@ -139,12 +140,12 @@ def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
     state = trainer.state
 
     # Find the user's model, and the library that loads it.
-    model = inspection.unwrap_model(trainer.model)
-    base_model = inspection.base_of_adapter(model)
+    model = unwrap_model(trainer.model)
+    base_model = base_of_adapter(model)
     library = "lightrainer"
     if base_model is not model:
         library = "peft"
-    elif inspection.is_pretrained(model):
+    elif is_pretrained(model):
         library = "transformers"
 
     # The datasets: those that the user names, or else the sources of the Trainer's datasets.

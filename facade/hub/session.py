@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack
 from ...lightning_modules.checkpoints import CheckpointNotFoundError
 from ...lightning_modules.common.redaction import secret
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.signatures import accepted_arguments
+from ...lightning_modules.models.wrappers import unwrap_model
 from ..arguments.enums import HubStrategy
 from ..distributed.collectives import broadcast_from_rank_zero
 from .facts import CardOptions, as_list, facts_of
@@ -111,7 +112,7 @@ class HubSession:
         ModelCard(facts).write(Path(self._output_dir), self.repository().license_of)
 
         # PEFT adds its metadata to the card.
-        adapter = inspection.unwrap_model(self.trainer.model)
+        adapter = unwrap_model(self.trainer.model)
         if facts.library == "peft" and hasattr(adapter, "create_or_update_model_card"):
             adapter.create_or_update_model_card(self._output_dir)
 
@@ -126,7 +127,7 @@ class HubSession:
             if value is not None:
                 arguments[key] = value
 
-        model = inspection.unwrap_model(self.trainer.model)
+        model = unwrap_model(self.trainer.model)
         model_tags = as_list(getattr(model, "model_tags", None))
         if model_tags:
             tags = [*as_list(options.get("tags")), *model_tags]
@@ -141,7 +142,7 @@ class HubSession:
         """
         if not has_default_card:
             create_card = self.trainer.create_model_card
-            create_card(**inspection.accepted_arguments(create_card, **self.card_arguments()))
+            create_card(**accepted_arguments(create_card, **self.card_arguments()))
             return None
         if not needs_draft(Path(self._output_dir), MARKER):
             return None

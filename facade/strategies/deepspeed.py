@@ -23,7 +23,7 @@ from ...lightning_modules.common.versions import installed, is_older
 from ...lightning_modules.distributed import deepspeed_engine
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.wrappers import base_of_adapter, unwrap_model
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.deepspeed_config import (
     GATHER,
@@ -515,7 +515,7 @@ class DeepSpeed(Strategy):
     @property
     def _has_adapter(self) -> bool:
         model = self.require_trainer().model
-        return inspection.base_of_adapter(model) is not inspection.unwrap_model(model)
+        return base_of_adapter(model) is not unwrap_model(model)
 
 
 def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:

@@ -18,7 +18,7 @@ from ...lightning_modules.distributed.tensor_parallel import (
     split,
     sum_before_accumulation,
 )
-from ...lightning_modules.models.inspection import base_of_adapter
+from ...lightning_modules.models.wrappers import base_of_adapter
 from ..arguments.fsdp_config import FSDPSettings
 from ..arguments.parallelism import ParallelismConfig, groups_of, read_parallelism
 from .strategy import PROCESS_GROUP_OPTIONS, Group, Strategy, picked, process_group

@@ -27,7 +27,7 @@ from ...lightning_modules.common.file_names import (
 )
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding, tensor_parallel
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.wrappers import to_call, unwrap_model
 from ...lightning_modules.optim.gradient_norms import clip_gradients, total_norm
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
 from .wrapping import check_processes
@@ -198,7 +198,7 @@ class Strategy:
         trainer = self._trainer()
         if trainer is None:
             return None
-        return inspection.to_call(trainer.model, trainer.model_wrapped)
+        return to_call(trainer.model, trainer.model_wrapped)
 
     @property
     def evaluation_model(self) -> Any:
@@ -222,14 +222,14 @@ class Strategy:
         trainer = self._trainer()
         if trainer is None:
             return False
-        return inspection.unwrap_model(model) is inspection.unwrap_model(trainer.model)
+        return unwrap_model(model) is unwrap_model(trainer.model)
 
     def forward_model_of(self, model: nn.Module) -> nn.Module:
         """Return `forward_model` for the Trainer's model, and any other model unchanged."""
         trainer = self._trainer()
         if trainer is None or not self.is_trained_model(model):
             return model
-        return inspection.to_call(model, trainer.model_wrapped)
+        return to_call(model, trainer.model_wrapped)
 
     @property
     def sharded_model(self) -> nn.Module | None:
@@ -436,7 +436,7 @@ class Strategy:
         forward_model = self.forward_model_of(model)
         if sharding.is_sharded(forward_model):
             return sharding.WholeModel(forward_model)
-        return inspection.unwrap_model(model)
+        return unwrap_model(model)
 
     def save_weights(
         self, folder: str, *, files: checkpoints.CheckpointFiles, step: int, states_follow: bool

@@ -13,8 +13,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length, is_table, why_without_length
-from ...lightning_modules.models.inspection import base_of_adapter, number_of_classes
 from ...lightning_modules.models.liger import liger_patch
+from ...lightning_modules.models.pretrained import number_of_classes
+from ...lightning_modules.models.wrappers import base_of_adapter
 from ..arguments import TrainingArguments
 from ..arguments.launch_variables import set_by
 from ..arguments.old_names import advice, old_names_accepted, warn_at_script_line

@@ -30,7 +30,8 @@ from ...lightning_modules.common.seeding import (
     host_rng_untouched,
     set_seed,
 )
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.pretrained import is_pretrained
+from ...lightning_modules.models.signatures import find_labels
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ..arguments import TrainingArguments
 from ..arguments.derived import checkpointing
@@ -208,7 +209,7 @@ def find_label_names(args: TrainingArguments, model: nn.Module) -> list[str]:
     """Return the label names of the arguments, or else those of the model's forward."""
     if args.label_names is not None:
         return args.label_names
-    names = inspection.find_labels(type(model))
+    names = find_labels(type(model))
 
     # Where ranks share sequences, shifted labels are made of the labels.
     if parts_of_sequences(args) > 1:
@@ -288,7 +289,7 @@ def plan_of(trainer: Trainer) -> RunPlan:
     # As in the reference: a pretrained model that checkpoints its activations must not be searched
     # for unused parameters.
     finds_unused = True
-    if args.world_size > 1 and inspection.is_pretrained(model):
+    if args.world_size > 1 and is_pretrained(model):
         finds_unused = not _checkpoints_activations(args, model)
 
     steps = None

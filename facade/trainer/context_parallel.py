@@ -13,9 +13,9 @@ from torch import nn
 
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to_split, split_names
-from ...lightning_modules.models import inspection
-from ...lightning_modules.models.inspection import shifts_smoothed_labels
 from ...lightning_modules.models.outputs import find_loss
+from ...lightning_modules.models.pretrained import is_pretrained, shifts_smoothed_labels
+from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.training.noted_items import NotedItems
 from ..arguments.parallelism import groups_of, parts_of_sequences
 
@@ -76,7 +76,7 @@ class ContextParallel:
             )
 
         # Models of transformers build their own attention mask, over the whole sequence.
-        whole_mask = inspection.is_pretrained(inspection.base_of_adapter(model))
+        whole_mask = is_pretrained(base_of_adapter(model))
         inputs = ready_to_split(inputs, size=size, whole_mask=whole_mask)
         inputs = trainer._prepare_input(inputs)
         return partial(self._split, model, inputs, argument), inputs

@@ -30,7 +30,7 @@ from ...lightning_modules.data.lengths import (
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
-from ...lightning_modules.models.inspection import accepted_arguments
+from ...lightning_modules.models.signatures import accepted_arguments
 from ..arguments.parallelism import copies_of_batches, data_rank, sharding_options
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...lightning_modules.common.suggestions import MUON
-from ...lightning_modules.models.inspection import unwrap_model
+from ...lightning_modules.models.wrappers import unwrap_model
 from ...lightning_modules.optim import (
     LayerwiseOptimizer,
     build_optimizer,

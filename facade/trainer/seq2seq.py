@@ -25,8 +25,8 @@ from ...lightning_modules.models.generation_config import (
     read_generation_config,
     set_generation_config,
 )
-from ...lightning_modules.models.inspection import accepted_arguments
 from ...lightning_modules.models.outputs import read_loss
+from ...lightning_modules.models.signatures import accepted_arguments
 from ..arguments import Seq2SeqTrainingArguments
 from ..arguments.fields import GenerationArguments
 from ..arguments.unknown import understand_old_names

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import count_rows
-from ...lightning_modules.models.inspection import shifts_smoothed_labels
+from ...lightning_modules.models.pretrained import shifts_smoothed_labels
 from ...lightning_modules.training.micro_batch_loss import (
     Divisor,
     MicroBatchLoss,

@@ -14,9 +14,10 @@ from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import map_nested, mapping_like, sequence_like
 from ...lightning_modules.data.lengths import is_table
-from ...lightning_modules.models import inspection
-from ...lightning_modules.models.inspection import loss_shifts_labels, shifts_smoothed_labels
 from ...lightning_modules.models.liger import can_skip_logits
+from ...lightning_modules.models.pretrained import loss_shifts_labels, shifts_smoothed_labels
+from ...lightning_modules.models.signatures import accepted_arguments, signature_columns
+from ...lightning_modules.models.wrappers import base_of_adapter
 from ..arguments import TrainingArguments
 from ..arguments.parallelism import copies_of_batches, data_ranks, samples_of_rank
 from ..evaluation.metrics import metrics_of_runtime
@@ -114,7 +115,7 @@ def require_batch(trainer: Trainer, inputs: object) -> None:
 
 def wrong_batch(trainer: Trainer, inputs: object) -> TypeError:
     """Return the error for a batch that is not a mapping."""
-    model = inspection.base_of_adapter(trainer.model)
+    model = base_of_adapter(trainer.model)
     names = inspect.signature(model.forward).parameters
     return TypeError(
         f"The batch is {describe(inputs)}, but the model is called with keyword arguments. "
@@ -145,12 +146,12 @@ def why_no_loss(trainer: Trainer, model: nn.Module, inputs: Any) -> str:
         model: the model, in training or evaluation mode.
         inputs: the batch.
     """
-    base = inspection.base_of_adapter(trainer.model)
+    base = base_of_adapter(trainer.model)
     name = type(base).__name__
     instead = "override compute_loss, or pass compute_loss_func"
     if not trainer.label_names:
         # Such as CLIP.
-        if "return_loss" in inspection.signature_columns(base, []):
+        if "return_loss" in signature_columns(base, []):
             return (
                 f"{name}.forward computes one if asked: let the data_collator add "
                 "return_loss=True to the batch."
@@ -224,7 +225,7 @@ def loss_and_outputs(
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
     device = trainer._device_of_run or trainer.args.device
     items = trainer._get_num_items_in_batch([inputs], device)
-    kwargs = inspection.accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
+    kwargs = accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
     with trainer.compute_loss_context_manager():
         returned: Any = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)
     if not isinstance(returned, (tuple, list)) or len(returned) != 2:

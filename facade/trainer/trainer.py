@@ -38,8 +38,16 @@ from ...lightning_modules.internals.compiler import (
     step_without_compiler,
 )
 from ...lightning_modules.internals.lightning_version import require_lightning
-from ...lightning_modules.models import inspection
+from ...lightning_modules.models.moving import move_model
 from ...lightning_modules.models.outputs import CACHES, additional_losses, read_loss, split_outputs
+from ...lightning_modules.models.pretrained import set_in_config
+from ...lightning_modules.models.signatures import (
+    accepted_arguments,
+    accepts_loss_kwargs,
+    can_return_loss,
+    signature_columns,
+)
+from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
 from ...lightning_modules.training.noted_items import NotedItems
@@ -421,15 +429,15 @@ class Trainer:
             optimization.freeze_by_rules(self)
 
         # Loss and labels; in a model with an adapter its base has the signature.
-        base = inspection.base_of_adapter(model)
-        self.model_accepts_loss_kwargs = inspection.accepts_loss_kwargs(base)
+        base = base_of_adapter(model)
+        self.model_accepts_loss_kwargs = accepts_loss_kwargs(base)
         self.label_names = construction.find_label_names(args, base)
-        self.can_return_loss = inspection.can_return_loss(type(base))
+        self.can_return_loss = can_return_loss(type(base))
         self.label_smoother = construction.make_label_smoother(args, model)
         self.neftune_noise_alpha = args.neftune_noise_alpha
         config = getattr(model, "config", None)
         if config is not None:
-            inspection.set_in_config(config, "use_cache", args.use_cache)
+            set_in_config(config, "use_cache", args.use_cache)
 
     def _set_up_callbacks(self, callbacks: list[Any]) -> None:
         """Set the handler, with the callbacks of the user and those that the arguments request."""
@@ -694,8 +702,8 @@ class Trainer:
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
-            model = inspection.base_of_adapter(self.model)
-            self._signature_columns = inspection.signature_columns(model, self.label_names)
+            model = base_of_adapter(self.model)
+            self._signature_columns = signature_columns(model, self.label_names)
 
     def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
         if not self.args.remove_unused_columns:
@@ -990,7 +998,7 @@ class Trainer:
             # Forward. An override of `compute_loss` may lack `num_items_in_batch`.
             loss_kwargs: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
             if getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss:
-                loss_kwargs = inspection.accepted_arguments(self.compute_loss, **loss_kwargs)
+                loss_kwargs = accepted_arguments(self.compute_loss, **loss_kwargs)
             with self.compute_loss_context_manager():
                 loss: Any = self.compute_loss(model, inputs, **loss_kwargs)
             if not hasattr(loss, "backward"):
@@ -2118,4 +2126,4 @@ class Trainer:
                 device,
             )
             return
-        inspection.move(model, device)
+        move_model(model, device)

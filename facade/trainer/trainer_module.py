@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import callbacks_of
-from ...lightning_modules.models.inspection import accepted_arguments, takes_by_position
+from ...lightning_modules.models.signatures import accepted_arguments, takes_by_position
 from ...lightning_modules.tasks.resuming import add_process_states
 from ...lightning_modules.training.accumulation import Window
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss, WeighsBackward

@@ -16,12 +16,9 @@ from ..common.libraries import is_instance, loaded
 from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
 from ..distributed.sharding import WholeModel
-from ..models.inspection import (
-    accepted_arguments,
-    is_pretrained,
-    unwrap_model,
-    without_inner_wrappers,
-)
+from ..models.pretrained import is_pretrained
+from ..models.signatures import accepted_arguments
+from ..models.wrappers import unwrap_model, without_inner_wrappers
 from .tied_weights import required_missing, tensor_key
 from .weight_formats import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_existing_file
 

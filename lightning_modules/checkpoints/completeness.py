@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ..common.local_paths import StrPath
 from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
-from ..models.inspection import is_pretrained, own_attribute
+from ..models.pretrained import is_pretrained
+from ..models.wrappers import own_attribute
 from .adapters import adapters_of, is_of_base
 from .tied_weights import tensor_key
 from .weights import header_of, some_of

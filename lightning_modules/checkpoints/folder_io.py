@@ -13,7 +13,7 @@ from ..common.local_paths import require_local
 from ..common.torch_files import load_torch
 from ..internals.lightning_import import CheckpointIO, LightningModule, TorchCheckpointIO, Trainer
 from ..internals.loop_states import current_loop_position, pop_loader_states
-from ..models.inspection import inside_compiled
+from ..models.wrappers import inside_compiled
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import manifest, staging
 from .callback_paths import remove_foreign_paths

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..models.inspection import own_attribute
+from ..models.wrappers import own_attribute
 
 
 class StateDictOwner(Protocol):

@@ -27,7 +27,8 @@ from ..common.seeding import host_rng_untouched
 from ..common.torch_files import load_torch, on_host, state_on_host
 from ..distributed.sharding import KeyDifferences, WholeModel
 from ..internals.torch_names import renames_what_it_loads
-from ..models.inspection import accepted_arguments, class_of, unwrap_model
+from ..models.signatures import accepted_arguments
+from ..models.wrappers import class_of, unwrap_model
 from .adapters import (
     EXTRA_WEIGHTS_NAME,
     adapters_of,

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
-from ..models.inspection import base_of_adapter, is_pretrained
+from ..models.pretrained import is_pretrained
+from ..models.wrappers import base_of_adapter
 
 IGNORED = -100
 """Label of positions that are not targets."""

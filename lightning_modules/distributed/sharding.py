@@ -20,7 +20,7 @@ from ..common.dtensor import is_dtensor as _is_part
 from ..common.dtensor import local_part as local_part
 from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
-from ..models.inspection import own_attribute, unwrap_model, without_inner_wrappers
+from ..models.wrappers import own_attribute, unwrap_model, without_inner_wrappers
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_engine
 

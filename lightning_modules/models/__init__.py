@@ -1,5 +1,5 @@
-"""Inspect models, read their outputs, generate with them, and change their execution.
+"""Inspect models, unwrap them, read their outputs, generate with them, and change their execution.
 
-Here: inspection, outputs, generation, activation checkpointing, NEFTune, Liger's kernels. Imports
-`common`.
+Here: wrappers, signatures, facts about models of `transformers`, outputs, generation, activation
+checkpointing, NEFTune, Liger's kernels. Imports `common`.
 """

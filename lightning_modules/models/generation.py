@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import inspection
 from .generation_config import generate_parameters, require_accepted, setting
+from .signatures import accepted_arguments
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,7 +47,7 @@ def generate(
     require_accepted(model, options, "options of the generation")
 
     inputs = {name: value for name, value in inputs.items() if name not in options}
-    accepted_inputs = inspection.accepted_arguments(model.generate, **inputs)
+    accepted_inputs = accepted_arguments(model.generate, **inputs)
     _gather_weights_for_generate(model)
     output = model.generate(**accepted_inputs, **options)
     return _require_tokens(model, getattr(output, "sequences", output))

@@ -13,7 +13,8 @@ from ..common.file_names import GENERATION_CONFIG_NAME
 from ..common.json_files import read_object
 from ..common.libraries import loaded
 from ..common.suggestions import did_you_mean
-from . import inspection
+from .pretrained import is_pretrained
+from .signatures import accepted_arguments
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +73,7 @@ def generation_config_class(model: nn.Module) -> type | None:
     model_config_class = type(getattr(model, "generation_config", None))
     if callable(getattr(model_config_class, "from_pretrained", None)):
         return model_config_class
-    if inspection.is_pretrained(model):
+    if is_pretrained(model):
         return None
     return dict
 
@@ -147,7 +148,7 @@ def require_accepted(model: nn.Module, options: Mapping[str, object], source: st
     Raises:
         ValueError: `generate` does not have some of the parameters; the message lists them.
     """
-    accepted = inspection.accepted_arguments(model.generate, **options)
+    accepted = accepted_arguments(model.generate, **options)
     refused = [name for name in options if name not in accepted]
     if not refused:
         return
@@ -236,7 +237,7 @@ def _problem_of_config(config: object) -> str:
         return ""
     try:
         # With `strict` it raises what it would otherwise warn of: saving the model would raise.
-        validate(**inspection.accepted_arguments(validate, strict=True))
+        validate(**accepted_arguments(validate, strict=True))
     except ValueError as error:
         return str(error)
     return ""

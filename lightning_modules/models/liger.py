@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .inspection import base_of_adapter, is_pretrained
+from .pretrained import is_pretrained
+from .wrappers import base_of_adapter
 
 if TYPE_CHECKING:
     from torch import nn

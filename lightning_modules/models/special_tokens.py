@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ..common.followed import followed
-from .inspection import set_in_config
+from .pretrained import set_in_config
 
 if TYPE_CHECKING:
     from torch import nn

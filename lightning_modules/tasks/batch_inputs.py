@@ -16,7 +16,7 @@ from torch import nn
 
 from ..common.nested import find_batch_size, mapping_like, sequence_like
 from ..data.epoch_loader import EpochLoader
-from ..models.inspection import base_of_adapter
+from ..models.wrappers import base_of_adapter
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -17,8 +17,10 @@ from ..evaluation.metrics import as_batch_metrics
 from ..evaluation.stage_metrics import StageMetrics, as_numbers, name_in_stage
 from ..internals.lightning_internals import log_of_loader
 from ..internals.precision import to_float32
-from ..models.inspection import accepts_loss_kwargs, base_of_adapter, predicts_next_token
 from ..models.outputs import CACHES, predictions_in, read_loss
+from ..models.pretrained import predicts_next_token
+from ..models.signatures import accepts_loss_kwargs
+from ..models.wrappers import base_of_adapter
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_stored_setting
 from ..training.label_smoothing import LabelSmoother
 from ..training.micro_batch_loss import count_labels

@@ -15,8 +15,9 @@ from ..common.class_paths import build_described, is_description, resolve
 from ..common.dtensor import is_dtensor
 from ..common.local_paths import require_local
 from ..internals.lightning_internals import is_made_by_cli
-from ..models.inspection import base_of_adapter, signature_columns, unwrap_model
 from ..models.neftune import neftune_hook
+from ..models.signatures import signature_columns
+from ..models.wrappers import base_of_adapter, unwrap_model
 from ..optim.module_optimizers import to_plain_setting
 from .module_callback import HookedModule
 

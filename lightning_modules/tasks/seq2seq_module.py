@@ -11,7 +11,7 @@ import torch
 from ..common.stop_iteration import stop_iteration_surfaces
 from ..distributed.sharding import is_sharded
 from ..models.generation import generate, padding_token, without_answers
-from ..models.inspection import base_of_adapter
+from ..models.wrappers import base_of_adapter
 from .model_module import ModelSource
 from .task_modules import TaskModule
 

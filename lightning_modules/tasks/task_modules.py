@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from ..evaluation.token_metrics import TokenPerplexity
 from ..internals.lightning_import import classification, torchmetrics
-from ..models.inspection import accepted_arguments
 from ..models.outputs import CACHES, has_loss, predictions_in
+from ..models.signatures import accepted_arguments
 from .batch_inputs import count_targets
 from .loss_module import LossModule
 from .model_module import ModelSource

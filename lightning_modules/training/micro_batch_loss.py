@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..models.inspection import base_of_adapter, predicts_next_token
+from ..models.pretrained import predicts_next_token
+from ..models.wrappers import base_of_adapter
 from .noted_items import NotedItems
 
 IGNORED_LABEL = -100

@@ -71,7 +71,7 @@ _SERVED: dict[str, dict[str, str]] = {
             "BestRun default_compute_objective default_hp_space_optuna "
             "default_hp_space_ray default_hp_space_wandb"
         ),
-        ".lightning_modules.models.inspection": "unwrap_peft_model=base_of_adapter",
+        ".lightning_modules.models.wrappers": "unwrap_peft_model=base_of_adapter",
         ".lightning_modules.models.special_tokens": "align_special_tokens",
         ".facade.compat.processes": "is_main_process",
     },

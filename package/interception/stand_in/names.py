@@ -39,7 +39,7 @@ _UTILS = {
     ".facade.arguments.enums": "ExplicitEnum",
     ".lightning_modules.common.file_names": _FILES,
     ".lightning_modules.models.model_output": "ModelOutput",
-    ".lightning_modules.models.inspection": "can_return_loss find_labels",
+    ".lightning_modules.models.signatures": "can_return_loss find_labels",
 }
 
 # In the form of `_SERVED` in `interception/names.py`. A module without names can be imported, too.
@@ -72,7 +72,7 @@ _FURTHER_NAMES: dict[str, dict[str, str]] = {
         ".lightning_modules.tokenization.names": _STRATEGIES,
         ".facade.arguments.enums": "ExplicitEnum",
         ".lightning_modules.models.model_output": "ModelOutput",
-        ".lightning_modules.models.inspection": "can_return_loss find_labels",
+        ".lightning_modules.models.signatures": "can_return_loss find_labels",
     },
     "utils.import_utils": _CHECKS,
     "utils.logging": {f"{_HERE}.logging": _LOGGING, "logging": _LEVELS},

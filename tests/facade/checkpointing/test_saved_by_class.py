@@ -19,7 +19,7 @@ from transformers import (
 
 from helpers.trainer.tiny_trainings import arguments, tiny, trainer
 from lightrainer import Trainer
-from lightrainer.lightning_modules.models.inspection import unwrap_model
+from lightrainer.lightning_modules.models.wrappers import unwrap_model
 
 SIZES = {
     "vocab_size": 20,

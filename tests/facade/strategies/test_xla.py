@@ -17,7 +17,7 @@ from lightrainer.facade.arguments.enums import ParallelMode
 from lightrainer.facade.distributed import process
 from lightrainer.facade.distributed.xla_device import xla_is_chosen, xla_process_count
 from lightrainer.facade.strategies.plan import translate
-from lightrainer.lightning_modules.models.inspection import move
+from lightrainer.lightning_modules.models.moving import move_model
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_xla_refuses_by_name_what_does_not_run(
 def test_moving_a_model_keeps_what_is_shared():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     model[1].weight = model[0].weight
-    move(model, torch.device("meta"))
+    move_model(model, torch.device("meta"))
     assert model[1].weight is model[0].weight
     assert model[0].weight.device.type == "meta"
 

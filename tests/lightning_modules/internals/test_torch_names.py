@@ -11,8 +11,8 @@ from torch.utils import _pytree
 
 from lightrainer.callbacks._compilation import is_compiled
 from lightrainer.lightning_modules.internals import torch_names
-from lightrainer.lightning_modules.models.inspection import unwrap_model
 from lightrainer.lightning_modules.models.model_output import ModelOutput
+from lightrainer.lightning_modules.models.wrappers import unwrap_model
 
 
 def test_torch_names_store_is_that_of_the_process_group():

@@ -1,0 +1,119 @@
+"""Facts about models of `transformers`: their configs, labels and losses.
+
+Models of other classes are accepted, too.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from torch import nn
+
+from ..common.libraries import is_instance, loaded
+from .wrappers import base_of_adapter, class_of
+
+
+def is_pretrained(model: nn.Module) -> bool:
+    """Return whether a model is one of `transformers`, without importing it."""
+    return is_instance(model, "transformers.modeling_utils", "PreTrainedModel")
+
+
+def set_in_config(config: Any, name: str, value: Any) -> bool:
+    """Set an attribute of a model's config, and return whether the config accepts it.
+
+    The config of a model that is not of `transformers` may be a dict, a string or a frozen object,
+    which do not.
+    """
+    try:
+        setattr(config, name, value)
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def number_of_classes(model: nn.Module) -> int | None:
+    """Return the number of classes of a model of `transformers` with integer labels.
+
+    For a classifier it is `config.num_labels`, for a language model the number of rows of its
+    output layer. It is None if it is unknown.
+    """
+    base = base_of_adapter(model)
+    name = type(base).__name__
+    config = getattr(base, "config", None)
+    if name.endswith("Classification"):
+        problem_type = getattr(config, "problem_type", None)
+        classes = getattr(config, "num_labels", None)
+        if problem_type not in (None, "single_label_classification"):
+            return None
+        # With one label the model is trained by regression.
+        if not isinstance(classes, int) or classes < 2:
+            return None
+        return classes
+
+    # The classes of a language model are the tokens of its output layer.
+    is_language_model = name.endswith(("CausalLM", "LMHeadModel", "MaskedLM"))
+    if not is_language_model or not hasattr(base, "get_output_embeddings"):
+        return None
+    return getattr(base.get_output_embeddings(), "out_features", None)
+
+
+def predicts_next_token(model: nn.Module) -> bool:
+    """Return whether a model is a causal language model, whose labels are its inputs.
+
+    The name of its class decides: it is `...ForCausalLM`, or one that `transformers`, if it has
+    been imported, lists as causal.
+
+    Args:
+        model: the model itself, without wrappers or adapters.
+    """
+    return _is_causal(type(model), loaded("transformers.models.auto.modeling_auto"))
+
+
+@functools.lru_cache(maxsize=64)
+def _is_causal(model_class: type, auto: Any) -> bool:
+    """Return whether a class, or one that it inherits from, is causal.
+
+    Cached, since every step may call it.
+    """
+    names = {base.__name__ for base in model_class.__mro__}
+    if any(name.endswith("ForCausalLM") for name in names):
+        return True
+    if auto is None:
+        return False
+    return not names.isdisjoint(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+
+
+def loss_shifts_labels(model: nn.Module) -> bool:
+    """Return whether the loss of a model drops the first label of each row.
+
+    The causal loss of `transformers` drops it. The `loss_type` of the model names its loss.
+
+    Args:
+        model: the model; it may be in wrappers or adapters.
+    """
+    base = base_of_adapter(model)
+    config = getattr(base, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        return False
+    loss_type = getattr(base, "loss_type", None)
+    library = loaded("transformers.loss.loss_utils")
+    if library is None:
+        return loss_type == "ForCausalLM"
+    return library.LOSS_MAPPING.get(loss_type) is library.ForCausalLMLoss
+
+
+def shifts_smoothed_labels(model: nn.Module) -> bool:
+    """Return whether label smoothing shifts the labels of a model.
+
+    As in the reference, only the name of the class itself decides: the labels of a subclass with
+    another name are not shifted.
+
+    Args:
+        model: the model; it may be in wrappers or adapters.
+    """
+    name = class_of(base_of_adapter(model)).__name__
+    auto = loaded("transformers.models.auto.modeling_auto")
+    if auto is not None:
+        return name in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return name.endswith("ForCausalLM")
