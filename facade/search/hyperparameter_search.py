@@ -14,8 +14,9 @@ from ..arguments import trial_values
 from ..arguments.enums import HPSearchBackend
 from . import sweep_reports
 from .hyperparameters import default_compute_objective
+from .original_arguments import recreate_accelerator
 from .retries import failure_reasons, format_failures, is_pruned
-from .search_run import OPTIONS, SearchOptions, SearchRun, Transport, recreate_accelerator
+from .search_run import OPTIONS, SearchOptions, SearchRun, Transport
 from .trial_folders import folder_name
 
 if TYPE_CHECKING:

@@ -1,11 +1,9 @@
-"""One search: its options, its trials, and their models and folders."""
+"""One search: its options, its trials and their folders."""
 
 from __future__ import annotations
 
-import copy
 import gc
 import logging
-import math
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,8 +17,10 @@ from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.claimed_folder import claim_folder
 from ...lightning_modules.common.local_paths import is_address
 from ..arguments.enums import HPSearchBackend
+from .best_model import BestModel, free_optimizer, set_model
 from .hyperparameters import BestRun, default_compute_objective
 from .metric_objective import objective_value
+from .original_arguments import OriginalArguments
 from .retries import FOLDER, Start
 from .trial_folders import folder_name
 
@@ -316,133 +316,3 @@ class SearchRun:
         if self.trainer.model is None:
             set_model(self.trainer, self.trainer.call_model_init(trial))
         self.starts[trial.number] = start
-
-
-class OriginalArguments:
-    """The training arguments before a search.
-
-    Each trial starts with them, and they are restored after the last one.
-
-    Args:
-        trainer: the Trainer, before the search.
-    """
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self._args = trainer.args
-        self._values = _copy_containers(vars(trainer.args))
-
-    def restore(self) -> None:
-        """Restore all values, in the same object."""
-        current_values = vars(self._args)
-        current_values.clear()
-        current_values.update(_copy_containers(self._values))
-        self._trainer.args = self._args
-        self._trainer._train_batch_size = self._args.train_batch_size
-        recreate_accelerator(self._trainer)
-
-
-def _copy_containers(values: dict[str, Any]) -> dict[str, object]:
-    """Return a copy of values, with copies of the containers that a trial could change in place."""
-    copied = dict(values)
-    for name, value in values.items():
-        if isinstance(value, (dict, list)):
-            copied[name] = copy.deepcopy(value)
-    return copied
-
-
-def recreate_accelerator(trainer: Trainer) -> None:
-    """Make an accelerator for the current arguments, and keep the user's `gather_function`."""
-    gather_function = trainer.gather_function
-    is_default = gather_function == trainer.accelerator.gather_for_metrics
-    trainer.create_accelerator_and_postprocess()
-    if not is_default:
-        trainer.gather_function = gather_function
-
-
-class BestModel:
-    """Holds the model of the best trial so far, and no other one.
-
-    Args:
-        direction: `minimize` or `maximize`.
-        enabled: False to keep no model.
-    """
-
-    def __init__(self, direction: str, *, enabled: bool) -> None:
-        self._direction = direction
-        self._enabled = enabled
-        self._loss = math.inf
-        self._state: TrainerState | None = None
-        self.number: int | None = None
-        """The number of the best trial so far."""
-        self.model: nn.Module | None = None
-
-    def keep_if_best(self, trainer: Trainer, number: int, value: Any) -> None:
-        """Keep the Trainer's model if it is better than that of the trials before.
-
-        Args:
-            trainer: the Trainer, after a trial.
-            number: the number of the trial.
-            value: the objective of the trial.
-        """
-        # A sharded model is not kept: the best one is loaded from its checkpoint at the end.
-        if not self._enabled or trainer.accelerator.strategy.configures_model:
-            return
-        loss = -value if self._direction == "maximize" else value
-        # A trial with such an objective counts as failed, see `why_unusable`.
-        is_unusable = math.isnan(loss) or loss == -math.inf
-        if not is_unusable and (self.number is None or loss < self._loss):
-            self.number = number
-            self._loss = loss
-            self.model = trainer.model
-            self._state = trainer.state
-
-    def move_to_cpu(self) -> None:
-        """Move the model to the CPU, to free the memory of the device for the next trial."""
-        if self.model is None or getattr(self.model, "hf_device_map", None) is not None:
-            return
-        try:
-            self.model.to("cpu")
-        except (ValueError, RuntimeError) as error:  # quantized models cannot be moved
-            logger.debug("The best model stays on its device: %s", error)
-
-    def give_to(self, trainer: Trainer, run_id: str) -> bool:
-        """Give the model and its state to the Trainer; this object does not hold it any more.
-
-        Args:
-            trainer: the Trainer.
-            run_id: the number of a trial.
-
-        Returns:
-            False if the model is not that of this trial.
-        """
-        if self.model is None or self._state is None or str(self.number) != run_id:
-            return False
-        set_model(trainer, self.model)
-        trainer.state = self._state
-        self.model = None
-        return True
-
-
-def set_model(trainer: Trainer, model: nn.Module) -> None:
-    """Set the Trainer's model, move it to the device, and free the optimizer of the old one."""
-    if trainer.place_model_on_device:
-        trainer._move_model_to_device(model, trainer.args.device)
-    trainer.model = model
-    trainer.model_wrapped = model
-    trainer.callback_handler.model = model
-    free_optimizer(trainer)
-
-
-def free_optimizer(trainer: Trainer) -> None:
-    """Remove the references to the optimizer and the data of a finished trial.
-
-    The state of an optimizer may be twice as large as the model.
-    """
-    trainer.optimizer = None
-    trainer.lr_scheduler = None
-    handler = trainer.callback_handler
-    handler.optimizer = None
-    handler.lr_scheduler = None
-    handler.train_dataloader = None
-    handler.eval_dataloader = None

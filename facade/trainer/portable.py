@@ -6,7 +6,8 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
-from ..search.search_run import Transport, free_optimizer
+from ..search.best_model import free_optimizer
+from ..search.search_run import Transport
 from .construction import lend_save_model
 from .memory_report import MemoryTracker
 
