@@ -32,6 +32,7 @@ from ..arguments.fields import GenerationArguments
 from ..arguments.unknown import understand_old_names
 from ..evaluation.results import PredictionOutput
 from .evaluating import evaluate_each
+from .overrides import is_own
 from .steps import loss_and_outputs, no_loss_and_outputs
 from .trainer import Trainer
 
@@ -266,8 +267,7 @@ class Seq2SeqTrainer(Trainer):
 
     def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         """Return the loss of a forward pass with labels."""
-        is_overridden = getattr(self.compute_loss, "__func__", None) is not Trainer.compute_loss
-        if self.compute_loss_func is not None or is_overridden:
+        if self.compute_loss_func is not None or not is_own(self, "compute_loss"):
             return loss_and_outputs(self, model, dict(inputs))[0]
         _, outputs = no_loss_and_outputs(self, model, inputs)
         if self.label_smoother is not None:
@@ -337,10 +337,7 @@ class Seq2SeqTrainer(Trainer):
     def _adopt_model(self, model: nn.Module) -> None:
         super()._adopt_model(model)
         self._set_generation_config()
-        generates = (
-            getattr(self.prediction_step, "__func__", None) is Seq2SeqTrainer.prediction_step
-        )
-        if self.args.predict_with_generate and generates:
+        if self.args.predict_with_generate and is_own(self, "prediction_step"):
             require_generate(model)
 
     def _renew_model(self, trial: object) -> None:

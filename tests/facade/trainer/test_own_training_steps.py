@@ -2,6 +2,9 @@
 backward pass.
 """
 
+import functools
+import types
+
 import pytest
 import torch
 from torch.nn import functional
@@ -86,13 +89,15 @@ class MeanOfTwo(Base):
         return loss.detach()
 
 
-def logs(folder, trainer_class, rows, accumulation):
+def logs(folder, trainer_class, rows, accumulation, *, on_object=None):
     torch.manual_seed(0)
     model = Tiny(dropout=0.0)
     args = arguments(
         folder, per_device_train_batch_size=rows, gradient_accumulation_steps=accumulation, **STEP
     )
     made = trainer_class(model, args, train_dataset=points(16))
+    if on_object is not None:
+        made.training_step = types.MethodType(on_object, made)
     made.train()
     return [(log["loss"], log["grad_norm"]) for log in made.state.log_history if "loss" in log]
 
@@ -117,6 +122,38 @@ def test_own_training_step_under_accumulation(tmp_path, trainer_class, accumulat
     for (loss, norm), (expected_loss, expected_norm) in zip(parts, whole, strict=True):
         assert norm == pytest.approx(expected_norm, rel=1e-5)
         assert loss == pytest.approx(expected_loss, rel=1e-5)
+
+
+def decorated(function):
+    """As decorators that measure time: the wrapper itself neither divides nor runs the pass."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize("way", ["on the class", "on the object", "decorated"])
+@pytest.mark.parametrize("kind", [DividesItself, Plain, PlainAndDivided])
+def test_own_training_step_that_is_no_plain_override(tmp_path, monkeypatch, kind, way):
+    """Patches and decorated overrides count as plain overrides do, which is the control here."""
+    step = vars(kind)["training_step"]
+    on_object = None
+    trainer_class = Base
+    if way == "on the class":
+        monkeypatch.setattr(Trainer, "training_step", step)
+    elif way == "on the object":
+        on_object = step
+    else:
+        trainer_class = type("Decorated", (Base,), {"training_step": decorated(step)})
+
+    parts = logs(tmp_path / "parts", trainer_class, 2, 4, on_object=on_object)
+    monkeypatch.undo()
+    expected = logs(tmp_path / "expected", kind, 2, 4)
+    assert parts == expected
+    whole = logs(tmp_path / "whole", kind, 8, 1)
+    assert parts == [pytest.approx(log, rel=1e-5) for log in whole]
 
 
 def test_override_that_declares_its_loss_is_left_alone(tmp_path):
