@@ -504,7 +504,7 @@ class Trainer:
         """Do nothing: libraries override it to check arguments that depend on model and data."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the components: a copy of the Trainer makes its own."""
+        """Leave out the components and a running training: a copy of the Trainer makes its own."""
         components: set[str] = set()
         for trainer_class in type(self).__mro__:
             if not trainer_class.__module__.startswith(f"{__package__}."):
@@ -513,8 +513,8 @@ class Trainer:
                 if isinstance(value, cached_property):
                     components.add(name)
 
-        # The plan is bound to this Trainer; a run makes its own.
-        components.add("_current_plan")
+        # Both are bound to this Trainer; a run makes its own.
+        components.update({"_fit_run", "_current_plan"})
 
         # The user's callbacks cannot be made again.
         components.discard("_lightning_callbacks")

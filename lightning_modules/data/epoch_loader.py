@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 _NO_BATCH: Any = object()
 """Stands for a batch after the last one."""
 
-_NO_WORKER_STATES = WorkerStates()
+_NO_WORKER_STATES = WorkerStates({})
 """No worker has sent a batch yet, or the states of all are unknown."""
 
 
@@ -376,6 +376,11 @@ class EpochLoader(DataLoader[Any]):
         self._iterator = None
         self._has_started_workers = False
         self._position = IterationPosition(self.epoch, self.num_workers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the running iteration, which cannot be copied: a copy begins a new one."""
+        position = IterationPosition(self.epoch, self.num_workers)
+        return {**vars(self), "_iterator": None, "_position": position}
 
     # The iteration.
 

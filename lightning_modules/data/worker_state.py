@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -169,7 +169,7 @@ class WorkerStates(NamedTuple):
         last: the worker that the last batch came from.
     """
 
-    states: Mapping[int, dict[str, bytes]] = MappingProxyType({})
+    states: Mapping[int, dict[str, bytes]]
     last: int | None = None
 
     @classmethod
@@ -258,7 +258,7 @@ class WatchedLoader:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        self._states = WorkerStates()
+        self._states = WorkerStates({})
         """The states after the batch that was yielded last."""
 
         has_workers = getattr(loader, "num_workers", 0) > 0

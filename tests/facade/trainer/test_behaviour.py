@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils.data import IterableDataset
 
 from helpers.trainer.tiny_trainings import (
     At,
@@ -49,6 +50,41 @@ def test_train_twice_keeps_the_model_and_resets_the_steps(tmp_path):
     assert len(losses(made)) == 4
     assert not same(after_first, weights(made.model))
     assert second.training_loss < first.training_loss
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(points())
+
+
+COPIED = {
+    "a table": {},
+    "a stream": {"train_dataset": Stream(), "eval_dataset": Stream(), "max_steps": 4},
+    "workers that stay": {"dataloader_num_workers": 1, "dataloader_persistent_workers": True},
+}
+
+
+@pytest.mark.parametrize("kind", COPIED)
+def test_copy_of_a_trained_trainer_trains_as_the_original(tmp_path, kind):
+    """Neither the loaders nor their iterations, which cannot be copied, hinder `deepcopy`."""
+    model = Tiny(dropout=0.0)
+    made = trained(tmp_path, model=model, eval_strategy="steps", eval_steps=2, **COPIED[kind])
+    after_first = weights(made.model)
+
+    copied = copy.deepcopy(made)
+    copied.train()
+    assert same(after_first, weights(made.model))
+
+    made.train()
+    assert same(weights(copied.model), weights(made.model))
+
+
+def test_copy_of_a_trainer_in_its_training_evaluates(tmp_path):
+    metrics = []
+    evaluate_copy = At("on_step_end", lambda of, *_: metrics.append(copy.deepcopy(of).evaluate()))
+    made = told(trainer(tmp_path, callbacks=[evaluate_copy], max_steps=2))
+    made.train()
+    assert metrics[-1]["eval_loss"] == made.evaluate()["eval_loss"]
 
 
 def test_model_init_starts_from_the_same_weights(tmp_path):
