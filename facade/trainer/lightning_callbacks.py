@@ -13,7 +13,7 @@ REFUSED = {
     ),
     "BatchSizeFinder": "the loaders are the Trainer's. Set auto_find_batch_size=True",
     "LearningRateFinder": (
-        "the schedule belongs to the whole training. Use `hyperparameter_search`"
+        "the schedule belongs to the whole training. Run the script with `lightrainer lr-find`"
     ),
     "BaseFinetuning": (
         "the schedule knows only the first groups of the optimizer. Set requires_grad of the "

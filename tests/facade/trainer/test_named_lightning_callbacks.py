@@ -228,7 +228,7 @@ REFUSED = {
     "BaseFinetuning": ([], "requires_grad"),
     "BasePredictionWriter": ([], "returns"),
     "BatchSizeFinder": ([], "auto_find_batch_size"),
-    "LearningRateFinder": ([], "hyperparameter_search"),
+    "LearningRateFinder": ([], "lightrainer lr-find"),
     "OnExceptionCheckpoint": (["unused"], "resume_from_checkpoint"),
     "LightningBridge": ([], "themselves"),
 }
