@@ -996,9 +996,9 @@ class Trainer:
                 num_items_in_batch = NotedItems.of(num_items_in_batch)
 
             # Forward. An override of `compute_loss` may lack `num_items_in_batch`.
-            loss_kwargs: dict[str, Any] = {"num_items_in_batch": num_items_in_batch}
-            if not is_own(self, "compute_loss"):
-                loss_kwargs = accepted_arguments(self.compute_loss, **loss_kwargs)
+            loss_kwargs = accepted_arguments(
+                self.compute_loss, num_items_in_batch=num_items_in_batch
+            )
             with self.compute_loss_context_manager():
                 loss: Any = self.compute_loss(model, inputs, **loss_kwargs)
             if not hasattr(loss, "backward"):
@@ -1204,7 +1204,7 @@ class Trainer:
     def _prepare_input(self, data: Any) -> Any:
         """Move a batch to the device, if its loader has not."""
         # An override gets each value of the batch, too.
-        if not is_own(self, "_prepare_input"):
+        if type(self)._prepare_input is not Trainer._prepare_input:
             data = steps.prepare_values(self._prepare_input, data)
 
         device = self._device_of_run or self.args.device

@@ -165,22 +165,6 @@ def test_loss_replaced_on_the_class_without_items(tmp_path, monkeypatch):
     assert losses(trained(tmp_path, Trainer)) == losses(expected)
 
 
-def test_prepared_input_replaced_on_the_class(tmp_path, monkeypatch):
-    """It gets each value of a batch, as an override of a subclass does."""
-    original = Trainer._prepare_input
-
-    def doubled(self, data):
-        data = original(self, data)
-        if isinstance(data, torch.Tensor) and data.is_floating_point():
-            return data * 2
-        return data
-
-    expected = trained(tmp_path, type("Doubled", (Trainer,), {"_prepare_input": doubled}))
-    plain = trained(tmp_path, Trainer)
-    monkeypatch.setattr(Trainer, "_prepare_input", doubled)
-    assert losses(trained(tmp_path, Trainer)) == losses(expected) != losses(plain)
-
-
 def test_log_without_start_time(tmp_path):
     """As in scripts for older versions."""
 
