@@ -170,15 +170,18 @@ def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bo
     if name not in attributes:
         return False
     kind = _GENERATOR_KINDS[stored["kind"]]
-    if attributes[name] is None:
-        setattr(owner, name, kind.make(stored["state"]))
+    state = stored["state"]
 
-    generator = getattr(owner, name)
-    if type(generator) is not kind.type:
-        return False
+    # numpy raises ValueError for the state of another algorithm, torch RuntimeError for that of
+    # another device, also of one that is missing here.
     try:
-        kind.set_state(generator, stored["state"])
-    except ValueError:  # of another algorithm
+        if attributes[name] is None:
+            setattr(owner, name, kind.make(state))
+        generator = getattr(owner, name)
+        if type(generator) is not kind.type:
+            return False
+        kind.set_state(generator, state)
+    except (ValueError, RuntimeError):
         return False
     return True
 

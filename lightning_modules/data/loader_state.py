@@ -10,7 +10,6 @@ from typing import Any
 from torch.utils.data import RandomSampler
 
 from ..common.seeding import capture_host_rng, restore_host_rng
-from .iteration import iterate
 from .stateful_parts import (
     drawing_parts,
     loader_parts,
@@ -158,14 +157,9 @@ class RereadLoader:
             "stream": self._stream_passes.state(),
         }
 
-        # A loader that can skip does so without reading.
-        skipped = self._batches_to_skip
-        self._batches_to_skip = 0
-        if skipped and hasattr(self.loader, "skip"):
-            self.loader.skip(skipped)
-            return iterate(self.loader)
         batches = self._stream_passes.begin(partial(self._watched_loader.iterate, workers))
-        batches = skip_items(batches, skipped)
+        batches = skip_items(batches, self._batches_to_skip)
+        self._batches_to_skip = 0
 
         # The collator may have drawn for evaluations, too.
         if state is not None:

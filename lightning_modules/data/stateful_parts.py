@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -25,10 +25,7 @@ from .samplers import SharedOrderSampler
 _log = logging.getLogger(__name__)
 
 AttributePath = tuple[str | int, ...]
-"""Names of the attributes, and indices in lists, that lead from a part to an object."""
-
-_WRAPPING_ATTRIBUTES = ("data_collator", "dataset", "datasets")
-"""Attributes that hold a wrapped part, such as `dataset` of `torch.utils.data.Subset`."""
+"""Names of the attributes, and indices or keys of what they hold, from a part to an object."""
 
 _LONGEST_PATH = 8
 """Longest path to a wrapped part. Objects that refer to each other would have endless paths."""
@@ -134,20 +131,30 @@ def restore_random_states(state: Mapping[str, Any], *parts: Any) -> None:
 
 
 def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[AttributePath, Any]]:
-    """Yield a part and the parts that it wraps, each with the path that leads to it."""
+    """Yield a part and the parts that it wraps, each with the path that leads to it.
+
+    A wrapped part is in an attribute `data_collator`, `dataset` (as in `torch.utils.data.Subset`)
+    or `datasets`.
+    """
     yield path, part
     # The parts of a loader are saved separately.
     if isinstance(part, DataLoader) or len(path) >= _LONGEST_PATH:
         return
 
     attributes: dict[str, Any] = getattr(part, "__dict__", {})
-    for name in _WRAPPING_ATTRIBUTES:
+    for name in ("data_collator", "dataset"):
         wrapped = attributes.get(name)
-        if isinstance(wrapped, list):
-            for index, item in enumerate(cast("list[Any]", wrapped)):
-                yield from walk_wrapped(item, (*path, name, index))
-        elif wrapped is not None:
+        if wrapped is not None:
             yield from walk_wrapped(wrapped, (*path, name))
+
+    # Several datasets: torch has a list in `ConcatDataset`, a tuple or a dict in `StackDataset`.
+    # Containers in other attributes may hold the samples themselves.
+    several = attributes.get("datasets")
+    if isinstance(several, (list, tuple)):
+        several = dict(enumerate(cast("Sequence[Any]", several)))
+    if isinstance(several, dict):
+        for key, wrapped in cast("dict[str | int, Any]", several).items():
+            yield from walk_wrapped(wrapped, (*path, "datasets", key))
 
 
 def _has_state_dict(owner: object) -> bool:

@@ -28,8 +28,7 @@ def is_resumable(dataset: Any) -> bool:
 
     Such a stream has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles
     has them too, but refills its shuffle buffer from scratch, so it has to be read again from the
-    start. The same holds for a stream that wraps one in its attribute `dataset`, or in the list
-    `datasets`.
+    start. The same holds for a stream that wraps one in its attributes `dataset` or `datasets`.
     """
     has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     if not (has_state and isinstance(dataset, IterableDataset)):

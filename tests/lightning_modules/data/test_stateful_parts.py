@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
+    ChainDataset,
     ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
     Sampler,
+    StackDataset,
     Subset,
 )
 
@@ -94,6 +96,9 @@ WRAPPERS = {
     "Subset": lambda part: Subset(part, [0]),
     "Subset of Subset": lambda part: Subset(Subset(part, [0]), [0]),
     "ConcatDataset": lambda part: ConcatDataset([Part(), part]),
+    "StackDataset, tuple": lambda part: StackDataset(Part(), part),
+    "StackDataset, dict": lambda part: StackDataset(first=Part(), second=part),
+    "ChainDataset": lambda part: ChainDataset((Part(), part)),
     "RemoveColumnsCollator": lambda part: RemoveColumnsCollator(part, ["x"]),
 }
 
@@ -161,6 +166,20 @@ def test_part_states_of_parts_that_refer_to_each_other():
     assert torch.equal(collator.generator.get_state(), seeded().get_state())
 
 
+class Untouched:
+    @property
+    def __dict__(self):
+        raise AssertionError("a sample was searched")
+
+
+def test_part_states_does_not_search_samples():
+    """It is called before each batch, and would search all of them."""
+    for samples in ([Untouched()], (Untouched(),), {"a": Untouched()}):
+        assert part_states(Part(dataset=samples)) == []
+    with pytest.raises(AssertionError, match="a sample was searched"):
+        part_states(Part(datasets=[Untouched()]))
+
+
 class Unplain(Stateful):
     def state_dict(self):
         return {"position": object()}
@@ -187,6 +206,18 @@ def test_restore_parts_warns_of_another_generator(caplog, generator):
         f"{type(other).__name__}.generator is in the checkpoint, but cannot be restored"
         in caplog.text
     )
+
+
+@pytest.mark.parametrize("is_made_late", [False, True])
+def test_restore_parts_warns_of_a_generator_of_another_device(caplog, is_made_late):
+    """A checkpoint of a GPU, which is continued on the CPU."""
+    generator = None if is_made_late else seeded()
+    other = type(f"OnCpu{is_made_late}", (Part,), {})(generator=generator)
+    state = ["cuda:99", torch.zeros(16, dtype=torch.uint8)]
+    stored = {"root": 0, "path": ["generator"], "kind": "torch", "state": state}
+    restore_parts([stored], other)
+    assert other.generator is generator
+    assert f"{type(other).__name__}.generator is in the checkpoint" in caplog.text
 
 
 def test_restore_parts_of_the_masking_collator():
@@ -299,3 +330,17 @@ def test_reread_loader_begins_again_with_the_same_order(name):
     resumed = RereadLoader(LOADERS[name]())
     resumed.load_state_dict(state)
     assert epochs_of(resumed, 1) == expected[1:]
+
+
+class Table(list):
+    """Batches whose `skip` returns another object, as that of a `datasets.Dataset`."""
+
+    def skip(self, count):
+        return Table(self[count:])
+
+
+def test_reread_loader_skips_batches_of_a_loader_with_a_method_skip():
+    loader = RereadLoader(Table([1, 2, 3]))
+    loader.skip(2)
+    assert list(loader) == [3]
+    assert list(loader) == [1, 2, 3]
