@@ -366,7 +366,7 @@ def _whole_optimizer(path: Path) -> dict[str, Any]:
             state[name] = torch.empty(entry.size, dtype=entry.properties.dtype, device="cpu")
         else:
             state[name] = None
-    read_parts(state, path)
+    read_parts(state, path, all_ranks=False)
 
     # Parts have one entry for each value of a group and of a parameter.
     groups: dict[int, dict[str, Any]] = {}

@@ -127,7 +127,9 @@ def sort_checkpoints(
     if use_mtime:
         checkpoints = _by_time(checkpoints)
     if newest is not None:
-        checkpoints = _later_steps_first(checkpoints, Path(newest).name, checkpoint_prefix)
+        newest_name = Path(newest).name
+        # Those with higher steps come first; the sort keeps the order otherwise.
+        checkpoints.sort(key=lambda path: not _is_later(path.name, newest_name, checkpoint_prefix))
 
     # Move the best one to the last place but one, unless it is the most recent.
     ordered = [str(path) for path in checkpoints]
@@ -136,18 +138,6 @@ def sort_checkpoints(
         ordered.remove(best)
         ordered.insert(-1, best)
     return ordered
-
-
-def _later_steps_first(checkpoints: list[Path], newest: str, prefix: str) -> list[Path]:
-    """Return the checkpoints with higher steps than the newest one first, otherwise in order."""
-    later: list[Path] = []
-    others: list[Path] = []
-    for path in checkpoints:
-        if _is_later(path.name, newest, prefix):
-            later.append(path)
-        else:
-            others.append(path)
-    return later + others
 
 
 def rotate_checkpoints(

@@ -127,7 +127,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
     # Read into the weights in place, and set those for which the state dict has copies.
     before = {stored_name: weights[name] for name, stored_name in stored_names.items()}
     state: dict[str, dict[str, Any]] = {"model": dict(before)}
-    _read(state, path, all_ranks)
+    read_parts(state, path, all_ranks=all_ranks)
     read = state["model"]
     require_same_kinds(before, read, path)
     values = {name: read[stored_name] for name, stored_name in stored_names.items()}
@@ -201,7 +201,7 @@ def load_optimizer_parts(
         before = get_optimizer_state_dict(model, optimizer)
         # The same tensors in new dicts, so that replaced values can be compared with the old ones.
         state = {"optimizer": map_nested(lambda leaf: leaf, before)}
-        _read(state, path, all_ranks)
+        read_parts(state, path, all_ranks=all_ranks)
         require_same_kinds(before, state["optimizer"], path)
         set_optimizer_state_dict(model, optimizer, state["optimizer"])
 
@@ -251,18 +251,24 @@ def read_model_parts(
     if names is None:
         names = described.keys()
     state = {name: torch.empty_like(described[name], device="cpu") for name in names}
-    read_parts({"model": state}, Path(folder, MODEL_PARTS_NAME))
+    read_parts({"model": state}, Path(folder, MODEL_PARTS_NAME), all_ranks=False)
     return state
 
 
-def read_parts(state: dict[str, Any], path: Path) -> None:
-    """Fill a nested dict with the values of a folder of parts, in this process alone.
+def read_parts(state: dict[str, Any], path: Path, *, all_ranks: bool) -> None:
+    """Fill a nested dict with the values of a folder of parts.
 
     Args:
         state: names of the values, as in the folder; tensors are filled in place.
         path: the folder of parts.
+        all_ranks: all processes call this; otherwise this one reads by itself.
+
+    Raises:
+        OSError: the disk of some process refused.
+        ValueError: the folder cannot be read.
     """
-    _read(state, path, all_ranks=False)
+    with _plain_errors(path):
+        read_folder(state, PlainReader(path), PlainPlanner(), all_ranks=all_ranks)
 
 
 class _ChecksumWriter(FolderWriter):
@@ -312,11 +318,6 @@ def _start_writing(state: dict[str, Any], path: Path) -> Callable[[], None]:
             wait_for_torch()
 
     return wait
-
-
-def _read(state: dict[str, Any], path: Path, all_ranks: bool) -> None:
-    with _plain_errors(path):
-        read_folder(state, PlainReader(path), PlainPlanner(), all_ranks=all_ranks)
 
 
 @contextlib.contextmanager
