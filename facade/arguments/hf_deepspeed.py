@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ...lightning_modules.common.libraries import is_installed, loaded
-from ...lightning_modules.distributed import deepspeed_engine
+from ...lightning_modules.distributed.deepspeed_setup import make_ready
 from ..distributed.process import current_process
 from .deepspeed_config import (
     DeepSpeedSource,
@@ -238,5 +238,5 @@ def is_deepspeed_zero3_enabled() -> bool:
     active = _active()
     if active is None or not active.is_zero3() or not is_deepspeed_available():
         return False
-    deepspeed_engine.make_ready(current_process().device.type)
+    make_ready(current_process().device.type)
     return True

@@ -20,7 +20,12 @@ from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.seeding import host_rng_untouched
 from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.common.versions import installed, is_older
-from ...lightning_modules.distributed import deepspeed_engine
+from ...lightning_modules.distributed import (
+    deepspeed_engine,
+    deepspeed_states,
+    deepspeed_weights,
+)
+from ...lightning_modules.distributed.deepspeed_setup import choose_accelerator
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models.wrappers import base_of_adapter, unwrap_model
@@ -173,7 +178,6 @@ class DeepSpeed(Strategy):
         """
         # Imports draw from generators.
         with host_rng_untouched():
-            from ...lightning_modules.distributed.deepspeed_engine import choose_accelerator
             from ...lightning_modules.distributed.deepspeed_strategy import ModelDeepSpeedStrategy
 
             choose_accelerator(self.device)
@@ -259,7 +263,7 @@ class DeepSpeed(Strategy):
 
     def parameters_beside_embeddings(self, model: nn.Module) -> int:
         """See `Strategy.parameters_beside_embeddings`; a sharded model cannot count them itself."""
-        count = deepspeed_engine.parameters_beside_embeddings(model)
+        count = deepspeed_weights.parameters_beside_embeddings(model)
         if count is None:
             return super().parameters_beside_embeddings(model)
         return count
@@ -500,9 +504,9 @@ class DeepSpeed(Strategy):
         strict = not self._has_adapter
         saved = saved_states(checkpoint)
         if saved is None or self._is_sharded_as_now(saved):
-            deepspeed_engine.load_states(engine, checkpoint, strict=strict)
+            deepspeed_states.load_states(engine, checkpoint, strict=strict)
         else:
-            deepspeed_engine.load_whole_states(engine, ZeroStates(checkpoint), strict=strict)
+            deepspeed_states.load_whole_states(engine, ZeroStates(checkpoint), strict=strict)
 
     def _is_sharded_as_now(self, saved: SavedStates) -> bool:
         has_as_many_ranks = saved.processes in (None, self.processes_on_disk)
@@ -510,7 +514,7 @@ class DeepSpeed(Strategy):
 
     def _save_states(self, folder: str, step: int) -> None:
         engine = self.engine
-        deepspeed_engine.save_states(engine, folder, step, without_frozen=self._has_adapter)
+        deepspeed_states.save_states(engine, folder, step, without_frozen=self._has_adapter)
 
     @property
     def _has_adapter(self) -> bool:

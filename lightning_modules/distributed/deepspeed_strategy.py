@@ -22,7 +22,8 @@ from ..internals import lightning_internals as lightning_engine
 from ..internals.fast_path import call_callback_hooks
 from ..internals.lightning_import import DeepSpeedPrecision, DeepSpeedStrategy, Trainer, TrainerFn
 from ..internals.precision import ForwardCasting
-from .deepspeed_engine import is_engine, make_ready, release
+from .deepspeed_engine import is_engine, release
+from .deepspeed_setup import make_ready
 
 _TRAINING_SECTIONS = ("optimizer", "scheduler")
 """Sections of the configuration that an engine for evaluation does not have."""

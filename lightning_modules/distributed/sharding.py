@@ -22,7 +22,7 @@ from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
 from ..models.wrappers import own_attribute, unwrap_model, without_inner_wrappers
 from ..optim.optimizer_fit import require_fitting_optimizer_state
-from . import deepspeed_engine
+from . import deepspeed_weights
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -189,7 +189,7 @@ def _mean(gradient: torch.Tensor) -> torch.Tensor:
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a model is sharded, even if some parameters are gathered at the moment."""
     by_torch = _is_wrapper(model) or is_fully_sharded(model) or is_split(model)
-    return by_torch or deepspeed_engine.shards_weights(model)
+    return by_torch or deepspeed_weights.shards_weights(model)
 
 
 def is_fully_sharded(model: nn.Module) -> bool:
@@ -409,8 +409,8 @@ def _library_of(model: nn.Module) -> ModuleType | None:
     """Return the module for FSDP1 or DeepSpeed if that shards a model; None for DTensors."""
     if _is_wrapper(model):
         return fsdp_wrapping()
-    if deepspeed_engine.shards_weights(model):
-        return deepspeed_engine
+    if deepspeed_weights.shards_weights(model):
+        return deepspeed_weights
     return None
 
 

@@ -9,13 +9,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..common.local_paths import StrPath
 from .zero_files import WHOLE_MODEL_NAME, StandIn, load_file, saved_states
 from .zero_part import ZeroPart
+
+
+class SavedScaler(NamedTuple):
+    """A loss scaler of DeepSpeed, as it was saved."""
+
+    class_name: str
+    attributes: dict[str, Any]
 
 
 class ZeroStates:
@@ -217,12 +224,12 @@ class ZeroStates:
         return counters
 
     @property
-    def scaler(self) -> tuple[str, dict[str, Any]] | None:
-        """Return the class name and the attributes of the loss scaler; None without one."""
+    def scaler(self) -> SavedScaler | None:
+        """Return the loss scaler; None without one."""
         scaler = self._parts[0].scaler
         if not isinstance(scaler, StandIn):
             return None
-        return type(scaler).__name__, dict(vars(scaler))
+        return SavedScaler(type(scaler).__name__, dict(vars(scaler)))
 
     def param_group_of(self, name: str) -> int:
         """Return the number of a trained parameter's group."""

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from helpers.checkpoints.zero_files import BUFFER, FROZEN, SHAPES, number, of_process, written
-from lightrainer.lightning_modules.distributed import deepspeed_engine
+from lightrainer.lightning_modules.distributed import deepspeed_states
 from lightrainer.lightning_modules.distributed.zero_files import saved_states
 from lightrainer.lightning_modules.distributed.zero_part import ZeroPart
-from lightrainer.lightning_modules.distributed.zero_states import ZeroStates
+from lightrainer.lightning_modules.distributed.zero_states import SavedScaler, ZeroStates
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 8])
@@ -181,11 +181,11 @@ def test_zero_states_keep_the_class_of_the_loss_scale():
         "foreign": 1,
     }
     own = DynamicLossScaler(loss_scale=None)
-    restore = deepspeed_engine._restore_scaler
-    restore(own, SimpleNamespace(scaler=("DynamicLossScaler", saved)))
+    restore = deepspeed_states._restore_scaler
+    restore(own, SimpleNamespace(scaler=SavedScaler("DynamicLossScaler", saved)))
     kept = {"dynamic": True, "loss_scale": None}
     assert vars(own) == {**kept, "cur_scale": 8.0, "cur_iter": 7, "last_overflow_iter": 3}
-    for other in (("LossScaler", saved), None):
+    for other in (SavedScaler("LossScaler", saved), None):
         fresh = DynamicLossScaler()
         restore(fresh, SimpleNamespace(scaler=other))
         assert vars(fresh) == vars(DynamicLossScaler())

@@ -1,0 +1,184 @@
+"""Save and load the states of a training by DeepSpeed's engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..common.local_paths import StrPath
+from ..optim.optimizer_fit import require_fitting_loaded_state
+from .deepspeed_weights import at_rest, load_whole, whole_shapes
+from .zero_files import require_plain_states, saved_states, states_folder_name
+from .zero_part import ZeroPart
+from .zero_states import ZeroStates
+
+
+def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool = False) -> None:
+    """Write this process's shard of the training state; collective.
+
+    Args:
+        engine: the engine of the training.
+        folder: the folder of the checkpoint.
+        step: optimizer steps taken.
+        without_frozen: leave out parameters that are not trained.
+    """
+    engine.save_checkpoint(
+        str(folder), tag=states_folder_name(step), exclude_frozen_parameters=without_frozen
+    )
+
+
+def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
+    """Load the states that `save_states` wrote, except the schedule.
+
+    Args:
+        engine: a new one.
+        folder: the folder of the checkpoint.
+        strict: require all weights.
+
+    Raises:
+        ValueError: DeepSpeed does not find its files, or they hold objects that do not belong
+            there.
+    """
+    saved = saved_states(folder)
+    loaded = None
+    if saved is not None:
+        require_plain_states(Path(folder, saved.tag))
+        loaded, _ = engine.load_checkpoint(
+            str(folder), tag=saved.tag, load_module_strict=strict, load_lr_scheduler_states=False
+        )
+    if loaded is None:
+        raise ValueError(f"DeepSpeed does not find the states of a training in {folder}.")
+    require_fitting_loaded_state(engine.basic_optimizer, folder)
+
+
+def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
+    """Load states that another number of processes, or another stage of ZeRO, may have written.
+
+    Args:
+        engine: a new one, in stages 1 to 3.
+        states: the saved states.
+        strict: require all weights.
+
+    Raises:
+        ValueError: they belong to another model or optimizer. Nothing has been loaded.
+    """
+    optimizer = engine.optimizer
+    rank = dist.get_rank(group=optimizer.dp_process_group)
+    ranks = dist.get_world_size(group=optimizer.dp_process_group)
+    groups = engine._get_zero_param_shapes()
+    content = optimizer.state_dict()
+    part = ZeroPart(content, groups, rank, ranks)
+    _require_same_model(engine, groups, part, states, strict)
+
+    # Build the state that this process would have written, had the checkpoint been written with the
+    # present number of processes: the engine can load no other.
+    state_of_flat_tensors: dict[int, dict[str, object]] = {}
+    for group, shapes in enumerate(groups):
+        state = _state_of_group(part, group, list(shapes), states)
+        if state:
+            state_of_flat_tensors[group] = state
+    param_groups: list[dict[str, object]] = []
+    for saved, present in zip(states.param_groups, part.param_groups, strict=True):
+        param_groups.append({**saved, "params": present["params"]})
+    content[part.states_key] = {"state": state_of_flat_tensors, "param_groups": param_groups}
+
+    # The entry None is the optimizer's copy of the weights. A piece is the slice of a parameter
+    # that this process has. DeepSpeed takes a list with a state for each rank, and picks its own.
+    load_whole(engine, states.weights)
+    with at_rest(engine), torch.no_grad():
+        for name, piece in part.pieces.items():
+            part.values(piece, None).copy_(states.read(name, None, piece.offset, piece.length))
+        _restore_scaler(part.scaler, states)
+        optimizer.load_state_dict(
+            [content] * ranks, load_optimizer_states=True, load_from_fp32_weights=True
+        )
+
+    for name, value in states.counters.items():
+        setattr(engine, name, value)
+    require_fitting_loaded_state(engine.basic_optimizer, states.folder)
+
+
+def _state_of_group(
+    part: ZeroPart, group: int, names: list[str], states: ZeroStates
+) -> dict[str, object]:
+    """Return the optimizer state of a flat tensor, for the slice that this process has."""
+    # A flat tensor has a single state, so all parameters in it must have been at the same step.
+    state = states.numbers(names[0])
+    entries = states.entries(names[0])
+    for name in names:
+        if states.numbers(name) != state or states.entries(name) != entries:
+            raise ValueError(
+                f"{states.folder}: the states of group {group} are those of different steps."
+            )
+
+    for entry in entries:
+        # Padding stays 0.
+        flat = torch.zeros(part.sizes[group], dtype=part.flats[group].dtype, device="cpu")
+        for name in names:
+            piece = part.pieces.get(name)
+            if piece is not None:
+                values = states.read(name, entry, piece.offset, piece.length)
+                flat[piece.start : piece.start + piece.length] = values
+        state[entry] = flat
+    return state
+
+
+def _require_same_model(
+    engine: Any,
+    groups: list[dict[str, torch.Size]],
+    part: ZeroPart,
+    states: ZeroStates,
+    strict: bool,
+) -> None:
+    """Check that model and optimizer have the parameters of the saved ones."""
+    # Trained parameters, with their group in the optimizer.
+    in_model: dict[str, tuple[torch.Size, int]] = {}
+    for group, group_shapes in enumerate(groups):
+        for name, shape in group_shapes.items():
+            in_model[name] = (shape, part.param_group_of[group])
+    in_checkpoint: dict[str, tuple[torch.Size, int]] = {}
+    for name, shape in states.shapes.items():
+        in_checkpoint[name] = (shape, states.param_group_of(name))
+
+    for name in sorted(in_model.keys() | in_checkpoint.keys()):
+        if name not in in_checkpoint:
+            raise ValueError(
+                f"{states.folder} does not fit: {name} is trained in the model, and not in the "
+                "checkpoint."
+            )
+        if name not in in_model:
+            raise ValueError(
+                f"{states.folder} does not fit: {name} is trained in the checkpoint, and not in "
+                "the model."
+            )
+        if in_model[name] != in_checkpoint[name]:
+            saved_shape, saved_group = in_checkpoint[name]
+            shape, group = in_model[name]
+            raise ValueError(
+                f"{states.folder} does not fit: {name} has shape {tuple(saved_shape)} in "
+                f"parameter group {saved_group} there, {tuple(shape)} in group {group} here."
+            )
+
+    # Buffers and frozen parameters.
+    for name, tensor in whole_shapes(engine).items():
+        if name in in_model:
+            continue
+        if name not in states.weights:
+            if strict:
+                raise ValueError(f"{states.folder} has no weights for {name}.")
+        elif states.weights[name].shape != tensor.shape:
+            shapes = f"{tuple(states.weights[name].shape)} there, {tuple(tensor.shape)} here"
+            raise ValueError(f"{states.folder} does not fit: {name} is {shapes}.")
+
+
+def _restore_scaler(scaler: object, states: ZeroStates) -> None:
+    """Restore the loss scaler if it is of the same class; another one starts from scratch."""
+    saved = states.scaler
+    if saved is None or saved.class_name != type(scaler).__name__:
+        return
+    for name, value in saved.attributes.items():
+        if hasattr(scaler, name) and isinstance(value, (bool, int, float, type(None))):
+            setattr(scaler, name, value)

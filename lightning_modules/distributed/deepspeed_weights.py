@@ -1,0 +1,119 @@
+"""Gather and load the whole weights of a model that DeepSpeed may have sharded.
+
+`deepspeed` is imported only for a sharded parameter, which it has made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..common.dtensor import meta_tensors
+from .deepspeed_engine import is_engine
+
+
+def shards_weights(model: nn.Module) -> bool:
+    """Return whether parameters are sharded, by an engine in stage 3 or `deepspeed.zero.Init`."""
+    return any(hasattr(parameter, "ds_id") for parameter in model.parameters())
+
+
+def parameters_beside_embeddings(model: nn.Module) -> int | None:
+    """Return the number of parameters of a sharded model without its embeddings.
+
+    None for models that DeepSpeed does not shard.
+    """
+    if not shards_weights(model):
+        return None
+    embeddings: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            embeddings.add(id(module.weight))
+    count = 0
+    for parameter in model.parameters():
+        if id(parameter) not in embeddings:
+            # The size of the whole parameter, of which this process has a part.
+            count += getattr(parameter, "ds_numel", parameter.numel())
+    return count
+
+
+def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
+    """Return the whole weights, as `sharding.whole_state_dict` does."""
+    gathered: dict[int, torch.Tensor] = {}
+    state: dict[str, torch.Tensor] = {}
+    with at_rest(model):
+        for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
+            # Tied weights are gathered once, and stay tied.
+            if id(tensor) not in gathered:
+                with _gathered(tensor):
+                    whole = tensor
+                    if keep:
+                        whole = tensor.detach().to("cpu", copy=True)
+                gathered[id(tensor)] = whole
+            state[name] = gathered[id(tensor)]
+    if not keep:
+        return {}
+    return state
+
+
+def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return each whole tensor by name, without values."""
+    return meta_tensors(_module_of(model).state_dict(keep_vars=True).items())
+
+
+def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
+    """Load the whole tensors that a model has into it; the values of rank 0 are used."""
+    with torch.no_grad(), at_rest(model):
+        for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
+            if name in state_dict:
+                with _gathered(tensor, writes=True):
+                    tensor.copy_(state_dict[name])
+
+    # Update the optimizer's copies in float32.
+    optimizer = _zero_optimizer(model)
+    if hasattr(optimizer, "refresh_fp32_params"):
+        optimizer.refresh_fp32_params()
+
+
+def _module_of(model: Any) -> nn.Module:
+    """Return the module of an engine; another model unchanged."""
+    if is_engine(model):
+        return model.module
+    return model
+
+
+def _zero_optimizer(model: nn.Module) -> Any:
+    """Return DeepSpeed's optimizer around that of the user; None without an engine."""
+    if is_engine(model):
+        return getattr(model, "optimizer", None)
+    return None
+
+
+@contextlib.contextmanager
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """Wait until no parameter is being gathered or released, and prevent that in the block."""
+    # Only the optimizer of stage 3 has these methods.
+    optimizer = _zero_optimizer(model)
+    if not hasattr(optimizer, "checkpoint_event_prologue"):
+        yield
+        return
+    optimizer.checkpoint_event_prologue()
+    try:
+        yield
+    finally:
+        optimizer.checkpoint_event_epilogue()
+
+
+def _gathered(
+    tensor: torch.Tensor, *, writes: bool = False
+) -> contextlib.AbstractContextManager[object]:
+    """Gather a sharded parameter in the block; with `writes`, rank 0's changes are distributed."""
+    if not hasattr(tensor, "ds_id"):
+        return contextlib.nullcontext()
+    modifier_rank = 0 if writes else None
+    zero = import_module("deepspeed").zero
+    return zero.GatheredParameters([tensor], modifier_rank=modifier_rank)
