@@ -35,15 +35,18 @@ def set_in_config(config: Any, name: str, value: Any) -> bool:
 def number_of_classes(model: nn.Module) -> int | None:
     """Return the number of classes of a model of `transformers` with integer labels.
 
-    For a classifier it is `config.num_labels`, for a language model the number of rows of its
-    output layer. It is None if it is unknown.
+    For a classifier it is `num_labels`, for a language model the number of rows of its output
+    layer. It is None if it is unknown: subclasses with their own `forward` may have other heads.
     """
     base = base_of_adapter(model)
     name = type(base).__name__
     config = getattr(base, "config", None)
+    if not str(base.forward.__module__).startswith("transformers."):
+        return None
     if name.endswith("Classification"):
         problem_type = getattr(config, "problem_type", None)
-        classes = getattr(config, "num_labels", None)
+        # A script that replaces the head may set the attribute of the model only.
+        classes = getattr(base, "num_labels", None) or getattr(config, "num_labels", None)
         if problem_type not in (None, "single_label_classification"):
             return None
         # With one label the model is trained by regression.
@@ -55,7 +58,11 @@ def number_of_classes(model: nn.Module) -> int | None:
     is_language_model = name.endswith(("CausalLM", "LMHeadModel", "MaskedLM"))
     if not is_language_model or not hasattr(base, "get_output_embeddings"):
         return None
-    return getattr(base.get_output_embeddings(), "out_features", None)
+    classes = getattr(base.get_output_embeddings(), "out_features", None)
+    if classes is None:
+        return None
+    # resize_token_embeddings of 5.3.0 does not update `out_features` of tied embeddings.
+    return max(classes, getattr(config, "vocab_size", 0))
 
 
 def predicts_next_token(model: nn.Module) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from helpers.trainer.tiny_trainings import At, Tiny, points, tiny, trainer, weights
 from lightrainer import DataCollatorWithPadding, Trainer, default_data_collator
@@ -258,6 +259,16 @@ class TinyForSequenceClassification(Tiny):
         kept = None if labels is None else labels.clamp(0, 2).long()
         return super().forward(x, kept)
 
+    # Only the losses of transformers' own models are known.
+    forward.__module__ = "transformers.models.tiny"
+
+
+class OwnForSequenceClassification(TinyForSequenceClassification):
+    """A subclass whose `forward` may have another head than its config says."""
+
+    def forward(self, x, labels=None):
+        return super().forward(x, labels)
+
 
 class TinyForCausalLM(TinyForSequenceClassification):
     def get_output_embeddings(self):
@@ -283,6 +294,9 @@ def test_labels_whose_range_is_unknown(tmp_path):
             return model(**inputs)["loss"]
 
     model = TinyForSequenceClassification
+    # Scripts with another head set `num_labels` of the model, and not of its config.
+    other_head = model()
+    other_head.num_labels = 4
     for cls, made, label in (
         (Trainer, model(), -100),
         (Trainer, model(), 2),
@@ -290,11 +304,35 @@ def test_labels_whose_range_is_unknown(tmp_path):
         (Trainer, model(num_labels=1), 3),
         (Trainer, model(problem_type="regression"), 3),
         (Own, model(), 3),
+        (Trainer, other_head, 3),
+        (Trainer, OwnForSequenceClassification(), 3),
     ):
         assert (
             trainer(tmp_path, cls, model=made, train_dataset=labelled(label)).train().global_step
             == 2
         )
+
+
+@pytest.mark.parametrize(("label", "known"), [(10, True), (12, False)])
+def test_labels_of_tokens_added_to_tied_embeddings(tmp_path, label, known):
+    """transformers 5.3.0 leaves `out_features` of the output layer as it was."""
+    config = GPT2Config(
+        vocab_size=8, n_embd=8, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    model = GPT2LMHeadModel(config)
+    model.resize_token_embeddings(12)
+    assert model.lm_head.out_features == 8
+    made = trainer(
+        tmp_path,
+        model=model,
+        train_dataset=[{"input_ids": [1, 9, 2], "labels": [1, label, 2]}] * 8,
+    )
+    if known:
+        assert made.train().global_step == 2
+    else:
+        match = r"has the label 12, but GPT2LMHeadModel has 12 classes: labels are 0 to 11"
+        with pytest.raises(ValueError, match=match):
+            made.train()
 
 
 def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
