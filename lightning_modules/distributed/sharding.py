@@ -20,6 +20,7 @@ from ..common.dtensor import is_dtensor as _is_part
 from ..common.dtensor import local_part as local_part
 from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
+from ..models.tied_parameters import tied_names
 from ..models.wrappers import own_attribute, unwrap_model, without_inner_wrappers
 from ..optim.optimizer_fit import require_fitting_optimizer_state
 from . import deepspeed_weights
@@ -67,15 +68,8 @@ def tied_modules(model: nn.Module) -> set[nn.Module]:
 
     They cannot be sharded alone.
     """
-    names_of: dict[int, list[str]] = {}
-    # An override may lack `remove_duplicate`.
-    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
-        names_of.setdefault(id(parameter), []).append(name)
-
     tied: set[nn.Module] = set()
-    for names in names_of.values():
-        if len(names) == 1:
-            continue
+    for names in tied_names(model):
         for path, module in _below(model):
             inside = sum(name.startswith(f"{path}.") for name in names)
             if 0 < inside < len(names):

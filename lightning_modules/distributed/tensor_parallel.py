@@ -20,6 +20,7 @@ from torch import nn
 
 from ..common.seeding import capture_host_rng, restore_host_rng
 from ..common.suggestions import did_you_mean
+from ..models.tied_parameters import tie, tied_names
 from .tensor_parallel_styles import STYLES, Style, as_style
 
 if TYPE_CHECKING:
@@ -120,11 +121,11 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
         from torch.distributed.tensor.parallel import parallelize_module
 
         # Sharding replaces each parameter, so tied ones are tied again afterwards.
-        tied_names = _tied_names(model)
+        names_of_tied_parameters = tied_names(model)
         styles = _styles(model)
         torch_styles = {name: style.make_torch_style() for name, style in styles.items()}
         parallelize_module(model, mesh, torch_styles)
-        _tie(model, tied_names)
+        tie(model, names_of_tied_parameters)
     _reduce_partial_gradients(model)
 
 
@@ -225,7 +226,7 @@ def _styles(model: nn.Module) -> dict[str, Style]:
             styles[name] = as_style(style)
 
     # Extend the plan to modules that it leaves out, if they share a weight with one that it names.
-    for parameter_names in _tied_names(model):
+    for parameter_names in tied_names(model):
         module_names = [name.rpartition(".")[0] for name in parameter_names]
         planned = [name for name in module_names if name in styles]
         unplanned = [name for name in module_names if name not in styles]
@@ -282,23 +283,6 @@ def _unfit_layers(model: nn.Module, size: int) -> list[str]:
         if problem is not None:
             faults.append(f"the plan of {type(model).__name__}: {name}: {problem}")
     return faults
-
-
-def _tied_names(model: nn.Module) -> list[list[str]]:
-    """Return the names of each parameter that has several."""
-    names_by_id: dict[int, list[str]] = {}
-    # An override may lack `remove_duplicate`.
-    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
-        names_by_id.setdefault(id(parameter), []).append(name)
-    return [names for names in names_by_id.values() if len(names) > 1]
-
-
-def _tie(model: nn.Module, tied_names: list[list[str]]) -> None:
-    """Assign the parameter with the first of several names to the other names as well."""
-    for first_name, *other_names in tied_names:
-        for name in other_names:
-            module_name, _, attribute = name.rpartition(".")
-            setattr(model.get_submodule(module_name), attribute, model.get_parameter(first_name))
 
 
 def _reduce_partial_gradients(model: nn.Module) -> None:

@@ -1,0 +1,29 @@
+"""Parameters with several names in a model: find the names, and tie them again."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def tied_names(model: nn.Module) -> list[list[str]]:
+    """Return the names of each parameter that has several."""
+    names_by_id: dict[int, list[str]] = {}
+    # torch's own method is called, since an override may lack the argument.
+    for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
+        names_by_id.setdefault(id(parameter), []).append(name)
+    return [names for names in names_by_id.values() if len(names) > 1]
+
+
+def tie(model: nn.Module, names_of_parameters: list[list[str]]) -> None:
+    """Assign the parameter with the first of several names to the other names as well.
+
+    Args:
+        model: changed in place.
+        names_of_parameters: the result of `tied_names`, from before the parameters were replaced.
+    """
+    for first_name, *other_names in names_of_parameters:
+        shared = model.get_parameter(first_name)
+        for name in other_names:
+            if model.get_parameter(name) is not shared:
+                owner, _, attribute = name.rpartition(".")
+                setattr(model.get_submodule(owner), attribute, shared)
