@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterator
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
-from ..common.nested import find_batch_size, mapping_like
+from ..common.batch_rows import join_rows, slice_rows
+from ..common.nested import count_rows
 from .epoch_loader import EpochLoader
 from .loader_state import skip_items
 
@@ -131,74 +131,21 @@ class DispatchLoader(EpochLoader):
 
 def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> list[object]:
     """Join the last batches of a stream, fill them up from its start, and split them evenly."""
-    batch = _concatenate(batches)
+    batch = join_rows(batches)
+    # The quotient, rounded up.
     size = -(-_size(batch) // parts)
     # Once is enough, unless the first round has fewer samples than are missing.
     while True:
         missing = size * parts - _size(batch)
         if missing <= 0:
             break
-        start = _slice(_concatenate(first_round), 0, min(parts, missing))
-        batch = _concatenate([batch, start])
-    return [_slice(batch, index * size, (index + 1) * size) for index in range(parts)]
+        start = slice_rows(join_rows(first_round), 0, min(parts, missing))
+        batch = join_rows([batch, start])
+    return [slice_rows(batch, index * size, (index + 1) * size) for index in range(parts)]
 
 
 def _size(batch: object) -> int:
-    return find_batch_size(batch) or 0
-
-
-def _concatenate(batches: list[Any]) -> object:
-    """Join batches along the first dimension.
-
-    Lists with an entry for each sample are joined too; other values are taken from the first batch.
-    """
-    first = batches[0]
-    if isinstance(first, Mapping):
-        mapping = cast("Mapping[Any, Any]", first)
-        columns: dict[Any, Any] = {}
-        for key in mapping:
-            columns[key] = _concatenate([batch[key] for batch in batches])
-        return mapping_like(mapping, columns)
-    if _is_list_of_samples(first):
-        return list(itertools.chain.from_iterable(batches))
-    # Other lists and tuples hold the parts of a batch, such as inputs and labels.
-    if isinstance(first, (list, tuple)):
-        parts_of_batches = zip(*batches, strict=True)
-        kind: Any = type(cast("list[Any] | tuple[Any, ...]", first))
-        return kind(_concatenate(list(parts)) for parts in parts_of_batches)
-    if isinstance(first, torch.Tensor):
-        return torch.cat(batches) if first.ndim else first
-    if isinstance(first, np.ndarray):
-        return np.concatenate(batches)
-    return first
-
-
-def _slice(batch: Any, start: int, stop: int) -> object:
-    """Return the samples `start` to `stop` of a batch."""
-    if isinstance(batch, Mapping):
-        mapping = cast("Mapping[Any, Any]", batch)
-        columns = {key: _slice(value, start, stop) for key, value in mapping.items()}
-        return mapping_like(mapping, columns)
-    if _is_list_of_samples(batch):
-        return batch[start:stop]
-    if isinstance(batch, (list, tuple)):
-        parts = cast("list[Any] | tuple[Any, ...]", batch)
-        kind: Any = type(parts)
-        return kind(_slice(part, start, stop) for part in parts)
-    if isinstance(batch, torch.Tensor):
-        return batch[start:stop] if batch.ndim else batch
-    if isinstance(batch, np.ndarray):
-        array = cast("np.ndarray[Any, np.dtype[Any]]", batch)
-        return array[start:stop] if array.ndim else array
-    return batch
-
-
-def _is_list_of_samples(value: object) -> bool:
-    """Return whether a value is a list with an entry for each sample, such as texts.
-
-    Other lists hold the parts of a batch.
-    """
-    return isinstance(value, list) and find_batch_size(value) is None
+    return count_rows(batch) or 0
 
 
 def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.nested import find_batch_size, mapping_like, sequence_like
+from ..common.nested import find_batch_size
 from ..data.epoch_loader import EpochLoader
 from ..models.wrappers import base_of_adapter
 
@@ -152,39 +152,3 @@ def count_unrepeated_samples(
     # The processes have the samples in their order: rank 0 the first batch, rank 1 the next.
     left_for_this_rank = max(samples_left - rank * rows_per_process, 0)
     return min(left_for_this_rank, rows_per_process)
-
-
-def cut_batch(batch: object, samples: int) -> Any:
-    """Return the first samples of a batch: a mapping, a sequence or a tensor.
-
-    Only parts with an entry for each sample are cut.
-    """
-    size = find_batch_size(batch)
-    if isinstance(batch, Mapping):
-        return {name: _cut(value, samples, size) for name, value in batch.items()}
-    if not isinstance(batch, (list, tuple)):
-        return _cut(batch, samples, size)
-    parts = [_cut(part, samples, size) for part in batch]
-    return sequence_like(batch, parts)
-
-
-def _cut(value: Any, samples: int, size: int | None) -> object:
-    """Cut a part of a batch.
-
-    Args:
-        value: a tensor, a sequence, a mapping of such, or any other value.
-        samples: number of entries to keep.
-        size: the size of the batch; a part of another size has no entry for each sample.
-    """
-    if isinstance(value, Mapping):
-        parts = {name: _cut(part, samples, size) for name, part in value.items()}
-        return mapping_like(value, parts)
-
-    has_entry_for_each = False
-    if isinstance(value, torch.Tensor):
-        has_entry_for_each = value.ndim > 0 and value.shape[0] == size
-    elif isinstance(value, (list, tuple)):
-        has_entry_for_each = len(value) == size
-    if has_entry_for_each:
-        return value[:samples]
-    return value

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from ..common.batch_rows import slice_rows
 from ..common.class_paths import build_described, is_description
 from ..common.nested import count_rows, find_batch_size, map_nested
 from ..common.stop_iteration import stop_iteration_surfaces
@@ -29,7 +30,6 @@ from .batch_inputs import (
     as_arguments,
     count_targets,
     count_unrepeated_samples,
-    cut_batch,
     describe_batch,
     parts_of,
     requires_all_parts,
@@ -513,7 +513,7 @@ class LossModule(OptimizerModule):
         # every step.
         unrepeated = self._count_unrepeated(stage, batch, batch_idx, loader)
         if unrepeated is not None:
-            batch = cut_batch(batch, max(unrepeated, 1))
+            batch = slice_rows(batch, 0, max(unrepeated, 1))
         loss, outputs = self.compute_loss(batch, self._items(batch))
         self._log_evaluation_batch(stage, batch, loader, loss, outputs, unrepeated)
         return loss

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from lightrainer.lightning_modules.data.dispatch import DispatchLoader
 from lightrainer.lightning_modules.data.loaders import build_loader
 from lightrainer.lightning_modules.data.worker_state import (
     ReportingCollate,
@@ -134,3 +135,42 @@ def test_stream_read_by_no_worker_continues_where_workers_persist():
     assert rows_of(with_worker) == [[2, 3], [4, 5]]
     assert rows_of(with_worker) == [[10, 11], [12, 13], [14, 15]]
     with_worker.shut_down_workers()
+
+
+class Rows(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+def collate_objects(samples):
+    """A dict for each sample, with a row for each of its objects, as models of boxes take them."""
+    labels = [{"boxes": torch.zeros(1 + index, 4)} for index in samples]
+    return {"labels": labels, "pixel_values": torch.zeros(len(samples), 3)}
+
+
+def collate_texts(samples):
+    return {"texts": [str(index) for index in samples]}
+
+
+@pytest.mark.parametrize("collate", [collate_objects, collate_texts])
+def test_dispatch_loader_shares_the_last_round_of_lists_of_samples(collate):
+    loader = DispatchLoader(
+        Rows(),
+        rank=0,
+        world_size=2,
+        total=None,
+        samples_per_round=6,
+        batch_size=3,
+        collate_fn=collate,
+    )
+    batches = [collate(samples) for samples in ([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10])]
+    first, last = loader._rounds(iter(batches))
+    assert first == (batches[:2], 6)
+
+    column = next(iter(batches[0]))
+    shares, count = last
+    assert count == 5
+    assert [len(share[column]) for share in shares] == [3, 3]
+    expected = [*batches[2][column], *batches[3][column], batches[0][column][0]]
+    joined = [*shares[0][column], *shares[1][column]]
+    assert str(joined) == str(expected)

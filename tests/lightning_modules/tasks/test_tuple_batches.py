@@ -22,7 +22,7 @@ from lightrainer.lightning_modules import (
     TokenClassificationModule,
     set_seed,
 )
-from lightrainer.lightning_modules.tasks.batch_inputs import count_targets, cut_batch
+from lightrainer.lightning_modules.tasks.batch_inputs import count_targets
 
 TOKENS = torch.randint(1, 11, (12, 5), generator=torch.Generator().manual_seed(1))
 SGD = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
@@ -310,11 +310,6 @@ def test_tuple_batches_described_loss_function_is_saved_and_moves(
     assert again.loss_fn.label_smoothing == 0.2
     weighted = LossModule(network(), loss_fn=nn.CrossEntropyLoss(torch.ones(3))).to("meta")
     assert weighted.loss_fn.weight.device.type == "meta"
-
-
-def test_tuples_are_cut_where_processes_repeat_samples():
-    nested = cut_batch([{"x": torch.zeros(4, 3)}, ["a", "b", "c", "d"], torch.tensor(1.0)], 2)
-    assert (nested[0]["x"].shape, nested[1], nested[2].ndim) == ((2, 3), ["a", "b"], 0)
 
 
 def test_tuple_batches_model_without_a_loss_suggests_loss_fn():

@@ -5,7 +5,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lightrainer.lightning_modules import build_loader
-from lightrainer.lightning_modules.tasks.batch_inputs import count_unrepeated_samples, cut_batch
+from lightrainer.lightning_modules.common.batch_rows import slice_rows
+from lightrainer.lightning_modules.tasks.batch_inputs import count_unrepeated_samples
 
 
 class Stream(IterableDataset):
@@ -32,7 +33,7 @@ def test_uneven_batches_evaluate_each_sample_once(count, processes, kind, read_a
             batches = list(batches)  # more than Lightning does where there is no length
         for index, batch in batches:
             counting = count_unrepeated_samples(loader, batch, index, rank, processes)
-            kept = batch if counting is None else cut_batch(batch, counting)
+            kept = batch if counting is None else slice_rows(batch, 0, counting)
             found += kept["x"].tolist()
     assert sorted(found) == list(range(count))
 
