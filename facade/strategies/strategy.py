@@ -34,7 +34,6 @@ from .wrapping import check_processes
 
 if TYPE_CHECKING:
     from datetime import timedelta
-    from typing import Self
 
     import lightning.pytorch as pl
     from lightning.pytorch.accelerators import Accelerator as LightningAccelerator
@@ -101,10 +100,9 @@ class Strategy:
         self.lightning: Any = None
         self._trainer: Callable[[], Trainer | None] = lambda: None
 
-    def bind(self, trainer: Trainer) -> Self:
-        """Bind the strategy to the model of a Trainer; return the strategy."""
+    def bind(self, trainer: Trainer) -> None:
+        """Bind the strategy to the model of a Trainer."""
         self._trainer = weakref.ref(trainer)
-        return self
 
     def require_trainer(self) -> Trainer:
         """Return the Trainer that the strategy is bound to."""

@@ -282,7 +282,7 @@ def lend_save_model(trainer: Trainer, callback: Any) -> None:
 
 
 def plan_of(trainer: Trainer) -> RunPlan:
-    """Translate the current arguments of a Trainer."""
+    """Translate the current arguments of a Trainer; the strategy is bound to it."""
     args = trainer.args
     model = trainer.model
 
@@ -296,6 +296,7 @@ def plan_of(trainer: Trainer) -> RunPlan:
     if trainer._fitting is not None:
         steps = trainer._fitting.length.max_steps
     plan = translate(args, find_unused_parameters=finds_unused, model=model, steps=steps)
+    plan.strategy.bind(trainer)
 
     # The Trainer keeps the plan; a strong reference back would be a cycle. Callers may keep the
     # plan longer than the Trainer.

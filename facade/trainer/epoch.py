@@ -19,10 +19,13 @@ class Epoch:
     model: Any = None
     """The model to call for a forward pass, which a strategy may have wrapped."""
     optimizer: Any = None
-    """See `fast_path.optimizer_of`."""
+    """The object whose `step` Lightning's loop would call; see `fast_path.optimizer_of`."""
     step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Makes the context in which the optimizer steps; see `Strategy.step_context`."""
     clips_in_step: bool = False
+    """The step of the optimizer clips the gradients, so that their norm is known after it."""
     may_skip_steps: bool = False
+    """The loss scaler, or an engine, skips steps with infinite gradients."""
     items_by_position: bool = False
     """`Trainer.training_step` takes the items of the step as its third argument."""
     takes_items: bool = False
@@ -40,3 +43,4 @@ class Epoch:
     learning_rate: float | None = None
     """Learning rate of the last step."""
     is_over: bool = False
+    """Its last step has been taken, and only its logs, evaluations and saves are left."""

@@ -133,6 +133,19 @@ def _run_lightning(
         loop(module, loader, verbose=False)
 
 
+def data_to_evaluate(trainer: Trainer, eval_dataset: Any) -> Any:
+    """Return the dataset that `evaluate` was called with, or else that of the Trainer.
+
+    A dict of several datasets that is the Trainer's own becomes a dict of their names, because
+    their loaders are kept under these.
+    """
+    if eval_dataset is None:
+        eval_dataset = trainer.eval_dataset
+        if isinstance(eval_dataset, dict):
+            return {name: name for name in eval_dataset}
+    return eval_dataset
+
+
 def evaluate_each(
     trainer: Trainer,
     datasets: Mapping[str, object],

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .. import Trainer
-    from ..distributed.process import ProcessEnvironment
     from ..strategies.plan import RunPlan
     from ..strategies.strategy import Strategy
 
@@ -40,8 +39,17 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
     """
     callbacks = trainer._lightning_callbacks
     plugins = [_precision(trainer, plan)]
+
+    # With fixed ranks Lightning neither detects a cluster nor launches processes.
     if not plan.strategy.manages_processes:
-        plugins.append(_environment(trainer.args.distributed_state))
+        process = trainer.args.distributed_state
+        environment = FixedRankEnvironment(
+            rank=process.rank,
+            local_rank=process.local_rank,
+            world_size=process.world_size,
+            node_rank=process.rank // process.local_world_size,
+        )
+        plugins.append(environment)
 
     # Only callbacks log through Lightning.
     logger: ForwardingLogger | bool = False
@@ -73,18 +81,6 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
     lightning_internals.keep_signal_handlers(lightning_trainer)
     fast_path.use_fast_loops(lightning_trainer)
     return lightning_trainer
-
-
-def _environment(process: ProcessEnvironment) -> FixedRankEnvironment:
-    """Tell Lightning the ranks of this process, so that it neither detects a cluster nor launches
-    processes.
-    """
-    return FixedRankEnvironment(
-        rank=process.rank,
-        local_rank=process.local_rank,
-        world_size=process.world_size,
-        node_rank=process.rank // process.local_world_size,
-    )
 
 
 @cache
@@ -164,7 +160,7 @@ def lightning_run(
         kwargs: further arguments of `lightning.Trainer`.
     """
     plan = plan_of(trainer)
-    strategy = plan.strategy.bind(trainer)
+    strategy = plan.strategy
     trainer._current_plan = plan
 
     # Lightning's announcements are shown at the level DEBUG only.

@@ -266,9 +266,28 @@ def check_optimizer(args: TrainingArguments, optimizer: torch.optim.Optimizer) -
         NotImplementedError: several processes.
     """
     is_layerwise = isinstance(optimizer, LayerwiseOptimizer)
-    if is_layerwise or steps_in_backward(optimizer):
-        description = f"The optimizer {type(optimizer).__name__}"
-        _refuse_conflicts(args, description, is_layerwise=is_layerwise)
+    if not is_layerwise and not steps_in_backward(optimizer):
+        return
+
+    steps = (
+        f"The optimizer {type(optimizer).__name__} steps in each backward pass, one parameter "
+        "after another"
+    )
+    if args.world_size > 1:
+        raise NotImplementedError(
+            f"{steps}, before the gradients of the {args.world_size} processes are averaged. Train "
+            "in one process, or choose another, such as 'galore_adamw'."
+        )
+    if is_layerwise and args.gradient_accumulation_steps > 1:
+        raise ValueError(
+            f"{steps}: gradient_accumulation_steps={args.gradient_accumulation_steps} would have "
+            "no effect. Set it to 1, or choose the optimizer without 'layerwise'."
+        )
+    if args.fp16:
+        raise ValueError(
+            f"{steps}, where the gradients still hold the loss scale of fp16=True. Set bf16=True "
+            "instead."
+        )
 
 
 def leave_earlier_training(trainer: Trainer) -> None:
@@ -360,22 +379,3 @@ def _held_parameters(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, Non
     for group in optimizer.param_groups:
         held.update(dict.fromkeys(group["params"]))
     return held
-
-
-def _refuse_conflicts(args: TrainingArguments, description: str, *, is_layerwise: bool) -> None:
-    steps = f"{description} steps in each backward pass, one parameter after another"
-    if args.world_size > 1:
-        raise NotImplementedError(
-            f"{steps}, before the gradients of the {args.world_size} processes are averaged. Train "
-            "in one process, or choose another, such as 'galore_adamw'."
-        )
-    if is_layerwise and args.gradient_accumulation_steps > 1:
-        raise ValueError(
-            f"{steps}: gradient_accumulation_steps={args.gradient_accumulation_steps} would have "
-            "no effect. Set it to 1, or choose the optimizer without 'layerwise'."
-        )
-    if args.fp16:
-        raise ValueError(
-            f"{steps}, where the gradients still hold the loss scale of fp16=True. Set bf16=True "
-            "instead."
-        )

@@ -31,7 +31,7 @@ from ..arguments import Seq2SeqTrainingArguments
 from ..arguments.fields import GenerationArguments
 from ..arguments.unknown import understand_old_names
 from ..evaluation.results import PredictionOutput
-from .evaluating import evaluate_each
+from .evaluating import data_to_evaluate, evaluate_each
 from .overrides import is_own
 from .steps import loss_and_outputs, no_loss_and_outputs
 from .trainer import Trainer
@@ -157,12 +157,10 @@ class Seq2SeqTrainer(Trainer):
         Raises:
             ValueError: the dataset is missing, or has another name.
         """
-        # Several datasets are evaluated by one call each; the Trainer's own are passed by name.
-        datasets = eval_dataset
-        if eval_dataset is None and isinstance(self.eval_dataset, dict):
-            datasets = {name: name for name in self.eval_dataset}
-        if isinstance(datasets, dict) and gen_kwargs:
-            return evaluate_each(self, datasets, ignore_keys, metric_key_prefix, **gen_kwargs)
+        # Several datasets are evaluated by one call each, which gets these keyword arguments.
+        data = data_to_evaluate(self, eval_dataset)
+        if isinstance(data, dict) and gen_kwargs:
+            return evaluate_each(self, data, ignore_keys, metric_key_prefix, **gen_kwargs)
 
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():

@@ -95,7 +95,7 @@ from .batch_size import BatchSizeFinder
 from .construction import AppliedArguments, lend_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading, chosen_dataset, default_collator, training_length
-from .evaluating import evaluate_each, evaluate_loader
+from .evaluating import data_to_evaluate, evaluate_each, evaluate_loader
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import ParameterCounter, RunningLoss, RunningLossAttribute, TokenCounter
@@ -476,7 +476,6 @@ class Trainer:
 
         plan = construction.plan_of(self)
         plan.strategy.check(self.args, self.model)
-        plan.strategy.bind(self)
         self._current_plan = plan
 
         changed = self._applied_arguments.changed(self.args)
@@ -571,7 +570,7 @@ class Trainer:
         """
         if self._current_plan is not None:
             return self._current_plan.strategy
-        return construction.plan_of(self).strategy.bind(self)
+        return construction.plan_of(self).strategy
 
     # Data.
 
@@ -1337,15 +1336,9 @@ class Trainer:
             # The log of the evaluation has the tokens of the training.
             self._tokens_of_run.flush()
 
-        # Evaluate each dataset of a dict. The Trainer's own are passed by name, because their
-        # loaders are kept under it.
+        eval_dataset = data_to_evaluate(self, eval_dataset)
         if isinstance(eval_dataset, dict):
             return evaluate_each(self, eval_dataset, ignore_keys, metric_key_prefix)
-        if eval_dataset is None and isinstance(self.eval_dataset, dict):
-            names = {name: name for name in self.eval_dataset}
-            return evaluate_each(self, names, ignore_keys, metric_key_prefix)
-        if eval_dataset is None:
-            eval_dataset = self.eval_dataset
 
         # Without metrics nothing but the loss is needed.
         prediction_loss_only = None

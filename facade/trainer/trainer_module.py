@@ -151,7 +151,7 @@ class TrainerModule(EvaluationModule):
         # Signatures and overrides are looked up here, because that would slow each step down.
         has_scaler = trainer.accelerator.scaler is not None
         overrides_step = not is_own(trainer, "training_step")
-        run.epoch = Epoch(
+        epoch = Epoch(
             model=strategy.forward_model,
             optimizer=fast_path.optimizer_of(lightning_trainer),
             step_context=strategy.step_context(),
@@ -164,10 +164,12 @@ class TrainerModule(EvaluationModule):
             windows=run.windows.windows_done,
         )
 
-        # If only the end of this epoch is left, its log shows the last step before the checkpoint.
-        # Of a stream that is not known yet.
+        # A training that resumes within this epoch may have only its end left, whose log shows the
+        # last step before the checkpoint.
         if run.windows.windows_done > 0:
-            run.epoch.grad_norm, run.epoch.learning_rate = run.resumed_log_values
+            epoch.grad_norm = run.epoch.grad_norm
+            epoch.learning_rate = run.epoch.learning_rate
+        run.epoch = epoch
 
         # Lightning callbacks read its logging interval, and the learning rate from its schedule.
         log_every_n_steps = 0
@@ -404,23 +406,36 @@ class TrainerModule(EvaluationModule):
         if trainer.args.parameter_rules:
             optimization.check_rules(trainer.args, trainer.optimizer)
         if run.strategy.optimizer_holds_parameters:
-            creator = trainer if is_new else None
+            creator = None
+            if is_new:
+                creator = trainer
             optimization.complete_optimizer(trainer.optimizer, creator)
-            left_out, outside = optimization.check_trains(
-                trainer.optimizer, trainer.model, run.strategy.forward_model
-            )
-            if outside and run.strategy.sharded_model is not None:
-                raise NotImplementedError(
-                    f"{type(trainer.optimizer).__name__} trains {len(outside)} parameters that are "
-                    "not part of the model, which is sharded: torch cannot save the states of "
-                    "both. Make their module an attribute of the model."
-                )
-            trainer._outside_model.begin(outside)
-
-            # Parameters in no group count in the norm, so their gradients are unscaled, too.
-            if trainer.accelerator.scaler is not None:
-                trainer.accelerator.scaler.extra_parameters = left_out
+            self._begin_parameters()
         return optimizers
+
+    def _begin_parameters(self) -> None:
+        """Compare the parameters of the optimizer with those of the model, and begin with both.
+
+        Raises:
+            ValueError: see `optimization.check_trains`.
+            NotImplementedError: the model is sharded, and the optimizer trains other parameters.
+        """
+        run = self.run
+        trainer = run.trainer
+        left_out, outside = optimization.check_trains(
+            trainer.optimizer, trainer.model, run.strategy.forward_model
+        )
+        if outside and run.strategy.sharded_model is not None:
+            raise NotImplementedError(
+                f"{type(trainer.optimizer).__name__} trains {len(outside)} parameters that are "
+                "not part of the model, which is sharded: torch cannot save the states of "
+                "both. Make their module an attribute of the model."
+            )
+        trainer._outside_model.begin(outside)
+
+        # Parameters in no group count in the norm, so their gradients are unscaled, too.
+        if trainer.accelerator.scaler is not None:
+            trainer.accelerator.scaler.extra_parameters = left_out
 
     def _forward_backward(
         self, inputs: Any, items: Any, micro_batch: MicroBatchLoss | None

@@ -72,9 +72,7 @@ class TrainingRun:
     """The data."""
     losses: RunningLoss
     epoch: Epoch
-    """The current epoch."""
-    resumed_log_values: tuple[float | None, float | None]
-    """Norm of the gradients and learning rate of the last step before the checkpoint."""
+    """The current epoch; before the first one, the last step before the checkpoint."""
     generators_before_epoch: dict[str, Any] | None
     """The random generators before `on_epoch_begin` of the current epoch."""
     interrupted_evaluation: InterruptedEvaluation
@@ -203,57 +201,33 @@ class TrainingRun:
 
         # The data, and how long the training is.
         trainer = self.trainer
-        args = trainer.args
         self.checkpoint = checkpoint
         trainer._elastic.batch_size = trainer._train_batch_size
         loader: Any = trainer.get_train_dataloader()
-        length = trainer.set_initial_training_values(args, loader)
+        length = trainer.set_initial_training_values(trainer.args, loader)
         require_same_training(
             trainer,
             length,
             checkpoint,
             distributes_model=trainer._run_strategy.configures_model,
         )
-        self._start_state(length)
-        device = args.device
 
-        def read_window(batches: Iterator[object], count: int) -> tuple[list[object], ItemCount]:
-            # By position, because an override may have other names for its parameters.
-            return trainer.get_batch_samples(batches, count, device)
-
-        self.windows, self.length = trainer._data_position.windows(
-            loader,
-            length,
-            checkpoint,
-            read_window,
-            self._positioned,
-        )
-        trainer.state.max_steps = self.length.max_steps
-        trainer.state.num_train_epochs = self.length.num_train_epochs
+        # The state, at the beginning or at the position of the checkpoint.
+        self._start_trainer_state(length)
+        self._position_data(loader, length)
         self._announce()
+        self._start_own_state()
 
-        # The rest of the state.
-        trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
-        trainer._was_prepared = True
-        self.first_step = trainer.state.global_step
-        self.start_time = Moment()
-        self.losses = RunningLoss(trainer)
-        trainer._loss_of_run = self.losses
-        self.epoch = Epoch()
-        self.resumed_log_values = (None, None)
-        self.generators_before_epoch = None
-        self.interrupted_evaluation = InterruptedEvaluation(self)
-        self.decisions = self._shared_decisions()
-        self.stopped_before_step = False
+        # Held by this variable, because the attribute is a weak reference.
         module = TrainerModule(self)
         self.module = module
-        trainer._data_position.apply_progress(self)
 
-        # The steps.
+        # No step is left: only the events at the end are called.
         has_steps = self.first_step < self.length.max_steps or self.windows.is_at_end
         if self.windows.epoch >= self.length.num_train_epochs or not has_steps:
             module.skip()
             return self.output
+
         self.is_fitting = True
         try:
             with (
@@ -272,6 +246,46 @@ class TrainingRun:
             if is_own(trainer, "get_train_dataloader"):
                 loader.shut_down_workers()
         return self.output
+
+    def _position_data(self, loader: Any, length: TrainingLength) -> None:
+        """Set the windows of the training data and the length, at the position to resume at.
+
+        Args:
+            loader: the training data.
+            length: the length of the training without a checkpoint.
+        """
+        trainer = self.trainer
+        device = trainer.args.device
+
+        def read_window(batches: Iterator[object], count: int) -> tuple[list[object], ItemCount]:
+            # By position, because an override may have other names for its parameters.
+            return trainer.get_batch_samples(batches, count, device)
+
+        self.windows, self.length = trainer._data_position.windows(
+            loader,
+            length,
+            self.checkpoint,
+            read_window,
+            self._positioned,
+        )
+        trainer.state.max_steps = self.length.max_steps
+        trainer.state.num_train_epochs = self.length.num_train_epochs
+
+    def _start_own_state(self) -> None:
+        """Set what this run itself keeps of a fit: meters, epoch, and shared decisions."""
+        trainer = self.trainer
+        trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
+        trainer._was_prepared = True
+        self.first_step = trainer.state.global_step
+        self.start_time = Moment()
+        self.losses = RunningLoss(trainer)
+        trainer._loss_of_run = self.losses
+        self.epoch = Epoch()
+        self.generators_before_epoch = None
+        self.interrupted_evaluation = InterruptedEvaluation(self)
+        self.decisions = self._shared_decisions()
+        self.stopped_before_step = False
+        trainer._data_position.apply_progress(self)
 
     def _run_lightning(self, module: TrainerModule) -> None:
         from ...lightning_modules.internals import lightning_internals
@@ -397,7 +411,8 @@ class TrainingRun:
         """Restore what `progress` saved, so that the next log covers the steps before it too."""
         self.losses.load_state_dict(progress["losses"])
         self.losses.recorded.load_state_dict(progress.get("recorded", {}))
-        self.resumed_log_values = progress["grad_norm"], progress["learning_rate"]
+        self.epoch.grad_norm = progress["grad_norm"]
+        self.epoch.learning_rate = progress["learning_rate"]
 
     # Parts of the training.
 
@@ -474,7 +489,7 @@ class TrainingRun:
         metrics = trainer._evaluate(self.trial, self.ignore_keys)
         trainer._determine_best_metric(metrics=metrics, trial=self.trial)
 
-    def _start_state(self, length: TrainingLength) -> None:
+    def _start_trainer_state(self, length: TrainingLength) -> None:
         """Create the Trainer's state, or read it from the checkpoint."""
         trainer = self.trainer
         trainer.state = TrainerState(stateful_callbacks=trainer._callback_states.exported())
