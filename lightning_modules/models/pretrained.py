@@ -40,23 +40,19 @@ def number_of_classes(model: nn.Module) -> int | None:
     """
     base = base_of_adapter(model)
     name = type(base).__name__
-    config = getattr(base, "config", None)
     if not str(base.forward.__module__).startswith("transformers."):
         return None
+    config: Any = base.config
     if name.endswith("Classification"):
-        problem_type = getattr(config, "problem_type", None)
+        if config.problem_type not in (None, "single_label_classification"):
+            return None
         # A script that replaces the head may set the attribute of the model only.
-        classes = getattr(base, "num_labels", None) or getattr(config, "num_labels", None)
-        if problem_type not in (None, "single_label_classification"):
-            return None
+        classes = getattr(base, "num_labels", config.num_labels)
         # With one label the model is trained by regression.
-        if not isinstance(classes, int) or classes < 2:
-            return None
-        return classes
+        return classes if classes > 1 else None
 
     # The classes of a language model are the tokens of its output layer.
-    is_language_model = name.endswith(("CausalLM", "LMHeadModel", "MaskedLM"))
-    if not is_language_model or not hasattr(base, "get_output_embeddings"):
+    if not name.endswith(("CausalLM", "LMHeadModel", "MaskedLM")):
         return None
     classes = getattr(base.get_output_embeddings(), "out_features", None)
     if classes is None:
