@@ -1,10 +1,10 @@
 from .checkpoints import FolderCheckpoint as FolderCheckpoint
 from .checkpoints import FolderCheckpointIO as FolderCheckpointIO
 from .checkpoints import get_last_checkpoint as get_last_checkpoint
+from .common.enums import OptimizerNames as OptimizerNames
+from .common.enums import SchedulerType as SchedulerType
 from .common.seeding import enable_full_determinism as enable_full_determinism
 from .common.seeding import set_seed as set_seed
-from .common.suggestions import OptimizerNames as OptimizerNames
-from .common.suggestions import SchedulerType as SchedulerType
 from .data.batch_samplers import ShardedBatchSampler as ShardedBatchSampler
 from .data.collators import DataCollatorForLanguageModeling as DataCollatorForLanguageModeling
 from .data.collators import DataCollatorForMultipleChoice as DataCollatorForMultipleChoice

@@ -2,9 +2,9 @@
 
 from enum import Enum
 
-from ...lightning_modules.common.suggestions import ExplicitEnum
-from ...lightning_modules.common.suggestions import OptimizerNames as OptimizerNames
-from ...lightning_modules.common.suggestions import SchedulerType as SchedulerType
+from ...lightning_modules.common.enums import ExplicitEnum
+from ...lightning_modules.common.enums import OptimizerNames as OptimizerNames
+from ...lightning_modules.common.enums import SchedulerType as SchedulerType
 
 
 class IntervalStrategy(ExplicitEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from ...lightning_modules.common.suggestions import SchedulerType
+from ...lightning_modules.common.enums import SchedulerType
 from ..arguments import TrainingArguments
 from ..arguments.rules import raise_unsupported
 from ..arguments.unknown import understand_old_names

@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from ...lightning_modules.checkpoints import CheckpointFiles, tensor_bytes
 from ...lightning_modules.checkpoints.weight_formats import has_weights
+from ...lightning_modules.common.enums import optimizer_name
 from ...lightning_modules.common.libraries import is_installed
 from ...lightning_modules.common.seeding import host_rng_untouched
-from ...lightning_modules.common.suggestions import optimizer_name
 from ...lightning_modules.common.versions import installed, is_older
 from ...lightning_modules.distributed import (
     deepspeed_engine,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...lightning_modules.common.suggestions import optimizer_name
+from ...lightning_modules.common.enums import optimizer_name
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
 from ..arguments.fsdp_config import FSDPSettings

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ...lightning_modules.common.suggestions import OptimizerNames, SchedulerType, optimizer_name
+from ...lightning_modules.common.enums import OptimizerNames, SchedulerType, optimizer_name
 from ...lightning_modules.optim import OptimizerConfig
 from . import Strategy, choose
 from .strategy import Row, shown

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...lightning_modules.common.suggestions import MUON
+from ...lightning_modules.common.enums import MUON
 from ...lightning_modules.models.wrappers import unwrap_model
 from ...lightning_modules.optim import (
     LayerwiseOptimizer,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..common.suggestions import MUON, OptimizerNames, optimizer_name
+from ..common.enums import MUON, OptimizerNames, optimizer_name
 from ..internals.compiler import build_optimizers_without_compiler, step_without_compiler
 from ..internals.torch_names import mark_as_stepped
 from . import libraries, low_rank, muon

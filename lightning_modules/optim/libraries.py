@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.suggestions import OptimizerNames
+from ..common.enums import OptimizerNames
 from .request import Builder, ClassAndKwargs, OptimizerRequest
 
 logger = logging.getLogger(__name__)

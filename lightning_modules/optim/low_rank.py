@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ..common.suggestions import OptimizerNames, did_you_mean
+from ..common.enums import OptimizerNames
+from ..common.suggestions import did_you_mean
 from .layerwise import LayerwiseOptimizer
 from .libraries import load
 from .request import ClassAndKwargs, OptimizerRequest, TargetModules

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from ..common.suggestions import MUON
+from ..common.enums import MUON
 from ..internals.compiler import step_without_compiler
 
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|classifier|score|qa_outputs|cls)\.")

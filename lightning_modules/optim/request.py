@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..common.suggestions import OptimizerNames, optimizer_name
+from ..common.enums import OptimizerNames, optimizer_name
 
 TargetModules = str | list[str]
 """`all-linear`, a regular expression for whole names of modules, or a list.

@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from ..common import schedule_curves as curves
-from ..common.suggestions import SchedulerType
+from ..common.enums import SchedulerType
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 
 logger = logging.getLogger(__name__)

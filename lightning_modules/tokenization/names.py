@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tokenizers import AddedToken as AddedToken
 
-from ..common.suggestions import ExplicitEnum
+from ..common.enums import ExplicitEnum
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"

@@ -13,7 +13,7 @@ import lightrainer
 from helpers.scripts.page_runner import blocks
 from lightrainer import Trainer
 from lightrainer.facade.search.search_run import OPTIONS
-from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.common.enums import OptimizerNames
 from lightrainer.tools.estimate.estimation import SHARDING
 from lightrainer.tools.sweep.command import _make_parser
 

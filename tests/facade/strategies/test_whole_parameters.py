@@ -8,7 +8,7 @@ from lightrainer import Trainer
 from lightrainer.facade.strategies.deepspeed import DeepSpeed
 from lightrainer.facade.strategies.fsdp import FSDP
 from lightrainer.facade.strategies.model_parallel import ModelParallel
-from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.common.enums import OptimizerNames
 from lightrainer.lightning_modules.optim import Adafactor, OptimizerDemands, optimizer_demands
 
 WHOLE = OptimizerDemands.WHOLE_PARAMETERS

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.common.enums import OptimizerNames
 
 
 def reference_arguments(config, **changes):

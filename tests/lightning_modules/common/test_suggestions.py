@@ -1,15 +1,12 @@
-"""Names of schedules and optimizers."""
+"""Suggestions for misspelt names."""
 
 from dataclasses import fields
 
 import pytest
 
 from lightrainer import TrainingArguments
-from lightrainer.lightning_modules.common.suggestions import (
-    OptimizerNames,
-    SchedulerType,
-    did_you_mean,
-)
+from lightrainer.lightning_modules.common.enums import OptimizerNames, SchedulerType
+from lightrainer.lightning_modules.common.suggestions import did_you_mean
 
 
 def test_did_you_mean_lists_the_nearest_and_all_values():
@@ -52,7 +49,7 @@ trackers: tensorbord>tensorboard wnadb>wandb
 directions: max>maximize minimise>minimize
 backends: nvcc>nccl
 """
-"""Misspelt names and their suggestions."""
+"""Misspelt names, and what is suggested for each."""
 NOT_MEANT = """
 intervals: sometimes always yes 3 None
 metrics: eval_f1 eval_precision eval_bleu f1

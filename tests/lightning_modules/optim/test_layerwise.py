@@ -11,7 +11,7 @@ from transformers.trainer_pt_utils import LayerWiseDummyScheduler
 
 from helpers.optim import optimizer_stand_ins
 from helpers.optim.reference_optimizers import reference_class_and_kwargs, same, small_model
-from lightrainer.lightning_modules.common.suggestions import SchedulerType
+from lightrainer.lightning_modules.common.enums import SchedulerType
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer, OptimizerConfig
 from lightrainer.lightning_modules.optim.schedules import get_scheduler
 

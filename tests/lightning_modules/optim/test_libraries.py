@@ -11,7 +11,7 @@ from torch import nn
 
 from helpers.optim import optimizer_stand_ins
 from helpers.optim.reference_optimizers import reference_class_and_kwargs, reference_optimizer, same
-from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.common.enums import OptimizerNames
 from lightrainer.lightning_modules.optim import (
     LayerwiseOptimizer,
     MissingLibraryError,

@@ -10,7 +10,7 @@ import torch
 from transformers import optimization as reference
 
 from lightrainer import TrainingArguments
-from lightrainer.lightning_modules.common.suggestions import SchedulerType
+from lightrainer.lightning_modules.common.enums import SchedulerType
 from lightrainer.lightning_modules.optim import schedules as ours
 
 RATE = 3e-4

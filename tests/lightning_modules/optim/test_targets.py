@@ -7,7 +7,7 @@ from torch import nn
 
 from helpers.optim import optimizer_stand_ins
 from helpers.optim.reference_optimizers import reference_class_and_kwargs
-from lightrainer.lightning_modules.common.suggestions import OptimizerNames
+from lightrainer.lightning_modules.common.enums import OptimizerNames
 from lightrainer.lightning_modules.optim import OptimizerConfig
 from lightrainer.lightning_modules.optim.low_rank import target_layers
 
