@@ -126,7 +126,7 @@ class FSDP(Strategy):
 
     def groups(self) -> list[Group]:
         """See `Strategy.groups`."""
-        sharding = ("sharding_strategy", "device_mesh", "cpu_offload")
+        sharing = ("sharding_strategy", "device_mesh", "cpu_offload")
         layers = ("auto_wrap_policy", "activation_checkpointing_policy", "use_orig_params")
         traffic = (
             "backward_prefetch",
@@ -135,7 +135,7 @@ class FSDP(Strategy):
             "sync_module_states",
         )
         return [
-            ("fsdp", "Trainer(strategy=)", picked(self.options, *sharding)),
+            ("fsdp", "Trainer(strategy=)", picked(self.options, *sharing)),
             ("fsdp_config", "FSDPStrategy: layers", picked(self.options, *layers)),
             ("fsdp_config", "FSDPStrategy: traffic", picked(self.options, *traffic)),
             ("fsdp_config", "FSDPStrategy: checkpoints", picked(self.options, "state_dict_type")),
@@ -169,7 +169,14 @@ class FSDP(Strategy):
     def grad_norm(self, model: nn.Module) -> torch.Tensor:
         """See `Strategy.grad_norm`."""
         wrapper = self._wrapper(model)
-        return super().grad_norm(model) if wrapper is None else wrapper.clip_grad_norm_(math.inf)
+        if wrapper is None:
+            return super().grad_norm(model)
+        # Clipping to infinity changes nothing, and returns the norm.
+        return wrapper.clip_grad_norm_(math.inf)
 
     def _wrapper(self, model: nn.Module | None) -> Any:
-        return model if type(model).__name__ == "FullyShardedDataParallel" else None
+        """Return the model if it is the wrapper of FSDP; otherwise None."""
+        # By its name, so that the class is not imported for models without it.
+        if type(model).__name__ == "FullyShardedDataParallel":
+            return model
+        return None

@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 
     from ..arguments import TrainingArguments
 
-_LIGHTNING = ("data_parallel_size", "tensor_parallel_size")
-_SEQUENCES = ("context_parallel_size", "rotation")
-_HEADS = ("sequence_parallel_size",)
+# Names of the options, by what they are passed to.
+_MESH = ("data_parallel_size", "tensor_parallel_size")
+_CONTEXT_PARALLEL = ("context_parallel_size", "rotation")
+_SEQUENCE_PARALLEL = ("sequence_parallel_size",)
 _GROUP = ("save_distributed_checkpoint", *PROCESS_GROUP_OPTIONS)
+_TENSOR_PARALLEL = ("plan",)
 _SHARDING = ("shard", "reshard_after_forward", "offload", "replicate_size")
-_SPLIT = ("plan",)
 _LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")
 _DTYPES = ("param_dtype", "reduce_dtype")
-_NOT_OF_PARTS = "torch.optim.Adafactor"
+
+_WITHOUT_DTENSORS = "torch.optim.Adafactor"
 """An optimizer with in-place operations that the DTensors of `fully_shard` do not support."""
 
 
@@ -101,11 +103,10 @@ class ModelParallel(Strategy):
         if groups.tp_enabled:
             options["plan"] = split_option(model)
 
-        in_parts = False
+        options["save_distributed_checkpoint"] = False
         if settings is not None:
-            options |= _sharding(args, settings, groups, model)
-            in_parts = settings.state_dict_type == "sharded"
-        options["save_distributed_checkpoint"] = in_parts
+            options |= _sharding_options(args, settings, groups, model)
+            options["save_distributed_checkpoint"] = settings.state_dict_type == "sharded"
         return cls(name, options | process_group(args))
 
     def build(self) -> ModelParallelStrategy:
@@ -113,16 +114,18 @@ class ModelParallel(Strategy):
         if "sequence_parallel_size" in self.options:
             from ...lightning_modules.distributed.ulysses_attention import SequenceParallelStrategy
 
-            return SequenceParallelStrategy(**picked(self.options, *_LIGHTNING, *_HEADS, *_GROUP))
+            return SequenceParallelStrategy(
+                **picked(self.options, *_MESH, *_SEQUENCE_PARALLEL, *_GROUP)
+            )
         if self._shares_sequences:
             from ...lightning_modules.distributed.ring_attention import ContextParallelStrategy
 
             return ContextParallelStrategy(
-                **picked(self.options, *_LIGHTNING, *_SEQUENCES, *_GROUP)
+                **picked(self.options, *_MESH, *_CONTEXT_PARALLEL, *_GROUP)
             )
         from ...lightning_modules.distributed.device_meshes import ModelParallelStrategy
 
-        return ModelParallelStrategy(**picked(self.options, *_LIGHTNING, *_GROUP))
+        return ModelParallelStrategy(**picked(self.options, *_MESH, *_GROUP))
 
     @property
     def _shares_sequences(self) -> bool:
@@ -148,7 +151,7 @@ class ModelParallel(Strategy):
         """See `Strategy.check`."""
         check_sharding(args, model, layers=self.options.get("layers"))
         check_split(model, self.options["tensor_parallel_size"])
-        if args.optim == _NOT_OF_PARTS:
+        if args.optim == _WITHOUT_DTENSORS:
             raise ValueError(
                 f"optim={args.optim!r} cannot step parts of parameters. Pass 'adafactor', which "
                 "can."
@@ -169,10 +172,14 @@ class ModelParallel(Strategy):
     def groups(self) -> list[Group]:
         """See `Strategy.groups`: the mesh, then the arguments of `fully_shard`."""
         return [
-            ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_LIGHTNING)),
-            ("parallelism_config", "context_parallel()", picked(self.options, *_SEQUENCES)),
-            ("parallelism_config", "ulysses_attention()", picked(self.options, *_HEADS)),
-            ("parallelism_config", "parallelize_module()", picked(self.options, *_SPLIT)),
+            ("fsdp, parallelism_config", "Trainer(strategy=)", picked(self.options, *_MESH)),
+            ("parallelism_config", "context_parallel()", picked(self.options, *_CONTEXT_PARALLEL)),
+            (
+                "parallelism_config",
+                "ulysses_attention()",
+                picked(self.options, *_SEQUENCE_PARALLEL),
+            ),
+            ("parallelism_config", "parallelize_module()", picked(self.options, *_TENSOR_PARALLEL)),
             ("fsdp, fsdp_config", "fully_shard()", picked(self.options, *_SHARDING)),
             ("fsdp_config", "fully_shard(): layers", picked(self.options, *_LAYERS)),
             ("bf16, fp16", "fully_shard(mp_policy=)", picked(self.options, *_DTYPES)),
@@ -199,15 +206,20 @@ class ModelParallel(Strategy):
         return sharding.resharded(model)
 
     def _shard(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        """Shard a model by `fully_shard`."""
         options = self.options
-        dtype = getattr(torch, options["param_dtype"])
+
+        # float32 is the format of the parameters, so nothing is cast.
+        dtype = None
+        if options["param_dtype"] != "float32":
+            dtype = getattr(torch, options["param_dtype"])
         return sharding.shard_fully(
             model,
-            _rows(mesh, copies=options["replicate_size"]),
+            _sharding_mesh(mesh, copies=options["replicate_size"]),
             layers=layers_of(options["layers"], model),
             reshard_after_forward=options["reshard_after_forward"],
             offload=options["offload"],
-            dtype=None if dtype is torch.float32 else dtype,
+            dtype=dtype,
             checkpointing=options["activation_checkpointing"],
             forward_prefetch=options["forward_prefetch"],
         )
@@ -229,23 +241,24 @@ class ModelParallel(Strategy):
         return self.lightning.split_sequences(buffers or (), dims or (), kept)
 
 
-def _rows(mesh: DeviceMesh, *, copies: int) -> DeviceMesh:
+def _sharding_mesh(mesh: DeviceMesh, *, copies: int) -> DeviceMesh:
     """Return the mesh to shard over: one dimension, or with copies of the model two."""
     from ...lightning_modules.distributed.device_meshes import cached_device_mesh
 
-    row = mesh["data_parallel"]
+    data_mesh = mesh["data_parallel"]
     if copies == 1:
-        return row
-    sizes = (copies, row.size() // copies)
-    return cached_device_mesh(row.device_type, sizes, mesh_dim_names=("replicate", "shard"))
+        return data_mesh
+    sizes = (copies, data_mesh.size() // copies)
+    return cached_device_mesh(data_mesh.device_type, sizes, mesh_dim_names=("replicate", "shard"))
 
 
-def _sharding(
+def _sharding_options(
     args: TrainingArguments,
     settings: FSDPSettings,
     groups: ParallelismConfig,
     model: nn.Module | None,
 ) -> dict[str, object]:
+    """Return the options of `fully_shard`."""
     dtype = {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}[args.mixed_precision]
     return {
         "shard": settings.sharding,
@@ -260,8 +273,12 @@ def _sharding(
     }
 
 
-def groups_of_spread(args: TrainingArguments, model: nn.Module) -> ParallelismConfig | None:
-    """Return the groups over which `from_pretrained` has spread a model; None for others.
+def prepare_spread_model(args: TrainingArguments, model: nn.Module) -> ParallelismConfig | None:
+    """Prepare a model for a training that `from_pretrained` has spread over the processes.
+
+    Returns:
+        The groups of processes over which it is spread; None for other models, which stay as they
+        are.
 
     Raises:
         ValueError: the arguments would parallelize it again, or the processes hold shards without
@@ -296,6 +313,7 @@ def groups_of_spread(args: TrainingArguments, model: nn.Module) -> ParallelismCo
             f"has spread {kind} already. Leave one of them out."
         )
 
+    # From now on hooks exchange the gradients of parameters that are not sharded.
     if sizes.tp_size > 1:
         sum_before_accumulation(base)
     sharding.resharded(base)

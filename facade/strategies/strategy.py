@@ -91,8 +91,39 @@ class Strategy:
     makes_schedule = False
     """Whether an engine made the schedule, which then lasts for one training only."""
 
+    optimizer_holds_parameters = True
+    """Whether the optimizer steps the parameters of the model, not its own copies."""
+
     input_dtype: torch.dtype | None = None
     """The format of inputs if the model was cast to it; None where forward passes are cast."""
+
+    # Subclasses compute these by properties, which a type checker accepts in place of `Any` only.
+
+    shards_weights: Any = False
+    """Whether a rank holds only a part of the weights, so that all ranks have to run each forward
+    pass together.
+    """
+
+    splits_sequences: Any = False
+    """Whether ranks share sequences now."""
+
+    clips_in_step: Any = False
+    """Whether the step itself clips, because no rank has all gradients before it."""
+
+    step_was_skipped: Any = None
+    """Whether an engine has skipped its last step; None if the loss scaler has to be asked."""
+
+    shards_checkpoints: Any = False
+    """Whether the arguments request sharded checkpoints, in which each rank writes its part."""
+
+    saves_by_name: Any = False
+    """Whether whole checkpoints get trained weights and optimizer states by name, too."""
+
+    engine_writes: Any = False
+    """Whether an engine writes its files itself, at once, instead of the background writer."""
+
+    gathers_on_save: Any = True
+    """Whether a saved model has whole weights; otherwise `save_weights` writes the parts."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name = name
@@ -130,11 +161,6 @@ class Strategy:
             elif value:
                 rows.append((arguments, becomes, value))
         return rows
-
-    shards_weights: Any = False
-    """Whether a rank holds only a part of the weights, so that all ranks have to run each forward
-    pass together.
-    """
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
         """Check that a run can begin, before anything is written.
@@ -272,9 +298,6 @@ class Strategy:
             return getattr(self.lightning, "device_mesh", None)
         return None
 
-    splits_sequences: Any = False
-    """Whether ranks share sequences now."""
-
     def split_sequences(
         self,
         buffers: list[torch.Tensor] | None,
@@ -302,9 +325,6 @@ class Strategy:
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
         """Keep the gradients of a model in this rank during the backward passes of the block."""
         return sharding.unsynchronised(self.forward_model_of(model))
-
-    clips_in_step: Any = False
-    """Whether the step itself clips, because no rank has all gradients before it."""
 
     clip_grad_norm = staticmethod(clip_gradients)
     """`(parameters, max_norm, norm_type)`: scale gradients down over all ranks; return the norm
@@ -372,34 +392,12 @@ class Strategy:
         description = f"The optimizer {optimizer_class.__name__} ({argument})"
         self.check_optimizer(trainer.args, description, names)
 
-    optimizer_holds_parameters: Any = True
-    """Whether the optimizer steps the parameters of the model, not its own copies."""
-
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[object]]:
         """Return the context of an optimizer step, which partly sharded parameters need."""
         sharded_model = self.sharded_model
         if sharded_model is None:
             return contextlib.nullcontext
         return tensor_parallel.step_context(sharded_model)
-
-    step_was_skipped: Any = None
-    """Whether an engine has skipped its last step; None if the loss scaler has to be asked."""
-
-    # Saving and loading.
-
-    shards_checkpoints: Any = False
-    """Whether the arguments request sharded checkpoints, in which each rank writes its part."""
-
-    @property
-    def saves_by_name(self) -> bool:
-        """Whether whole checkpoints get trained weights and optimizer states by name, too."""
-        return False
-
-    engine_writes = False
-    """Whether an engine writes its files itself, at once, instead of the background writer."""
-
-    gathers_on_save = True
-    """Whether a saved model has whole weights; otherwise `save_weights` writes the parts."""
 
     # Saving and loading of weights. A checkpoint may get the part of each rank; every other folder
     # gets whole weights.
@@ -475,34 +473,29 @@ class Strategy:
         trainer = self.require_trainer()
         optimizer = trainer.optimizer
         sharded_model = self.sharded_model
-        write = None
-        if trainer.args.should_save:
-            write = files.write_tensors
+        writes = trainer.args.should_save
 
-        # The part of each rank.
-        if sharded_model is not None and self.saves_parts(checkpoint=checkpoint):
+        # Each rank has all of it, and one writes it.
+        if sharded_model is None:
+            if writes:
+                path = os.path.join(folder, OPTIMIZER_NAME)
+                files.write_tensors(optimizer.state_dict(), path)
+            return
+
+        # Each rank writes its part.
+        if self.saves_parts(checkpoint=checkpoint):
             checkpoints.save_optimizer_parts(sharded_model, optimizer, folder, files.part_writers)
             return
 
-        # All of it, by the names of parameters.
-        if sharded_model is not None and checkpoint and self.saves_by_name:
-            states_by_name = checkpoints.gather_states_by_name(sharded_model, optimizer)
-            for file_name, state in states_by_name.items():
-                path = os.path.join(folder, file_name)
-                if write is not None:
-                    write(state, path)
-            return
-
-        # All of it, in the form of torch.
-        state = {}
-        if sharded_model is not None:
-            keep = write is not None
-            state = sharding.whole_optimizer_state(sharded_model, optimizer, keep=keep)
-        elif write is not None:
-            state = optimizer.state_dict()
-        path = os.path.join(folder, OPTIMIZER_NAME)
-        if write is not None:
-            write(state, path)
+        # All of it is gathered, by the names of parameters or in the form of torch.
+        if checkpoint and self.saves_by_name:
+            states_by_file = checkpoints.gather_states_by_name(sharded_model, optimizer)
+        else:
+            state = sharding.whole_optimizer_state(sharded_model, optimizer, keep=writes)
+            states_by_file = {OPTIMIZER_NAME: state}
+        if writes:
+            for file_name, state in states_by_file.items():
+                files.write_tensors(state, os.path.join(folder, file_name))
 
     def require_fitting(self, checkpoint: str) -> None:
         """Check that this training can resume from a checkpoint, before anything is changed.

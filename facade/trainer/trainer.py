@@ -87,7 +87,7 @@ from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLengt
 from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
 from ..hub.session import HubSession
-from ..strategies.model_parallel import groups_of_spread
+from ..strategies.model_parallel import prepare_spread_model
 from ..strategies.plan import RunPlan, optimizer_config, stop_if_asked_to
 from ..strategies.strategy import Strategy
 from . import checks, construction, optimization, steps
@@ -413,7 +413,7 @@ class Trainer:
     def _adopt_model(self, model: nn.Module) -> None:
         """Set the model and the attributes derived from it."""
         args = self.args
-        set_groups_of_model(args, groups_of_spread(args, model))
+        set_groups_of_model(args, prepare_spread_model(args, model))
 
         # Device.
         device_map = getattr(model, "hf_device_map", None) or {}
