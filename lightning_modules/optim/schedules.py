@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MethodType
 from typing import Any, ParamSpec, TypeVar
 
 from torch.optim import Optimizer
@@ -78,7 +79,23 @@ def _schedule(
     # reference.
     if values:
         curve = partial(curve, **values)
+    _bind_step(optimizer)
     return LambdaLR(optimizer, curve, last_epoch=last_epoch)
+
+
+def _bind_step(optimizer: Optimizer) -> None:
+    """Make a function that has replaced `step` a method, since torch's schedules wrap only those.
+
+    `optimizer.step = torch.compile(optimizer.step)` sets one.
+    """
+    step = getattr(optimizer, "step", None)
+    if step is None or hasattr(step, "__func__") or hasattr(step, "_wrapped_by_lr_sched"):
+        return
+
+    def bound_step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        return step(*args, **kwargs)
+
+    optimizer.step = MethodType(bound_step, optimizer)
 
 
 def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaLR:

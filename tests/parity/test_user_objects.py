@@ -759,6 +759,14 @@ def lookahead_with_inner_schedule(model):
     return Lookahead(inner), halving(inner)
 
 
+def sgd_with_replaced_step(model):
+    """As `optimizer.step = torch.compile(optimizer.step)` leaves it."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    original = optimizer.step
+    optimizer.step = lambda *args, **kwargs: original(*args, **kwargs)
+    return optimizer, None
+
+
 def pair(make_optimizer, make_schedule):
     def make(model):
         optimizer = make_optimizer(model)
@@ -770,6 +778,7 @@ def pair(make_optimizer, make_schedule):
 OPTIMIZERS = {
     "step with a required closure": pair(sgd_of(StepNeedsClosure), halving),
     "step with another name": pair(sgd_of(StepOfAnotherName), halving),
+    "a function as step": sgd_with_replaced_step,
     "an optimizer not of torch": pair(sgd_of(NotOfTorch), Harmonic),
     "a schedule of its own class": pair(sgd_of(torch.optim.SGD), Harmonic),
     "a schedule whose state grows": pair(sgd_of(torch.optim.SGD), Remembering),
