@@ -146,9 +146,9 @@ class ResumingCallback(Callback):
             process_state = unpack(states[rank])
         self._process_state = process_state
 
+        # None also replaces the metrics of an earlier fit.
         metrics = checkpoint.get(METRICS) or {}
-        if metrics:
-            self._metrics = metrics.get(rank, metrics[0])
+        self._metrics = metrics.get(rank, metrics.get(0))
 
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._loop_position = loop_position_of(fit_loop)

@@ -33,6 +33,7 @@ from lightrainer.lightning_modules import (
     SequenceClassificationModule,
     set_seed,
 )
+from lightrainer.lightning_modules.internals.loop_states import METRICS
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Your `IterableDataset` has `__len__`", "ignore:The dirpath has changed"
@@ -360,3 +361,29 @@ def test_train_metrics_of_an_interrupted_epoch_are_not_counted_twice(tmp_path):
     trainer = make_trainer(max_epochs=1)
     trainer.fit(module, data, ckpt_path=file)
     assert trainer.callback_metrics["train_rows"] == 16
+
+
+class MetricsAtStart(Callback):
+    """Records the metrics with which the first epoch of each fit begins."""
+
+    def __init__(self):
+        self.recorded = []
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.recorded.append("val_loss" in trainer.callback_metrics)
+
+
+def test_resumption_without_metrics_forgets_those_of_an_earlier_fit(tmp_path):
+    trainer = make_trainer(max_epochs=1)
+    data = DataModule(points(), points(10))
+    trainer.fit(ours(), data)
+    trainer.save_checkpoint(tmp_path / "with.ckpt")
+    checkpoint = torch.load(tmp_path / "with.ckpt")
+    del checkpoint[METRICS]
+    torch.save(checkpoint, tmp_path / "without.ckpt")
+
+    observer = MetricsAtStart()
+    resumed = make_trainer(max_epochs=2, callbacks=[observer])
+    resumed.fit(ours(), data, ckpt_path=tmp_path / "with.ckpt")
+    resumed.fit(ours(), data, ckpt_path=tmp_path / "without.ckpt")
+    assert observer.recorded == [True, False]
