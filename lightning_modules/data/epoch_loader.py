@@ -18,7 +18,6 @@ from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import BatchesAfter
 from .iteration import batches_of, replaced_attributes
 from .loader_state import (
-    has_no_generator,
     is_between_epochs,
     skip_items,
     workers_in,
@@ -26,6 +25,7 @@ from .loader_state import (
 from .samplers import IterableShard, shared_in_turn
 from .stateful_parts import (
     drawing_parts,
+    has_new_generator,
     loader_parts,
     part_states,
     random_states,
@@ -486,9 +486,8 @@ class EpochLoader(DataLoader[Any]):
 
         # The states come from a run of one process, in which the sampler drew from the global
         # generator; `build_loader` has given it its own one, as several processes need it.
-        *_, sampler, _ = parts
-        if states is not None and has_no_generator(states, sampler):
-            sampler.generator = None
+        if states is not None and has_new_generator(parts.sampler, states):
+            parts.sampler.generator = None
 
     def _resume(self, state: dict[str, Any]) -> IterationPosition:
         """Start the iteration of a `state_dict`, and read the prefetched batches again."""

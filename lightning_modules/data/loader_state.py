@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from torch.utils.data import RandomSampler
-
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .stateful_parts import (
     drawing_parts,
@@ -91,21 +89,6 @@ def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
         "before": [],
         "renewed": True,
     }
-
-
-def has_no_generator(states: list[dict[str, Any]], sampler: object) -> bool:
-    """Return whether a `RandomSampler` has a generator now, and had none when states were saved.
-
-    Args:
-        states: the states of `loader_parts`.
-        sampler: the sampler of the loader.
-    """
-    if not isinstance(sampler, RandomSampler):
-        return False
-    if getattr(sampler, "generator", None) is None:
-        return False
-    paths_of_sampler = [stored["path"] for stored in states if stored["root"] == 3]
-    return ["generator"] not in paths_of_sampler
 
 
 def skip_items(batches: Iterator[object], count: int) -> Iterator[Any]:

@@ -11,10 +11,10 @@ import copy
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 from ..common.safe_serialization import UnsafeValueError, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng
@@ -39,10 +39,24 @@ def drawing_parts(loader: object) -> tuple[Any, Any]:
     return getattr(loader, "collate_fn", None), getattr(loader, "dataset", None)
 
 
-def loader_parts(loader: object) -> tuple[Any, ...]:
-    """Return the `drawing_parts`, and those that draw an order: loader, sampler, batch sampler.
+class LoaderParts(NamedTuple):
+    """The parts of a loader that draw random numbers; None for a part that it does not have.
 
-    These are the samplers of the user's script; wrappers of this library are removed.
+    The first two are the `drawing_parts`, the others draw an order. `part_states` numbers the parts
+    in this order.
+    """
+
+    collate_fn: Any
+    dataset: Any
+    loader: Any
+    sampler: Any
+    batch_sampler: Any
+
+
+def loader_parts(loader: object) -> LoaderParts:
+    """Return the parts of a loader.
+
+    Its samplers are those of the user's script; wrappers of this library are removed.
     """
     # The wrappers of this library draw nothing themselves: the parts are those inside of them.
     batch_sampler = getattr(loader, "batch_sampler", None)
@@ -53,7 +67,23 @@ def loader_parts(loader: object) -> tuple[Any, ...]:
         sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, SharedOrderSampler):
         sampler = sampler.sampler
-    return *drawing_parts(loader), loader, sampler, batch_sampler
+    return LoaderParts(*drawing_parts(loader), loader, sampler, batch_sampler)
+
+
+def has_new_generator(sampler: object, states: list[dict[str, Any]]) -> bool:
+    """Return whether a `RandomSampler` has a generator now, and had none when states were saved.
+
+    Args:
+        sampler: the sampler of the loader.
+        states: the states of the `LoaderParts`.
+    """
+    if not isinstance(sampler, RandomSampler):
+        return False
+    if getattr(sampler, "generator", None) is None:
+        return False
+    root_of_sampler = LoaderParts._fields.index("sampler")
+    paths_of_sampler = [stored["path"] for stored in states if stored["root"] == root_of_sampler]
+    return ["generator"] not in paths_of_sampler
 
 
 def part_states(*parts: Any) -> list[dict[str, Any]]:
