@@ -32,27 +32,26 @@ from ..common.torch_files import describe_value, load_torch_bytes
 from .weight_formats import PARTS_TABLE_NAME, lies_beside
 
 _RECORDS = {
-    ("torch.distributed.checkpoint.metadata", "BytesStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "Metadata"),
-    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
-    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
-    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
-    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    "torch.distributed.checkpoint.metadata": {
+        "BytesStorageMetadata",
+        "ChunkStorageMetadata",
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorProperties",
+        "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
     # Before torch 2.3.
-    ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
-    ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"),
-    ("torch.serialization", "_get_layout"),
+    "torch.distributed._shard.sharded_tensor.metadata": {"TensorProperties", "MEM_FORMAT_ENCODING"},
+    "torch.serialization": {"_get_layout"},
     # From Python 3.13 on paths are in a private module.
-    ("pathlib", "PosixPath"),
-    ("pathlib", "WindowsPath"),
-    ("pathlib._local", "PosixPath"),
-    ("pathlib._local", "WindowsPath"),
+    "pathlib": {"PosixPath", "WindowsPath"},
+    "pathlib._local": {"PosixPath", "WindowsPath"},
 }
-"""Classes and functions that a table refers to. None of them is imported or called: see
-`_Record`.
+"""Classes and functions that a table refers to, by their modules. None of them is imported or
+called: see `_Record`.
 """
 
 
@@ -183,7 +182,7 @@ class _Unpickler(pickle.Unpickler):
 
         Immutable values of torch are returned themselves.
         """
-        if (module, name) in _RECORDS:
+        if name in _RECORDS.get(module, ()):
             record_class = type(name, (_Record,), {"class_name": name})
             return self._record_classes.setdefault(name, record_class)
         if (module, name) == ("torch", "Size"):

@@ -83,18 +83,14 @@ def required_missing(model: StateDictOwner, missing: Iterable[str]) -> tuple[str
     # Checked first, because the state dict of a sharded model may have to be gathered.
     if not missing:
         return ()
-    tensors: dict[str, Tensor] = {}
+    keys: dict[str, Hashable] = {}
     for name, value in model.state_dict().items():
         if isinstance(value, Tensor):
-            tensors[name] = value
+            keys[name] = tensor_key(value)
 
-    # Skip tensors that were loaded under another name.
-    loaded: set[Hashable] = set()
-    for name, tensor in tensors.items():
-        if name not in missing:
-            loaded.add(tensor_key(tensor))
-    loaded.discard(None)
-    not_required = {name for name, tensor in tensors.items() if tensor_key(tensor) in loaded}
+    # Skip tensors that were loaded under another name. Those without memory have no key.
+    loaded = {key for name, key in keys.items() if name not in missing and key is not None}
+    not_required = {name for name, key in keys.items() if key in loaded}
 
     # Models of `transformers` list the names that they do not save, and patterns of those that
     # files may lack.

@@ -261,9 +261,7 @@ def clip_gradients(
     # all processes here.
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = _norm_of_all(gradients, norm_type, model)
-    scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-    for gradient in gradients:
-        gradient.detach().mul_(scale.to(gradient.device))
+    nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
 
