@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from torch import nn
 
@@ -176,16 +176,6 @@ class FolderCheckpointIO(CheckpointIO):
         return entries
 
 
-class TorchCheckpointReader(Protocol):
-    """The part of Lightning's `TorchCheckpointIO` that reads, with its types."""
-
-    def load_checkpoint(
-        self, path: str | Path, map_location: object, weights_only: bool | None
-    ) -> dict[str, Any]:
-        """Read a file."""
-        ...
-
-
 class FolderReader(TorchCheckpointIO):
     """As Lightning's `TorchCheckpointIO`, but reads folders too, and every file in full precision.
 
@@ -215,7 +205,8 @@ class FolderReader(TorchCheckpointIO):
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
         convert_to_double(self.trainer.lightning_module)
-        files = cast("TorchCheckpointReader", super())
+        # Lightning declares the function in `map_location` without its types.
+        files: Any = super()
         checkpoint = files.load_checkpoint(path, map_location, weights_only)
         return _checked(checkpoint, Path(path), self.trainer)
 

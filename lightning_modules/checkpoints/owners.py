@@ -70,9 +70,8 @@ def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool
         is_reserved: this process has reserved the folder above it by `reserve_folder`.
     """
     state = process_state(owner)
-    if state == "elsewhere" and is_reserved and is_of_this_host(owner):
-        return True
-    if state == "ended":
+    was_before_restart = state == "elsewhere" and is_reserved and is_of_this_host(owner)
+    if state == "ended" or was_before_restart:
         return True
     return time.time() - _last_change(folder) > IDLE_SECONDS
 

@@ -58,12 +58,15 @@ _STATES = (
 )
 """Files from which training resumes, besides `trainer_state.json`; others may be anything."""
 
+_STATE_SUFFIXES = (".pt", ".pth", ".ckpt")
+"""Suffixes of files of torch that hold no weights of the model."""
+
 _CHANGED = (
     f"does not match its checksum in {MANIFEST_NAME}: it is damaged or was edited. If you edited "
     f"it on purpose, delete {MANIFEST_NAME} to skip verification"
 )
 
-_SELF_CHECKED_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt")
+_SELF_CHECKED_SUFFIXES = (".json", ".safetensors", ".bin", *_STATE_SUFFIXES)
 """Suffixes of formats that show whether a file is whole.
 
 A user may have replaced such a file by a smaller one.
@@ -197,7 +200,7 @@ def _damaged_and_missing(
         for pattern in (*_STATES, TRAINER_STATE_NAME, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME):
             tensors_of.update((path, []) for path in folder.glob(pattern))
         for name in manifest.sizes:
-            if name.endswith((".pt", ".pth", ".ckpt")):
+            if name.endswith(_STATE_SUFFIXES):
                 tensors_of[folder / name] = []
 
     for path, tensors in tensors_of.items():
@@ -217,14 +220,12 @@ def _damaged_and_missing(
 def _is_model(name: str) -> bool:
     """Return whether a file of a checkpoint belongs to the model, not to the training state."""
     training = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
-    return name not in training and not name.endswith((".pt", ".pth", ".ckpt"))
+    return name not in training and not name.endswith(_STATE_SUFFIXES)
 
 
 def _are_weights(name: str) -> bool:
     """Return whether a file holds weights or their index."""
-    if name in (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME):
-        return False
-    return name.endswith((".safetensors", ".bin", *INDEX_FILES))
+    return _is_model(name) and name.endswith((".safetensors", ".bin", *INDEX_FILES))
 
 
 def _json_problem(path: Path) -> str | None:

@@ -25,9 +25,6 @@ from ..internals.precision import ForwardCasting
 from .deepspeed_engine import is_engine, release
 from .deepspeed_setup import make_ready
 
-_TRAINING_SECTIONS = ("optimizer", "scheduler")
-"""Sections of the configuration that an engine for evaluation does not have."""
-
 
 class ModelDeepSpeedStrategy(DeepSpeedStrategy):
     """DeepSpeed strategy whose engine wraps the user's model, made by `train` or `shard`.
@@ -90,12 +87,14 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
     def shard(self, model: nn.Module) -> Any:
         """Make an engine that shards the parameters of a model and only evaluates.
 
+        It has no optimizer and no schedule.
+
         Args:
             model: the user's.
         """
         config = dict(self._config)
-        for section in _TRAINING_SECTIONS:
-            config.pop(section, None)
+        config.pop("optimizer", None)
+        config.pop("scheduler", None)
         engine = self._make_engine(model, config, None)
         return self.use_engine(engine)
 
