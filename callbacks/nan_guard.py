@@ -94,7 +94,7 @@ class NaNGuardCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Record the losses that the model returns from now on."""
-        self._remove_hook()
+        self._end_recording()
         if self.action == "go_back":
             _require_checkpoints(args)
 
@@ -195,7 +195,7 @@ class NaNGuardCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Remove the forward hook."""
-        self._remove_hook()
+        self._end_recording()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of skips in a row; {} without any."""
@@ -219,7 +219,7 @@ class NaNGuardCallback(TrainerCallback):
         self.skipped.append(state.global_step + 1)
         self._consecutive_skips += 1
         if self.action == "raise":
-            self._remove_hook()
+            self._end_recording()
             raise NaNGuardError(f"{message} The weights are those before this step.")
 
         # "skip" and "go_back" continue, up to `patience` steps in a row.
@@ -249,13 +249,16 @@ class NaNGuardCallback(TrainerCallback):
         if loss is not None:
             self._losses.append(loss.detach())
 
-    def _remove_hook(self) -> None:
+    def _end_recording(self) -> None:
+        """Remove the forward hook, and drop the values that belong to a training."""
         if self._hook is not None:
             self._hook.remove()
         self._hook = None
         self._losses = []
         self._statistics = []
         self._statistics_before = []
+        # With the action "raise" no optimizer step follows that would use them.
+        self._groups_before = []
 
 
 def _require_checkpoints(args: TrainingArguments) -> None:

@@ -154,6 +154,16 @@ def test_nan_guard_raises(tmp_path):
     assert not trainer.model._forward_hooks
 
 
+def test_training_after_an_error_leaves_its_optimizer_alone(tmp_path):
+    """The guard of a training that raised is used again, with another model."""
+    guard = NaNGuardCallback("raise")
+    with pytest.raises(NaNGuardError):
+        make(tmp_path, samples(), guard).train()
+    again, _ = watched(tmp_path, samples(bad=()), guard)
+    plain, _ = watched(tmp_path, samples(bad=()))
+    assert same(state(again), state(plain))
+
+
 def test_patience_counts_steps_in_a_row(tmp_path, caplog):
     """Steps 1, 2, 4, 5 and 6 are bad."""
     guard = NaNGuardCallback("skip", patience=3)
