@@ -94,6 +94,7 @@ class ProfilerCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Start the profiler, which waits at first."""
+        self.close()
         self._has_accelerator = False
         if model is not None:
             self._has_accelerator = any(
@@ -158,6 +159,16 @@ class ProfilerCallback(TrainerCallback):
         """Report the steps of a training that ended early."""
         self._finish(args, state, control)
 
+    def close(self) -> None:
+        """Stop the profiler and remove the hooks, after a training that ended with an error."""
+        profiler = self._profiler
+        self._profiler = None
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if profiler is not None:
+            profiler.stop()
+
     def _start_counting_if_due(self, args: TrainingArguments, model: nn.Module | None) -> None:
         if self._steps != self.wait + self.warmup:
             return
@@ -196,14 +207,10 @@ class ProfilerCallback(TrainerCallback):
     ) -> None:
         """Stop the profiler, and report its steps; without effect if that was done before."""
         profiler = self._profiler
-        self._profiler = None
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
         if profiler is None:
             return
+        self.close()
 
-        profiler.stop()
         steps = min(self._steps - self.wait - self.warmup, self.active)
         if steps <= 0 and state.is_world_process_zero:
             logger.warning(

@@ -14,6 +14,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 
 from ...lightning_modules.common.stop_iteration import stop_iteration_surfaces
+from .._closing import close_after_error
 from ..handler import CallbackHandler
 from ..state import (
     ExportableState,
@@ -383,7 +384,8 @@ class LightningBridge(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Restore module and optimizers."""
+        """Close the callbacks' bars and profilers, and restore module and optimizers."""
+        close_after_error(self.callback_handler.callbacks)
         self._end_training(trainer)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

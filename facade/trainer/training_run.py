@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...callbacks import ProgressCallback, TrainerState
+from ...callbacks import TrainerState
+from ...callbacks._closing import close_after_error
 from ...callbacks.recording import recording_into
 from ...callbacks.switch_setters import SwitchSetters
 from ...lightning_modules import checkpoints
@@ -153,10 +154,7 @@ class TrainingRun:
             trainer._object_store.finish_uploads()
             return output
         except BaseException:
-            # Close the progress bars, so that the traceback is printed below them.
-            for callback in trainer.callback_handler.callbacks:
-                if isinstance(callback, ProgressCallback):
-                    callback.close()
+            close_after_error(trainer.callback_handler.callbacks)
             raise
         finally:
             trainer.is_in_train = False

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.callbacks.small_training import make_trainer, sentences
-from lightrainer import ProfilerCallback
+from lightrainer import ProfilerCallback, TrainerCallback
 
 
 @pytest.mark.cpu_only(
@@ -77,6 +77,49 @@ def test_profiler_may_end_the_training_or_be_ended_by_it(tmp_path, active, steps
     made.train()
     assert abs(made.state.global_step - steps) <= 1
     assert (tmp_path / "profile" / "trace.json").exists()
+
+
+class FailsAtStep(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise RuntimeError("step failed")
+
+
+def test_profiler_is_stopped_by_a_training_that_fails(tmp_path):
+    """With a running profiler the process would crash at its exit."""
+    profiler = ProfilerCallback(0, 1, 8)
+    made = make_trainer(tmp_path, [profiler, FailsAtStep(3)])
+    with pytest.raises(RuntimeError, match="step failed"):
+        made.train()
+    assert not torch.autograd._profiler_enabled()
+    assert not made.model._forward_hooks
+
+    # The same callback profiles another training.
+    made.remove_callback(FailsAtStep)
+    made.train()
+    assert (tmp_path / "profile" / "trace.json").exists()
+
+
+def test_profiler_starts_again_in_a_training_that_starts_over(tmp_path):
+    """As with `auto_find_batch_size`: the steps before do not count."""
+    profiler = ProfilerCallback(0, 1, 3)
+
+    class StartsOver(TrainerCallback):
+        is_done = False
+
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 2 and not self.is_done:
+                self.is_done = True
+                raise torch.OutOfMemoryError("out of memory")
+
+    made = make_trainer(tmp_path, [profiler, StartsOver()], auto_find_batch_size=True)
+    made.train()
+    assert not made.model._forward_hooks
+    table = (tmp_path / "profile" / "profile.txt").read_text()
+    assert table.startswith("3 steps")
 
 
 def test_a_training_without_a_profiled_step_warns(tmp_path, caplog):

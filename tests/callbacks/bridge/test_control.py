@@ -463,6 +463,18 @@ def test_bridge_profiler_reports(tmp_path):
     assert list(tmp_path.rglob("*.json*"))
 
 
+def test_bridge_stops_the_profiler_of_a_training_that_fails():
+    """With a running profiler the process would crash at its exit."""
+
+    class Fails(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise RuntimeError("step failed")
+
+    with pytest.raises(RuntimeError, match="step failed"):
+        fit(ProfilerCallback(0, 1, 8), Fails())
+    assert not torch.autograd._profiler_enabled()
+
+
 def test_nan_guard_with_rollback_is_refused_by_what_is_missing(tmp_path):
     settings = {"output_dir": str(tmp_path), "save_strategy": "steps", "save_steps": 2}
     with pytest.raises(ValueError, match="a LightningBridge does not write"):
