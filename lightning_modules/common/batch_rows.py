@@ -38,7 +38,7 @@ def _sliced(value: Any, rows: slice, size: int | None) -> object:
         items = {key: _sliced(item, rows, size) for key, item in value.items()}
         return mapping_like(value, items)
     if isinstance(value, (list, tuple)):
-        if _has_entries(value, size):
+        if _have_entries([value], [size]):
             return value[rows]
         return sequence_like(value, [_sliced(part, rows, size) for part in value])
     if _is_array(value) and len(value) == size:
@@ -75,10 +75,9 @@ def _joined(values: Sequence[Any], sizes: list[int | None]) -> object:
         columns = {key: _joined([value[key] for value in values], sizes) for key in first}
         return mapping_like(first, columns)
     if isinstance(first, (list, tuple)):
-        is_of_samples = all(map(_has_entries, values, sizes))
         # Lists of texts are joined also if they have several for each sample.
-        is_of_texts = isinstance(first, list) and find_batch_size(first) is None
-        if is_of_samples or is_of_texts:
+        are_texts = isinstance(first, list) and find_batch_size(first) is None
+        if are_texts or _have_entries(values, sizes):
             return list(itertools.chain.from_iterable(values))
         parts = [_joined(parts, sizes) for parts in zip(*values, strict=True)]
         return sequence_like(first, parts)
@@ -93,9 +92,14 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, np.ndarray)) and value.ndim > 0
 
 
-def _has_entries(values: Sequence[object], size: int | None) -> bool:
-    """Return whether a list or tuple has an entry for each sample.
+def _have_entries(values: Sequence[Sequence[object]], sizes: list[int | None]) -> bool:
+    """Return whether lists or tuples have an entry for each sample of their batches.
 
-    If each entry has a row for each sample instead, the entries are parts of the batch.
+    If each entry has a row for each sample instead, the entries are parts of the batches.
     """
-    return len(values) == size and any(find_batch_size(value) != size for value in values)
+    if [len(value) for value in values] != sizes:
+        return False
+    for value, size in zip(values, sizes, strict=True):
+        if any(find_batch_size(entry) != size for entry in value):
+            return True
+    return False

@@ -71,6 +71,10 @@ def test_join_rows_of_batches(form):
     joined = join_rows([make(0, 3), make(3, 4), make(4, 7)])
     assert described(joined) == described(make(0, 7))
     assert count_rows(joined) == 7
+    # A single sample, with a single object.
+    assert described(join_rows([make(1, 3), make(0, 1)])) == described(
+        join_rows([make(1, 2), make(2, 3), make(0, 1)])
+    )
 
 
 def test_slice_rows_keeps_two_inputs_of_two_samples():
