@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from ._gradients import dense_values
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
@@ -135,12 +136,8 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
     import torch
 
     dtype = torch.promote_types(gradient.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(_dense_values(gradient), dtype=dtype)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    norm = torch.linalg.vector_norm(dense_values(gradient), dtype=dtype)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return cast("torch.Tensor", norm)
-
-
-def _dense_values(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _fetched(norms: list[torch.Tensor]) -> list[float]:

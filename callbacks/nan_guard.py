@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ._compilation import is_compiled
+from ._gradients import dense_values
 from ._signal_exchange import world_size
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
@@ -309,9 +310,7 @@ def _local_values(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values of a tensor on this rank; the tensor may be sparse or sharded."""
     to_local = getattr(tensor, "to_local", None)
     local_tensor: torch.Tensor = tensor if to_local is None else to_local()
-    if local_tensor.is_sparse:
-        return local_tensor.coalesce().values()
-    return local_tensor
+    return dense_values(local_tensor)
 
 
 def _parameters(model: nn.Module | None, optimizer: Optimizer | None) -> list[torch.nn.Parameter]:

@@ -39,6 +39,13 @@ def _learning_rate(trainer: Trainer) -> float | None:
     return float(group.get("initial_lr", group["lr"]))
 
 
+def _max_grad_norm(trainer: Trainer) -> float:
+    """Return the limit of the norm of all gradients; 0 if they are not clipped by it."""
+    if trainer.gradient_clip_algorithm == "value":
+        return 0.0
+    return trainer.gradient_clip_val or 0.0
+
+
 def _output_dir(trainer: Trainer) -> str:
     folder = getattr(trainer.checkpoint_callback, "dirpath", None)
     return str(folder or trainer.default_root_dir)
@@ -97,7 +104,7 @@ TRAINER_SETTINGS: dict[str, Callable[[Trainer], Any]] = {
     "max_steps": lambda trainer: trainer.max_steps,
     "num_train_epochs": _num_train_epochs,
     "gradient_accumulation_steps": lambda trainer: trainer.accumulate_grad_batches,
-    "max_grad_norm": lambda trainer: trainer.gradient_clip_val or 0.0,
+    "max_grad_norm": _max_grad_norm,
     "learning_rate": _learning_rate,
     "per_device_train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),
     "train_batch_size": lambda trainer: _batch_size(trainer.train_dataloader),

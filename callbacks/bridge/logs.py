@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from .._gradients import dense_values
 from .._log_values import number_of
 
 if TYPE_CHECKING:
@@ -168,8 +169,10 @@ class LogCollector:
 
         if type(trainer.strategy).__name__ in _SHARDED_STRATEGIES:
             return
-        parameters = module.parameters()
-        gradients = [weight.grad for weight in parameters if weight.grad is not None]
+        gradients: list[torch.Tensor] = []
+        for weight in module.parameters():
+            if weight.grad is not None:
+                gradients.append(dense_values(weight.grad))
         norm: Any = get_total_norm(gradients)
         # A DTensor, under tensor parallelism.
         self.grad_norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm

@@ -59,7 +59,7 @@ def test_gradient_norm_of_each_layer(tmp_path):
 def test_gradient_norms_are_computed_only_when_logged(tmp_path, monkeypatch):
     steps = []
     monkeypatch.setattr(
-        gradient_norms, "_dense_values", lambda gradient: steps.append(1) or gradient
+        gradient_norms, "dense_values", lambda gradient: steps.append(1) or gradient
     )
     trained(tmp_path, [GradientNormCallback()], logging_steps=5, logging_first_step=True)
     # 1, 5, 10 and 15 of 16 steps

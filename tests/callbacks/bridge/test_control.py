@@ -29,6 +29,7 @@ from lightrainer import (
     EarlyStoppingCallback,
     EMACallback,
     ExportableState,
+    GradientNormCallback,
     LightningBridge,
     LossModule,
     NaNGuardCallback,
@@ -655,6 +656,44 @@ def test_arguments_are_read_under_documented_names():
     expected |= {"device": str(trainer.strategy.root_device)}
     written = bridge.args.to_dict()
     assert {name: written[name] for name in expected} == expected
+
+
+def test_max_grad_norm_is_no_limit_of_single_values():
+    """So `GradientNormCallback` does not undo a clipping by norm, which has not happened."""
+    norms = GradientNormCallback()
+    bridge, _, module = fit(norms, gradient_clip_val=1e-3, gradient_clip_algorithm="value")
+    assert bridge.args.max_grad_norm == 0
+    clipped = [
+        value
+        for entry in bridge.state.log_history
+        for name, value in entry.items()
+        if name.startswith("grad_norm/")
+    ]
+    assert clipped
+    # No value is above 0.001.
+    count = sum(weight.numel() for weight in module.parameters())
+    assert max(clipped) <= 1e-3 * count**0.5
+
+
+def test_bridge_logs_the_norm_of_sparse_gradients():
+    class Words(Automatic):
+        def __init__(self, sparse):
+            super().__init__()
+            torch.manual_seed(3)
+            self.words = torch.nn.Embedding(5, 4, sparse=sparse)
+
+        def training_step(self, batch, batch_idx):
+            return self.words(torch.tensor([0, 1, 1])).pow(2).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.words.parameters(), lr=0.1)
+
+    norms = []
+    for sparse in (False, True):
+        bridge, _, _ = fit(module=Words(sparse), max_epochs=1, limit_val_batches=0)
+        norms.append([entry.get("grad_norm") for entry in bridge.state.log_history])
+    assert None not in norms[0][:-1]
+    assert norms[1] == pytest.approx(norms[0])
 
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")
