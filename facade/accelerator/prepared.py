@@ -244,7 +244,7 @@ class _Watcher:
         self.moves_batches = moves_batches
 
     def on_batch(self, loader: EpochLoader, batch: object) -> object:
-        """See `BatchWatcher`."""
+        """Make the loader the active one, and return the batch on the device."""
         self.accelerator.gradient_state.enter_loader(loader)
         if not self.moves_batches:
             return batch
@@ -253,5 +253,5 @@ class _Watcher:
         return to_device(batch, self.accelerator.device, non_blocking)
 
     def on_end(self, loader: EpochLoader) -> None:
-        """See `BatchWatcher`."""
+        """Remove the loader from the active ones."""
         self.accelerator.gradient_state.exit_loader(loader)

@@ -94,11 +94,11 @@ class Launch:
     Attributes:
         launcher: `torchrun`, `SLURM`, `LSF`, `MPI`, `mpi4py`, `Kubeflow`, `Lightning` or
             `variables`.
-        world_size: Number of processes.
-        rank: Number of this process among all, from 0.
-        local_rank: Rank among the processes of this machine; None if not yet known.
-        local_world_size: Number of processes on this machine; None if not yet known.
-        variables: The environment variables that these numbers are from.
+        world_size: number of processes.
+        rank: number of this process among all, from 0.
+        local_rank: rank among the processes of this machine; None if not yet known.
+        local_world_size: number of processes on this machine; None if not yet known.
+        variables: the environment variables that these numbers are from.
     """
 
     launcher: str
@@ -114,7 +114,7 @@ class Launch:
         Other ranks would wait for a process with a wrong rank until the timeout.
 
         Raises:
-            RuntimeError: A number is out of range.
+            RuntimeError: a number is out of range.
         """
         # An old convention for a process without a launcher.
         if self.world_size == 1 and self.rank == -1:
@@ -140,7 +140,7 @@ class Launch:
         """Return a copy with local rank and local size.
 
         Args:
-            hosts: The host names of all processes, by rank.
+            hosts: the host names of all processes, by rank.
         """
         ranks_on_host = [rank for rank, host in enumerate(hosts) if host == hosts[self.rank]]
         local_rank = self.local_rank
@@ -160,7 +160,7 @@ def find_launch() -> Launch | None:
     The variables of torchrun come first, as for `accelerate`.
 
     Raises:
-        RuntimeError: A variable is not a number, is out of range, or is missing.
+        RuntimeError: a variable is not a number, is out of range, or is missing.
     """
     # Most processes have no launcher.
     if os.environ.keys().isdisjoint(_LAUNCHER_VARIABLES) and loaded("mpi4py.MPI") is None:
@@ -243,7 +243,7 @@ def _refuse_incomplete_variables() -> None:
     """Refuse a world size without a rank, and a rank without a world size.
 
     Raises:
-        RuntimeError: One of the two is missing, and the script has not made the group itself.
+        RuntimeError: one of the two is missing, and the script has not made the group itself.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -284,7 +284,7 @@ def number_in(variable: str, default: int) -> int:
     """Return the whole number in an environment variable.
 
     Raises:
-        RuntimeError: It is not a whole number.
+        RuntimeError: it is not a whole number.
     """
     text = os.environ.get(variable, "").strip()
     if not text:
@@ -302,7 +302,7 @@ def port_in(variable: str) -> int:
     """Return the port in an environment variable that is set.
 
     Raises:
-        RuntimeError: It is not a valid port.
+        RuntimeError: it is not a valid port.
     """
     port = number_in(variable, 0)
     if not 1 <= port <= 65535:

@@ -37,22 +37,22 @@ def notebook_launcher(
     the others are terminated.
 
     Args:
-        function: Makes the training arguments, the model and the Trainer, and trains.
-        args: Positional arguments of the function.
-        num_processes: Number on this machine; by default the number of GPUs. With 1 the function is
+        function: makes the training arguments, the model and the Trainer, and trains.
+        args: positional arguments of the function.
+        num_processes: number on this machine; by default the number of GPUs. With 1 the function is
             called in place.
         mixed_precision: "fp16" or "bf16" for arguments that set neither.
-        use_port: Rendezvous port on the first machine; required with several machines.
-        master_addr: Address of the first machine.
-        node_rank: Number of this machine.
-        num_nodes: Number of machines that call this function.
-        max_restarts: Times that all processes are restarted after a failure.
+        use_port: rendezvous port on the first machine; required with several machines.
+        master_addr: address of the first machine.
+        node_rank: number of this machine.
+        num_nodes: number of machines that call this function.
+        max_restarts: times that all processes are restarted after a failure.
 
     Returns:
         The function's pickled results in the processes of this machine, by rank.
 
     Raises:
-        ValueError: A number is out of range, or a launcher has started this process together with
+        ValueError: a number is out of range, or a launcher has started this process together with
             others.
         RuntimeError: CUDA is initialized in the notebook, so that no process can be forked.
         torch.distributed.elastic.multiprocessing.errors.ChildFailedError: A process failed; names

@@ -50,13 +50,13 @@ class ProcessEnvironment:
     `accelerate.PartialState`, as a frozen value.
 
     Attributes:
-        rank: Number of this process among all, from 0.
-        local_rank: Number of this process among those of its machine, from 0.
-        world_size: Number of processes.
-        local_world_size: Number of processes on this machine.
-        device: Device of this process.
-        backend: Name of the torch.distributed backend; None without a process group.
-        launcher: Such as `torchrun` or `SLURM`; None without one, or if the script made the process
+        rank: number of this process among all, from 0.
+        local_rank: number of this process among those of its machine, from 0.
+        world_size: number of processes.
+        local_world_size: number of processes on this machine.
+        device: device of this process.
+        backend: name of the torch.distributed backend; None without a process group.
+        launcher: such as `torchrun` or `SLURM`; None without one, or if the script made the process
             group.
     """
 
@@ -102,7 +102,7 @@ def first_process_first(is_first: bool, processes: int) -> Iterator[None]:
     """Run the block on the first process, and then on the others, even if the first one failed.
 
     Args:
-        is_first: True on the process that goes first.
+        is_first: whether this process goes first.
         processes: the world size; a single process does not wait.
     """
     if processes == 1:
@@ -177,15 +177,15 @@ def join_others(
     """Join the process group of a launcher; do nothing in a single process.
 
     Args:
-        use_cpu: Compute on the CPU even if there is an accelerator.
-        ddp_backend: Backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
-        ddp_timeout: Seconds after which a collective call that never completes fails.
-        configured: Use the state of `accelerate`, with its device, if the script has set one up.
+        use_cpu: compute on the CPU even if there is an accelerator.
+        ddp_backend: backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
+        ddp_timeout: seconds after which a collective call that never completes fails.
+        configured: use the state of `accelerate`, with its device, if the script has set one up.
 
     Raises:
-        RuntimeError: Variables of the launcher are missing; or this is a fork of a process that has
+        RuntimeError: variables of the launcher are missing; or this is a fork of a process that has
             joined.
-        ValueError: The backend is not available.
+        ValueError: the backend is not available.
     """
     is_launched = launched_world_size() > 1
     has_group_of_script = "torch.distributed" in sys.modules and _has_group()
@@ -217,15 +217,15 @@ def current_process(
     group is used as it is.
 
     Args:
-        use_cpu: Compute on the CPU even if there is an accelerator.
-        ddp_backend: Backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
-        ddp_timeout: Seconds after which a collective call that never completes fails.
-        configured: Use the state of `accelerate`, with its device, if the script has set one up.
+        use_cpu: compute on the CPU even if there is an accelerator.
+        ddp_backend: backend of the process group; by default "nccl" on CUDA, "gloo" on the CPU.
+        ddp_timeout: seconds after which a collective call that never completes fails.
+        configured: use the state of `accelerate`, with its device, if the script has set one up.
 
     Raises:
-        RuntimeError: There are several processes, but the other variables of the launcher are
+        RuntimeError: there are several processes, but the other variables of the launcher are
             missing; or this process was started by one that has joined.
-        ValueError: The backend is not available.
+        ValueError: the backend is not available.
     """
     if configured:
         state = _accelerate_state()
@@ -327,7 +327,7 @@ def has_accelerate_state(module: Any) -> bool:
     """Return True if a state of `accelerate` is set up.
 
     Args:
-        module: The module `accelerate.state`. An instance of its class, made to ask, would set up a
+        module: the module `accelerate.state`. An instance of its class, made to ask, would set up a
             state.
     """
     return module.PartialState.initialized.fget(module.PartialState)

@@ -186,7 +186,7 @@ def refuse_inherited_rank(launch: Launch) -> None:
         launch: from the variables.
 
     Raises:
-        RuntimeError: The variables are inherited.
+        RuntimeError: the variables are inherited.
     """
     joined_pid, _, joined_as = os.environ.get(_JOINED_VARIABLE, "").partition(" ")
     if not joined_pid or int(joined_pid) == os.getpid():

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOWEST_VERSION = "0.19"
-"""Some before it train with wrong losses: stage 2 with offload and accumulation."""
+"""Earlier versions compute wrong losses in stage 2 with offload and accumulation."""
 
 _NOT_RESHARDED: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.offload_optimizer.device": lambda device: device == "nvme",
@@ -580,6 +580,6 @@ def require_deepspeed() -> None:
     found = installed("deepspeed")
     if found is not None and is_older(found, _LOWEST_VERSION):
         raise ImportError(
-            f"deepspeed {found} is installed, and versions before may compute wrong losses: "
-            f"{command}"
+            f"deepspeed {found} is installed, but versions before {_LOWEST_VERSION} may compute "
+            f"wrong losses: {command}"
         )

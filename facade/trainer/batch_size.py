@@ -35,6 +35,15 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+_REPLACED_BY_A_TRAINING = (
+    "optimizer",
+    "lr_scheduler",
+    "control",
+    "current_flos",
+    "_created_lr_scheduler",
+)
+"""Attributes of the Trainer to which a training assigns."""
+
 
 class BatchSizeFinder:
     """Reduce the batch size per device until the training fits into memory.
@@ -229,7 +238,7 @@ class _InitialState:
 
     def __init__(self, trainer: Trainer) -> None:
         model = trainer.model
-        self._attributes = {name: getattr(trainer, name) for name in _ATTRIBUTES}
+        self._attributes = {name: getattr(trainer, name) for name in _REPLACED_BY_A_TRAINING}
         self._pending_tokens = trainer._tokens_of_run.pending
         self._modes = [(module, module.training) for module in model.modules()]
 
@@ -343,9 +352,6 @@ class _InitialState:
         restore_parts(self._part_states, *self._parts)
         self._stream_passes.load(None)
         restore_generators(self._generators, self._modules, distributed=self._distributed)
-
-
-_ATTRIBUTES = ("optimizer", "lr_scheduler", "control", "current_flos", "_created_lr_scheduler")
 
 
 def effective_batch(args: TrainingArguments) -> int:

@@ -256,8 +256,8 @@ def _script_default(variable: str, package_default: Any) -> Any:
     """Return the default that a script has set in `transformers.trainer`, or that of this package.
 
     Args:
-        variable: The name in `transformers.trainer`: of a callback, or of a list of them.
-        package_default: The default of this package.
+        variable: the name in `transformers.trainer`: of a callback, or of a list of them.
+        package_default: the default of this package.
     """
     # Our stand-in for this module imports names on attribute access, so its `__dict__` is read.
     variables = getattr(loaded("transformers.trainer"), "__dict__", {})

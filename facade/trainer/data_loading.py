@@ -52,8 +52,10 @@ class DataLoading:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self._lengths = LengthCache()
-        self._reduced: tuple[Any, Any] = (None, None)
-        """While a sampler is built: the dataset without unused columns, and the original one."""
+        self._reduced_dataset: object = None
+        """The dataset without unused columns, while a sampler is made for it."""
+        self._whole_dataset: object = None
+        """The same dataset with all columns."""
 
     def loader(
         self,
@@ -143,14 +145,16 @@ class DataLoading:
         self, dataset: object, whole_dataset: object, sampler_fn: Callable[..., Sampler[int] | None]
     ) -> object:
         """Call `sampler_fn`; lengths are read from the `whole_dataset`, with all columns."""
-        self._reduced = (dataset, whole_dataset)
+        self._reduced_dataset = dataset
+        self._whole_dataset = whole_dataset
         try:
             # Overrides in older scripts have no parameter, and read `self.train_dataset`.
             if not inspect.signature(sampler_fn).parameters:
                 return sampler_fn()
             return sampler_fn(dataset)
         finally:
-            self._reduced = (None, None)
+            self._reduced_dataset = None
+            self._whole_dataset = None
 
     def _by_length(
         self, dataset: Any, batch_size: int, generator: Any = None
@@ -198,9 +202,8 @@ class DataLoading:
 
         # The column of lengths is not an input of the model, so it was removed.
         whole_dataset = dataset
-        reduced, original = self._reduced
-        if reduced is dataset:
-            whole_dataset = original
+        if dataset is self._reduced_dataset:
+            whole_dataset = self._whole_dataset
 
         def measure() -> Any:
             lengths = column_lengths(whole_dataset, length_column)
@@ -264,11 +267,11 @@ class DevicePlacement:
         self.non_blocking = non_blocking
 
     def on_batch(self, loader: EpochLoader, batch: object) -> Any:
-        """See `BatchWatcher`."""
+        """Return the batch on the device."""
         return to_device(batch, self.device, self.non_blocking)
 
     def on_end(self, loader: EpochLoader) -> None:
-        """See `BatchWatcher`."""
+        """Do nothing: there is nothing to move at the end of an epoch."""
 
 
 _PADDING_OPTIONS = dict.fromkeys(("padding", "max_length", "pad_to_multiple_of", "return_tensors"))

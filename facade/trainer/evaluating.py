@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from ...callbacks.recording import recording_into
 from ...lightning_modules.data.batch_samplers import rounds_filled
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.distributed.health import name_first_error
+from ..arguments.parallelism import data_ranks, samples_of_rank
 from ..distributed.consistency import require_same_evaluation
 from ..evaluation.loop import Evaluation, EvaluationFeed
-from ..evaluation.metrics import Moment
+from ..evaluation.metrics import Moment, metrics_of_runtime
 from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput
 from ..evaluation.sets import aggregate, metrics_of
-from .steps import cast_for_evaluation
 from .tracebacks import ShortTraceback
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .. import Trainer
+    from ..arguments import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +55,7 @@ def evaluate_loader(
     # evaluation fails: overrides of `log` read `model.training` to tell an evaluation from a step.
     trainer.callback_handler.eval_dataloader = dataloader
     if not trainer.is_in_train:
-        cast_for_evaluation(trainer.model, trainer.args)
+        _cast_for_evaluation(trainer.model, trainer.args)
     trainer.model.eval()
     if callable(getattr(trainer.optimizer, "eval", None)):
         trainer.optimizer.eval()
@@ -87,6 +93,14 @@ def evaluate_loader(
         needs_metrics = trainer.compute_metrics is not None and not evaluation.prediction_loss_only
         trainer._metric_of_best.warn_of_missing_labels(needs_metrics=needs_metrics)
     return output
+
+
+def _cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
+    """Cast the whole model as `bf16_full_eval` and `fp16_full_eval` ask for."""
+    if args.fp16_full_eval:
+        model.to(dtype=torch.float16, device=args.device)
+    elif args.bf16_full_eval:
+        model.to(dtype=torch.bfloat16, device=args.device)
 
 
 def _run_lightning(
@@ -185,4 +199,19 @@ def evaluate_each(
         metrics |= aggregated
 
     trainer._search.record_evaluation(metrics, prefix)
+    return metrics
+
+
+def add_speed(
+    output: EvalLoopOutput, prefix: str, seconds: float, args: TrainingArguments
+) -> dict[str, float]:
+    """Add the speed to the metrics of an evaluation, and return them."""
+    metrics = output.metrics
+    if metrics is None:
+        metrics = {}
+
+    samples = output.num_samples or 0
+    samples_of_step = samples_of_rank(args, args.eval_batch_size) * data_ranks(args)
+    steps = math.ceil(samples / samples_of_step)
+    metrics.update(metrics_of_runtime(prefix, seconds, samples=samples, steps=steps))
     return metrics

@@ -128,6 +128,7 @@ def check_rules(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> No
 
 
 _IS_ITS_OWN_INNER = "_is_its_own_inner_optimizer"
+"""Attribute by which `_InnerOptimizer` recognizes optimizers of a Trainer."""
 
 
 class _InnerOptimizer:
@@ -146,6 +147,7 @@ class _InnerOptimizer:
 
 
 _CREATED_BY = "_created_by_training_of"
+"""Attribute with a weak reference to the Trainer whose training has created an optimizer."""
 
 
 def complete_optimizer(optimizer: Any, creator: Trainer | None = None) -> None:

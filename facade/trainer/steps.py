@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,7 @@ from ...lightning_modules.models.liger import can_skip_logits
 from ...lightning_modules.models.pretrained import loss_shifts_labels, shifts_smoothed_labels
 from ...lightning_modules.models.signatures import accepted_arguments, signature_columns
 from ...lightning_modules.models.wrappers import base_of_adapter
-from ..arguments import TrainingArguments
-from ..arguments.parallelism import copies_of_batches, data_ranks, samples_of_rank
-from ..evaluation.metrics import metrics_of_runtime
-from ..evaluation.results import EvalLoopOutput
+from ..arguments.parallelism import copies_of_batches
 from .checks import describe
 from .overrides import is_own
 
@@ -290,26 +286,3 @@ def unwrap_single(values: object) -> Any:
     if isinstance(values, (tuple, list)) and len(values) == 1:
         return values[0]
     return values
-
-
-def cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
-    """Cast the whole model as `bf16_full_eval` and `fp16_full_eval` ask for."""
-    if args.fp16_full_eval:
-        model.to(dtype=torch.float16, device=args.device)
-    elif args.bf16_full_eval:
-        model.to(dtype=torch.bfloat16, device=args.device)
-
-
-def add_speed(
-    output: EvalLoopOutput, prefix: str, seconds: float, args: TrainingArguments
-) -> dict[str, float]:
-    """Add the speed to the metrics of an evaluation, and return them."""
-    metrics = output.metrics
-    if metrics is None:
-        metrics = {}
-
-    samples = output.num_samples or 0
-    samples_of_step = samples_of_rank(args, args.eval_batch_size) * data_ranks(args)
-    steps = math.ceil(samples / samples_of_step)
-    metrics.update(metrics_of_runtime(prefix, seconds, samples=samples, steps=steps))
-    return metrics

@@ -95,7 +95,7 @@ from .batch_size import BatchSizeFinder
 from .construction import AppliedArguments, lend_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading, chosen_dataset, default_collator, training_length
-from .evaluating import data_to_evaluate, evaluate_each, evaluate_loader
+from .evaluating import add_speed, data_to_evaluate, evaluate_each, evaluate_loader
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import ParameterCounter, RunningLoss, RunningLossAttribute, TokenCounter
@@ -1357,7 +1357,7 @@ class Trainer:
                 metric_key_prefix=metric_key_prefix,
             )
         seconds = start_time.seconds_ago - self._setup_seconds
-        metrics = steps.add_speed(output, metric_key_prefix, seconds, self.args)
+        metrics = add_speed(output, metric_key_prefix, seconds, self.args)
 
         # Report them.
         self.log(metrics)
@@ -1453,7 +1453,7 @@ class Trainer:
 
         # The reported speed excludes the preparation of Lightning and of the model.
         seconds = start_time.seconds_ago - self._setup_seconds
-        metrics = steps.add_speed(output, metric_key_prefix, seconds, self.args)
+        metrics = add_speed(output, metric_key_prefix, seconds, self.args)
         self.control = self.callback_handler.on_predict(
             self.args, self.state, self.control, metrics
         )
