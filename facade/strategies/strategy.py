@@ -27,6 +27,7 @@ from ...lightning_modules.common.file_names import (
 )
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.distributed import sharding, tensor_parallel
+from ...lightning_modules.models.signatures import accepted_arguments
 from ...lightning_modules.models.wrappers import to_call, unwrap_model
 from ...lightning_modules.optim.gradient_norms import clip_gradients, total_norm
 from ...lightning_modules.optim.optimizer_fit import require_fitting_optimizer_state
@@ -287,8 +288,12 @@ class Strategy:
         return model
 
     def parameters_beside_embeddings(self, model: Any) -> int:
-        """Count the parameters of a model of `transformers`, except those of embeddings."""
-        return model.num_parameters(exclude_embeddings=True)
+        """Count the parameters of a model that can leave out its embeddings; 0 for any other."""
+        # In a module of a script the name may be a number, or a method that counts all parameters.
+        count = model.num_parameters
+        if callable(count) and accepted_arguments(count, exclude_embeddings=True):
+            return count(exclude_embeddings=True)
+        return 0
 
     @property
     def device_mesh(self) -> DeviceMesh | None:

@@ -1764,7 +1764,7 @@ class Trainer:
 
         Returns:
             Six for each token and each parameter outside of the embeddings; 0 where the model has
-            no `num_parameters`, or the batch lacks its main input.
+            no method `num_parameters` that can leave them out, or the batch lacks its main input.
         """
         main_input = None
         if isinstance(inputs, Mapping):

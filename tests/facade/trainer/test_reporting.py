@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from helpers.contract.of_reporting import SometimesNotANumber
-from helpers.trainer.tiny_trainings import files, losses, points, trained, trainer
+from helpers.trainer.tiny_trainings import Tiny, files, losses, points, trained, trainer
 from lightrainer import Trainer
 from lightrainer.facade.trainer.memory_report import MemoryTracker
 
@@ -118,6 +118,40 @@ def test_how_many_examples(tmp_path):
     assert made.num_examples([1, 2, 3]) == 12, "no dataset behind it: batches times their size"
     length = made.set_initial_training_values(made.args, made.get_train_dataloader())
     assert length == (1, 4, 16, 8, 4, 4, 2)
+
+
+class CountsAll(Tiny):
+    """A module of a script, whose method knows nothing of embeddings."""
+
+    main_input_name = "x"
+
+    def num_parameters(self):
+        return 7
+
+
+class HasANumber(Tiny):
+    main_input_name = "x"
+
+    def __init__(self):
+        super().__init__()
+        self.num_parameters = 7
+
+
+class LeavesOutEmbeddings(CountsAll):
+    def num_parameters(self, exclude_embeddings=False):
+        return 7 - exclude_embeddings
+
+
+@pytest.mark.parametrize(
+    ("model_class", "operations_of_a_number"),
+    [(CountsAll, 0), (HasANumber, 0), (LeavesOutEmbeddings, 6 * 6)],
+)
+def test_operations_of_modules_that_count_their_own_way(
+    tmp_path, model_class, operations_of_a_number
+):
+    """Only a method that can leave out embeddings is asked, as that of transformers can."""
+    made = trained(tmp_path, model=model_class())
+    assert made.state.total_flos == operations_of_a_number * 16 * 8
 
 
 def test_rates_groups_and_counts(tmp_path):
