@@ -291,9 +291,9 @@ class Strategy:
         """Count the parameters of a model that can leave out its embeddings; 0 for any other."""
         # In a module of a script the name may be a number, or a method that counts all parameters.
         count = model.num_parameters
-        if callable(count) and accepted_arguments(count, exclude_embeddings=True):
-            return count(exclude_embeddings=True)
-        return 0
+        if not callable(count) or not accepted_arguments(count, exclude_embeddings=True):
+            return 0
+        return model.num_parameters(exclude_embeddings=True)
 
     @property
     def device_mesh(self) -> DeviceMesh | None:
