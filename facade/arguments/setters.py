@@ -1,14 +1,13 @@
 """Methods that set several related arguments."""
 
 import copy
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from ...lightning_modules.common.redaction import secret
 from .enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from .fields import ArgumentFields
-from .readers import read_trackers
-from .rules import raise_for_problems
+from .reading import read_fields
+from .rules import report
 
 Self = TypeVar("Self", bound="Setters")
 
@@ -50,10 +49,20 @@ class Setters(ArgumentFields):
         Returns:
             The arguments themselves.
         """
-        activation_checkpointing = gradient_checkpointing or activation_checkpointing
-        gradient_checkpointing = activation_checkpointing
-        renamed = {"batch_size": "per_device_train_batch_size", "num_epochs": "num_train_epochs"}
-        return _assign(self, locals(), renamed=renamed, do_train=True)
+        recomputes_activations = gradient_checkpointing or activation_checkpointing
+        return _assign(
+            self,
+            do_train=True,
+            learning_rate=learning_rate,
+            per_device_train_batch_size=batch_size,
+            weight_decay=weight_decay,
+            num_train_epochs=num_epochs,
+            max_steps=max_steps,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            seed=seed,
+            gradient_checkpointing=recomputes_activations,
+            activation_checkpointing=recomputes_activations,
+        )
 
     def set_evaluate(
         self: Self,
@@ -79,11 +88,16 @@ class Setters(ArgumentFields):
         Returns:
             The arguments themselves.
         """
-        strategy = IntervalStrategy(strategy)
-        delay = delay or 0
-        renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
-        do_eval = strategy != IntervalStrategy.NO
-        return _assign(self, locals(), prefix="eval_", renamed=renamed, do_eval=do_eval)
+        return _assign(
+            self,
+            do_eval=strategy != IntervalStrategy.NO,
+            eval_strategy=strategy,
+            eval_steps=steps,
+            per_device_eval_batch_size=batch_size,
+            eval_accumulation_steps=accumulation_steps,
+            eval_delay=delay or 0,
+            prediction_loss_only=loss_only,
+        )
 
     def set_testing(self: Self, batch_size: int = 8, loss_only: bool = False) -> Self:
         """Set the arguments of prediction, and `do_predict`.
@@ -95,8 +109,12 @@ class Setters(ArgumentFields):
         Returns:
             The arguments themselves.
         """
-        renamed = {"batch_size": "per_device_eval_batch_size", "loss_only": "prediction_loss_only"}
-        return _assign(self, locals(), renamed=renamed, do_predict=True)
+        return _assign(
+            self,
+            do_predict=True,
+            per_device_eval_batch_size=batch_size,
+            prediction_loss_only=loss_only,
+        )
 
     def set_save(
         self: Self,
@@ -116,13 +134,18 @@ class Setters(ArgumentFields):
         Returns:
             The arguments themselves.
         """
-        strategy = SaveStrategy(strategy)
         if strategy == SaveStrategy.STEPS and steps == 0:
             raise ValueError(
                 "set_save(strategy='steps', steps=0): pass a number of steps above 0, or "
                 "strategy='no'."
             )
-        return _assign(self, locals(), prefix="save_")
+        return _assign(
+            self,
+            save_strategy=strategy,
+            save_steps=steps,
+            save_total_limit=total_limit,
+            save_on_each_node=on_each_node,
+        )
 
     def set_logging(
         self: Self,
@@ -151,14 +174,17 @@ class Setters(ArgumentFields):
         Returns:
             The arguments themselves.
         """
-        strategy = IntervalStrategy(strategy)
-        report_to = read_trackers("report_to", report_to)
-        renamed = {
-            "level": "log_level",
-            "on_each_node": "log_on_each_node",
-            "replica_level": "log_level_replica",
-        }
-        return _assign(self, locals(), prefix="logging_", renamed=renamed)
+        return _assign(
+            self,
+            logging_strategy=strategy,
+            logging_steps=steps,
+            report_to=report_to,
+            log_level=level,
+            logging_first_step=first_step,
+            logging_nan_inf_filter=nan_inf_filter,
+            log_on_each_node=on_each_node,
+            log_level_replica=replica_level,
+        )
 
     def set_push_to_hub(
         self: Self,
@@ -184,8 +210,16 @@ class Setters(ArgumentFields):
             The arguments themselves.
         """
         token = secret(token)
-        strategy = HubStrategy(strategy)
-        return _assign(self, locals(), prefix="hub_", push_to_hub=True)
+        return _assign(
+            self,
+            push_to_hub=True,
+            hub_model_id=model_id,
+            hub_strategy=strategy,
+            hub_token=token,
+            hub_private_repo=private_repo,
+            hub_always_push=always_push,
+            hub_revision=revision,
+        )
 
     def set_optimizer(
         self: Self,
@@ -211,10 +245,16 @@ class Setters(ArgumentFields):
         Returns:
             The arguments themselves.
         """
-        if "." not in name:
-            name = OptimizerNames(name)
-        renamed = {"name": "optim", "args": "optim_args"}
-        return _assign(self, locals(), prefix="adam_", renamed=renamed)
+        return _assign(
+            self,
+            optim=name,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            adam_beta1=beta1,
+            adam_beta2=beta2,
+            adam_epsilon=epsilon,
+            optim_args=args,
+        )
 
     def set_lr_scheduler(
         self: Self,
@@ -238,13 +278,13 @@ class Setters(ArgumentFields):
         """
         if warmup_ratio is not None:
             warmup_steps = warmup_ratio
-        values = {
-            "lr_scheduler_type": SchedulerType(name),
-            "num_train_epochs": num_epochs,
-            "max_steps": max_steps,
-            "warmup_steps": warmup_steps,
-        }
-        return _assign(self, values)
+        return _assign(
+            self,
+            lr_scheduler_type=name,
+            num_train_epochs=num_epochs,
+            max_steps=max_steps,
+            warmup_steps=warmup_steps,
+        )
 
     def set_dataloader(
         self: Self,
@@ -280,45 +320,36 @@ class Setters(ArgumentFields):
         Returns:
             The arguments themselves.
         """
-        renamed = {
-            "train_batch_size": "per_device_train_batch_size",
-            "eval_batch_size": "per_device_eval_batch_size",
-            "sampler_seed": "data_seed",
-        }
-        return _assign(self, locals(), prefix="dataloader_", renamed=renamed)
+        return _assign(
+            self,
+            per_device_train_batch_size=train_batch_size,
+            per_device_eval_batch_size=eval_batch_size,
+            dataloader_drop_last=drop_last,
+            dataloader_num_workers=num_workers,
+            dataloader_pin_memory=pin_memory,
+            dataloader_persistent_workers=persistent_workers,
+            dataloader_prefetch_factor=prefetch_factor,
+            auto_find_batch_size=auto_find_batch_size,
+            ignore_data_skip=ignore_data_skip,
+            data_seed=sampler_seed,
+            dataloader_multiprocessing_context=multiprocessing_context,
+            dataloader_in_order=in_order,
+        )
 
 
-def _assign(
-    args: Self,
-    parameters: Mapping[str, Any],
-    *,
-    prefix: str = "",
-    renamed: Mapping[str, str] | None = None,
-    **values: Any,
-) -> Self:
-    """Set fields after they have been checked on a copy.
+def _assign(args: Self, **values: Any) -> Self:
+    """Set fields, after they have been converted and checked on a copy.
 
     Args:
         args: The training arguments.
-        parameters: Local variables of a `set_*` method; those that are not fields are ignored.
-        prefix: Many fields are called by it and the parameter.
-        renamed: Other fields by parameter.
-        **values: More fields by name.
+        **values: The new values by field.
     """
-    field_names = args.__dataclass_fields__
-    renamed = renamed or {}
-    for parameter, value in parameters.items():
-        name = f"{prefix}{parameter}"
-        if name not in field_names:
-            name = renamed.get(parameter, parameter)
-        if name in field_names:
-            values[name] = value
-
     trial = copy.copy(args)
     for name, value in values.items():
         setattr(trial, name, value)
-    raise_for_problems(trial, values)
+    converted_values, errors = read_fields(trial, values)
+    report(trial, converted_values, errors)
 
-    for name, value in values.items():
+    for name, value in converted_values.items():
         setattr(args, name, value)
     return args

@@ -118,6 +118,8 @@ def test_setter_that_fails_changes_nothing():
         args.set_optimizer(name="sgd", learning_rate=-1)
     with pytest.raises(ValueError, match="Did you mean 'epoch'"):
         args.set_save(strategy="epochs")
+    with pytest.raises(ValueError, match=r"^2 arguments are invalid:\nreport_to='foo' is not"):
+        args.set_logging(report_to=["foo", "bar"])
     assert args == before
 
 
