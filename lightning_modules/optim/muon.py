@@ -18,6 +18,9 @@ from ..internals.compiler import step_without_compiler
 
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|classifier|score|qa_outputs|cls)\.")
 
+_OPTION_OF_MUON = "ns_steps"
+"""Option that only groups of Muon have; so a group that was loaded tells its optimizer."""
+
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters that Muon trains: matrices outside of embeddings and output layers.
@@ -69,7 +72,7 @@ def split_groups(
 
 
 class MuonWithAdamW(Optimizer):
-    """Steps torch's Muon and AdamW, which share the groups and the state of this optimizer.
+    """Step torch's Muon and AdamW, which share the groups and the state of this optimizer.
 
     Args:
         groups: parameter groups.
@@ -87,22 +90,50 @@ class MuonWithAdamW(Optimizer):
         adamw: dict[str, Any],
         **kwargs: Any,
     ) -> None:
+        self._matrices = matrices
         muon_groups, adamw_groups = split_groups(groups, matrices)
         self._muon = torch.optim.Muon(muon_groups, lr=lr, **kwargs)
         self._adamw = AdamW(adamw_groups, lr=lr, **adamw)
         super().__init__([*self._muon.param_groups, *self._adamw.param_groups], {"lr": lr})
         self._share_state()
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train further parameters: matrices of the model by Muon, others by AdamW."""
+        # The constructor adds the groups that the two optimizers have already.
+        own_groups = [*self._muon.param_groups, *self._adamw.param_groups]
+        if any(param_group is group for group in own_groups):
+            super().add_param_group(param_group)
+            return
+
+        params = param_group["params"]
+        if isinstance(params, Tensor):
+            params = [params]
+        new_group = {**self.defaults, **param_group, "params": list(params)}
+        split = split_groups([new_group], self._matrices)
+        for optimizer, (group,) in zip((self._muon, self._adamw), split, strict=True):
+            if group["params"]:
+                optimizer.add_param_group(group)
+                self.param_groups.append(group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes of a copy."""
+        own_state = {"_matrices": self._matrices, "_muon": self._muon, "_adamw": self._adamw}
+        return {**super().__getstate__(), **own_state}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Share a state that was loaded."""
-        vars(self).update(state)
+        """Share a state that was loaded or copied."""
+        super().__setstate__(state)
+        # torch adds an option that groups of Muon do not have.
+        del self.defaults["differentiable"]
         self._share_state()
 
     def _share_state(self) -> None:
         """Give both optimizers their groups, and the state of this one."""
-        muon_group_count = len(self._muon.param_groups)
-        muon_groups = self.param_groups[:muon_group_count]
-        adamw_groups = self.param_groups[muon_group_count:]
+        muon_groups: list[dict[str, Any]] = []
+        adamw_groups: list[dict[str, Any]] = []
+        for group in self.param_groups:
+            groups = muon_groups if _OPTION_OF_MUON in group else adamw_groups
+            groups.append(group)
         for optimizer, groups in ((self._muon, muon_groups), (self._adamw, adamw_groups)):
             step_without_compiler(optimizer)
             optimizer.__setstate__({"state": self.state, "param_groups": groups})

@@ -113,3 +113,54 @@ def test_muon_resumption_is_exact(tmp_path):
     steps(second, [optimizer], [schedule], range(2, 5))
     assert same(whole, second)
     assert not same(whole, first)
+
+
+def test_muon_trains_groups_that_are_added_later(tmp_path):
+    """As `BaseFinetuning` adds them: half of a layer's parameters are matrices."""
+    trained = model()
+    trained.body[0].requires_grad_(False)
+    optimizer = CONFIG.build(trained)
+    trained.body[0].requires_grad_(True)
+    optimizer.add_param_group({"params": trained.body[0].parameters(), "lr": 0.01})
+    added = optimizer.param_groups[-2:]
+    assert [group["params"] for group in added] == [
+        [trained.body[0].weight],
+        [trained.body[0].bias],
+    ]
+    assert [group["lr"] for group in added] == [0.01, 0.01]
+    assert ["ns_steps" in group for group in added] == [True, False]
+
+    before = copy.deepcopy(trained)
+    steps(trained, [optimizer], [], range(2))
+    for name, parameter in trained.named_parameters():
+        assert not torch.equal(parameter, before.get_parameter(name)), name
+
+    # Resumed, also with the groups of a list that a callback has assigned.
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    resumed = copy.deepcopy(trained)
+    optimizer_of_resumed = CONFIG.build(resumed)
+    groups = [
+        {**group, "params": [resumed.get_parameter(name) for name in names]}
+        for group, names in zip(optimizer.param_groups, names_of(optimizer, trained), strict=True)
+    ]
+    optimizer_of_resumed.param_groups = groups
+    optimizer_of_resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    steps(trained, [optimizer], [], range(2, 4))
+    steps(resumed, [optimizer_of_resumed], [], range(2, 4))
+    assert same(trained, resumed)
+
+
+def names_of(optimizer, trained):
+    names = {id(parameter): name for name, parameter in trained.named_parameters()}
+    return [[names[id(one)] for one in group["params"]] for group in optimizer.param_groups]
+
+
+def test_muon_can_be_copied_with_its_model():
+    trained = model()
+    optimizer = CONFIG.build(trained)
+    steps(trained, [optimizer], [], range(2))
+    other, copied = copy.deepcopy((trained, optimizer))
+    steps(trained, [optimizer], [], range(2, 4))
+    steps(other, [copied], [], range(2, 4))
+    assert same(trained, other)
+    assert not same(trained, model())
