@@ -167,15 +167,21 @@ def check_overrides(trainer_class: type) -> None:
         raise NotImplementedError("\n".join(lines))
 
 
-def check_label_names(label_names: list[str], model: nn.Module) -> None:
-    """Check label names against the default data_collator.
+def check_label_names(trainer: Trainer) -> None:
+    """Check the label names of a Trainer with the default data_collator.
+
+    An override of `compute_loss` may take `labels` out of the inputs, and data to predict may have
+    no labels.
 
     Raises:
         ValueError: the labels are called `label`.
     """
-    if "label" in label_names and "labels" not in label_names:
+    names = trainer.label_names
+    if "label" not in names or "labels" in names or not is_own(trainer, "compute_loss"):
+        return
+    if trainer.train_dataset is not None or trainer.eval_dataset is not None:
         raise ValueError(
-            f"{type(model).__name__}.forward or label_names has 'label', which the default "
+            f"{type(trainer.model).__name__}.forward or label_names has 'label', which the default "
             "data_collator renames to 'labels'. Call the argument 'labels', or pass a "
             "data_collator."
         )

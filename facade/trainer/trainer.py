@@ -388,7 +388,7 @@ class Trainer:
             model = self.call_model_init()
         self._adopt_model(model)
         if data_collator is None:
-            checks.check_label_names(self.label_names, self.model)
+            checks.check_label_names(self)
 
         # State, callbacks, and the folder.
         self.control = TrainerControl()

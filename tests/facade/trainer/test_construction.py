@@ -186,6 +186,23 @@ def test_inputs_called_label_with_the_default_collator(nothing_is_written, how):
     )
 
 
+def test_inputs_called_label_that_the_model_does_not_get(tmp_path):
+    """Where `compute_loss` takes `labels` out of the batch, or where data has no labels."""
+
+    class Own(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            labels = inputs.pop("labels")
+            return torch.nn.functional.cross_entropy(model(**inputs)["logits"], labels)
+
+    rows = [{"x": row["x"], "label": row["labels"]} for row in points(8)]
+    made = trainer(tmp_path, Own, model=CallsItLabel(), train_dataset=rows)
+    assert made.train().global_step == 2
+
+    made = trainer(tmp_path, model=CallsItLabel(), train_dataset=None, eval_dataset=None)
+    unlabelled = [{"x": row["x"]} for row in points(4)]
+    assert len(made.predict(unlabelled).predictions) == 4
+
+
 def test_construction_reports_all_wrong_values_at_once(nothing_is_written):
     options = {"folder": nothing_is_written, "train_dataset": Stream([]), "eval_dataset": None}
     options |= {
