@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -14,9 +13,6 @@ from ..common.batch_rows import slice_rows
 from ..common.class_paths import build_described, is_description
 from ..common.nested import count_rows, find_batch_size, map_nested
 from ..common.stop_iteration import stop_iteration_surfaces
-from ..evaluation.metrics import as_batch_metrics
-from ..evaluation.stage_metrics import StageMetrics, as_numbers, name_in_stage
-from ..internals.lightning_internals import log_of_loader
 from ..internals.precision import to_float32
 from ..models.outputs import CACHES, predictions_in, read_loss
 from ..models.pretrained import predicts_next_token
@@ -36,12 +32,9 @@ from .batch_inputs import (
     split_labels,
 )
 from .data_share import data_share
+from .metrics_module import MetricsModule
 from .model_module import ModelSource
-from .optimizer_module import OptimizerModule
 from .step_window import batches_per_step
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
 
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
 """Called with the output of the model and the labels.
@@ -49,12 +42,10 @@ LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] |
 Or the description of a module: {"class_path": ..., "init_args": {...}}.
 """
 
-_log = logging.getLogger(__name__)
-
 _not_compiled: Any = torch.compiler.disable
 
 
-class LossModule(OptimizerModule):
+class LossModule(MetricsModule):
     """Train a model that returns a loss: a plain LightningModule, with the Trainer API's numbers.
 
     Every feature of `lightning.Trainer` works with it.
@@ -161,6 +152,9 @@ class LossModule(OptimizerModule):
             monitor_or_default = f"val{log_separator}loss"
         super().__init__(
             model,
+            metrics=metrics,
+            train_metrics=train_metrics,
+            log_separator=log_separator,
             optimizer=optimizer,
             schedule=schedule,
             parameter_rules=parameter_rules,
@@ -181,15 +175,11 @@ class LossModule(OptimizerModule):
                 "in the loss function."
             )
         self.label_smoothing = label_smoothing
-        self.log_separator = log_separator
         self.train_loss_on_epoch = train_loss_on_epoch
         self.loss_fn: Any = _build_loss_fn(loss_fn)
-        self.metric_values: dict[str, Any] = {}
         # Id of the model, and whether it accepts `num_items_in_batch`.
         self._accepts_items_of = (0, False)
         self._batch: Any = None
-        self._warned_names: set[str] = set()
-        self._set_metrics(metrics, train_metrics)
 
         # A checkpoint holds a loss function only as a description.
         stored_loss_fn: dict[str, Any] = {}
@@ -434,32 +424,14 @@ class LossModule(OptimizerModule):
             self._add_to_step(mean, loss_items)
         super().backward(loss, *args, **kwargs)
 
-    def begin_training(self) -> None:
-        """Reset the metrics of the training.
-
-        A resumption inside of an epoch counts the rest of that epoch, without `begin_epoch`.
-        """
-        super().begin_training()
-        self._reset_metrics("train")
-
-    def begin_epoch(self, stage: str) -> None:
-        """Reset the metrics of the stage; called before the first batch of an epoch.
-
-        Args:
-            stage: "train", "val" or "test".
-        """
-        super().begin_epoch(stage)
-        self._reset_metrics(stage)
-
     def end_epoch(self, stage: str) -> None:
-        """Log the metrics of the stage; called after the last batch of an epoch.
+        """Drop the last batch, and log the metrics of the stage.
 
         Args:
             stage: "train", "val" or "test".
         """
-        super().end_epoch(stage)
         self._batch = None
-        self._log_metrics(stage)
+        super().end_epoch(stage)
 
     def predictions_of(self, outputs: Any) -> Any:
         """Return the predictions in the output of the model.
@@ -474,32 +446,6 @@ class LossModule(OptimizerModule):
         if config is not None:
             ignored = list(getattr(config, "keys_to_ignore_at_inference", CACHES))
         return predictions_in(outputs, ignored)
-
-    def _reset_metrics(self, stage: str) -> None:
-        loaders = self._count_loaders(stage) or 1
-        self._stage_metrics[stage].begin(stage, loaders, self.device)
-
-    def _set_metrics(self, metrics: object, train_metrics: object) -> None:
-        self.metrics = None
-        if metrics is not None:
-            self.metrics = as_batch_metrics(metrics)
-
-        self.train_metrics = None
-        if train_metrics is True:
-            train_metrics = self.metrics
-        if train_metrics:
-            self.train_metrics = as_batch_metrics(train_metrics)
-
-        for batch_metrics in (self.metrics, self.train_metrics):
-            if batch_metrics is not None:
-                _require_no_loss(batch_metrics.value_names())
-
-        # Each stage has copies, as a validation runs in the middle of an epoch of training.
-        self._stage_metrics = {
-            "train": StageMetrics(self.train_metrics),
-            "val": StageMetrics(self.metrics),
-            "test": StageMetrics(self.metrics),
-        }
 
     @stop_iteration_surfaces
     def _compute_evaluation_loss(
@@ -593,9 +539,6 @@ class LossModule(OptimizerModule):
         )
         self._update_metrics(stage, loader, batch, loss, outputs, counts=unrepeated != 0)
 
-    def _name_in_logs(self, stage: str, name: str, loader: int = 0) -> str:
-        return name_in_stage(stage, name, self._loaders(stage), loader, self.log_separator)
-
     def _size_over_all_ranks(self, size: int | None) -> int | None:
         """Return the size of a batch times the number of processes.
 
@@ -630,16 +573,21 @@ class LossModule(OptimizerModule):
         """Update the metrics of a stage with a batch."""
         if self._stage_metrics[stage].metrics is None:
             return
+        predictions, labels = self._metric_inputs(stage, batch, outputs)
         self._stage_metrics[stage].update(
             stage,
             loader,
-            self.predictions_of(outputs),
-            self._labels(batch),
+            predictions,
+            labels,
             inputs=batch,
             loss=loss.detach(),
             shift=self._predicts_next_token(),
             counts=counts,
         )
+
+    def _metric_inputs(self, stage: str, batch: object, outputs: object) -> tuple[Any, Any]:
+        """Return predictions and labels of a batch for the metrics of a stage."""
+        return self.predictions_of(outputs), self._labels(batch)
 
     def _labels(self, batch: object) -> Any:
         if not isinstance(batch, Mapping):
@@ -666,18 +614,6 @@ class LossModule(OptimizerModule):
         """Return whether a batch without labels is its own target."""
         return self.loss_fn is not None
 
-    def _loaders(self, stage: str) -> Any:
-        if stage == "train":
-            return self.trainer.train_dataloader
-        return getattr(self.trainer, f"{stage}_dataloaders")
-
-    def _count_loaders(self, stage: str) -> int:
-        """Return the number of loaders in a collection; 0 for a loader alone."""
-        loaders = self._loaders(stage)
-        if isinstance(loaders, (Mapping, list, tuple)):
-            return len(loaders)
-        return 0
-
     def _batches_of_loaders(self, batch: Any) -> list[tuple[int | None, Any]]:
         """Return the batches of the training loaders, which Lightning combines, with their indices.
 
@@ -696,56 +632,6 @@ class LossModule(OptimizerModule):
         if isinstance(batch, Mapping) and loaders.keys() == batch.keys():
             return list(enumerate(batch.values()))
         return [(None, batch)]
-
-    @stop_iteration_surfaces
-    def _log_metrics(self, stage: str) -> None:
-        values_of_loaders = self._stage_metrics[stage].compute_and_reset(
-            stage, self._metrics_process_group()
-        )
-        for index, values in enumerate(values_of_loaders):
-            _require_no_loss(values)
-            numbers: dict[str, Any] = {}
-            for name, value in values.items():
-                full_name = self._name_in_logs(stage, name, index)
-                self.metric_values[full_name] = value
-
-                # The entries of a vector are logged separately; other values have no entries.
-                entries = as_numbers(name, value)
-                if not entries:
-                    self._warn_not_logged(full_name, value)
-                for entry_name, entry in entries.items():
-                    numbers[self._name_in_logs(stage, entry_name, index)] = entry
-            self._log_numbers(stage, index, numbers)
-
-    def _metrics_process_group(self) -> ProcessGroup | None:
-        """Return the process group over which metrics are summed; None for all processes."""
-        # Processes that share the layers see the same samples, which must not count twice.
-        mesh = self.device_mesh
-        if mesh is None or "data_parallel" not in (mesh.mesh_dim_names or ()):
-            return None
-        return mesh["data_parallel"].get_group()
-
-    def _log_numbers(self, stage: str, index: int, numbers: dict[str, Any]) -> None:
-        options: dict[str, Any] = {
-            "prog_bar": True,
-            "sync_dist": True,
-            "add_dataloader_idx": False,
-        }
-        if stage == "train":
-            self.log_dict(numbers, **options)
-        else:
-            log_of_loader(self, index, numbers, **options)
-
-    def _warn_not_logged(self, name: str, value: object) -> None:
-        if name in self._warned_names:
-            return
-        self._warned_names.add(name)
-        kind = type(value).__name__
-        if isinstance(value, torch.Tensor):
-            kind = f"tensor of shape {tuple(value.shape)}"
-        _log.warning(
-            "%s is a %s, which cannot be logged. Read it in `module.metric_values`.", name, kind
-        )
 
     def _items(self, batch: object) -> torch.Tensor | None:
         """Return the number of labels that count, if the model takes it."""
@@ -877,18 +763,6 @@ def _explain_refused_arguments(
             f"({describe_batch(args or kwargs)}): {error}. If {condition}, pass a `loss_fn`, "
             "such as nn.CrossEntropyLoss(); the labels are then not passed to the model."
         ) from error
-
-
-def _require_no_loss(names: Iterable[str]) -> None:
-    """Refuse a metric that would replace the loss in logs.
-
-    Checkpoints and early stopping follow the loss.
-    """
-    if "loss" in names:
-        raise ValueError(
-            "`metrics` has a value named 'loss', which is the name of the loss itself: rename the "
-            "metric."
-        )
 
 
 def _build_loss_fn(loss_fn: LossFunction) -> Callable[..., torch.Tensor] | None:

@@ -95,35 +95,20 @@ class Seq2SeqModule(TaskModule):
             logits = logits[0]
         return logits.argmax(-1)
 
-    def _update_metrics(
-        self,
-        stage: str,
-        loader: int,
-        batch: object,
-        loss: torch.Tensor,
-        outputs: object,
-        *,
-        counts: bool,
-    ) -> None:
-        metrics = self._stage_metrics[stage]
-        if metrics.metrics is None:
-            return
+    def _metric_inputs(self, stage: str, batch: object, outputs: object) -> tuple[Any, Any]:
+        """Return tokens and labels, padded to the same length."""
         if stage == "train":
             tokens = self.predictions_of(outputs)
         else:
             tokens = self._without_start(self.generate(batch))
 
-        # Pad both to the same length.
         labels = self._labels(batch)
         if isinstance(labels, torch.Tensor):
             length = max(tokens.shape[-1], labels.shape[-1])
             if tokens.shape[-1] < length:
                 tokens = _pad(tokens, length, self._padding_token())
             labels = _pad(labels, length, _IGNORED)
-
-        metrics.update(
-            stage, loader, tokens, labels, inputs=batch, loss=loss.detach(), counts=counts
-        )
+        return tokens, labels
 
     def _with_names(self, batch: object) -> Mapping[str, object]:
         if isinstance(batch, Mapping):

@@ -168,8 +168,11 @@ class TaskModule(LossModule):
 class CausalLMModule(TaskModule):
     """Train models that predict the next token.
 
-    Labels default to the input ids. They are not shifted: the module compares each prediction with
-    the next label. Logs `val_perplexity`, exact over all tokens, unless `metrics` are passed.
+    Labels are token ids, not shifted: the module compares each prediction with the next label. In a
+    batch without names they default to the input ids. A mapping has to hold `labels`, because
+    padding must not count.
+
+    Logs `val_perplexity`, exact over all tokens, unless `metrics` are passed.
 
     Its arguments are those of `TaskModule` and `LossModule`.
     """
