@@ -110,9 +110,9 @@ def fill_from_arguments(
     """
     mismatches: list[str] = []
     for key, value, argument in _values_of_arguments(args, processes):
-        mismatches += _fill(config, key, value, argument)
-    _fill(config, "scheduler.params.warmup_min_lr", 0)
-    _fill(config, GATHER, True)
+        mismatches += fill_auto(config, key, value, argument)
+    fill_auto(config, "scheduler.params.warmup_min_lr", 0)
+    fill_auto(config, GATHER, True)
     if args.save_on_each_node:
         config.setdefault("checkpoint", {})["use_node_local_storage"] = True
     return mismatches
@@ -138,7 +138,7 @@ def fill_from_run(
         for key, share in HIDDEN_SIZE_KEYS.items():
             if is_stage_3 or not key.startswith("zero_optimization.stage3"):
                 value = int(share * size * size) if share else 10 * size
-                _fill(config, key, value)
+                fill_auto(config, key, value)
 
     if steps is None:
         return []
@@ -146,8 +146,10 @@ def fill_from_run(
     warmup_steps = args.get_warmup_steps(steps)
     if value_at(config, "scheduler.params.warmup_num_steps") == "auto":
         warmup_steps = max(1, warmup_steps)
-    mismatches = _fill(config, "scheduler.params.total_num_steps", steps, "the number of steps")
-    mismatches += _fill(config, "scheduler.params.warmup_num_steps", warmup_steps, "warmup_steps")
+    mismatches = fill_auto(config, "scheduler.params.total_num_steps", steps, "the number of steps")
+    mismatches += fill_auto(
+        config, "scheduler.params.warmup_num_steps", warmup_steps, "warmup_steps"
+    )
     return mismatches
 
 
@@ -218,10 +220,20 @@ def _values_of_arguments(args: TrainingArguments, processes: int) -> list[tuple[
     ]
 
 
-def _fill(
+def fill_auto(
     config: dict[str, Any], key: str, value: object, argument: str | None = None
 ) -> list[str]:
-    """Set a key that is "auto"; return a line if `argument` contradicts the key."""
+    """Replace a value "auto".
+
+    Args:
+        config: Changed in place.
+        key: The dotted key.
+        value: The value that follows from the arguments or the run.
+        argument: What the value is, for the returned line; None compares nothing.
+
+    Returns:
+        One line if the configuration has another value than "auto" and this one.
+    """
     path, _, name = key.rpartition(".")
     section = value_at(config, path) if path else config
     if not isinstance(section, dict):

@@ -13,6 +13,7 @@ from ...lightning_modules.distributed.deepspeed_setup import make_ready
 from ..distributed.process import current_process
 from .deepspeed_config import (
     DeepSpeedSource,
+    fill_auto,
     fill_from_arguments,
     fill_from_run,
     load_deepspeed,
@@ -146,14 +147,10 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
             hf_key: the name of the argument, for the message.
             must_match: compare a value that is not "auto".
         """
-        section, last = self.find_config_node(ds_key_long)
-        if section is None:
-            return
-        value = section.get(last)
-        if value == "auto":
-            section[last] = hf_val
-        elif must_match and value is not None and value != hf_val:
-            self.mismatches.append(f"{ds_key_long}={value!r}, but {hf_key}={hf_val!r}")
+        argument = None
+        if must_match:
+            argument = hf_key or "the value of the script"
+        self.mismatches += fill_auto(self.config, ds_key_long, hf_val, argument)
 
     def fill_only(self, ds_key_long: str, hf_val: object, hf_key: str | None = None) -> None:
         """Fill in a value that is "auto"."""
