@@ -29,7 +29,8 @@ class TimeLimitCallback(TrainerCallback):
     run out, and gets the reports of the others at the next step.
 
     Args:
-        limit: seconds of this run, or a `timedelta`.
+        limit: seconds of this run, or a `timedelta`. It is that of all attempts of
+            `auto_find_batch_size` together.
 
     Raises:
         ValueError: `limit` is not a time above zero.
@@ -49,7 +50,7 @@ class TimeLimitCallback(TrainerCallback):
         self.limit = limit
         self.stopped = False
         """True once this callback stops the training."""
-        self._start_time = float("inf")  # no time passes before a training begins
+        self._start_time: float | None = None  # None outside of a training
         self._exchange: SignalExchange | None = None
 
     def on_train_begin(
@@ -59,10 +60,11 @@ class TimeLimitCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Start the clock."""
+        """Start the clock; a training that starts over keeps its own."""
         self.stopped = False
         self._close_exchange()
-        self._start_time = time.monotonic()
+        if self._start_time is None:
+            self._start_time = time.monotonic()
         if world_size() > 1:
             self._exchange = SignalExchange()
 
@@ -103,12 +105,19 @@ class TimeLimitCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """End the exchange with other processes."""
+        """Stop the clock, and end the exchange with other processes."""
+        self.close()
+
+    def close(self) -> None:
+        """Do what `on_train_end` does, after a training that ended with an error."""
+        self._start_time = None
         self._close_exchange()
 
     def _is_time_up(self) -> bool:
         """Return whether to stop; all ranks call it at the same places and get the same answer."""
-        is_up_here = time.monotonic() - self._start_time >= self.limit
+        is_up_here = False
+        if self._start_time is not None:
+            is_up_here = time.monotonic() - self._start_time >= self.limit
         if self._exchange is None:
             return is_up_here
         return self._exchange.exchange(int(is_up_here), wait=False) > 0

@@ -4,8 +4,9 @@ import logging
 from datetime import timedelta
 
 import pytest
+import torch
 
-from helpers.callbacks.small_training import same, trained, training_logs, weights
+from helpers.callbacks.small_training import make_trainer, same, trained, training_logs, weights
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import TimeLimitCallback
 
@@ -53,6 +54,37 @@ def test_time_limit_stops_and_saves_and_a_resumed_training_ends_with_the_same_bi
     resumed, whole = trained(tmp_path, resume=True), trained(tmp_path / "whole")
     assert same(weights(resumed), weights(whole))
     assert history(resumed) == history(whole)
+
+
+class FailsOnce(TrainerCallback):
+    """Raises an error at the end of the third step."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def on_step_end(self, args, state, control, **kwargs):
+        error = self.error
+        if state.global_step == 3 and error is not None:
+            self.error = None
+            raise error
+
+
+def test_time_limit_is_that_of_all_attempts_of_a_training(tmp_path, clock):
+    """The first attempt runs out of memory after 30 of the 50 minutes."""
+    fails = FailsOnce(torch.OutOfMemoryError("out of memory"))
+    limit = TimeLimitCallback(timedelta(minutes=50))
+    stopped = trained(tmp_path, [clock, limit, fails], auto_find_batch_size=True)
+    assert fails.error is None
+    assert stopped.state.global_step == 2
+
+
+def test_time_limit_begins_again_after_an_error(tmp_path, clock):
+    limit = TimeLimitCallback(timedelta(minutes=50))
+    trainer = make_trainer(tmp_path, [clock, limit, FailsOnce(RuntimeError("step failed"))])
+    with pytest.raises(RuntimeError, match="step failed"):
+        trainer.train()
+    trainer.train()
+    assert trainer.state.global_step == 5
 
 
 def test_time_limit_runs_due_work_at_the_end_of_an_epoch_first(tmp_path, clock):
