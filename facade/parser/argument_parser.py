@@ -34,6 +34,15 @@ from .options import AcceptsOptions, add_field, flags_of, to_bool
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+ADDED_ARGUMENTS = frozenset(
+    """
+    activation_checkpointing activation_checkpointing_kwargs dataloader_in_order
+    dataloader_multiprocessing_context ddp_static_graph eval_aggregate max_tokens_per_batch
+    parameter_rules record_model_losses trackio_bucket_id trackio_static_space_id
+    """.split()  # noqa: SIM905 - one name a line would take 11 lines
+)
+"""The training arguments that transformers 5.3.0 does not have."""
+
 
 def HfArg(  # noqa: N802 - the documented name
     *,
@@ -132,10 +141,11 @@ class HfArgumentParser(ArgumentParser):
     def _add_dataclass_arguments(self, dataclass_type: type[DataclassInstance]) -> None:
         """Add the options of a dataclass, under headings if it is one of training arguments."""
         type_hints = _resolved_type_hints(dataclass_type)
+        names = self._accepted_names(dataclass_type)
         group_name: str | None = getattr(dataclass_type, "_argument_group_name", None)
         groups: dict[ArgumentGroup, AcceptsOptions] = {}
         for item in fields(dataclass_type):
-            if not item.init:
+            if item.name not in names:
                 continue
             heading = argument_group_of(dataclass_type, item.name)
             if group_name is not None:
@@ -238,7 +248,7 @@ class HfArgumentParser(ArgumentParser):
         parsed = secret_values(vars(namespace))
         results: list[Any] = []
         for dataclass_type in self.dataclass_types:
-            names = _accepted_names(dataclass_type)
+            names = self._accepted_names(dataclass_type)
             values = {name: value for name, value in parsed.items() if name in names}
 
             # A list that is not on the command line keeps the text that is its default: argparse
@@ -263,11 +273,26 @@ class HfArgumentParser(ArgumentParser):
             results.append(Namespace(**other_values))
         return results
 
+    def _accepted_names(self, dataclass_type: type[DataclassInstance]) -> set[str]:
+        """Return the fields of a dataclass, and the names of transformers 4 that it also accepts.
+
+        Of the training arguments, names that transformers 5.3.0 does not have are left to other
+        dataclasses that have them, so that a script may define such options.
+        """
+        old_names = _old_names(dataclass_type)
+        names = {item.name for item in fields(dataclass_type) if item.init} | old_names
+        if issubclass(dataclass_type, ArgumentFields):
+            for other_type in self.dataclass_types:
+                if not issubclass(other_type, ArgumentFields):
+                    other_names = {item.name for item in fields(other_type)}
+                    names -= other_names & (ADDED_ARGUMENTS | old_names)
+        return names
+
     def _all_accepted_names(self) -> set[str]:
         """Return the names that at least one of the dataclasses accepts."""
         names: set[str] = set()
         for dataclass_type in self.dataclass_types:
-            names |= _accepted_names(dataclass_type)
+            names |= self._accepted_names(dataclass_type)
         return names
 
     def _unknown_words_message(self, unknown_words: list[str]) -> str:
@@ -344,7 +369,7 @@ class HfArgumentParser(ArgumentParser):
 
         results: list[Any] = []
         for dataclass_type in self.dataclass_types:
-            names = _accepted_names(dataclass_type)
+            names = self._accepted_names(dataclass_type)
             values = {key: value for key, value in args.items() if key in names}
             results.append(dataclass_type(**values))
         return tuple(results)
@@ -439,12 +464,6 @@ def argument_group_of(dataclass_type: type, field_name: str) -> ArgumentGroup | 
         if declaring_class in classes:
             return ArgumentGroup(title, description)
     return None
-
-
-def _accepted_names(dataclass_type: type[DataclassInstance]) -> set[str]:
-    """Return the fields of a dataclass, and the names of transformers 4 that it also accepts."""
-    field_names = {item.name for item in fields(dataclass_type) if item.init}
-    return field_names | _old_names(dataclass_type)
 
 
 def _old_names(dataclass_type: type[DataclassInstance]) -> set[str]:

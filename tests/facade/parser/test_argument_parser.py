@@ -21,6 +21,7 @@ from transformers.hf_argparser import HfArg as ReferenceArg
 
 import lightrainer
 from lightrainer import HfArg, HfArgumentParser, TrainingArguments
+from lightrainer.facade.parser.argument_parser import ADDED_ARGUMENTS
 
 
 class Color(Enum):
@@ -487,3 +488,36 @@ def test_parser_help_is_ordered_by_concern():
         option for options in found.values() for option in options if not option.startswith("--no_")
     ]
     assert sorted(shown) == sorted(f"--{name}" for name in [*THEIRS, *LATER, "my_own", "inside"])
+
+
+# --- options of the script with the name of a training argument
+
+
+@pytest.mark.parametrize("old_names", [False, True])
+@pytest.mark.parametrize("name", ["max_tokens_per_batch", "activation_checkpointing", "use_ipex"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_parser_leaves_names_that_the_reference_lacks_to_the_script(
+    tmp_path, monkeypatch, name, old_names, is_first
+):
+    """Of 5.3.0 the first two are no arguments yet, and the last is none any more."""
+    monkeypatch.setattr("lightrainer.facade.arguments.old_names._accepted", old_names)
+    own_type = dataclasses.make_dataclass("Own", [(name, str, field(default="own"))])
+
+    def values(parser_type, arguments_type):
+        types = [own_type, arguments_type] if is_first else [arguments_type, own_type]
+        parser = parser_type(types)
+        given = ["--output_dir", str(tmp_path), f"--{name}", "given"]
+        from_words = parser.parse_args_into_dataclasses(given)
+        from_dict = parser.parse_dict({"output_dir": str(tmp_path), name: "given"})
+        return [getattr(parsed[types.index(own_type)], name) for parsed in (from_words, from_dict)]
+
+    expected = values(ReferenceParser, transformers.TrainingArguments)
+    assert values(HfArgumentParser, TrainingArguments) == expected == ["given", "given"]
+
+
+def test_parser_knows_which_arguments_the_reference_lacks():
+    ours, theirs = (
+        {item.name for item in dataclasses.fields(api.TrainingArguments)}
+        for api in (lightrainer, transformers)
+    )
+    assert ours - theirs == ADDED_ARGUMENTS
