@@ -32,9 +32,10 @@ def nearest(value: object, choices: Iterable[object]) -> str | None:
     if not _SHORTEST <= len(written) <= _LONGEST:
         return names.get(written)
 
-    # The beginning of the name, a typo, or one word of the name.
+    # The beginning of the name, its letters in another order, a typo, or one word of the name. For
+    # difflib a short name is too unlike one with two of its letters swapped.
     for name in names:
-        if name.startswith(written):
+        if name.startswith(written) or sorted(name) == sorted(written):
             return names[name]
     for name in difflib.get_close_matches(written, names, 1, _LIKENESS):
         return names[name]
