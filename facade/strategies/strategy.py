@@ -597,7 +597,7 @@ class Strategy:
 
         # The parts of the ranks are about the same size; asking all of them would take an exchange.
         tensors = [*weights, *trained_weights, *optimizer_states]
-        own_parts = map_nested(sharding.local_part, tensors)
+        own_parts = map_nested(local_part, tensors)
         bytes_of_rank = checkpoints.tensor_bytes(own_parts)
         return bytes_of_rank * processes
 

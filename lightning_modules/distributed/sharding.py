@@ -15,9 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..common.dtensor import gather_dtensor, meta_tensors, shard_like
-from ..common.dtensor import is_dtensor as _is_part
-from ..common.dtensor import local_part as local_part
+from ..common.dtensor import gather_dtensor, is_dtensor, meta_tensors, shard_like
 from ..common.nested import map_nested
 from ..models.activation_checkpointing import checkpoint_layers
 from ..models.tied_parameters import tied_names
@@ -167,7 +165,7 @@ def average_replicas(model: nn.Module) -> None:
     They get the values of rank 0, and from then on their gradients are averaged over all ranks.
     """
     for parameter in model.parameters():
-        is_whole = parameter.requires_grad and not _is_part(parameter)
+        is_whole = parameter.requires_grad and not is_dtensor(parameter)
         if is_whole and not hasattr(parameter, "_averaged"):
             dist.broadcast(parameter.data, src=0)
             parameter.register_hook(_mean)
@@ -193,7 +191,7 @@ def is_fully_sharded(model: nn.Module) -> bool:
 
 def is_split(model: nn.Module) -> bool:
     """Return whether any parameter is a DTensor at the moment."""
-    return any(_is_part(parameter) for parameter in model.parameters())
+    return any(is_dtensor(parameter) for parameter in model.parameters())
 
 
 @contextlib.contextmanager
@@ -351,7 +349,7 @@ def whole_optimizer_state(
         return fsdp_wrapping().whole_optimizer_state(model, optimizer, keep=keep)
 
     def gather(leaf: object) -> Any:
-        if not _is_part(leaf):
+        if not is_dtensor(leaf):
             return leaf
         gathered = gather_dtensor(leaf)
         if not keep:

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import lightrainer
 from helpers.processes.rank_training import QUIET
-from lightrainer.lightning_modules.distributed.sharding import local_part
+from lightrainer.lightning_modules.common.dtensor import local_part
 
 CONFIG = {
     "hidden_size": 32,
