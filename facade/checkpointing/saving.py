@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -28,13 +27,12 @@ from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.wrappers import unwrap_model
 from ..distributed.collectives import broadcast_from_rank_zero
+from .first_save import FirstSave
 from .object_store import ObjectStore
 from .signals import SignalListening
 from .training_state import CallbackStates, LightningCallbackStates
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from .. import Trainer, TrainingRun
     from ..strategies.strategy import Strategy
 
@@ -96,9 +94,7 @@ class CheckpointSaver:
         self._origin = ""
         """The working directory when the training began."""
 
-        # Weights that the first save of a model should hold, to warn of missing ones.
-        self._compared: weakref.ref[nn.Module] | None = None
-        self._expected: checkpoints.ExpectedWeights | None = None
+        self._first_save = FirstSave()
 
     # --- a checkpoint
 
@@ -259,7 +255,7 @@ class CheckpointSaver:
 
     def _commit(self, folder: Path, final: Path, best: str | None, is_overridden: bool) -> None:
         """Write the manifest, and rename the checkpoint to its final name."""
-        self._compare_weights(folder)
+        self._first_save.compare(folder)
         checkpoints.write_manifest(folder)
 
         # Overrides and callbacks may have written files for this checkpoint before. A checkpoint
@@ -456,7 +452,7 @@ class CheckpointSaver:
         elif saves:
             write(folder, state_dict=weights)
         if not in_checkpoint:
-            self._compare_weights(folder)
+            self._first_save.compare(folder)
 
     def write_model(self, folder: str, state_dict: dict[str, Any] | None) -> None:
         """Write weights, processing class and arguments, see `Trainer._save`.
@@ -500,26 +496,15 @@ class CheckpointSaver:
         files.write_bytes(content, os.path.join(folder, TRAINING_ARGS_NAME))
 
     def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_sharded: bool) -> None:
-        """Record which weights the first save of a model should hold, for `_compare_weights`.
+        """Record which weights the first save of a model should hold, where this process saves.
 
         Args:
             gathered: the whole weights of a sharded model; without them nothing is recorded.
             is_sharded: the model is sharded.
         """
-        model = unwrap_model(self.trainer.model)
-        if self._compared is not None and self._compared() is model:
-            return
-        if not self.trainer.args.should_save or (is_sharded and gathered is None):
-            return
-        self._compared = weakref.ref(model)
-        self._expected = checkpoints.expected_weights(model, gathered)
-
-    def _compare_weights(self, folder: str | Path) -> None:
-        """Warn of weights that are missing in the files of the first save of a model."""
-        expected = self._expected
-        self._expected = None
-        if expected is not None:
-            checkpoints.warn_of_missing_weights(expected, folder)
+        has_all_names = gathered is not None or not is_sharded
+        if self.trainer.args.should_save and has_all_names:
+            self._first_save.expect(unwrap_model(self.trainer.model), gathered)
 
     # --- the end of writing
 
