@@ -69,8 +69,14 @@ class Seq2SeqTrainer(Trainer):
     """Keyword arguments of `generate` in the running evaluation; overrides of `evaluate` may set
     it.
     """
-    _generated = (0, 1)
-    """Rows of the last batch generated in this process, and rows per sample."""
+    _generation_config_taken: Any
+    """The `args.generation_config` that the model has got."""
+
+    # Set by `prediction_step`, and read when its results are gathered.
+    _rows_generated = 0
+    """Rows that were generated for the last batch of this process."""
+    _rows_per_sample = 1
+    """Rows of each sample, `num_return_sequences`."""
 
     def __init__(
         self,
@@ -140,7 +146,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> dict[str, float]:
         """Evaluate the model, by generation with `predict_with_generate=True`.
 
-        Called and overridden as `Trainer.evaluate`.
+        Called where `Trainer.evaluate` is called, and overridden in the same way.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
@@ -177,7 +183,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> PredictionOutput:
         """Predict a dataset, by generation with `predict_with_generate=True`.
 
-        Called and overridden as `Trainer.predict`.
+        Called by scripts, and overridden as `Trainer.predict` is.
 
         Args:
             test_dataset: the samples; labels are not needed.
@@ -250,7 +256,7 @@ class Seq2SeqTrainer(Trainer):
         # None means the setting of the model.
         options = dict(gen_kwargs)
         for name in ("max_length", "num_beams"):
-            if options.get(name, "") is None:
+            if name in options and options[name] is None:
                 del options[name]
 
         # Ranks that share sharded weights have to run every forward pass together, so those whose
@@ -260,7 +266,8 @@ class Seq2SeqTrainer(Trainer):
         fill_defaults(getattr(self.model, "generation_config", None))
 
         samples = find_batch_size(inputs) or len(tokens)
-        self._generated = len(tokens), len(tokens) // samples
+        self._rows_generated = len(tokens)
+        self._rows_per_sample = len(tokens) // samples
         return tokens
 
     def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
@@ -309,10 +316,11 @@ class Seq2SeqTrainer(Trainer):
 
         # `remainder` counts samples of the last batch, but a sample has several rows here.
         remainder = accelerator.remainder
-        rows, rows_per_sample = self._generated
-        is_generated = isinstance(input_data, torch.Tensor) and len(input_data) == rows
+        is_generated = (
+            isinstance(input_data, torch.Tensor) and len(input_data) == self._rows_generated
+        )
         if is_generated and remainder > 0:
-            accelerator.remainder = remainder * rows_per_sample
+            accelerator.remainder = remainder * self._rows_per_sample
         try:
             return accelerator.gather_for_metrics(input_data, use_gather_object=use_gather_object)
         finally:

@@ -1210,8 +1210,12 @@ class Trainer:
 
         # A flat batch that is on the CPU already does not move. The dict is copied, because the
         # loss may remove the labels from it.
-        is_flat = type(data) is dict and {*map(type, data.values())} == {torch.Tensor}
-        if is_flat and {tensor.device for tensor in data.values()} == {device} == {_CPU}:
+        is_in_place = (
+            device == _CPU
+            and type(data) is dict
+            and all(type(value) is torch.Tensor and value.is_cpu for value in data.values())
+        )
+        if is_in_place:
             data = dict(data)
         else:
             config: Any = self.args.accelerator_config
@@ -1743,6 +1747,7 @@ class Trainer:
         """
         total = self.current_flos
         if self.args.world_size > 1:
+            # nccl reduces tensors on a GPU only.
             device = _CPU
             if self.args.device.type == "cuda":
                 device = self.args.device
@@ -1871,6 +1876,7 @@ class Trainer:
             dataset: names of the datasets as they are shown.
             dataset_args: their configurations or splits, as they are shown.
         """
+        # All parameters are facts of the card, by their names.
         facts = dict(locals())
         del facts["self"]
         if self.is_world_process_zero():

@@ -229,6 +229,8 @@ class TrainerModule(EvaluationModule):
         loss = None
         if memory.is_shared:
             memory.begin_step(trainer.model.buffers())
+
+        # A single micro-batch in a single process is the whole step, so nothing weighs its loss.
         micro_batches: Sequence[MicroBatchLoss | None] = (None,)
         if len(batch) > 1 or self.loss_weights.ranks > 1:
             micro_batches = self.loss_weights.of_step(batch, batch.items)

@@ -149,7 +149,14 @@ class TrainingRun:
                 self._adjusted(adjusted),
             ):
                 output = trainer._batch_size_finder.until_it_fits(
-                    lambda: self._attempt(checkpoint), checkpoint
+                    lambda: trainer._inner_training_loop(
+                        batch_size=trainer._train_batch_size,
+                        args=trainer.args,
+                        resume_from_checkpoint=checkpoint,
+                        trial=trial,
+                        ignore_keys_for_eval=self.ignore_keys,
+                    ),
+                    checkpoint,
                 )
             trainer._object_store.finish_uploads()
             return output
@@ -179,15 +186,6 @@ class TrainingRun:
             trainer.args = args_before
             trainer._train_batch_size = batch_size_before
             trainer.accelerator.apply_accumulation(args_before)
-
-    def _attempt(self, checkpoint: str | None) -> TrainOutput:
-        return self.trainer._inner_training_loop(
-            batch_size=self.trainer._train_batch_size,
-            args=self.trainer.args,
-            resume_from_checkpoint=checkpoint,
-            trial=self.trial,
-            ignore_keys_for_eval=self.ignore_keys,
-        )
 
     def fit(self, checkpoint: str | None) -> TrainOutput:
         """Train once, from the loader to the result.
