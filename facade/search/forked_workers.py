@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...lightning_modules.common.worker_processes import end_with_parent
 from ...lightning_modules.search.channel import Channel
 from .search_run import SearchRun
 from .storages import disconnect
@@ -154,19 +154,8 @@ def _become(worker: _Worker) -> None:
     """Set the worker of this process; the pool calls it in each process that it starts."""
     global _worker
     _worker = worker
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this worker when the process of the search has ended.
-
-    A pool whose process was killed does not end its workers: each waits for work on a pipe that the
-    others keep open.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    # A pool whose process was killed does not end its workers.
+    end_with_parent()
 
 
 def _train_trials() -> None:

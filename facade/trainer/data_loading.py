@@ -17,6 +17,7 @@ from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.common.nested import to_device
 from ...lightning_modules.common.seeding import seed_worker
 from ...lightning_modules.common.weak_attribute import WeakAttribute
+from ...lightning_modules.common.worker_processes import attached_worker, ignore_signals
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
 from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.length_grouping import LengthGroupedSampler
@@ -29,7 +30,6 @@ from ...lightning_modules.data.lengths import (
 )
 from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
-from ...lightning_modules.data.worker_state import attached_worker, ignore_signals
 from ...lightning_modules.models.signatures import accepted_arguments
 from ..arguments.parallelism import copies_of_batches, data_rank, sharding_options
 from ..evaluation.results import TrainingLength

@@ -1,15 +1,9 @@
-"""Worker processes of data loaders: their generators and streams, signals, and their end."""
+"""States of the worker processes of data loaders: their generators and streams."""
 
 from __future__ import annotations
 
-import functools
-import os
 import pickle
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -400,75 +394,3 @@ def packed(value: Any) -> bytes:
 def unpacked(value: bytes) -> Any:
     """Return the value that this process, or one of its workers, passed to `packed`."""
     return from_plain(pickle.loads(value))
-
-
-def ignore_signals(
-    worker_id: int,
-    signals: Iterable[int] = (signal.SIGTERM,),
-    listens: torch.Tensor | None = None,
-    then: Callable[[int], None] | None = None,
-) -> None:
-    """Ignore signals in a worker (a `worker_init_fn`), so that its parent can stop in order.
-
-    A signal that stops a job goes to all of its processes. A worker that dies of it aborts the
-    training in the middle of a step; one that ignores it still exits with the training.
-
-    Args:
-        worker_id: index of the worker.
-        signals: the signals to ignore.
-        listens: in shared memory, whether the parent handles the signals; without it, always.
-        then: another `worker_init_fn`, called afterwards.
-    """
-    handler: Callable[[int, FrameType | None], None] | signal.Handlers = signal.SIG_IGN
-    if listens is not None:
-        handler = functools.partial(_ignore_if_parent_listens, listens)
-    for number in signals:
-        signal.signal(number, handler)
-    if then is not None:
-        then(worker_id)
-
-
-def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -> None:
-    """Make a worker exit when its parent has exited, for any reason (a `worker_init_fn`).
-
-    Args:
-        worker_id: index of the worker.
-        then: another `worker_init_fn`, called afterwards.
-    """
-    end_with_parent()
-    if then is not None:
-        then(worker_id)
-
-
-def end_with_parent() -> None:
-    """Make this process exit when its parent has exited; to be called in a worker.
-
-    torch's workers check for their parent only while they wait for work, every five seconds. One
-    that is busy reading, or blocked on a full queue, would live on.
-    """
-    parent = os.getppid()
-    watch = threading.Thread(
-        target=_exit_after, args=(parent,), name="lightrainer-parent", daemon=True
-    )
-    watch.start()
-
-
-def _exit_after(parent: int) -> None:
-    """Exit as soon as this process has another parent, without any clean-up."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    # `sys.exit` would end this thread only.
-    os._exit(1)
-
-
-def _ignore_if_parent_listens(listens: torch.Tensor, number: int, frame: FrameType | None) -> None:
-    """Handle a signal as Python does by default, unless the parent listens to it."""
-    if listens:
-        return
-
-    # Raise the signal again, with Python's default handler.
-    if number == signal.SIGINT:
-        signal.signal(number, signal.default_int_handler)
-    else:
-        signal.signal(number, signal.SIG_DFL)
-    signal.raise_signal(number)

@@ -22,7 +22,7 @@ from lightrainer import get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.facade.checkpointing.saving import CheckpointSaver
 from lightrainer.lightning_modules.checkpoints import problems
-from lightrainer.lightning_modules.data.worker_state import ignore_signals
+from lightrainer.lightning_modules.common.worker_processes import ignore_signals
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX"
