@@ -3,12 +3,12 @@ written beside.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from helpers.processes.package_commands import NET, command
+from helpers.processes.starting import forked_python
 
 SCRIPT = """\
 import sys, torch
@@ -105,7 +105,7 @@ def test_options_after_the_script_and_weights_without_an_epoch(trained):
 
 
 def test_evaluate_in_two_processes(trained):
-    launcher = f"{sys.executable} -m torch.distributed.run --nproc_per_node=2 --standalone"
+    launcher = f"{forked_python()} -m torch.distributed.run --nproc_per_node=2 --standalone"
     done = command(
         "evaluate",
         "--json",
