@@ -231,24 +231,23 @@ class ObjectStore:
             job: reads or writes the store.
             runs: whether this process runs it.
         """
-        error: Exception | None = None
+        own_error: Exception | None = None
         shared_error: Exception | None = None
         if runs:
             try:
                 with store_errors(str(self.trainer.args.output_dir)):
                     job()
-            except StoreError as store_error:
-                error = store_error
-                shared_error = store_error
-            except Exception as other_error:
-                # Its class may exist in this process alone, or not be picklable.
-                error = other_error
-                shared_error = RuntimeError(describe(other_error))
+            except Exception as error:
+                own_error = error
+                shared_error = error
+                # Another class may exist in this process alone, or not be picklable.
+                if not isinstance(error, StoreError):
+                    shared_error = RuntimeError(describe(error))
 
         # The other processes wait here, so that nothing is raised before.
         errors = gather_objects(shared_error)
-        if error is not None:
-            raise error
+        if own_error is not None:
+            raise own_error
         for error_of_rank in errors:
             if error_of_rank is not None:
                 raise error_of_rank

@@ -18,6 +18,8 @@ INCOMPLETE = "_incomplete"
 """File of a checkpoint that is being uploaded or deleted."""
 
 _PROGRAMMING_ERRORS = (AssertionError, AttributeError, LookupError, NameError, TypeError)
+"""Errors that no storage and no disk raises."""
+
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]+(?=/)")
 _NOT_SENT = re.compile(r"(^|/)(\.|checkpoint-[0-9]+(/|$))|\.tmp$")
 """Hidden files, checkpoints, which are uploaded as a whole, and temporary files."""
@@ -181,21 +183,14 @@ def store_errors(output_dir: str) -> Iterator[None]:
     """
     try:
         yield
+    except (StoreError, *_PROGRAMMING_ERRORS):
+        raise
     except Exception as error:
-        if isinstance(error, StoreError) or not _is_of_storage(error):
-            raise
+        # The libraries of storages have no common class of errors: they raise their own classes,
+        # and `OSError`, `RuntimeError` and `ValueError` of Python.
         raise StoreError(
             f"{address_of(output_dir) or 'The store'} could not be read or written "
             f"({describe(error)}). {output_dir} keeps what it lacks. Check bucket, network, and "
             "credentials that may list, read, write and delete there; trainer.save_state() "
             "sends the rest, as does the next start."
         ) from error
-
-
-def _is_of_storage(error: Exception) -> bool:
-    """Return whether an error is one of a storage or a disk, not a programming error.
-
-    The libraries of storages have no common class of errors: they raise their own classes, and
-    `OSError`, `RuntimeError` and `ValueError` of Python.
-    """
-    return not isinstance(error, _PROGRAMMING_ERRORS)
