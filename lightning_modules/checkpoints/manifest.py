@@ -8,6 +8,7 @@ upload it, and neither library reads weights or states from it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -24,9 +25,6 @@ from .owners import job_mark
 
 ALGORITHM = "xxh3_64"
 
-_BLOCK_SIZE = 1 << 16
-"""Bytes read at a time; a larger block takes longer to allocate than a small file to read."""
-
 _CHECKSUMS_NAME = ".checksums-*.json"
 """Pattern of the files in which other processes leave checksums for the manifest."""
 
@@ -37,15 +35,9 @@ def checksum(path: StrPath) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    digest = xxh3_64()
-    block = memoryview(bytearray(_BLOCK_SIZE))
     # The file is not mapped into memory: a read error would kill the process by SIGBUS.
     with open(path, "rb", buffering=0) as file:
-        while True:
-            count = file.readinto(block)
-            if not count:
-                return digest.hexdigest()
-            digest.update(block[:count])
+        return hashlib.file_digest(file, xxh3_64).hexdigest()
 
 
 def record_checksums(folder: Path, files: Iterable[Path]) -> None:
