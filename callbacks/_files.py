@@ -6,7 +6,10 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .state import TrainerState
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +43,7 @@ def is_folder_name(name: object) -> bool:
     return not any(forbidden in name for forbidden in ("/", "\\", "\0"))
 
 
-class _TrialState(Protocol):
-    """The part of a `TrainerState` about trials."""
-
-    is_hyper_param_search: bool
-    trial_name: str | None
-
-
-def trial_folder(folder: str | os.PathLike[str], state: _TrialState) -> str:
+def trial_folder(folder: str | os.PathLike[str], state: TrainerState) -> str:
     """Return the folder to which a callback writes.
 
     In a hyperparameter search each trial has its own subfolder.

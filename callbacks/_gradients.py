@@ -1,4 +1,4 @@
-"""Read gradients, which may be sparse."""
+"""Read gradients, which may be sparse, and their norms, which may be sharded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+
+
+def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the values of all ranks; only a DTensor lacks some of them."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
 
 
 def dense_values(gradient: torch.Tensor) -> torch.Tensor:

@@ -281,7 +281,6 @@ def reads_checkpoints(callback: object) -> bool:
         return False
 
     # Compared by name, as the callback may be derived from the TrainerCallback of transformers.
-    is_overridden = getattr(on_save, "__qualname__", "") != "TrainerCallback.on_save"
-    if not is_overridden:
+    if getattr(on_save, "__qualname__", "") == "TrainerCallback.on_save":
         return False
     return getattr(callback, "reads_checkpoints", True)

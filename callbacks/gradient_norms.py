@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from ._gradients import dense_values
+from ._gradients import dense_values, whole_tensor
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
@@ -144,14 +144,7 @@ def _fetched(norms: list[torch.Tensor]) -> list[float]:
     """Fetch all norms with one synchronization; norms of sharded gradients are gathered first."""
     import torch
 
-    whole_norms: list[torch.Tensor] = []
-    for norm in norms:
-        # The norm of a sharded gradient is a DTensor.
-        gather = getattr(norm, "full_tensor", None)
-        if gather is None:
-            whole_norms.append(norm)
-        else:
-            whole_norms.append(gather())
+    whole_norms = [whole_tensor(norm) for norm in norms]
     device = whole_norms[0].device
     stacked = torch.stack([norm.to(device) for norm in whole_norms])
     return cast("list[float]", stacked.tolist())  # pyright: ignore[reportUnknownMemberType]

@@ -70,9 +70,8 @@ class TrainerControl(ExportableState):
 
     def state(self) -> dict[str, Any]:
         """Return the five switches that are constructor arguments."""
-        switches = {}
-        for field in dataclasses.fields(TrainerControl):
-            switches[field.name] = getattr(self, field.name)
+        fields = dataclasses.fields(TrainerControl)
+        switches = {field.name: getattr(self, field.name) for field in fields}
         return {"args": switches, "attributes": {}}
 
 

@@ -39,10 +39,10 @@ class SwitchSetters:
         active_switches = [switch for switch in SWITCHES if getattr(control, switch)]
         if not active_switches and not self._setters:
             return
-        setters = {}
-        for switch in active_switches:
-            setters[switch] = self._setters.get(switch, _Setter(callback, event))
-        self._setters = setters
+        new_setter = _Setter(callback, event)
+        self._setters = {
+            switch: self._setters.get(switch, new_setter) for switch in active_switches
+        }
 
     def is_by_arguments(self, switch: str) -> bool:
         """Return whether `DefaultFlowCallback` has set a switch, which follows the arguments."""

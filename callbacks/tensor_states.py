@@ -55,8 +55,4 @@ def load_state_dicts(
         if states_of_class and keeps_state(callback):
             callback.load_state_dict(states_of_class.pop(0))
 
-    classes_with_rest: list[str] = []
-    for class_name, state_list in remaining.items():
-        if state_list:
-            classes_with_rest.append(class_name)
-    return classes_with_rest
+    return [class_name for class_name, state_list in remaining.items() if state_list]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -50,7 +51,7 @@ class TimeLimitCallback(TrainerCallback):
         self.limit = limit
         self.stopped = False
         """True once this callback stops the training."""
-        self._start_time: float | None = None  # None outside of a training
+        self._start_time = math.inf  # no time passes outside of a training
         self._exchange: SignalExchange | None = None
 
     def on_train_begin(
@@ -63,7 +64,7 @@ class TimeLimitCallback(TrainerCallback):
         """Start the clock; a training that starts over keeps its own."""
         self.stopped = False
         self._close_exchange()
-        if self._start_time is None:
+        if self._start_time == math.inf:
             self._start_time = time.monotonic()
         if world_size() > 1:
             self._exchange = SignalExchange()
@@ -110,14 +111,12 @@ class TimeLimitCallback(TrainerCallback):
 
     def close(self) -> None:
         """Do what `on_train_end` does, after a training that ended with an error."""
-        self._start_time = None
+        self._start_time = math.inf
         self._close_exchange()
 
     def _is_time_up(self) -> bool:
         """Return whether to stop; all ranks call it at the same places and get the same answer."""
-        is_up_here = False
-        if self._start_time is not None:
-            is_up_here = time.monotonic() - self._start_time >= self.limit
+        is_up_here = time.monotonic() - self._start_time >= self.limit
         if self._exchange is None:
             return is_up_here
         return self._exchange.exchange(int(is_up_here), wait=False) > 0

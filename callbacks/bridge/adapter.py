@@ -153,10 +153,9 @@ class LightningBridge(Callback):
         """
         if not isinstance(states, list):
             states = [states]
-        exporters: list[ExportableState] = []
-        for candidate in self._exporters():
-            if type(candidate).__name__ == class_name:
-                exporters.append(candidate)
+        exporters: list[ExportableState] = [
+            candidate for candidate in self._exporters() if type(candidate).__name__ == class_name
+        ]
 
         # The number of objects may have changed since.
         for exporter, state in zip(exporters, states, strict=False):
@@ -167,9 +166,7 @@ class LightningBridge(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Fire `on_init_end`, once."""
-        self._update_handler(trainer, pl_module)
-        self.state.is_local_process_zero = trainer.local_rank == 0
-        self.state.is_world_process_zero = trainer.is_global_zero
+        self._read_trainer(trainer, pl_module)
         if not self._has_fired_init_end:
             self._has_fired_init_end = True
             self._fire("on_init_end")
@@ -186,7 +183,7 @@ class LightningBridge(Callback):
         self._reset()
 
         self._phase.is_training = True
-        self._update_handler(trainer, pl_module)
+        self._read_trainer(trainer, pl_module)
         self._phase.must_exclude_metrics = True
         self._initialize_state(trainer)
         self._logs.load_losses(self._loaded_losses, trainer)
@@ -333,9 +330,7 @@ class LightningBridge(Callback):
         """Start the clock of a test; fires no event."""
         self._begin_evaluation(trainer, trainer.test_dataloaders)
 
-    def on_test_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
-        """Fire `on_prediction_step`."""
-        self._fire("on_prediction_step")
+    on_test_batch_end = on_validation_batch_end
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fire `on_predict`, with the metrics."""
@@ -348,7 +343,7 @@ class LightningBridge(Callback):
         """Start the clock of a prediction; fires no event."""
         self._begin_evaluation(trainer, trainer.predict_dataloaders)
 
-    on_predict_batch_end = on_test_batch_end
+    on_predict_batch_end = on_validation_batch_end
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fire `on_predict`, without metrics: Lightning computes none."""
@@ -425,11 +420,13 @@ class LightningBridge(Callback):
 
     # The begin of a training.
 
-    def _update_handler(self, trainer: Trainer, module: LightningModule) -> None:
-        """Set the objects that events are called with."""
+    def _read_trainer(self, trainer: Trainer, module: LightningModule) -> None:
+        """Set the objects that events are called with, and the ranks in the state."""
         self.args.read_from(trainer)
-        handler = self.callback_handler
+        self.state.is_local_process_zero = trainer.local_rank == 0
+        self.state.is_world_process_zero = trainer.is_global_zero
 
+        handler = self.callback_handler
         handler.model = self._model
         if handler.model is None:
             handler.model = _model_of(module)
@@ -453,8 +450,6 @@ class LightningBridge(Callback):
 
         state.train_batch_size = self.args.train_batch_size
         state.global_step = trainer.global_step
-        state.is_local_process_zero = trainer.local_rank == 0
-        state.is_world_process_zero = trainer.is_global_zero
         self._phase.first_step = trainer.global_step
         self._phase.last_evaluated_step = last_evaluated_step(state)
         self._logs.last_logged_step = trainer.global_step

@@ -234,9 +234,9 @@ class BridgeArguments:
         values: dict[str, Any] = {}
         for name in _ALL_SETTINGS:
             value: object = getattr(self, name)
-            text = str(value)
-            is_plain = value is None or isinstance(value, (bool, int, float, str, list))
-            values[name] = value if is_plain else text
+            if value is not None and not isinstance(value, (int, float, str, list)):
+                value = str(value)
+            values[name] = value
         return values
 
     def to_sanitized_dict(self) -> dict[str, Any]:
@@ -246,8 +246,9 @@ class BridgeArguments:
         """
         values: dict[str, Any] = {}
         for name, value in self.to_dict().items():
-            is_number_or_text = isinstance(value, (bool, int, float, str))
-            values[name] = value if is_number_or_text else str(value)
+            if not isinstance(value, (int, float, str)):
+                value = str(value)
+            values[name] = value
         return values
 
     def to_json_string(self) -> str:
