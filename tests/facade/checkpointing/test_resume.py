@@ -43,19 +43,25 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWa
 # very last.
 PLACES = (1, 3, 6, 8, STEPS)
 WITH_WORKERS = (
-    "a table by tokens",
+    # Samplers, which the process reads ahead of its workers: drawn, of batches, with a state.
     "samples",
-    "a table by length",
+    "a table by tokens",
+    "a sampler with a state",
+    # Streams, which the workers share out: skipped, restored by their state, those of datasets.
     "a stream",
     "a stream with a state",
-)
-WITH_WORKERS += (
     "a shuffled stream of rows",
+    # What each worker draws, counts or is told itself.
     "generators of their own",
     "a stream with generators of its own",
+    "samples with a state",
+    "samples that depend on the epoch",
+    "a stream that depends on the epoch",
 )
-WITH_WORKERS += ("a sampler with a state", "samples with a state")
-WITH_WORKERS += ("samples that depend on the epoch", "a stream that depends on the epoch")
+EVALUATED_WITH_WORKERS = ("samples", "a stream", "generators of their own")
+"""The others only train: all would be evaluated with the same data, and the same collator or one
+that draws itself.
+"""
 WORKERS = [
     {"dataloader_num_workers": 2, "dataloader_persistent_workers": persistent}
     for persistent in (False, True)
@@ -118,14 +124,14 @@ def test_resume_needs_every_saved_state(uninterrupted, tmp_path, name, file):
 @pytest.mark.parametrize("name", WITH_WORKERS)
 def test_resume_with_workers_is_exact(uninterrupted, tmp_path, name, workers):
     """The random numbers that the workers draw are restored as well."""
-    method = {"dataloader_multiprocessing_context": "fork"}
-    whole = uninterrupted(name, **workers, **method)
+    options = {"dataloader_multiprocessing_context": "fork", **workers}
+    if name not in EVALUATED_WITH_WORKERS:
+        options["eval_strategy"] = "no"
+    whole = uninterrupted(name, **options)
     # Renewed ones begin every epoch as they began the first; persistent ones cross the end of an
     # epoch.
     for step in (6, 8) if workers["dataloader_persistent_workers"] else (1, 8):
-        resumed = train(
-            tmp_path / str(step), KINDS[name], resume=whole.checkpoint(step), **workers, **method
-        )
+        resumed = train(tmp_path / str(step), KINDS[name], resume=whole.checkpoint(step), **options)
         assert resumed.end == whole.end, f"from step {step}"
 
 
