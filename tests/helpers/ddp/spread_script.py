@@ -5,6 +5,7 @@ In each of the folders `<case>` and `single-<model>`: losses and norms, the whol
 a resumed training.
 """
 
+import gc
 import json
 import math
 import os
@@ -110,6 +111,11 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
 
 def main(folder: Path) -> None:
     make_models(folder)
+    # Processes that are forked share what is imported, as long as no collection looks at it.
+    import_module("lightrainer.facade.trainer.trainer_module")
+    import_module("lightrainer.facade.trainer.lightning_trainer")
+    gc.collect()
+    gc.freeze()
     for processes in (1, 2, 4):
         cases = (
             {f"single-{model}": (model, {}) for model in ("llama", "lora", "moe")}
