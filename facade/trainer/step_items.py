@@ -13,9 +13,11 @@ from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import count_rows
 from ...lightning_modules.models.pretrained import shifts_smoothed_labels
 from ...lightning_modules.training.micro_batch_loss import (
+    IGNORED_LABEL,
     Divisor,
     MicroBatchLoss,
     count_labels,
+    ignored_label,
     shifts_labels,
 )
 from ...lightning_modules.training.noted_items import NotedItems
@@ -41,6 +43,7 @@ class LossWeights:
         self._is_scaled = declares_scaled_loss(trainer)
         self._may_be_divided = mentions(trainer, "gradient_accumulation_steps")
         self._shifted = _leaves_out_first_labels(trainer)
+        self._ignored = ignored_label(trainer.model)
 
     def of_step(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
         """Return the weights of the losses of a step's micro-batches.
@@ -103,7 +106,8 @@ class LossWeights:
             return None
         if "shift_labels" in batch:
             return count_labels(batch["shift_labels"], shifted=False)
-        return count_labels(batch.get("labels"), shifted=self._shifted)
+        labels = batch.get("labels")
+        return count_labels(labels, shifted=self._shifted, ignored=self._ignored)
 
     def _count_whole(self, own_labels: Tensor, items: object) -> Tensor:
         """Return the labels of the whole step divided by the ranks.
@@ -119,7 +123,8 @@ class LossWeights:
             return own_labels
 
         # The same labels have been counted in all processes.
-        if isinstance(items, Tensor) and not self._shifted and not followed().counts_shifted_labels:
+        same_labels = not self._shifted and self._ignored == IGNORED_LABEL
+        if isinstance(items, Tensor) and same_labels and not followed().counts_shifted_labels:
             return items / self.ranks
 
         all_labels = self._trainer.accelerator.gather(own_labels).sum()

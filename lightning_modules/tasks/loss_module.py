@@ -20,7 +20,7 @@ from ..models.signatures import accepts_loss_kwargs
 from ..models.wrappers import base_of_adapter
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_stored_setting
 from ..training.label_smoothing import LabelSmoother
-from ..training.micro_batch_loss import count_labels
+from ..training.micro_batch_loss import count_labels, ignored_label
 from ..training.noted_items import NotedItems
 from .batch_inputs import (
     as_arguments,
@@ -660,7 +660,11 @@ class LossModule(MetricsModule):
             return items.number
 
         # The loss is a mean over the labels; over the rows where there are no class numbers.
-        label_count = count_labels(self._labels_by_name(batch), shifted=self._predicts_next_token())
+        label_count = count_labels(
+            self._labels_by_name(batch),
+            shifted=self._predicts_next_token(),
+            ignored=ignored_label(self.model),
+        )
         rows = count_rows(batch)
         if label_count is None and rows is not None:
             return torch.full((), rows, device=self.device)

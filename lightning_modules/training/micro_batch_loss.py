@@ -23,13 +23,14 @@ As a tensor it is infinite if no item of the micro-batch counts.
 """
 
 
-def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
+def count_labels(labels: object, *, shifted: bool, ignored: int = IGNORED_LABEL) -> Tensor | None:
     """Count the labels over which a mean loss of a batch is taken.
 
     Args:
-        labels: the labels of the batch; class numbers are counted without those that are -100.
+        labels: the labels of the batch; class numbers are counted.
         shifted: the first label of each row is not compared with anything, as in causal language
             models.
+        ignored: the class number that is not counted.
 
     Returns:
         The count on the device of the labels; None where labels are not class numbers, so that rows
@@ -44,12 +45,21 @@ def count_labels(labels: object, *, shifted: bool) -> Tensor | None:
     # No prediction is compared with the first label of a row.
     if shifted:
         labels = labels[..., 1:]
-    return labels.ne(IGNORED_LABEL).sum()
+    return labels.ne(ignored).sum()
 
 
 def shifts_labels(model: object) -> bool:
     """Return whether a model that computes a mean loss leaves out the first label of each row."""
     return predicts_next_token(base_of_adapter(model))
+
+
+def ignored_label(model: object) -> int:
+    """Return the label that the mean loss of a model leaves out, such as 255 in segmentation."""
+    base: Any = base_of_adapter(model)
+    if not type(base).__name__.endswith("ForSemanticSegmentation"):
+        return IGNORED_LABEL
+    config = getattr(base, "config", None)
+    return getattr(config, "semantic_loss_ignore_index", IGNORED_LABEL)
 
 
 def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:

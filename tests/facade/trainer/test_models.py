@@ -10,7 +10,11 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch.nn import functional
-from transformers import PreTrainedTokenizerFast
+from transformers import (
+    PreTrainedTokenizerFast,
+    SegformerConfig,
+    SegformerForSemanticSegmentation,
+)
 
 from helpers.trainer.tiny_trainings import Tiny, files, same, tiny, trained, trainer, weights
 from lightrainer import default_data_collator
@@ -108,3 +112,55 @@ def test_user_model_is_the_one_that_is_trained(tmp_path, compiled):
     from safetensors.torch import load_file
 
     assert same(load_file(tmp_path / "model.safetensors"), weights(model))
+
+
+def segmented(folder, size, ignored):
+    """Train one step on 4 images, in micro-batches of `size`; `ignored` labels unlabelled pixels.
+
+    Returns the loss and the norm of the gradient.
+    """
+    torch.manual_seed(0)
+    config = SegformerConfig(
+        num_encoder_blocks=1,
+        depths=[1],
+        sr_ratios=[1],
+        hidden_sizes=[8],
+        patch_sizes=[3],
+        strides=[2],
+        num_attention_heads=[1],
+        mlp_ratios=[1],
+        decoder_hidden_size=8,
+        num_labels=3,
+        hidden_dropout_prob=0.0,
+        classifier_dropout_prob=0.0,
+        drop_path_rate=0.0,
+        semantic_loss_ignore_index=ignored,
+    )
+    model = SegformerForSemanticSegmentation(config)
+    # It would take the mean over the micro-batch.
+    model.decode_head.batch_norm = torch.nn.Identity()
+
+    samples = []
+    for index in range(4):
+        labels = torch.randint(0, 3, (8, 8))
+        labels[: 2 * index] = ignored
+        samples.append({"pixel_values": torch.randn(3, 8, 8), "labels": labels})
+
+    made = trainer(
+        folder,
+        model=model,
+        train_dataset=samples,
+        max_steps=1,
+        logging_steps=1,
+        per_device_train_batch_size=size,
+        gradient_accumulation_steps=4 // size,
+    )
+    made.train()
+    log = made.state.log_history[0]
+    return log["loss"], log["grad_norm"]
+
+
+@pytest.mark.parametrize("ignored", [255, -100])
+def test_models_for_segmentation_weigh_labelled_pixels(tmp_path, ignored):
+    whole = segmented(tmp_path / "whole", 4, ignored)
+    assert segmented(tmp_path / "divided", 1, ignored) == pytest.approx(whole, rel=1e-4)
