@@ -1,16 +1,14 @@
 """The profile of some steps: parts that add up, files, and a command."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
 from helpers.callbacks.small_training import make_trainer, sentences
+from helpers.processes.package_commands import command
 from lightrainer import ProfilerCallback, TrainerCallback
 
 
@@ -145,11 +143,7 @@ def test_profiler_command_profiles_a_script(tmp_path):
         "print('steps', trainer.state.global_step)\n"
     )
     words = ["profile", "--wait", "1", "--active", "3", "train.py", "out"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "lightrainer", *words]
-    said = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
+    said = command(*words, cwd=tmp_path, HF_HUB_OFFLINE="1")
     assert said.returncode == 0, said.stderr
     assert "3 steps" in said.stdout
     assert "steps 6" in said.stdout or "steps 7" in said.stdout
