@@ -13,7 +13,6 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import count_rows
-from ..common.safe_serialization import UnsafeValueError
 from ..common.seeding import capture_host_rng, restore_host_rng
 from .batch_samplers import BatchesAfter
 from .iteration import batches_of, replaced_attributes
@@ -41,7 +40,7 @@ from .worker_state import (
     ResumedWorkers,
     WorkerStates,
     is_resumable,
-    packed,
+    packed_position,
     unpacked,
 )
 
@@ -466,7 +465,7 @@ class EpochLoader(DataLoader[Any]):
         if self.tracked:
             stream_state = None
             if position.resumable_stream is not None:
-                stream_state = _packed_stream_state(position.resumable_stream)
+                stream_state = packed_position(position.resumable_stream)
             state_before = StateBeforeBatch(
                 random_states(*drawing_parts(self)), position.worker_states, stream_state
             )
@@ -687,14 +686,6 @@ class EpochLoader(DataLoader[Any]):
             self.collate_fn, batch_size, self._resumed_worker_states, epoch=epoch
         )
         return batches_of(self, collate)
-
-
-def _packed_stream_state(stream: Any) -> bytes | None:
-    """Return the state of a resumable stream; None if it has to be read from its start again."""
-    try:
-        return packed(stream.state_dict())
-    except UnsafeValueError:
-        return None
 
 
 def _all_streams_resumable(workers: WorkerStates) -> bool:

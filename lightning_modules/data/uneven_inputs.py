@@ -58,7 +58,8 @@ class UnevenInputs:
     Args:
         description: name of the data, for messages.
         same_size: cut batches to the smallest of the round, so that their outputs can be gathered.
-        ends: whether the batch just read is the last one of this process.
+        ends: whether the batch just read is the last one of this process; by default that is not
+            known before the end, as `bool()` is False.
 
     Attributes:
         is_last: no process gets another batch after this one.

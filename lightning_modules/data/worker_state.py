@@ -145,11 +145,8 @@ class ReportingCollate(SurfacingCollate):
             sample_list = cast("list[object]", samples)
             if len(sample_list) != self.batch_size:
                 return packed(ENDED)
-        try:
-            return packed(stream.state_dict())
-        except UnsafeValueError:
-            # A stream whose state cannot be saved is read from its start again.
-            return packed(ENDED)
+        # Without a state the stream is read from its start again.
+        return packed_position(stream) or packed(ENDED)
 
 
 class WorkerStates(NamedTuple):
@@ -179,11 +176,8 @@ class WorkerStates(NamedTuple):
             return WorkerStates(self.states, fetched.worker)
 
         # New dicts, since earlier batches keep the old ones.
-        states_of_worker = dict(self.states.get(fetched.worker, {}))
-        states_of_worker.update(fetched.states)
-        states = dict(self.states)
-        states[fetched.worker] = states_of_worker
-        return WorkerStates(states, fetched.worker)
+        states_of_worker = {**self.states.get(fetched.worker, {}), **fetched.states}
+        return WorkerStates({**self.states, fetched.worker: states_of_worker}, fetched.worker)
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """Return the states for `ResumedWorkers`."""
@@ -389,6 +383,14 @@ def packed(value: Any) -> bytes:
         UnsafeValueError: a checkpoint could not hold it.
     """
     return pickle.dumps(to_plain(value))
+
+
+def packed_position(stream: Any) -> bytes | None:
+    """Serialize the state of a resumable stream; return None if a checkpoint cannot hold it."""
+    try:
+        return packed(stream.state_dict())
+    except UnsafeValueError:
+        return None
 
 
 def unpacked(value: bytes) -> Any:

@@ -266,7 +266,9 @@ class DataModule(LightningDataModule):
             sampler = self._training_sampler(dataset, samples_per_step)
         worker_init_fn = None
         if not is_stream:
-            worker_init_fn = self._worker_init_fn()
+            worker_init_fn = functools.partial(
+                seed_worker, num_workers=self.num_workers, rank=self._share().index
+            )
 
         loader = self._build_loader(
             dataset,
@@ -458,11 +460,6 @@ class DataModule(LightningDataModule):
             "persistent_workers": persistent_workers,
             "prefetch_factor": prefetch_factor,
         }
-
-    def _worker_init_fn(self) -> Callable[[int], None]:
-        return functools.partial(
-            seed_worker, num_workers=self.num_workers, rank=self._share().index
-        )
 
     def _share(self) -> DataShare:
         return data_share(self.trainer)

@@ -17,6 +17,7 @@ from ..common.libraries import is_instance
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..data.epoch_loader import EpochLoader
 from ..data.loader_state import before_epoch, position_at, with_other_batches, workers_in
+from ..data.worker_state import is_torchdata_loader
 from ..internals.lightning_import import Trainer
 from ..internals.loop_states import (
     LoopPosition,
@@ -517,7 +518,7 @@ def _has_order_to_restore(loader: object) -> bool:
 
     Other loaders may have no batch left in such a state, and lose an epoch.
     """
-    return is_instance(loader, "torchdata.stateful_dataloader", "StatefulDataLoader")
+    return is_torchdata_loader(loader)
 
 
 def _warn_of_persistent_workers(trainer: Trainer, loader: EpochLoader) -> None:

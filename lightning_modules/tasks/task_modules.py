@@ -66,20 +66,11 @@ class TaskModule(LossModule):
 
     def _reset_metrics(self, stage: str) -> None:
         # The usual metrics ask the model for its classes, so they are made when it exists.
-        self._make_usual_metrics()
+        if self._makes_usual_metrics:
+            self._makes_usual_metrics = False
+            (train_metrics,) = self._train_metrics_setting
+            self._set_metrics(self.usual_metrics() or None, train_metrics)
         super()._reset_metrics(stage)
-
-    def _make_usual_metrics(self) -> None:
-        if not self._makes_usual_metrics:
-            return
-        self._makes_usual_metrics = False
-        metrics = self.usual_metrics()
-
-        # True means the same metrics in the training, of which there may be none.
-        (train_metrics,) = self._train_metrics_setting
-        if train_metrics is True and not metrics:
-            train_metrics = None
-        self._set_metrics(metrics or None, train_metrics)
 
     def usual_metrics(self) -> dict[str, Any]:
         """Return the metrics of the task, used if `metrics` is None."""
