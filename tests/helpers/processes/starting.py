@@ -33,7 +33,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(
 TORCH = (
     "torch._dynamo",
     "torch.distributed.fsdp",
-    "torch.distributed.tensor",
+    "torch.distributed.tensor.experimental",
     "pandas",
     "matplotlib.pyplot",
 )
