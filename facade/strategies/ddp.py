@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ...lightning_modules.training.out_of_memory import average_used_gradients
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, process_group
 
 if TYPE_CHECKING:
@@ -90,8 +91,17 @@ class DDP(Strategy):
         """Wrap the model of the Trainer, unless it was passed to it in a wrapper."""
         model = self.forward_model
         self._records_graph = bool(self.options.get("static_graph"))
+        self._frozen_parameters = tuple(
+            parameter for parameter in model.parameters() if not parameter.requires_grad
+        )
         if not isinstance(model, DistributedDataParallel):
             self.require_trainer().model_wrapped = self.wrap(model, device)
+
+    def average_unfrozen(self) -> None:
+        """See `Strategy.average_unfrozen`."""
+        unfrozen = [parameter for parameter in self._frozen_parameters if parameter.requires_grad]
+        if unfrozen:
+            average_used_gradients(unfrozen)
 
     def end_run(self) -> None:
         """See `Strategy.end_run`; remove DDP's wrapper, which holds a copy of all gradients."""

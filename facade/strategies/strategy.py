@@ -142,6 +142,12 @@ class Strategy:
         assert trainer is not None, "the Trainer of this strategy does not exist any more"
         return trainer
 
+    def average_unfrozen(self) -> None:
+        """Average, after a backward pass, gradients that the wrapper does not exchange.
+
+        They are those of parameters that a script has unfrozen since the training began.
+        """
+
     def end_run(self) -> None:
         """Forget Lightning's strategy, whose run has ended."""
         self.lightning = None

@@ -263,6 +263,7 @@ class TrainerModule(EvaluationModule):
         outside_model = trainer._outside_model
         if outside_model.parameters:
             outside_model.average_gradients()
+        strategy.average_unfrozen()
 
         # Clip.
         if not epoch.clips_in_step:

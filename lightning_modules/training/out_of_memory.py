@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -140,6 +140,14 @@ class OutOfMemoryConsensus:
             vars(failure)["is_shared"] = True
             raise failure
         average_gradients(itertools.compress(trainable, any_has_gradient))
+
+
+def average_used_gradients(parameters: Sequence[torch.Tensor]) -> None:
+    """Average the gradients that at least one process has, over all processes."""
+    has_gradient = [parameter.grad is not None for parameter in parameters]
+    flags = torch.tensor(has_gradient, dtype=torch.int32, device=parameters[0].device)
+    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+    average_gradients(itertools.compress(parameters, flags.tolist()))
 
 
 def average_gradients(parameters: Iterable[torch.Tensor]) -> None:

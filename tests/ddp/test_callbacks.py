@@ -85,3 +85,10 @@ def test_nan_loss_of_another_rank_is_counted_by_the_first(run):
     )
     assert said.count(warning) == 1
     assert said.count("1 of the 6 steps of this training had a NaN or infinite loss") == 1
+
+
+def test_layer_that_a_callback_unfreezes_stays_equal_on_both_ranks(run):
+    """DDP alone never exchanges gradients of parameters that were frozen when it was made."""
+    _, (first, second), _ = run
+    assert first["unfrozen"]["before"] != first["unfrozen"]["after"]
+    assert first["unfrozen"] == second["unfrozen"]

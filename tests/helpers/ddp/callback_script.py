@@ -132,6 +132,39 @@ def read_by_one_process(folder: Path, reader: int) -> list[int]:
     return callback.steps
 
 
+class Unfreezes(TrainerCallback):
+    """Trains the first layer, which is frozen when the training begins, after the second step."""
+
+    def on_init_end(self, args, state, control, model: Any = None, **kwargs):
+        model.first.requires_grad_(False)
+
+    def on_step_end(self, args, state, control, model: Any = None, **kwargs):
+        if state.global_step == 2:
+            model.first.requires_grad_(True)
+
+
+def unfrozen_while_training(folder: Path) -> dict[str, list[float]]:
+    """Return the first layer before and after a training in which it is unfrozen."""
+    torch.manual_seed(3)
+    model = Classifier()
+    before = model.first.weight.flatten().tolist()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(
+        model,
+        TrainingArguments(
+            str(folder),
+            max_steps=5,
+            gradient_accumulation_steps=2,
+            **{**QUIET, "save_strategy": "no"},
+        ),
+        train_dataset=points(64),
+        optimizers=(optimizer, None),
+        callbacks=[Unfreezes()],
+    )
+    trainer.train()
+    return {"before": before, "after": model.first.weight.flatten().tolist()}
+
+
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     limit = TimeLimitCallback(0.4 if RANK == 1 else 7200)
@@ -172,6 +205,7 @@ def main(folder: Path) -> None:
             torch.equal(kept[name], weight) for name, weight in back.model.state_dict().items()
         ),
         "sets": of_two_sets(folder / "sets"),
+        "unfrozen": unfrozen_while_training(folder / "unfrozen"),
         "read": [read_by_one_process(folder / f"read_by_{reader}", reader) for reader in (0, 1)],
     }
     (folder / f"rank{RANK}.json").write_text(json.dumps(seen))

@@ -47,6 +47,9 @@ OUTSIDE_OF_KINDS = OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_i
 ALL_EVALUATED = (
     "tests/ddp/test_evaluation.py::test_evaluation_in_training_is_of_one_model_for_all_kinds"
 )
+UNFROZEN = (
+    "tests/ddp/test_callbacks.py::test_layer_that_a_callback_unfreezes_stays_equal_on_both_ranks"
+)
 OBJECTS = "tests/parity/test_user_objects.py::"
 
 ONE_BATCH = {
@@ -528,6 +531,14 @@ PROMISES: dict[str, Promise] = {
     "`evaluate()` before `train()` leaves DDP out": Promise(
         {"two processes": BY_TWO},
         others="One process has no wrapper.",
+    ),
+    "parameters that a callback unfreezes during a training": Promise(
+        {
+            "own module": UNFROZEN,
+            "two processes": UNFROZEN,
+            "accumulated window": UNFROZEN,
+        },
+        others="The wrapper of DDP is the same, and one process has none.",
     ),
     "with layers such as BatchNorm each process evaluates": Promise(
         {
