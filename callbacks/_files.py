@@ -6,10 +6,7 @@ import contextlib
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .state import TrainerState
+from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +40,14 @@ def is_folder_name(name: object) -> bool:
     return not any(forbidden in name for forbidden in ("/", "\\", "\0"))
 
 
-def trial_folder(folder: str | os.PathLike[str], state: TrainerState) -> str:
+class _TrialState(Protocol):
+    """The part of a `TrainerState` about trials."""
+
+    is_hyper_param_search: bool
+    trial_name: str | None
+
+
+def trial_folder(folder: str | os.PathLike[str], state: _TrialState) -> str:
     """Return the folder to which a callback writes.
 
     In a hyperparameter search each trial has its own subfolder.
