@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from ..lightning_modules.common.torch_files import load_torch
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 from .tensor_states import CALLBACK_STATES_NAME
@@ -224,7 +224,7 @@ class EMACallback(TrainerCallback):
                 path,
             )
             return
-        states = load_torch(path).get(type(self).__name__)
+        states = _read_states(path).get(type(self).__name__)
         if states:
             self._load_averages(states[0]["averages"])
 
@@ -311,6 +311,23 @@ class _WeightSwap:
         self._depth -= 1
         if self._depth == 0:
             self.exchange()
+
+
+def _read_states(path: str) -> dict[str, Any]:
+    """Read the states of callbacks in a checkpoint.
+
+    Raises:
+        ValueError: the file is damaged, or has other objects than tensors and plain values.
+    """
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{path} is not loaded: it is damaged, or has objects other than tensors and plain "
+            "values. Restore it from a backup."
+        ) from error
 
 
 def _is_averaged(weight: nn.Parameter) -> bool:

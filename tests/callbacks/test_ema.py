@@ -1,6 +1,5 @@
 """The average of the weights."""
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -132,22 +131,6 @@ def test_ema_best_model_has_its_average(tmp_path):
     losses = evaluations(trainer)
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
     assert trainer.evaluate()["eval_loss"] == losses[4] != losses[16]
-
-
-def test_ema_best_average_is_read_beside_states_of_numpy(tmp_path):
-    """Another callback keeps a number of NumPy, which resumed trainings read, too."""
-
-    class Counts(TrainerCallback):
-        def state_dict(self):
-            return {"count": np.float64(3)}
-
-        def load_state_dict(self, state_dict):
-            pass
-
-    callbacks = [EMACallback(0.9), Counts()]
-    trainer = trained(tmp_path, callbacks, load_best_model_at_end=True, **SAVED)
-    best_step = trainer.state.best_global_step
-    assert trainer.evaluate()["eval_loss"] == evaluations(trainer)[best_step]
 
 
 def test_ema_can_be_applied_for_a_while(tmp_path):
