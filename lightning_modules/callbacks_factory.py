@@ -1,7 +1,5 @@
 """Callbacks for every `lightning.Trainer`, which finds them by an entry point."""
 
-# pyright: reportMissingImports=false
-# The folders beside this one are mapped to subpackages only when the package is built.
 from __future__ import annotations
 
 import sys
@@ -10,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
-_PACKAGE = __name__.partition(".")[0]
-_LOADERS_MODULE = f"{_PACKAGE}.lightning_modules.data.loaders"
+_LOADERS_MODULE = f"{__package__}.data.loaders"
 """The module of `build_loader`."""
 
 
@@ -23,6 +20,6 @@ def callbacks() -> list[Callback]:
     """
     if _LOADERS_MODULE not in sys.modules:
         return []
-    from ...lightning_modules.tasks.resuming import ResumingCallback
+    from .tasks.resuming import ResumingCallback
 
     return [ResumingCallback()]
