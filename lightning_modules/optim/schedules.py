@@ -89,7 +89,7 @@ def _bind_step(optimizer: Optimizer) -> None:
     `optimizer.step = torch.compile(optimizer.step)` sets one.
     """
     step = getattr(optimizer, "step", None)
-    if step is None or hasattr(step, "__func__") or hasattr(step, "_wrapped_by_lr_sched"):
+    if step is None or hasattr(step, "__func__"):
         return
 
     def bound_step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
