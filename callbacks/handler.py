@@ -245,19 +245,21 @@ class CallbackHandler(TrainerCallback):
         return control
 
     # The events without additional values.
-    on_init_end = _forwarded("on_init_end")
-    on_train_begin = _forwarded("on_train_begin", "should_training_stop")
-    on_train_end = _forwarded("on_train_end")
-    on_epoch_begin = _forwarded("on_epoch_begin", "should_epoch_stop")
-    on_epoch_end = _forwarded("on_epoch_end")
-    on_step_begin = _forwarded("on_step_begin", "should_log", "should_evaluate", "should_save")
-    on_pre_optimizer_step = _forwarded("on_pre_optimizer_step")
-    on_optimizer_step = _forwarded("on_optimizer_step")
-    on_substep_end = _forwarded("on_substep_end")
-    on_step_end = _forwarded("on_step_end")
-    on_prediction_step = _forwarded("on_prediction_step")
-    on_save = _forwarded("on_save", "should_save")
-    on_push_begin = _forwarded("on_push_begin")
+    on_init_end: ForwardedEvent = _forwarded("on_init_end")
+    on_train_begin: ForwardedEvent = _forwarded("on_train_begin", "should_training_stop")
+    on_train_end: ForwardedEvent = _forwarded("on_train_end")
+    on_epoch_begin: ForwardedEvent = _forwarded("on_epoch_begin", "should_epoch_stop")
+    on_epoch_end: ForwardedEvent = _forwarded("on_epoch_end")
+    on_step_begin: ForwardedEvent = _forwarded(
+        "on_step_begin", "should_log", "should_evaluate", "should_save"
+    )
+    on_pre_optimizer_step: ForwardedEvent = _forwarded("on_pre_optimizer_step")
+    on_optimizer_step: ForwardedEvent = _forwarded("on_optimizer_step")
+    on_substep_end: ForwardedEvent = _forwarded("on_substep_end")
+    on_step_end: ForwardedEvent = _forwarded("on_step_end")
+    on_prediction_step: ForwardedEvent = _forwarded("on_prediction_step")
+    on_save: ForwardedEvent = _forwarded("on_save", "should_save")
+    on_push_begin: ForwardedEvent = _forwarded("on_push_begin")
 
     def on_evaluate(
         self,
