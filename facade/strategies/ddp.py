@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...lightning_modules.training.out_of_memory import average_used_gradients
+from ...lightning_modules.distributed.gradient_averages import average_used_gradients
 from .strategy import PROCESS_GROUP_OPTIONS, Strategy, process_group
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class DDP(Strategy):
     """True until the first backward pass with `static_graph`, in which DDP records the graph: it
     has to exchange gradients.
     """
+    _frozen_parameters: Sequence[nn.Parameter] = ()
+    """Those that were frozen when DDP was made, which exchanges no gradients of them."""
 
     @classmethod
     def of(cls, args: TrainingArguments, find_unused_parameters: bool) -> Self:
@@ -91,9 +94,9 @@ class DDP(Strategy):
         """Wrap the model of the Trainer, unless it was passed to it in a wrapper."""
         model = self.forward_model
         self._records_graph = bool(self.options.get("static_graph"))
-        self._frozen_parameters = tuple(
+        self._frozen_parameters = [
             parameter for parameter in model.parameters() if not parameter.requires_grad
-        )
+        ]
         if not isinstance(model, DistributedDataParallel):
             self.require_trainer().model_wrapped = self.wrap(model, device)
 
@@ -106,6 +109,7 @@ class DDP(Strategy):
     def end_run(self) -> None:
         """See `Strategy.end_run`; remove DDP's wrapper, which holds a copy of all gradients."""
         super().end_run()
+        self._frozen_parameters = ()
         trainer = self.require_trainer()
         if trainer.model_wrapped is not trainer.model:
             trainer.model_wrapped = _unwrapped(trainer.model_wrapped)

@@ -13,7 +13,7 @@ from torch import nn
 from ...lightning_modules import checkpoints
 from ...lightning_modules.common.collectives import broadcast_tensors
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.training.out_of_memory import average_gradients
+from ...lightning_modules.distributed.gradient_averages import average_gradients
 
 if TYPE_CHECKING:
     from .. import Trainer

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..common.collectives import broadcast_tensors
+from ..distributed.gradient_averages import average_gradients
 
 # Messages of libraries below torch that have no error class for it.
 _SIGNS = (
@@ -140,33 +141,6 @@ class OutOfMemoryConsensus:
             vars(failure)["is_shared"] = True
             raise failure
         average_gradients(itertools.compress(trainable, any_has_gradient))
-
-
-def average_used_gradients(parameters: Sequence[torch.Tensor]) -> None:
-    """Average the gradients that at least one process has, over all processes."""
-    has_gradient = [parameter.grad is not None for parameter in parameters]
-    flags = torch.tensor(has_gradient, dtype=torch.int32, device=parameters[0].device)
-    dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-    average_gradients(itertools.compress(parameters, flags.tolist()))
-
-
-def average_gradients(parameters: Iterable[torch.Tensor]) -> None:
-    """Average gradients over all processes as `DistributedDataParallel` does.
-
-    A process without a gradient counts with zeros.
-    """
-    size = dist.get_world_size()
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-
-        # With the operations of DDP, so that the gradients are the same to the last bit.
-        if parameter.grad.is_sparse:
-            dist.all_reduce(parameter.grad.div_(size))
-        else:
-            mean = parameter.grad.mul_(1 / size).contiguous()
-            dist.all_reduce(mean)
-            parameter.grad.copy_(mean)
 
 
 def _listed(inputs: object) -> list[Any]:
