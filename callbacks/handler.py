@@ -196,7 +196,8 @@ class CallbackHandler(TrainerCallback):
 
         Raises:
             AttributeError: `event` is not one of the events, and no callback defines it.
-            TypeError: a callback returned something other than a control or `None`.
+            TypeError: a callback returned something other than a control or `None`; at the end of
+                a training this is a warning.
         """
         if event not in _EVENTS:
             self._check_is_defined(event)
@@ -226,13 +227,17 @@ class CallbackHandler(TrainerCallback):
                 eval_dataloader=self.eval_dataloader,
                 **kwargs,
             )
-            if returned is not None:
-                if not hasattr(returned, "should_training_stop"):
-                    raise TypeError(
-                        f"{type(callback).__name__}.{event} returned {returned!r}, which is not a "
-                        "TrainerControl. Return the control, or None to keep it."
-                    )
+            if hasattr(returned, "should_training_stop"):
                 control = returned
+            elif returned is not None:
+                message = (
+                    f"{type(callback).__name__}.{event} returned {returned!r}, which is not a "
+                    "TrainerControl. Return the control, or None to keep it."
+                )
+                # Nothing reads the control after the end, where an error would lose the model.
+                if event != "on_train_end":
+                    raise TypeError(message)
+                logger.warning(message)
             if self.switch_setters is not None:
                 self.switch_setters.note(control, type(callback), event)
 

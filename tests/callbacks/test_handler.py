@@ -138,6 +138,17 @@ def test_handler_passes_on_a_returned_control():
         fire(make(confused), "on_save")
 
 
+def test_handler_warns_of_another_result_at_the_end_of_a_training(caplog):
+    """As in transformers the training ends well: its model must not be lost."""
+    confused = type("Confused", (TrainerCallback,), {"on_train_end": lambda *_, **__: True})
+    seen = []
+    looks = SimpleNamespace(on_train_end=lambda args, state, control, **_: seen.append(control))
+    control = fire(make(confused, looks), "on_train_end")
+    assert isinstance(control, TrainerControl)
+    assert seen == [control]
+    assert "Confused.on_train_end returned True" in caplog.text
+
+
 CHANGES = {
     "removes itself": (lambda handler, me, others: handler.remove_callback(me), [1, 1, 1, 0]),
     "removes the next": (
