@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 
-_LOADERS_MODULE = f"{__package__}.data.loaders"
+_LOADERS_MODULE = __name__.replace("tasks.callbacks_factory", "data.loaders")
 """The module of `build_loader`."""
 
 
@@ -20,6 +20,6 @@ def callbacks() -> list[Callback]:
     """
     if _LOADERS_MODULE not in sys.modules:
         return []
-    from .tasks.resuming import ResumingCallback
+    from .resuming import ResumingCallback
 
     return [ResumingCallback()]
