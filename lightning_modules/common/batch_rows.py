@@ -27,20 +27,33 @@ def slice_rows(batch: object, start: int, stop: int) -> Any:
     """
     rows = slice(start, stop)
     size = count_rows(batch)
-    if isinstance(batch, (list, tuple)):
-        return sequence_like(batch, [_sliced(part, rows, size) for part in batch])
-    return _sliced(batch, rows, size)
+    if not isinstance(batch, (list, tuple)):
+        return _sliced(batch, rows, size)
+
+    parts: list[object] = []
+    for part in batch:
+        parts.append(_sliced(part, rows, size))
+    return sequence_like(batch, parts)
 
 
 def _sliced(value: Any, rows: slice, size: int | None) -> object:
     """Return some samples of a column or part of a batch with `size` samples."""
     if isinstance(value, Mapping):
-        items = {key: _sliced(item, rows, size) for key, item in value.items()}
-        return mapping_like(value, items)
+        columns: dict[Any, object] = {}
+        for key, column in value.items():
+            columns[key] = _sliced(column, rows, size)
+        return mapping_like(value, columns)
+
     if isinstance(value, (list, tuple)):
-        if _have_entries([value], [size]):
+        has_entries = _have_entries([value], [size])
+        if has_entries:
             return value[rows]
-        return sequence_like(value, [_sliced(part, rows, size) for part in value])
+        parts: list[object] = []
+        for part in value:
+            parts.append(_sliced(part, rows, size))
+        return sequence_like(value, parts)
+
+    # Another array belongs to the batch as a whole.
     if _is_array(value) and len(value) == size:
         return value[rows]
     return value
@@ -57,10 +70,14 @@ def join_rows(batches: Sequence[Any]) -> Any:
     """
     sizes = [count_rows(batch) for batch in batches]
     first = batches[0]
-    if isinstance(first, (list, tuple)) and sizes[0] is not None:
-        parts = [_joined(values, sizes) for values in zip(*batches, strict=True)]
-        return sequence_like(first, parts)
-    return _joined(batches, sizes)
+    has_parts = isinstance(first, (list, tuple)) and sizes[0] is not None
+    if not has_parts:
+        return _joined(batches, sizes)
+
+    parts: list[object] = []
+    for values in zip(*batches, strict=True):
+        parts.append(_joined(values, sizes))
+    return sequence_like(first, parts)
 
 
 def _joined(values: Sequence[Any], sizes: list[int | None]) -> object:
@@ -72,15 +89,22 @@ def _joined(values: Sequence[Any], sizes: list[int | None]) -> object:
     """
     first = values[0]
     if isinstance(first, Mapping):
-        columns = {key: _joined([value[key] for value in values], sizes) for key in first}
+        columns: dict[Any, object] = {}
+        for key in first:
+            column = [value[key] for value in values]
+            columns[key] = _joined(column, sizes)
         return mapping_like(first, columns)
+
     if isinstance(first, (list, tuple)):
         # Lists of texts are joined also if they have several for each sample.
         are_texts = isinstance(first, list) and find_batch_size(first) is None
         if are_texts or _have_entries(values, sizes):
             return list(itertools.chain.from_iterable(values))
-        parts = [_joined(parts, sizes) for parts in zip(*values, strict=True)]
-        return sequence_like(first, parts)
+        joined: list[object] = []
+        for parts in zip(*values, strict=True):
+            joined.append(_joined(parts, sizes))
+        return sequence_like(first, joined)
+
     if not _is_array(first):
         return first
     if isinstance(first, torch.Tensor):
@@ -97,8 +121,10 @@ def _have_entries(values: Sequence[Sequence[object]], sizes: list[int | None]) -
 
     If each entry has a row for each sample instead, the entries are parts of the batches.
     """
-    if [len(value) for value in values] != sizes:
+    lengths = [len(value) for value in values]
+    if lengths != sizes:
         return False
+
     for value, size in zip(values, sizes, strict=True):
         if any(find_batch_size(entry) != size for entry in value):
             return True

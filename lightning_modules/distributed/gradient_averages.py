@@ -12,9 +12,14 @@ import torch.distributed as dist
 def average_used_gradients(parameters: Sequence[torch.Tensor]) -> None:
     """Average the gradients that at least one process has, over all processes."""
     has_gradient = [parameter.grad is not None for parameter in parameters]
-    flags = torch.tensor(has_gradient, dtype=torch.int32, device=parameters[0].device)
+    device = parameters[0].device
+    flags = torch.tensor(has_gradient, dtype=torch.int32, device=device)
     dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-    average_gradients(itertools.compress(parameters, flags.tolist()))
+
+    # A flag is 1 if any process has the gradient.
+    any_has_gradient = flags.tolist()
+    used = itertools.compress(parameters, any_has_gradient)
+    average_gradients(used)
 
 
 def average_gradients(parameters: Iterable[torch.Tensor]) -> None:

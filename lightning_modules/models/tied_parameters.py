@@ -11,7 +11,12 @@ def tied_names(model: nn.Module) -> list[list[str]]:
     # torch's own method is called, since an override may lack the argument.
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
         names_by_id.setdefault(id(parameter), []).append(name)
-    return [names for names in names_by_id.values() if len(names) > 1]
+
+    tied: list[list[str]] = []
+    for names in names_by_id.values():
+        if len(names) > 1:
+            tied.append(names)
+    return tied
 
 
 def tie(model: nn.Module, names_of_parameters: list[list[str]]) -> None:
@@ -24,6 +29,8 @@ def tie(model: nn.Module, names_of_parameters: list[list[str]]) -> None:
     for first_name, *other_names in names_of_parameters:
         shared = model.get_parameter(first_name)
         for name in other_names:
-            if model.get_parameter(name) is not shared:
-                owner, _, attribute = name.rpartition(".")
-                setattr(model.get_submodule(owner), attribute, shared)
+            if model.get_parameter(name) is shared:
+                continue
+            module_name, _, attribute = name.rpartition(".")
+            module = model.get_submodule(module_name)
+            setattr(module, attribute, shared)
