@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import pickle
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
-from .tensor_states import CALLBACK_STATES_NAME
 
 if TYPE_CHECKING:
     import torch
@@ -142,7 +139,6 @@ class EMACallback(TrainerCallback):
         self._weights = {}
         if not weights:
             return
-        self._load_best_average(args, state)
         with torch.no_grad():
             for name, average in self.averages.items():
                 weights[name].copy_(average)
@@ -181,6 +177,11 @@ class EMACallback(TrainerCallback):
         """Keep the state of a checkpoint until the training begins."""
         self._loaded_state = state_dict
 
+    def load_best_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the average of the best checkpoint, at the end of a training."""
+        if self._weights:
+            self._load_averages(state_dict["averages"])
+
     def _resume(self, state: TrainerState) -> None:
         """Continue with the average of a checkpoint."""
         if self._loaded_state is None:
@@ -210,23 +211,6 @@ class EMACallback(TrainerCallback):
             )
         for name, average in self.averages.items():
             average.copy_(stored[name])
-
-    def _load_best_average(self, args: TrainingArguments, state: TrainerState) -> None:
-        """Load the average of the best checkpoint, if the model gets the weights of that."""
-        best_checkpoint = state.best_model_checkpoint
-        if best_checkpoint is None or not getattr(args, "load_best_model_at_end", False):
-            return
-
-        path = os.path.join(best_checkpoint, CALLBACK_STATES_NAME)
-        if not os.path.isfile(path):
-            logger.warning(
-                "%s is missing: the model gets the last average of its weights, not the best.",
-                path,
-            )
-            return
-        states = _read_states(path).get(type(self).__name__)
-        if states:
-            self._load_averages(states[0]["averages"])
 
     def _stop_swapping(self) -> None:
         if self._swap is not None:
@@ -311,23 +295,6 @@ class _WeightSwap:
         self._depth -= 1
         if self._depth == 0:
             self.exchange()
-
-
-def _read_states(path: str) -> dict[str, Any]:
-    """Read the states of callbacks in a checkpoint.
-
-    Raises:
-        ValueError: the file is damaged, or has other objects than tensors and plain values.
-    """
-    import torch
-
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(
-            f"{path} is not loaded: it is damaged, or has objects other than tensors and plain "
-            "values. Restore it from a backup."
-        ) from error
 
 
 def _is_averaged(weight: nn.Parameter) -> bool:

@@ -117,6 +117,30 @@ class CallbackStates:
         if not_included:
             logger.warning(_NOT_INCLUDED, path, ", ".join(not_included))
 
+    def load_best(self) -> None:
+        """Load the states of the best checkpoint that belong to its weights, such as averages.
+
+        Callbacks with a method `load_best_state_dict` have such states.
+        """
+        callbacks: list[Any] = []
+        for callback in self.trainer.callback_handler.callbacks:
+            if hasattr(callback, "load_best_state_dict"):
+                callbacks.append(callback)
+        best = self.trainer.state.best_model_checkpoint
+        if not callbacks or best is None:
+            return
+
+        path = os.path.join(best, CALLBACK_STATES_NAME)
+        if not os.path.isfile(path):
+            logger.warning("%s is missing: averages of weights are the last, not the best.", path)
+            return
+        states = checkpoints.load_torch(path)
+        for callback in callbacks:
+            # Callbacks of the same class get their states in their order.
+            states_of_class = states.get(type(callback).__name__)
+            if states_of_class:
+                callback.load_best_state_dict(states_of_class.pop(0))
+
     def _replace(self, callback: object, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
             # The saved control asks for the checkpoint that it was saved in.

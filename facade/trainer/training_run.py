@@ -353,6 +353,7 @@ class TrainingRun:
         if not is_leaving:
             if args.load_best_model_at_end and trainer._restorer.has_best():
                 trainer._load_best_model()
+                trainer._callback_states.load_best()
             if not trainer._signals.time_is_up:
                 trainer._checkpoint_saver.keep_only_best(trainer._get_output_dir(self.trial))
 

@@ -1,5 +1,6 @@
 """The average of the weights."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -130,6 +131,23 @@ def test_ema_best_model_has_its_average(tmp_path):
     trainer = trained(tmp_path, [EMACallback(0.9)], load_best_model_at_end=True, **worst, **SAVED)
     losses = evaluations(trainer)
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
+    assert trainer.evaluate()["eval_loss"] == losses[4] != losses[16]
+
+
+def test_ema_best_average_is_read_beside_states_of_numpy(tmp_path):
+    """Another callback may keep a number of NumPy, which resumed trainings read, too."""
+
+    class Counts(TrainerCallback):
+        def state_dict(self):
+            return {"count": np.float64(3)}
+
+        def load_state_dict(self, state_dict):
+            pass
+
+    worst = {"metric_for_best_model": "loss", "greater_is_better": True}
+    callbacks = [EMACallback(0.9), Counts()]
+    trainer = trained(tmp_path, callbacks, load_best_model_at_end=True, **worst, **SAVED)
+    losses = evaluations(trainer)
     assert trainer.evaluate()["eval_loss"] == losses[4] != losses[16]
 
 

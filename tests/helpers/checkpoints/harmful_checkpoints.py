@@ -199,12 +199,7 @@ def _best(checkpoint: Path) -> Any:
 
 
 def _ema(checkpoint: Path) -> None:
-    made = _best(checkpoint)
-    callback = next(
-        one for one in made.callback_handler.callbacks if isinstance(one, lightrainer.EMACallback)
-    )
-    callback._load_averages = lambda averages: None  # it is not in a training
-    callback._load_best_average(made.args, made.state)
+    _best(checkpoint)._callback_states.load_best()
 
 
 def lightning_trainer(**changes: Any) -> Any:
