@@ -13,11 +13,11 @@ from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import count_rows
 from ...lightning_modules.models.pretrained import shifts_smoothed_labels
 from ...lightning_modules.training.micro_batch_loss import (
-    IGNORED_LABEL,
+    IGNORED_LABELS,
     Divisor,
     MicroBatchLoss,
     count_labels,
-    ignored_label,
+    ignored_labels,
     shifts_labels,
 )
 from ...lightning_modules.training.noted_items import NotedItems
@@ -43,7 +43,7 @@ class LossWeights:
         self._is_scaled = declares_scaled_loss(trainer)
         self._may_be_divided = mentions(trainer, "gradient_accumulation_steps")
         self._shifted = _leaves_out_first_labels(trainer)
-        self._ignored = ignored_label(trainer.model)
+        self._ignored = ignored_labels(trainer.model)
 
     def of_step(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
         """Return the weights of the losses of a step's micro-batches.
@@ -123,7 +123,7 @@ class LossWeights:
             return own_labels
 
         # The same labels have been counted in all processes.
-        same_labels = not self._shifted and self._ignored == IGNORED_LABEL
+        same_labels = not self._shifted and self._ignored == IGNORED_LABELS
         if isinstance(items, Tensor) and same_labels and not followed().counts_shifted_labels:
             return items / self.ranks
 

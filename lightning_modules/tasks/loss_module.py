@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -20,7 +21,7 @@ from ..models.signatures import accepts_loss_kwargs
 from ..models.wrappers import base_of_adapter
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_stored_setting
 from ..training.label_smoothing import LabelSmoother
-from ..training.micro_batch_loss import count_labels, ignored_label
+from ..training.micro_batch_loss import count_labels, ignored_labels
 from ..training.noted_items import NotedItems
 from .batch_inputs import (
     as_arguments,
@@ -663,7 +664,7 @@ class LossModule(MetricsModule):
         label_count = count_labels(
             self._labels_by_name(batch),
             shifted=self._predicts_next_token(),
-            ignored=ignored_label(self.model),
+            ignored=self._ignored_labels,
         )
         rows = count_rows(batch)
         if label_count is None and rows is not None:
@@ -716,6 +717,10 @@ class LossModule(MetricsModule):
         items_of_all_ranks = self.trainer.strategy.reduce(loss_items.clone(), reduce_op="sum")
         items_of_all_ranks = cast("torch.Tensor", items_of_all_ranks)
         return self.window.add(loss, items_of_all_ranks, share=loss_items * world_size)
+
+    @functools.cached_property
+    def _ignored_labels(self) -> Sequence[int]:
+        return ignored_labels(self.model)
 
     def _predicts_next_token(self) -> bool:
         return predicts_next_token(base_of_adapter(self.model))

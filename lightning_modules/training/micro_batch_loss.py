@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..models.pretrained import predicts_next_token
 from ..models.wrappers import base_of_adapter
 from .noted_items import NotedItems
 
-IGNORED_LABEL = -100
-"""The label of positions that do not count."""
+IGNORED_LABELS = (-100,)
+"""The labels of positions that do not count, in most models."""
 
 Divisor = Tensor | float
 """The divisor of a mean loss over a micro-batch: items of the step / items of the micro-batch.
@@ -23,14 +23,16 @@ As a tensor it is infinite if no item of the micro-batch counts.
 """
 
 
-def count_labels(labels: object, *, shifted: bool, ignored: int = IGNORED_LABEL) -> Tensor | None:
+def count_labels(
+    labels: object, *, shifted: bool, ignored: Sequence[int] = IGNORED_LABELS
+) -> Tensor | None:
     """Count the labels over which a mean loss of a batch is taken.
 
     Args:
         labels: the labels of the batch; class numbers are counted.
         shifted: the first label of each row is not compared with anything, as in causal language
             models.
-        ignored: the class number that is not counted.
+        ignored: the class numbers that are not counted, see `ignored_labels`.
 
     Returns:
         The count on the device of the labels; None where labels are not class numbers, so that rows
@@ -45,7 +47,10 @@ def count_labels(labels: object, *, shifted: bool, ignored: int = IGNORED_LABEL)
     # No prediction is compared with the first label of a row.
     if shifted:
         labels = labels[..., 1:]
-    return labels.ne(ignored).sum()
+    counted = torch.ones_like(labels, dtype=torch.bool)
+    for label in ignored:
+        counted &= labels.ne(label)
+    return counted.sum()
 
 
 def shifts_labels(model: object) -> bool:
@@ -53,13 +58,23 @@ def shifts_labels(model: object) -> bool:
     return predicts_next_token(base_of_adapter(model))
 
 
-def ignored_label(model: object) -> int:
-    """Return the label that the mean loss of a model leaves out, such as 255 in segmentation."""
-    base: Any = base_of_adapter(model)
-    if not type(base).__name__.endswith("ForSemanticSegmentation"):
-        return IGNORED_LABEL
-    config = getattr(base, "config", None)
-    return getattr(config, "semantic_loss_ignore_index", IGNORED_LABEL)
+def ignored_labels(model: nn.Module) -> Sequence[int]:
+    """Return the labels that the mean loss of a model leaves out, such as 255 in segmentation.
+
+    The head for segmentation may be of a subclass, and inside of a module of the script.
+    """
+    for module in model.modules():
+        names = [base.__name__ for base in type(module).__mro__]
+        if not any(name.endswith("ForSemanticSegmentation") for name in names):
+            continue
+        config = getattr(module, "config", None)
+        # A binary head takes the mean over all pixels.
+        if getattr(config, "num_labels", None) == 1:
+            return ()
+        for name in ("semantic_loss_ignore_index", "loss_ignore_index"):
+            if hasattr(config, name):
+                return (*IGNORED_LABELS, getattr(config, name))
+    return IGNORED_LABELS
 
 
 def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:

@@ -114,7 +114,23 @@ def test_user_model_is_the_one_that_is_trained(tmp_path, compiled):
     assert same(load_file(tmp_path / "model.safetensors"), weights(model))
 
 
-def segmented(folder, size, ignored):
+class Street(SegformerForSemanticSegmentation):
+    """A subclass with a name of its own."""
+
+
+class Inside(torch.nn.Module):
+    """A module of a script around a head of transformers."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.segmenter = SegformerForSemanticSegmentation(config)
+        self.decode_head = self.segmenter.decode_head
+
+    def forward(self, pixel_values, labels):
+        return self.segmenter(pixel_values, labels)
+
+
+def segmented(folder, size, ignored, model_class=SegformerForSemanticSegmentation, classes=3):
     """Train one step on 4 images, in micro-batches of `size`; `ignored` labels unlabelled pixels.
 
     Returns the loss and the norm of the gradient.
@@ -130,13 +146,13 @@ def segmented(folder, size, ignored):
         num_attention_heads=[1],
         mlp_ratios=[1],
         decoder_hidden_size=8,
-        num_labels=3,
+        num_labels=classes,
         hidden_dropout_prob=0.0,
         classifier_dropout_prob=0.0,
         drop_path_rate=0.0,
         semantic_loss_ignore_index=ignored,
     )
-    model = SegformerForSemanticSegmentation(config)
+    model = model_class(config)
     # It would take the mean over the micro-batch.
     model.decode_head.batch_norm = torch.nn.Identity()
 
@@ -164,3 +180,13 @@ def segmented(folder, size, ignored):
 def test_models_for_segmentation_weigh_labelled_pixels(tmp_path, ignored):
     whole = segmented(tmp_path / "whole", 4, ignored)
     assert segmented(tmp_path / "divided", 1, ignored) == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "classes"), [(Street, 3), (Inside, 3), (SegformerForSemanticSegmentation, 1)]
+)
+def test_heads_for_segmentation_in_classes_of_a_script(tmp_path, model_class, classes):
+    """The loss of one class is a mean over all pixels, also the unlabelled ones."""
+    whole = segmented(tmp_path / "whole", 4, 255, model_class, classes)
+    divided = segmented(tmp_path / "divided", 1, 255, model_class, classes)
+    assert divided == pytest.approx(whole, rel=1e-4)

@@ -2,14 +2,18 @@
 pass.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import nn
 
 from lightrainer.lightning_modules.training.micro_batch_loss import (
     MicroBatchLoss,
     WeighsBackward,
     count_labels,
     divide_mean,
+    ignored_labels,
 )
 from lightrainer.lightning_modules.training.noted_items import NotedItems
 
@@ -145,3 +149,31 @@ def test_micro_batch_loss_keeps_its_precision(dtype):
 def test_labels_that_count(labels, shifted, count):
     found = count_labels(labels, shifted=shifted)
     assert found is None if count is None else found == count
+
+
+class OwnForSemanticSegmentation(nn.Module):
+    """A module of a script without a config."""
+
+
+class HeadForSemanticSegmentation(nn.Module):
+    def __init__(self, **config):
+        super().__init__()
+        self.config = SimpleNamespace(**{"num_labels": 3, **config})
+
+
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        (nn.Linear(1, 1), 3),
+        (HeadForSemanticSegmentation(semantic_loss_ignore_index=255), 2),
+        (HeadForSemanticSegmentation(loss_ignore_index=255), 2),
+        (nn.Sequential(HeadForSemanticSegmentation(semantic_loss_ignore_index=255)), 2),
+        (HeadForSemanticSegmentation(num_labels=1, semantic_loss_ignore_index=255), 4),
+        (HeadForSemanticSegmentation(), 3),
+        (OwnForSemanticSegmentation(), 3),
+    ],
+)
+def test_labels_that_a_model_leaves_out(model, count):
+    """UperNet calls its index `loss_ignore_index`."""
+    labels = torch.tensor([[[0, 2], [255, -100]]])
+    assert count_labels(labels, shifted=False, ignored=ignored_labels(model)) == count
