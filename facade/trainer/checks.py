@@ -179,7 +179,11 @@ def check_label_names(trainer: Trainer) -> None:
     names = trainer.label_names
     if "label" not in names or "labels" in names or not is_own(trainer, "compute_loss"):
         return
-    if trainer.train_dataset is not None or trainer.eval_dataset is not None:
+
+    # In a training, these two take `labels` out of the inputs as well.
+    takes_labels_out = trainer.compute_loss_func is not None or trainer.label_smoother is not None
+    trains_with_labels = trainer.train_dataset is not None and not takes_labels_out
+    if trains_with_labels or trainer.eval_dataset is not None:
         raise ValueError(
             f"{type(trainer.model).__name__}.forward or label_names has 'label', which the default "
             "data_collator renames to 'labels'. Call the argument 'labels', or pass a "

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
 
 import lightrainer
@@ -192,10 +193,17 @@ def test_inputs_called_label_that_the_model_does_not_get(tmp_path):
     class Own(Trainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             labels = inputs.pop("labels")
-            return torch.nn.functional.cross_entropy(model(**inputs)["logits"], labels)
+            return cross_entropy(model(**inputs)["logits"], labels)
 
     rows = [{"x": row["x"], "label": row["labels"]} for row in points(8)]
     made = trainer(tmp_path, Own, model=CallsItLabel(), train_dataset=rows)
+    assert made.train().global_step == 2
+
+    # A loss function gets `labels`, and not the model.
+    losses = {
+        "compute_loss_func": lambda outputs, labels, **_: cross_entropy(outputs["logits"], labels)
+    }
+    made = trainer(tmp_path, model=CallsItLabel(), train_dataset=rows, eval_dataset=None, **losses)
     assert made.train().global_step == 2
 
     made = trainer(tmp_path, model=CallsItLabel(), train_dataset=None, eval_dataset=None)
