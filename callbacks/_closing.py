@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .nan_guard import NaNGuardCallback
 from .profiler import ProfilerCallback
 from .progress import ProgressCallback
 from .time_limit import TimeLimitCallback
 
+_CLOSABLE = (NaNGuardCallback, ProfilerCallback, ProgressCallback, TimeLimitCallback)
+
 
 def close_after_error(callbacks: Iterable[object]) -> None:
-    """Close progress bars, and stop profilers and clocks.
+    """Close progress bars, stop profilers and clocks, and remove hooks from the model.
 
     The traceback is then printed below the bars, and the process can end: with a running profiler
     it would crash at its exit.
     """
     for callback in callbacks:
-        if isinstance(callback, (ProgressCallback, ProfilerCallback, TimeLimitCallback)):
+        if isinstance(callback, _CLOSABLE):
             callback.close()

@@ -95,7 +95,7 @@ class NaNGuardCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Record the losses that the model returns from now on."""
-        self._end_recording()
+        self.close()
         if self.action == "go_back":
             _require_checkpoints(args)
 
@@ -196,7 +196,18 @@ class NaNGuardCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Remove the forward hook."""
-        self._end_recording()
+        self.close()
+
+    def close(self) -> None:
+        """Remove the forward hook, and drop the values that belong to a training."""
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook = None
+        self._losses = []
+        self._statistics = []
+        self._statistics_before = []
+        # With the action "raise" no optimizer step follows that would use them.
+        self._groups_before = []
 
     def state_dict(self) -> dict[str, Any]:
         """Return the number of skips in a row; {} without any."""
@@ -220,7 +231,6 @@ class NaNGuardCallback(TrainerCallback):
         self.skipped.append(state.global_step + 1)
         self._consecutive_skips += 1
         if self.action == "raise":
-            self._end_recording()
             raise NaNGuardError(f"{message} The weights are those before this step.")
 
         # "skip" and "go_back" continue, up to `patience` steps in a row.
@@ -249,17 +259,6 @@ class NaNGuardCallback(TrainerCallback):
         loss = _loss_in(output)
         if loss is not None:
             self._losses.append(loss.detach())
-
-    def _end_recording(self) -> None:
-        """Remove the forward hook, and drop the values that belong to a training."""
-        if self._hook is not None:
-            self._hook.remove()
-        self._hook = None
-        self._losses = []
-        self._statistics = []
-        self._statistics_before = []
-        # With the action "raise" no optimizer step follows that would use them.
-        self._groups_before = []
 
 
 def _require_checkpoints(args: TrainingArguments) -> None:

@@ -154,6 +154,19 @@ def test_nan_guard_raises(tmp_path):
     assert not trainer.model._forward_hooks
 
 
+def test_nan_guard_leaves_the_model_of_a_training_that_fails(tmp_path):
+    """Otherwise its hook would keep each loss of later loops over the model."""
+
+    class Fails(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise RuntimeError("step failed")
+
+    trainer = make(tmp_path, samples(), NaNGuardCallback("skip"), Fails())
+    with pytest.raises(RuntimeError, match="step failed"):
+        trainer.train()
+    assert not trainer.model._forward_hooks
+
+
 def test_training_after_an_error_leaves_its_optimizer_alone(tmp_path):
     """The guard of a training that raised is used again, with another model."""
     guard = NaNGuardCallback("raise")
