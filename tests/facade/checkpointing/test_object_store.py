@@ -4,6 +4,7 @@ started, and real kills.
 
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -20,7 +21,7 @@ from helpers.checkpoints.s3_server import StoreServer
 from helpers.processes.starting import code_of, finished_ranks, start
 from helpers.trainer.tiny_trainings import At, same, told, trainer, weights
 from lightrainer import HfArgumentParser, TrainerCallback, TrainingArguments
-from lightrainer.facade.checkpointing import uploader
+from lightrainer.facade.checkpointing import object_store, uploader
 from lightrainer.facade.checkpointing.store_folder import StoreFolder, open_store
 from lightrainer.lightning_modules.common.local_paths import local_folder
 
@@ -283,6 +284,28 @@ def test_object_store_raises_programming_errors_unchanged(folder, monkeypatch, c
         made.train()
     assert not made.is_in_train
     assert "keeps what it lacks" not in caplog.text
+
+
+def test_object_store_error_of_one_process_is_raised_in_all(folder, monkeypatch):
+    """The others have to get it in a class that they can unpickle."""
+
+    class LocalError(TypeError):
+        pass
+
+    def fail():
+        raise LocalError("failed here")
+
+    sent = []
+    monkeypatch.setattr(object_store, "gather_objects", lambda error: sent.append(error) or sent)
+    made = trainer(folder)
+    store = made._object_store
+    with pytest.raises(LocalError):
+        store._run_on_ranks(fail, runs=True)
+
+    received = [pickle.loads(pickle.dumps(error)) for error in sent]
+    monkeypatch.setattr(object_store, "gather_objects", lambda _: [*received, None])
+    with pytest.raises(RuntimeError, match="failed here"):
+        store._run_on_ranks(fail, runs=False)
 
 
 @pytest.mark.parametrize("machine", ["the same", "another"])
