@@ -34,13 +34,19 @@ from .options import AcceptsOptions, add_field, flags_of, to_bool
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-ADDED_ARGUMENTS = frozenset(
-    """
-    activation_checkpointing activation_checkpointing_kwargs dataloader_in_order
-    dataloader_multiprocessing_context ddp_static_graph eval_aggregate max_tokens_per_batch
-    parameter_rules record_model_losses trackio_bucket_id trackio_static_space_id
-    """.split()  # noqa: SIM905 - one name a line would take 11 lines
-)
+ADDED_ARGUMENTS = {
+    "activation_checkpointing",
+    "activation_checkpointing_kwargs",
+    "dataloader_in_order",
+    "dataloader_multiprocessing_context",
+    "ddp_static_graph",
+    "eval_aggregate",
+    "max_tokens_per_batch",
+    "parameter_rules",
+    "record_model_losses",
+    "trackio_bucket_id",
+    "trackio_static_space_id",
+}
 """The training arguments that transformers 5.3.0 does not have."""
 
 
@@ -281,11 +287,14 @@ class HfArgumentParser(ArgumentParser):
         """
         old_names = _old_names(dataclass_type)
         names = {item.name for item in fields(dataclass_type) if item.init} | old_names
-        if issubclass(dataclass_type, ArgumentFields):
-            for other_type in self.dataclass_types:
-                if not issubclass(other_type, ArgumentFields):
-                    other_names = {item.name for item in fields(other_type)}
-                    names -= other_names & (ADDED_ARGUMENTS | old_names)
+        if not issubclass(dataclass_type, ArgumentFields):
+            return names
+
+        may_be_of_script = ADDED_ARGUMENTS | old_names
+        for other_type in self.dataclass_types:
+            if not issubclass(other_type, ArgumentFields):
+                other_names = {item.name for item in fields(other_type)}
+                names -= other_names & may_be_of_script
         return names
 
     def _all_accepted_names(self) -> set[str]:
