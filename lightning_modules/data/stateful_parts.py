@@ -25,7 +25,7 @@ from .samplers import SharedOrderSampler
 _log = logging.getLogger(__name__)
 
 AttributePath = tuple[str | int, ...]
-"""Names of the attributes, and indices or keys of what they hold, from a part to an object."""
+"""Names of the attributes, and indices in what they hold, from a part to an object."""
 
 _LONGEST_PATH = 8
 """Longest path to a wrapped part. Objects that refer to each other would have endless paths."""
@@ -180,11 +180,12 @@ def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[Attribut
     # Several datasets: torch has a list in `ConcatDataset`, a tuple or a dict in `StackDataset`.
     # Containers in other attributes may hold the samples themselves.
     several = attributes.get("datasets")
-    if isinstance(several, (list, tuple)):
-        several = dict(enumerate(cast("Sequence[Any]", several)))
     if isinstance(several, dict):
-        for key, wrapped in cast("dict[str | int, Any]", several).items():
-            yield from walk_wrapped(wrapped, (*path, "datasets", key))
+        # Numbered, since a checkpoint cannot hold every key.
+        several = list(cast("dict[Any, Any]", several).values())
+    if isinstance(several, (list, tuple)):
+        for index, wrapped in enumerate(cast("Sequence[Any]", several)):
+            yield from walk_wrapped(wrapped, (*path, "datasets", index))
 
 
 def _has_state_dict(owner: object) -> bool:

@@ -4,6 +4,7 @@
 
 import pickle
 import random
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -91,6 +92,11 @@ def test_restore_parts_generator(name, is_made_late, attribute):
     assert [draw(restored) for _ in range(3)] == expected
 
 
+class Kind(Enum):
+    A = 1
+    B = 2
+
+
 WRAPPERS = {
     "nothing": lambda part: part,
     "Subset": lambda part: Subset(part, [0]),
@@ -98,6 +104,7 @@ WRAPPERS = {
     "ConcatDataset": lambda part: ConcatDataset([Part(), part]),
     "StackDataset, tuple": lambda part: StackDataset(Part(), part),
     "StackDataset, dict": lambda part: StackDataset(first=Part(), second=part),
+    "dict with keys of any class": lambda part: Part(datasets={Kind.A: Part(), Kind.B: part}),
     "ChainDataset": lambda part: ChainDataset((Part(), part)),
     "RemoveColumnsCollator": lambda part: RemoveColumnsCollator(part, ["x"]),
 }
