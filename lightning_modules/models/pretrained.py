@@ -40,7 +40,8 @@ def number_of_classes(model: nn.Module) -> int | None:
     """
     base = base_of_adapter(model)
     name = type(base).__name__
-    if not str(base.forward.__module__).startswith("transformers."):
+    # Liger's kernels replace it by one with the same head.
+    if not str(base.forward.__module__).startswith(("transformers.", "liger_kernel.")):
         return None
     config: Any = base.config
     if name.endswith("Classification"):
@@ -49,7 +50,9 @@ def number_of_classes(model: nn.Module) -> int | None:
         # A script that replaces the head may set the attribute of the model only.
         classes = getattr(base, "num_labels", config.num_labels)
         # With one label the model is trained by regression.
-        return classes if classes > 1 else None
+        if classes < 2:
+            return None
+        return classes
 
     # The classes of a language model are the tokens of its output layer.
     if not name.endswith(("CausalLM", "LMHeadModel", "MaskedLM")):

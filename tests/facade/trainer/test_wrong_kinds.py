@@ -275,11 +275,20 @@ class TinyForCausalLM(TinyForSequenceClassification):
         return self.second
 
 
+class LigerForCausalLM(TinyForCausalLM):
+    """A model whose `forward` Liger's kernels have replaced."""
+
+    def forward(self, x, labels=None):
+        return super().forward(x, labels)
+
+    forward.__module__ = "liger_kernel.transformers.model.llama"
+
+
 def labelled(label):
     return [{"x": row["x"], "labels": label} for row in points(8)]
 
 
-@pytest.mark.parametrize("kind", [TinyForSequenceClassification, TinyForCausalLM])
+@pytest.mark.parametrize("kind", [TinyForSequenceClassification, TinyForCausalLM, LigerForCausalLM])
 @pytest.mark.parametrize("label", [3, -1])
 def test_labels_out_of_range(tmp_path, kind, label):
     match = rf"first batch has the label {label}, but {kind.__name__} has 3 classes: .*0 to 2"
