@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import FunctionType
+from contextlib import suppress
+from functools import partial, partialmethod
+from types import FunctionType, MethodType
 
 
 def is_own(trainer: object, name: str) -> bool:
@@ -33,8 +35,7 @@ def mentions(trainer: object, name: str) -> bool:
 def _functions_of_user(trainer: object) -> Iterator[FunctionType]:
     """Yield the functions behind the methods of a Trainer that are not from this package.
 
-    They are in subclasses, or replace methods of the object or of a class of this package. A
-    decorated method has several: the wrapper, and the function that it wraps.
+    They are in subclasses, or replace methods of the object or of a class of this package.
     """
     trainer_class = type(trainer)
     replaced = {
@@ -42,12 +43,36 @@ def _functions_of_user(trainer: object) -> Iterator[FunctionType]:
     }
     for methods in (replaced, *map(vars, trainer_class.__mro__)):
         for method in methods.values():
-            # Methods of the object are bound; those of a class are functions.
-            function = getattr(method, "__func__", method)
-            while isinstance(function, FunctionType):
-                if not _is_of_package(function):
-                    yield function
-                function = getattr(function, "__wrapped__", None)
+            yield from _functions_behind(method)
+
+
+def _functions_behind(method: object) -> Iterator[FunctionType]:
+    """Yield the functions behind one method that are not from this package.
+
+    A decorated method has several: the wrapper, and the function that it wraps or holds in its
+    closure. A partial has the function that it calls.
+    """
+    pending = [method]
+    seen: list[object] = []
+    while pending:
+        value = pending.pop()
+        if any(value is other for other in seen):
+            continue
+        seen.append(value)
+
+        # Methods of the object are bound; those of a class are functions.
+        if isinstance(value, MethodType):
+            pending.append(value.__func__)
+        if isinstance(value, (partial, partialmethod)):
+            pending.append(value.func)
+        pending.append(getattr(value, "__dict__", {}).get("__wrapped__"))
+
+        if isinstance(value, FunctionType) and not _is_of_package(value):
+            yield value
+            for cell in value.__closure__ or ():
+                # A cell is empty until its variable is assigned.
+                with suppress(ValueError):
+                    pending.append(cell.cell_contents)
 
 
 def _is_of_package(function: FunctionType) -> bool:

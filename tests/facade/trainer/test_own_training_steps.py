@@ -89,7 +89,7 @@ class MeanOfTwo(Base):
         return loss.detach()
 
 
-def logs(folder, trainer_class, rows, accumulation, *, on_object=None):
+def logs(folder, trainer_class, rows, accumulation, *, on_object=None, step=None):
     torch.manual_seed(0)
     model = Tiny(dropout=0.0)
     args = arguments(
@@ -97,7 +97,7 @@ def logs(folder, trainer_class, rows, accumulation, *, on_object=None):
     )
     made = trainer_class(model, args, train_dataset=points(16))
     if on_object is not None:
-        made.training_step = types.MethodType(on_object, made)
+        made.training_step = on_object(step, made)
     made.train()
     return [(log["loss"], log["grad_norm"]) for log in made.state.log_history if "loss" in log]
 
@@ -134,7 +134,32 @@ def decorated(function):
     return wrapper
 
 
-@pytest.mark.parametrize("way", ["on the class", "on the object", "decorated"])
+def decorated_without_wraps(function):
+    return lambda *args, **kwargs: function(*args, **kwargs)
+
+
+class Timed:
+    """A decorator whose result is an object, bound as methods are."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args, **kwargs):
+        return self.__wrapped__(*args, **kwargs)
+
+    def __get__(self, owner, owner_class=None):
+        return types.MethodType(self, owner)
+
+
+DECORATORS = {
+    "decorated": decorated,
+    "decorated without wraps": decorated_without_wraps,
+    "decorated with an object": Timed,
+    "a partial method": functools.partialmethod,
+}
+
+
+@pytest.mark.parametrize("way", ["on the class", "on the object", "partial", *DECORATORS])
 @pytest.mark.parametrize("kind", [DividesItself, Plain, PlainAndDivided])
 def test_own_training_step_that_is_no_plain_override(tmp_path, monkeypatch, kind, way):
     """Patches and decorated overrides count as plain overrides do, which is the control here."""
@@ -144,11 +169,13 @@ def test_own_training_step_that_is_no_plain_override(tmp_path, monkeypatch, kind
     if way == "on the class":
         monkeypatch.setattr(Trainer, "training_step", step)
     elif way == "on the object":
-        on_object = step
+        on_object = types.MethodType
+    elif way == "partial":
+        on_object = functools.partial
     else:
-        trainer_class = type("Decorated", (Base,), {"training_step": decorated(step)})
+        trainer_class = type("Decorated", (Base,), {"training_step": DECORATORS[way](step)})
 
-    parts = logs(tmp_path / "parts", trainer_class, 2, 4, on_object=on_object)
+    parts = logs(tmp_path / "parts", trainer_class, 2, 4, on_object=on_object, step=step)
     monkeypatch.undo()
     expected = logs(tmp_path / "expected", kind, 2, 4)
     assert parts == expected
