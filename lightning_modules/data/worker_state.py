@@ -177,7 +177,8 @@ class WorkerStates(NamedTuple):
 
         # New dicts, since earlier batches keep the old ones.
         states_of_worker = {**self.states.get(fetched.worker, {}), **fetched.states}
-        return WorkerStates({**self.states, fetched.worker: states_of_worker}, fetched.worker)
+        states = {**self.states, fetched.worker: states_of_worker}
+        return WorkerStates(states, fetched.worker)
 
     def state_dict(self, workers: int) -> dict[str, Any]:
         """Return the states for `ResumedWorkers`."""

@@ -114,6 +114,8 @@ def _gathered(
     """Gather a sharded parameter in the block; with `writes`, rank 0's changes are distributed."""
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()
-    modifier_rank = 0 if writes else None
+    modifier_rank = None
+    if writes:
+        modifier_rank = 0
     zero = import_module("deepspeed").zero
     return zero.GatheredParameters([tensor], modifier_rank=modifier_rank)

@@ -132,8 +132,10 @@ class MuonWithAdamW(Optimizer):
         muon_groups: list[dict[str, Any]] = []
         adamw_groups: list[dict[str, Any]] = []
         for group in self.param_groups:
-            groups = muon_groups if _OPTION_OF_MUON in group else adamw_groups
-            groups.append(group)
+            if _OPTION_OF_MUON in group:
+                muon_groups.append(group)
+            else:
+                adamw_groups.append(group)
         for optimizer, groups in ((self._muon, muon_groups), (self._adamw, adamw_groups)):
             step_without_compiler(optimizer)
             optimizer.__setstate__({"state": self.state, "param_groups": groups})
