@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial, partialmethod
@@ -50,9 +51,9 @@ def _functions_behind(method: object) -> Iterator[FunctionType]:
     """Yield the functions behind one method that are not from this package.
 
     A decorated method has several: the wrapper, and the function that it wraps or holds in its
-    closure. A partial has the function that it calls.
+    closure. A partial has the function that it calls, and an object its `__call__`.
     """
-    pending = [method]
+    pending = [method, inspect.getattr_static(type(method), "__call__", None)]
     seen: list[object] = []
     while pending:
         value = pending.pop()

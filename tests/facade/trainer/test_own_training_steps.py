@@ -151,6 +151,12 @@ class Timed:
         return types.MethodType(self, owner)
 
 
+def as_object(step, made):
+    """Return an object whose `__call__` is the step; the rest it asks the Trainer for."""
+    members = {"__call__": step, "__getattr__": lambda self, name: getattr(made, name)}
+    return type("Step", (), members)()
+
+
 DECORATORS = {
     "decorated": decorated,
     "decorated without wraps": decorated_without_wraps,
@@ -159,7 +165,9 @@ DECORATORS = {
 }
 
 
-@pytest.mark.parametrize("way", ["on the class", "on the object", "partial", *DECORATORS])
+@pytest.mark.parametrize(
+    "way", ["on the class", "on the object", "an object", "partial", *DECORATORS]
+)
 @pytest.mark.parametrize("kind", [DividesItself, Plain, PlainAndDivided])
 def test_own_training_step_that_is_no_plain_override(tmp_path, monkeypatch, kind, way):
     """Patches and decorated overrides count as plain overrides do, which is the control here."""
@@ -170,6 +178,8 @@ def test_own_training_step_that_is_no_plain_override(tmp_path, monkeypatch, kind
         monkeypatch.setattr(Trainer, "training_step", step)
     elif way == "on the object":
         on_object = types.MethodType
+    elif way == "an object":
+        on_object = as_object
     elif way == "partial":
         on_object = functools.partial
     else:
