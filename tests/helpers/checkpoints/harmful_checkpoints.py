@@ -199,7 +199,8 @@ def _best(checkpoint: Path) -> Any:
 
 
 def _ema(checkpoint: Path) -> None:
-    _best(checkpoint)._callback_states.load_best()
+    made = _best(checkpoint)
+    made._callback_states.load_best()
 
 
 def lightning_trainer(**changes: Any) -> Any:
