@@ -43,15 +43,20 @@ def _functions_of_user(trainer: object) -> Iterator[FunctionType]:
         name: value for name, value in vars(trainer).items() if hasattr(trainer_class, name)
     }
     for methods in (replaced, *map(vars, trainer_class.__mro__)):
-        for method in methods.values():
-            yield from _functions_behind(method)
+        for name, method in methods.items():
+            yield from _functions_behind(method, name)
 
 
-def _functions_behind(method: object) -> Iterator[FunctionType]:
+def _functions_behind(method: object, name: str) -> Iterator[FunctionType]:
     """Yield the functions behind one method that are not from this package.
 
-    A decorated method has several: the wrapper, and the function that it wraps or holds in its
-    closure. A partial has the function that it calls, and an object its `__call__`.
+    A decorated method has several: the wrapper, and the function that it wraps. A partial has the
+    function that it calls, and an object its `__call__`.
+
+    Args:
+        method: an attribute of a Trainer or its class.
+        name: the name of the attribute. A wrapper may hold the function of that name in its
+            closure; other functions there are helpers, which are searched nowhere.
     """
     pending = [method, inspect.getattr_static(type(method), "__call__", None)]
     seen: list[object] = []
@@ -73,7 +78,8 @@ def _functions_behind(method: object) -> Iterator[FunctionType]:
             for cell in value.__closure__ or ():
                 # A cell is empty until its variable is assigned.
                 with suppress(ValueError):
-                    pending.append(cell.cell_contents)
+                    if getattr(cell.cell_contents, "__name__", None) == name:
+                        pending.append(cell.cell_contents)
 
 
 def _is_of_package(function: FunctionType) -> bool:
