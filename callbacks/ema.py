@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from .base import TrainerCallback
@@ -62,8 +62,9 @@ class EMACallback(TrainerCallback):
         self.updates = 0
         self.averages: dict[str, torch.Tensor] = {}
 
-        # The weights that are averaged, while a training runs.
+        # The weights that are averaged, and those that are not yet trained, while a training runs.
         self._weights: dict[str, nn.Parameter] = {}
+        self._frozen: dict[str, nn.Parameter] = {}
         self._loaded_state: dict[str, Any] | None = None
         self._swap: _WeightSwap | None = None
 
@@ -81,17 +82,26 @@ class EMACallback(TrainerCallback):
             return
         _check_is_not_sharded(model)
 
-        # The average of the first weights is these weights.
-        self._weights = {
-            name: weight for name, weight in model.named_parameters() if _is_averaged(weight)
-        }
         self.updates = 0
-        self.averages = {name: _precise_copy(weight) for name, weight in self._weights.items()}
+        self.averages = {}
+        self._weights = {}
+        self._frozen = dict(model.named_parameters())
+        self._add_trained_weights()
         if state.global_step > 0:
             self._resume(state)
 
         self._swap = _WeightSwap(self._weights, self.averages)
         self._swap.attach(model)
+
+    def on_pre_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
+    ) -> None:
+        """Average the weights that another callback has unfrozen from now on, too."""
+        self._add_trained_weights()
 
     def on_step_end(
         self,
@@ -137,6 +147,7 @@ class EMACallback(TrainerCallback):
         self._loaded_state = None
         weights = self._weights
         self._weights = {}
+        self._frozen = {}
         if not weights:
             return
         with torch.no_grad():
@@ -182,6 +193,20 @@ class EMACallback(TrainerCallback):
         if self._weights:
             self._load_averages(state_dict["averages"])
 
+    def _add_trained_weights(self, more_names: Collection[str] = ()) -> None:
+        """Average the weights that are trained now.
+
+        The average of the first values of a weight is these values.
+
+        Args:
+            more_names: weights to average although they are not trained yet.
+        """
+        names = [name for name, weight in self._frozen.items() if _is_averaged(weight)]
+        names.extend(name for name in more_names if name in self._frozen and name not in names)
+        for name in names:
+            self._weights[name] = self._frozen.pop(name)
+            self.averages[name] = _precise_copy(self._weights[name])
+
     def _resume(self, state: TrainerState) -> None:
         """Continue with the average of a checkpoint."""
         if self._loaded_state is None:
@@ -192,7 +217,11 @@ class EMACallback(TrainerCallback):
             )
             return
         self.updates = int(self._loaded_state["updates"])
-        self._load_averages(self._loaded_state["averages"])
+
+        # A callback may have unfrozen some of them before the checkpoint, and will do so again.
+        averages = self._loaded_state["averages"]
+        self._add_trained_weights(averages)
+        self._load_averages(averages)
 
     def _load_averages(self, stored: dict[str, torch.Tensor]) -> None:
         """Copy stored averages, which have to be those of the same weights."""
@@ -226,8 +255,8 @@ class _WeightSwap:
     fails.
 
     Args:
-        weights: the weights of the model, by name.
-        averages: their averages, in the same order.
+        weights: the weights of the model, by name; more may be added between forward passes.
+        averages: their averages, by name.
 
     Attributes:
         has_been_used: whether the model was called in evaluation mode; a LightningModule may call
@@ -238,8 +267,8 @@ class _WeightSwap:
         self, weights: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
     ) -> None:
         self.has_been_used = False
-        self._weights = list(weights.values())
-        self._averages = list(averages.values())
+        self._weights = weights
+        self._averages = averages
         # The values that the model does not have now: the averages in the dtype of the weights or,
         # during an evaluation, the trained weights.
         self._other_values: list[torch.Tensor] | None = None
@@ -270,9 +299,9 @@ class _WeightSwap:
         """Exchange the weights with the averages; a second call exchanges them back."""
         if self._other_values is None:
             self._other_values = []
-            for average, weight in zip(self._averages, self._weights, strict=True):
-                self._other_values.append(average.to(weight.dtype))
-        for index, weight in enumerate(self._weights):
+            for name, weight in self._weights.items():
+                self._other_values.append(self._averages[name].to(weight.dtype))
+        for index, weight in enumerate(self._weights.values()):
             current_values = weight.data
             weight.data = self._other_values[index]
             self._other_values[index] = current_values

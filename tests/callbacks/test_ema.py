@@ -70,6 +70,52 @@ def test_evaluations_are_those_of_the_average(tmp_path):
         assert other.evaluate()["eval_loss"] == found[step] != plain[step]
 
 
+class Unfreezes(TrainerCallback):
+    """Trains the embedding from the sixth step on."""
+
+    def on_train_begin(self, args, state, control, model=None, **kwargs):
+        model.embedding.requires_grad_(False)
+
+    def on_step_begin(self, args, state, control, model=None, **kwargs):
+        model.embedding.requires_grad_(state.global_step >= 5)
+
+
+def trained_with_unfrozen_embedding(folder, callbacks, resume=None):
+    """Train all weights by an optimizer that has those of the embedding from the start."""
+    model = make_trainer(folder).model
+    trainer = make_trainer(folder, [Unfreezes(), *callbacks], model=model, **SAVED)
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    trainer.optimizer = optimizer
+    trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def test_ema_average_of_weights_that_a_callback_unfreezes(tmp_path):
+    """Their average begins with their values before their first step."""
+    ema = EMACallback(0.9)
+    follows = Follows(0.9)
+    trainer = trained_with_unfrozen_embedding(tmp_path, [ema, follows])
+    start = make_trainer(tmp_path).model.embedding.weight
+    assert not torch.equal(ema.averages["embedding.weight"], start)
+    for name, weight in trainer.model.named_parameters():
+        torch.testing.assert_close(
+            ema.averages[name].double(), follows.average[name], rtol=1e-5, atol=1e-6
+        )
+        assert torch.equal(weight, ema.averages[name])
+
+
+@pytest.mark.parametrize("step", [4, 8])
+def test_ema_of_unfrozen_weights_resumes_exactly(tmp_path, step):
+    whole = EMACallback(0.9)
+    resumed = EMACallback(0.9)
+    trained_with_unfrozen_embedding(tmp_path, [whole])
+    checkpoint = str(tmp_path / f"checkpoint-{step}")
+    trained_with_unfrozen_embedding(tmp_path, [resumed], resume=checkpoint)
+    assert resumed.updates == whole.updates == 16
+    assert same(resumed.averages, whole.averages)
+
+
 SAVED = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4}
 
 
