@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from .sweep_trial import this_trial
 
@@ -62,6 +64,40 @@ def parse_with_trial(
     for name in null_options:
         setattr(parsed, name, None)
     return parsed, unknown_words
+
+
+def remove_words_of_trial() -> None:
+    """Remove the words of the sweep from `sys.argv` in its script, once that has a parser.
+
+    The parser gets the values without them, and a script whose only word is the name of a file of
+    arguments still finds a single word.
+    """
+    trial = this_trial()
+    if trial is not None and os.path.abspath(sys.argv[0]) == trial.script:
+        sys.argv[:] = [word for word in sys.argv if word not in trial.words.values()]
+
+
+def values_of_trial(parser: argparse.ArgumentParser, names: set[str]) -> dict[str, Any]:
+    """Return the values of the trial for fields that a script reads from a file or a dict.
+
+    Args:
+        parser: The parser, which has an option for each field.
+        names: The names of the fields.
+    """
+    trial = this_trial()
+    if trial is None:
+        return {}
+    trial.is_parsed = True
+    values: dict[str, Any] = trial.values | trial.options
+    names = names & values.keys()
+    trial.read_names |= names
+
+    # An option that takes several words has a list.
+    for name in names:
+        option = _option(parser, name)
+        if option is not None and option.nargs == "+" and values[name] is not None:
+            values[name] = [values[name]]
+    return {name: values[name] for name in names}
 
 
 def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:

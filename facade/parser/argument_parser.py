@@ -28,6 +28,7 @@ from ...lightning_modules.common.redaction import (
 from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import CONCERNS, ArgumentFields
 from ..arguments.old_names import OLD_NAMES, advice, old_names_accepted
+from ..arguments.trial_options import remove_words_of_trial, values_of_trial
 from ..arguments.unknown import NamesItsArguments
 from .options import AcceptsOptions, add_field, flags_of, to_bool
 
@@ -128,6 +129,7 @@ class HfArgumentParser(ArgumentParser):
     ) -> None:
         kwargs.setdefault("formatter_class", ArgumentDefaultsHelpFormatter)
         super().__init__(**kwargs)
+        remove_words_of_trial()
 
         # A class is checked first, as its metaclass may make it iterable. Any other object becomes
         # one type, so that the error below names it.
@@ -376,6 +378,7 @@ class HfArgumentParser(ArgumentParser):
             sentences.append("Pass allow_extra_keys=True to ignore such keys.")
             raise ValueError(" ".join(sentences))
 
+        args = args | values_of_trial(self, all_names)
         results: list[Any] = []
         for dataclass_type in self.dataclass_types:
             names = self._accepted_names(dataclass_type)

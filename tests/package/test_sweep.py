@@ -393,6 +393,14 @@ def test_failed_trials_are_named_with_their_reasons(tmp_path, monkeypatch, capsy
         assert [row["failure"] for row in csv.DictReader(file)] == [*reasons, ""]
 
 
+def test_failure_of_a_script_is_its_last_line_with_words(tmp_path, monkeypatch, capsys):
+    """Command lines of rich draw a frame around their errors."""
+    script = "import sys\nprint('+-- Error --+\\n| no option --x |\\n+-----------+')\nsys.exit(2)"
+    laid_out(tmp_path, monkeypatch, script, "seed: [1]\n")
+    assert sweep("--n-trials", "1", *LOSS) == 1
+    assert "run-0 failed: exit code 2: | no option --x |." in capsys.readouterr().err
+
+
 def test_sweep_best_command_reproduces_its_value(tmp_path, monkeypatch, capsys):
     script = (
         "import json, os, sys\ntrial = json.loads(os.environ['LIGHTRAINER_TRIAL'])\n"

@@ -149,6 +149,12 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
                     "the name of a parameter must be text. YAML reads some words as other types: "
                     "put it in quotes."
                 )
+            argument = name.partition(".")[0]
+            if argument != name and "dict" in str(arguments.get(argument)):
+                raise ValueError(
+                    f"{argument} is a training argument without nested names. Write its dicts as "
+                    """JSON in quotes: ['{"key": 1}', '{"key": 2}']."""
+                )
             parameter = _read_parameter(name, entry, arguments)
             parameters.append(parameter)
         except ValueError as error:
@@ -213,7 +219,7 @@ def _read_parameter(name: str, entry: object, arguments: Mapping[str, object]) -
     elif is_flag:
         distribution = CategoricalDistribution([False, True])
     elif isinstance(entry, Mapping):
-        distribution = _read_range(entry, arguments.get(name))
+        distribution = _read_range(name, entry, arguments.get(name))
     elif isinstance(entry, list):
         distribution = _read_choices(entry)
     else:
@@ -238,11 +244,12 @@ def _read_choices(choices: Sequence[object]) -> CategoricalDistribution:
 
 
 def _read_range(
-    entry: Mapping[str, Any], argument_type: object
+    name: str, entry: Mapping[str, Any], argument_type: object
 ) -> FloatDistribution | IntDistribution:
     """Return the distribution for a range.
 
     Args:
+        name: the name of the parameter.
         entry: has low and high, and may have step, log and `type: int`.
         argument_type: the type of the training argument of this name; None without one.
     """
@@ -260,8 +267,10 @@ def _read_range(
     is_whole = all(isinstance(number, int) for number in numbers.values())
     if entry.get("type") == "int" and not is_whole:
         raise ValueError(f"the range of an int needs whole numbers, but it has {numbers}.")
-    # A range of a float argument has floats, even if low and high are whole.
-    has_floats = not is_whole or _number_types(argument_type) == {float}
+    # A range of a float argument has floats, even if low and high are whole; but a number of steps
+    # is whole above 1, and a share of the training below.
+    is_steps = name.endswith("_steps") and numbers["high"] > 1
+    has_floats = not is_whole or (_number_types(argument_type) == {float} and not is_steps)
     if has_floats and entry.get("type") != "int":
         return FloatDistribution(log=log, **numbers)
     return IntDistribution(log=log, **numbers)

@@ -205,7 +205,8 @@ class ScriptRun:
 
         # torchrun prefixes the lines of a traceback with the rank.
         output = re.sub(r"(?m)^\[rank\d+\]: ?", "", output)
-        lines = [line for line in output.splitlines() if line.strip()]
+        # Lines without a word are empty, or the frame around a message.
+        lines = [line for line in output.splitlines() if re.search(r"\w", line)]
 
         # "Traceback (most recent call last):", indented lines, and then "ValueError: text". Empty
         # lines, which source lines in a traceback may contain, are removed above.

@@ -3,13 +3,15 @@ nothing reads.
 """
 
 import argparse
+import json
+import os
 import sys
 from dataclasses import dataclass
 
 import pytest
 
 from helpers.trainer.tiny_trainings import arguments
-from lightrainer import TrainingArguments
+from lightrainer import HfArgumentParser, TrainingArguments
 from lightrainer.facade.arguments import sweep_trial
 from lightrainer.facade.arguments.trial_options import parse_with_trial
 
@@ -94,6 +96,34 @@ def test_sweep_trial_field_of_a_subclass_takes_an_option(trial, tmp_path):
     args = Own(tmp_path / "out", width=2)
     assert args.width == 32
     assert about.mismatch_with(args) is None
+
+
+@dataclass
+class ModelArguments:
+    width: int = 8
+    layers: list[str] | None = None
+
+
+def test_sweep_trial_values_override_those_of_a_file(trial, tmp_path):
+    about = trial(values={"seed": 3}, options={"width": 32, "layers": "last", "depth": 2})
+    content = {"output_dir": str(tmp_path / "out"), "seed": 7, "width": 16}
+    (tmp_path / "arguments.json").write_text(json.dumps(content))
+    parser = HfArgumentParser((ModelArguments, TrainingArguments))
+    model, args = parser.parse_json_file(tmp_path / "arguments.json")
+    assert (model.width, model.layers, args.seed) == (32, ["last"], 3)
+    assert about.mismatch_with(args).startswith("The script does not read depth,")
+
+
+@pytest.mark.parametrize("is_script", [True, False])
+def test_sweep_trial_leaves_the_words_of_the_user(trial, is_script):
+    """Scripts read the only word of their command line as the name of a file."""
+    program = os.path.abspath("script.py" if is_script else "other.py")
+    trial(options={"width": 32}, words={"width": "--width=32"}, script=program)
+    parser = HfArgumentParser(ModelArguments)
+    words = ["--kept", "1"] if is_script else ["--kept", "1", "--width=32"]
+    assert sys.argv[1:] == words
+    model, _ = parser.parse_args_into_dataclasses(return_remaining_strings=True)
+    assert model.width == 32
 
 
 def test_sweep_trial_fraction_for_a_whole_number_is_refused(trial, tmp_path):

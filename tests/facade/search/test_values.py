@@ -113,6 +113,7 @@ TEXTS = [
     ("a: {low: 1", "cannot be read"),
     ("a: [1]\nb: [2]\na: [3]", "the key 'a' appears 2 times"),
     ("a: {low: 1, low: 2, high: 3}", "the key 'low' appears 2 times"),
+    ("lr_scheduler_kwargs.num_cycles: [1, 2]", "lr_scheduler_kwargs is a .* without nested names"),
     ("seed: {low: 0.0, high: 5.0}", "seed: the training argument is a whole number"),
 ]
 
@@ -136,6 +137,9 @@ RANGES = [
     ("num_train_epochs: {low: 1, high: 4}", FloatDistribution(1, 4)),
     ("num_train_epochs: {type: int, low: 1, high: 4}", IntDistribution(1, 4)),
     ("warmup_steps: {type: int, low: 0, high: 100}", IntDistribution(0, 100)),
+    ("warmup_steps: {low: 0, high: 100}", IntDistribution(0, 100)),
+    ("warmup_steps: {low: 0, high: 1}", FloatDistribution(0, 1)),
+    ("optim.rate: {low: 0, high: 3}", IntDistribution(0, 3)),
     ("seed: {low: 0, high: 3}", IntDistribution(0, 3)),
     ("width: {low: 0, high: 3}", IntDistribution(0, 3)),
 ]
