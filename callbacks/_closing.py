@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .ema import EMACallback
 from .nan_guard import NaNGuardCallback
 from .profiler import ProfilerCallback
 from .progress import ProgressCallback
 from .time_limit import TimeLimitCallback
 
-_CLOSABLE = (NaNGuardCallback, ProfilerCallback, ProgressCallback, TimeLimitCallback)
+_CLOSABLE = (
+    EMACallback,
+    NaNGuardCallback,
+    ProfilerCallback,
+    ProgressCallback,
+    TimeLimitCallback,
+)
 
 
 def close_after_error(callbacks: Iterable[object]) -> None:

@@ -77,7 +77,7 @@ class EMACallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Begin with the current weights, or with the average of the checkpoint."""
-        self._stop_swapping()
+        self.close()
         if model is None:
             return
         _check_is_not_sharded(model)
@@ -143,7 +143,7 @@ class EMACallback(TrainerCallback):
         """Copy the average into the model."""
         import torch
 
-        self._stop_swapping()
+        self.close()
         self._loaded_state = None
         weights = self._weights
         self._weights = {}
@@ -153,6 +153,12 @@ class EMACallback(TrainerCallback):
         with torch.no_grad():
             for name, average in self.averages.items():
                 weights[name].copy_(average)
+
+    def close(self) -> None:
+        """Stop the use of the average in evaluations, after a training that ended with an error."""
+        if self._swap is not None:
+            self._swap.detach()
+            self._swap = None
 
     @contextlib.contextmanager
     def applied_to(self, model: nn.Module) -> Generator[None]:
@@ -240,11 +246,6 @@ class EMACallback(TrainerCallback):
             )
         for name, average in self.averages.items():
             average.copy_(stored[name])
-
-    def _stop_swapping(self) -> None:
-        if self._swap is not None:
-            self._swap.detach()
-            self._swap = None
 
 
 class _WeightSwap:

@@ -95,8 +95,7 @@ class LightningBridge(Callback):
         self._model = model
         self._name = name
         self._has_fired_init_end = False
-        self._has_loaded_state = False  # the next training continues with this state
-        self._loaded_losses: dict[str, Any] = {}  # of the log in which it continues
+        self._loaded_state: dict[str, Any] = {}  # with which the next training continues
         self._reset()
 
     def _reset(self) -> None:
@@ -124,15 +123,15 @@ class LightningBridge(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore state, control and callbacks, in place."""
+        """Restore the state; in a training also the callbacks, in place."""
         # A checkpoint of another version may have other fields.
         field_names = {field.name for field in dataclasses.fields(TrainerState)}
         stored_state: Mapping[str, Any] = state_dict["trainer_state"]
         self.state = TrainerState(
             **{name: stored_state[name] for name in stored_state.keys() & field_names}
         )
-        self._has_loaded_state = True
-        self._loaded_losses = state_dict.get("losses", {})
+        if not self._loaded_state:
+            return
 
         load_state_dicts(self.callback_handler.callbacks, state_dict.get("callback_states", {}))
         for class_name, states in self.state.stateful_callbacks.items():
@@ -173,10 +172,11 @@ class LightningBridge(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Fire `on_train_begin`."""
-        if not self._has_loaded_state:
+        loaded_state = self._loaded_state
+        self._loaded_state = {}
+        if not loaded_state:
             self.state = TrainerState()
             self.control = TrainerControl()
-        self._has_loaded_state = False
 
         # An earlier training may have ended by an exception.
         self._interception.close()
@@ -186,9 +186,10 @@ class LightningBridge(Callback):
         self._read_trainer(trainer, pl_module)
         self._phase.must_exclude_metrics = True
         self._initialize_state(trainer)
-        self._logs.load_losses(self._loaded_losses, trainer)
-        self._loaded_losses = {}
+        self._logs.load_losses(loaded_state.get("losses", {}), trainer)
         self._intercept(trainer, pl_module)
+        if "trained_weights" in loaded_state:
+            load_trained_weights(pl_module, loaded_state["trained_weights"])
         self._fire("on_train_begin")
         # A checkpoint may have been written between the request for an evaluation and its end.
         self._request_validation_if_due(trainer)
@@ -370,11 +371,12 @@ class LightningBridge(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Load the trained weights into a resumed training, if the checkpoint has averages too."""
-        state = checkpoint.get("callbacks", {}).get(self.state_key, {})
-        trained_weights = state.get("trained_weights")
-        if trained_weights and trainer.state.fn == TrainerFn.FITTING:
-            load_trained_weights(pl_module, trained_weights)
+        """Keep the state until the training begins; Lightning loads states for evaluations, too.
+
+        If the checkpoint has averages, and its training is complete, the model keeps them.
+        """
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._loaded_state = checkpoint.get("callbacks", {}).get(self.state_key, {})
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException

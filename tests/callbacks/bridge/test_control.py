@@ -539,6 +539,50 @@ def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_t
         assert torch.equal(one, other)
 
 
+def test_bridge_leaves_the_average_in_the_model_of_a_complete_training(tmp_path):
+    module, _ = averaged_training(with_model, tmp_path)
+    resumed, _ = averaged_training(with_model, tmp_path, tmp_path / "epoch=2.ckpt")
+    for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_bridge_starts_from_scratch_after_the_validation_of_a_checkpoint(tmp_path):
+    bridge = LightningBridge(EarlyStoppingCallback(3), metric_for_best_model="val_loss")
+    first = make_trainer(bridge, max_epochs=2)
+    first.fit(with_model(), loader(), loader(10, 2))
+    first.save_checkpoint(tmp_path / "file.ckpt")
+
+    bridge = LightningBridge(EarlyStoppingCallback(3), metric_for_best_model="val_loss")
+    trainer = make_trainer(bridge, max_epochs=1)
+    trainer.validate(with_model(), loader(10, 2), ckpt_path=tmp_path / "file.ckpt", verbose=False)
+    assert bridge.state.global_step == first.global_step
+
+    trainer.fit(with_model(), loader(), loader(10, 2))
+    evaluations = [entry for entry in bridge.state.log_history if "eval_loss" in entry]
+    assert [entry["epoch"] for entry in evaluations] == [1.0]
+    assert bridge.state.best_metric == evaluations[0]["eval_loss"]
+
+
+def test_bridge_removes_averages_from_a_training_that_fails():
+    class Fails(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise RuntimeError("out of order")
+
+    module = with_model()
+    trainer = make_trainer(LightningBridge(EMACallback(0.5), Fails()), max_epochs=1)
+    with pytest.raises(RuntimeError, match="out of order"):
+        trainer.fit(module, loader(), loader(10, 2))
+
+    # A model with the same weights, to which no average was ever attached.
+    trained = with_model()
+    trained.load_state_dict(module.state_dict())
+    results = [
+        trainer.validate(each, loader(10, 2), verbose=False)[0]["val_loss"]
+        for each in (module, trained)
+    ]
+    assert results[0] == results[1]
+
+
 def test_files_of_weights_only_hold_the_weights_that_were_validated(tmp_path):
     """Lightning tells no callback of them; they fire `on_save` too."""
     recorder = Recorder()
