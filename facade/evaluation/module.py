@@ -66,6 +66,11 @@ class EvaluationModule(FastModule):
         """
         return self
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Keep the gradients: Lightning would clear those of a loop that calls `evaluate` between a
+        backward pass and its step. A training clears them through the model.
+        """
+
     def on_validation_model_eval(self) -> None:
         """Put only this module, and wrappers of the model, into evaluation mode.
 

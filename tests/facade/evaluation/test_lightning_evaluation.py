@@ -87,3 +87,16 @@ def test_evaluation_model_stays_on_its_device():
     assert module.device.type == "meta"
     with pytest.raises(NotImplementedError, match="meta"):
         module.model.cpu()
+
+
+def test_evaluation_keeps_gradients(tmp_path):
+    """Those that a loop of the script has before its step."""
+    made = trainer(tmp_path)
+    made.evaluate(points(6, seed=2))  # an evaluation computes none
+    assert all(weight.grad is None for weight in made.model.parameters())
+
+    for weight in made.model.parameters():
+        weight.grad = torch.ones_like(weight)
+    made.evaluate(points(6, seed=2))
+    made.predict(points(6, seed=2))
+    assert all(weight.grad.eq(1).all() for weight in made.model.parameters())
