@@ -62,7 +62,11 @@ def train(args: Any, *callbacks: Any, resume: Any = None) -> dict[str, Any]:
 
 
 def write(folder: Path, name: str, found: dict[str, Any]) -> None:
-    (folder / f"{name}-rank{RANK}.json").write_text(json.dumps(found))
+    # Renamed when it is complete: a test may wait for the file.
+    path = folder / f"{name}-rank{RANK}.json"
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(found))
+    unfinished.rename(path)
 
 
 def places(folder: Path, name: str, options: str, resume: str = "") -> None:
