@@ -22,7 +22,7 @@ from ...lightning_modules.common.local_paths import StrPath, require_local
 from ...lightning_modules.common.nested import map_nested
 from ...lightning_modules.data.loaders import loader_after
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.evaluation.collecting import cut_objects, join_objects
+from ...lightning_modules.evaluation.joined_objects import cut_objects, join_objects
 from ...lightning_modules.internals.precision import HALF, LossScaler, start_casting, stop_casting
 from ...lightning_modules.models.wrappers import inside_compiled, unwrap_model
 from ...lightning_modules.optim import steps_in_backward

@@ -40,7 +40,7 @@ class HfDeepSpeedConfig:
     While a stage 3 configuration is active, models of `transformers` are loaded sharded.
 
     Args:
-        config_file_or_dict: A dict, the path of a JSON file, or another form of the argument
+        config_file_or_dict: a dict, the path of a JSON file, or another form of the argument
             `deepspeed`.
     """
 
@@ -64,7 +64,7 @@ class HfDeepSpeedConfig:
         """Remove a key, with all below it.
 
         Raises:
-            ValueError: The key is missing, and `must_exist` is set.
+            ValueError: the key is missing, and `must_exist` is set.
         """
         section, last = self.find_config_node(ds_key_long)
         if section is not None and last in section:
@@ -116,6 +116,9 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
     Args:
         config_file_or_dict: a dict, the path of a JSON file, or another form of the argument
             `deepspeed`.
+
+    Attributes:
+        mismatches: sentences about values that contradict the training arguments.
     """
 
     def __init__(self, config_file_or_dict: DeepSpeedSource) -> None:
@@ -139,7 +142,7 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
     def fill_match(
         self, ds_key_long: str, hf_val: object, hf_key: str | None = None, must_match: bool = True
     ) -> None:
-        """Fill in a value that is "auto"; add another one that contradicts to `mismatches`.
+        """Fill in a value that is "auto". A different value is appended to `mismatches`.
 
         Args:
             ds_key_long: the key, with dots between its parts.
@@ -147,19 +150,25 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
             hf_key: the name of the argument, for the message.
             must_match: compare a value that is not "auto".
         """
+        # Without the name of an argument nothing is compared.
         argument = None
         if must_match:
             argument = hf_key or "the value of the script"
         self.mismatches += fill_auto(self.config, ds_key_long, hf_val, argument)
 
     def fill_only(self, ds_key_long: str, hf_val: object, hf_key: str | None = None) -> None:
-        """Fill in a value that is "auto"."""
+        """Fill in a value that is "auto". `hf_key` is not used, as in transformers."""
         self.fill_match(ds_key_long, hf_val, hf_key, must_match=False)
 
     def trainer_config_process(
         self, args: TrainingArguments, auto_find_batch_size: bool = False
     ) -> None:
-        """Fill in values that follow from the arguments; add contradictions to `mismatches`."""
+        """Fill in values that follow from the arguments, and append contradictions to `mismatches`.
+
+        Args:
+            args: the training arguments.
+            auto_find_batch_size: not used, for compatibility.
+        """
         self.mismatches += fill_from_arguments(self.config, args, args.world_size)
         self._dtype = torch.float32
         if self.is_true("bf16.enabled"):
@@ -173,7 +182,7 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
         """Fill in values that follow from the model and the length of the training.
 
         Raises:
-            ValueError: The arguments contradict the configuration.
+            ValueError: the arguments contradict the configuration.
         """
         self.mismatches += fill_from_run(self.config, args, model, num_training_steps)
         if self.mismatches:
@@ -202,20 +211,25 @@ def unset_hf_deepspeed_config() -> None:
 def _tell_transformers(function: Callable[..., None], *args: HfDeepSpeedConfig) -> None:
     """Call the function of the same name in `transformers`, if it is loaded and not this one."""
     module = loaded("transformers.integrations.deepspeed")
-    transformers_function = getattr(module, function.__name__, function)
+    if module is None:
+        return
+
+    # Under the runner the name is that of the function here.
+    transformers_function = getattr(module, function.__name__)
     if transformers_function is not function:
         transformers_function(*args)
 
 
-def export_deepspeed(args: TrainingArguments) -> None:
+def activate_deepspeed_of(args: TrainingArguments) -> None:
     """Activate the configuration of training arguments for models loaded from now on."""
     if args.deepspeed:
         config = HfTrainerDeepSpeedConfig(args.deepspeed)
         config.trainer_config_process(args)
+        # The configuration is active as long as the arguments refer to it.
         args.hf_deepspeed_config = config
 
 
-def forget_arguments() -> None:
+def deactivate_deepspeed_of_arguments() -> None:
     """Deactivate the configuration of earlier training arguments."""
     if isinstance(_active(), HfTrainerDeepSpeedConfig):
         unset_hf_deepspeed_config()
@@ -230,7 +244,8 @@ def deepspeed_config() -> dict[str, Any] | None:
 def is_deepspeed_zero3_enabled() -> bool:
     """Return True if `transformers` has to load models sharded.
 
-    If so, a process group is made for a process that was started alone.
+    If so, a process group is made for a process that was started alone, because DeepSpeed shards
+    the weights over a group while they are loaded.
     """
     active = _active()
     if active is None or not active.is_zero3() or not is_deepspeed_available():

@@ -199,12 +199,12 @@ class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
 
     def _export_deepspeed(self) -> None:
         """Activate the DeepSpeed configuration for models of `transformers` loaded from now on."""
-        from .hf_deepspeed import export_deepspeed, forget_arguments
+        from .hf_deepspeed import activate_deepspeed_of, deactivate_deepspeed_of_arguments
 
         if self.deepspeed:
-            export_deepspeed(self)
+            activate_deepspeed_of(self)
         else:
-            forget_arguments()
+            deactivate_deepspeed_of_arguments()
 
     @property
     def train_batch_size(self) -> int:

@@ -86,13 +86,13 @@ class OptimizationArguments:
     )
     adam_beta1: float = argument(
         0.9,
-        "Share of Adam's mean gradient that a step keeps.",
+        "Decay rate of Adam's mean of gradients.",
         "first of Adam's `betas`",
         read=number(low=0, below=1),
     )
     adam_beta2: float = argument(
         0.999,
-        "Share of Adam's mean square that a step keeps.",
+        "Decay rate of Adam's mean of squared gradients.",
         "second of Adam's `betas`",
         read=number(low=0, below=1),
     )
@@ -102,7 +102,7 @@ class OptimizationArguments:
         "`eps` of Adam",
         read=number(low=0),
     )
-    optim_target_modules: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
+    optim_target_modules: None | str | list[str] = argument(  # noqa: RUF036 - TRL reads the type before the last
         None,
         "Modules that optimizers such as GaLore and APOLLO work on.",
         "their parameter groups",
@@ -116,7 +116,7 @@ class OptimizationArguments:
     )
     average_tokens_across_devices: bool = argument(
         True,
-        "Divide the loss by the labels in all processes, not in this one.",
+        "Divide the loss by the number of labels in all processes, not in this one.",
         "`num_items_in_batch`, summed",
     )
     max_grad_norm: float = argument(
@@ -168,8 +168,8 @@ class ExecutionArguments:
     )
     gradient_checkpointing_kwargs: dict[str, Any] | str | None = argument(
         None,
-        "Settings of torch.utils.checkpoint, handed to the model's gradient_checkpointing_enable() "
-        "if any.",
+        "Settings of torch.utils.checkpoint, passed to gradient_checkpointing_enable() of a model "
+        "that has this method.",
         "`enable_activation_checkpointing(model, ...)`",
         metavar="JSON",
         read=read_layer_settings,
@@ -220,14 +220,13 @@ class ExecutionArguments:
 
 @dataclass(init=False, repr=False, eq=False)
 class LaterExecutionArguments:
-    """The fields about activations that versions after 5.3.0 added, as newer names of
+    """The fields about activations that transformers added after 5.3.0, as newer names of
     `gradient_checkpointing*`.
     """
 
     activation_checkpointing: bool | None = argument(
         None,
-        "The newer name of gradient_checkpointing, which it overrules. Works for models of any "
-        "kind.",
+        "The newer name of gradient_checkpointing, which it overrides. Works for any model.",
         "`enable_activation_checkpointing(model)`",
         nargs="?",
         const=True,
@@ -244,11 +243,11 @@ class LaterExecutionArguments:
 
 @dataclass(init=False, repr=False, eq=False)
 class RuleArguments:
-    """The fields about the optimizer that the reference does not have."""
+    """The fields about the optimizer that `transformers.TrainingArguments` does not have."""
 
     parameter_rules: dict[str, Any] | str | None = argument(
         None,
-        "Learning rate, decay, frozen by patterns of names, as JSON.",
+        "Learning rate, weight decay and freezing for parameters whose names match a pattern.",
         "parameter groups",
         metavar="JSON",
         read=read_parameter_rules,

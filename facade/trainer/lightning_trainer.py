@@ -18,6 +18,7 @@ from ..evaluation.module import EvaluationModule
 from .construction import plan_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from .. import Trainer
@@ -38,7 +39,7 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
         kwargs: further arguments of `lightning.Trainer`.
     """
     callbacks = trainer._lightning_callbacks
-    plugins = [_precision(trainer, plan)]
+    plugins = [_make_precision_plugin(trainer, plan)]
 
     # With fixed ranks Lightning neither detects a cluster nor launches processes.
     if not plan.strategy.manages_processes:
@@ -70,7 +71,8 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
         "use_distributed_sampler": False,
         # Tensors of inference mode cannot take part in a later backward pass.
         "inference_mode": False,
-        # Without it, a StopIteration of a hook would end the loop as the end of the data does.
+        # It does not measure: Lightning passes each hook through its profiler, so it can raise an
+        # error for a StopIteration, which would end the loop as the end of the data does.
         "profiler": fast_path.HookGuard(),
     }
     with (
@@ -93,8 +95,7 @@ def _lightning_defaults() -> dict[str, Any]:
 
 
 class ForwardingLogger(Logger):
-    """Forward metrics to a listener that already has trackers, so that callbacks that log find a
-    logger.
+    """Logger for the Lightning callbacks of the user, which forwards their metrics to the Trainer.
 
     Args:
         listener: called with the metrics of each log; the step is the trainer's.
@@ -113,18 +114,17 @@ class ForwardingLogger(Logger):
 
     @property
     def version(self) -> str:
-        """Return an empty version, likewise."""
+        """Return an empty version, so that no subfolder is made."""
         return ""
 
     @property
     def save_dir(self) -> str:
-        """Return the folder."""
+        """Return the folder in which Lightning callbacks write."""
         return self._save_dir
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Forward the metrics in every process, since all keep a history; without Lightning's
-        whole-number `epoch`.
-        """
+        """Forward the metrics in every process, since all keep a history."""
+        # The Trainer adds its own epoch, which is a fraction.
         forwarded = {name: value for name, value in metrics.items() if name != "epoch"}
         if forwarded:
             self._listener(forwarded)
@@ -134,13 +134,12 @@ class ForwardingLogger(Logger):
 
 
 def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
-    """Forward a log of a Lightning callback to the Trainer, without clearing
-    `control.should_log`.
-    """
+    """Log the metrics of a Lightning callback with the Trainer."""
     numbers = {}
     for name, value in metrics.items():
         numbers[name] = value.item() if hasattr(value, "item") else value
 
+    # `log` clears this switch, but the losses of this step may still have to be logged.
     should_log = trainer.control.should_log
     trainer.log(numbers)
     trainer.control.should_log = should_log
@@ -170,15 +169,18 @@ def lightning_run(
             module.distribute(partial(_distribute, trainer, strategy))
         lightning_trainer = build_lightning_trainer(trainer, plan, **kwargs)
 
-        # Forward passes are cast in mixed precision.
-        cast = getattr(lightning_trainer.precision_plugin, "autocast_context_manager", None)
-        casts = nullcontext() if cast is None else casting(trainer.model, cast)
+        autocast_factory = getattr(
+            lightning_trainer.precision_plugin, "autocast_context_manager", None
+        )
+        mixed_precision = nullcontext()
+        if autocast_factory is not None:
+            mixed_precision = casting(trainer.model, autocast_factory)
 
         strategy.lightning = lightning_trainer.strategy
         trainer.accelerator.strategy = strategy
         trainer._device_of_run = trainer.args.device
         try:
-            with lightning_internals.interruptible(), casts:
+            with lightning_internals.interruptible(), mixed_precision:
                 yield lightning_trainer
         finally:
             trainer._device_of_run = None
@@ -196,9 +198,10 @@ def _distribute(trainer: Trainer, strategy: Strategy, module: EvaluationModule) 
 def backward_of(
     lightning_trainer: LightningTrainer, module: EvaluationModule
 ) -> Callable[..., None] | None:
-    """Return Lightning's backward pass; None if torch's suffices.
+    """Return the function that computes gradients; None if `loss.backward()` suffices.
 
-    It does if strategy, precision and callbacks add nothing to it.
+    Lightning's is needed if the strategy, the precision or a callback adds something to it.
+    Otherwise losses are only scaled, if there is a scaler.
     """
     if callbacks_of(lightning_trainer) or not fast_path.has_plain_steps(lightning_trainer):
         return module.manual_backward
@@ -206,16 +209,19 @@ def backward_of(
     scaler = getattr(lightning_trainer.precision_plugin, "scaler", None)
     if scaler is None:
         return None
-    return lambda loss, **kwargs: scaler.scale(loss).backward(**kwargs)
+
+    def scale_and_backward(loss: torch.Tensor, **kwargs: Any) -> None:
+        scaler.scale(loss).backward(**kwargs)
+
+    return scale_and_backward
 
 
-def _precision(trainer: Trainer, plan: RunPlan) -> Any:
-    """Return the precision plugin of a plan."""
+def _make_precision_plugin(trainer: Trainer, plan: RunPlan) -> Any:
+    """Make the precision plugin of a plan, and renew the scaler of the accelerator."""
     device = trainer.args.device.type
-    name: Any = plan.precision
+    name: Any = plan.precision  # Lightning's types have a literal for each precision
     strategy_plugin = plan.strategy.precision(name, device)
 
-    # Scaler of losses.
     scaler = None
     if name == "16-mixed" and not plan.strategy.scales_losses:
         scaler = trainer.accelerator.renew_scaler()
@@ -233,6 +239,7 @@ def _precision(trainer: Trainer, plan: RunPlan) -> Any:
 
 
 def _has_callback(callbacks: list[Any], class_name: str) -> bool:
+    # Imported here, since the import takes long and most trainings have no Lightning callback.
     from lightning.pytorch import callbacks as lightning_callbacks
 
     return any(

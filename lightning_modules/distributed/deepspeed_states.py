@@ -12,12 +12,12 @@ from ..common.local_paths import StrPath
 from ..optim.optimizer_fit import require_fitting_loaded_state
 from .deepspeed_weights import at_rest, load_whole, whole_shapes
 from .zero_files import require_plain_states, saved_states, states_folder_name
-from .zero_part import ZeroPart
+from .zero_part import MASTER_WEIGHTS, ZeroPart
 from .zero_states import ZeroStates
 
 
 def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool = False) -> None:
-    """Write this process's shard of the training state; collective.
+    """Write this process's shard of the training state. All processes must call it.
 
     Args:
         engine: the engine of the training.
@@ -34,7 +34,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
     """Load the states that `save_states` wrote, except the schedule.
 
     Args:
-        engine: a new one.
+        engine: an engine that has not trained yet.
         folder: the folder of the checkpoint.
         strict: require all weights.
 
@@ -58,7 +58,7 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
     """Load states that another number of processes, or another stage of ZeRO, may have written.
 
     Args:
-        engine: a new one, in stages 1 to 3.
+        engine: an engine that has not trained yet, in stages 1 to 3.
         states: the saved states.
         strict: require all weights.
 
@@ -67,33 +67,27 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
     """
     optimizer = engine.optimizer
     rank = dist.get_rank(group=optimizer.dp_process_group)
-    ranks = dist.get_world_size(group=optimizer.dp_process_group)
-    groups = engine._get_zero_param_shapes()
-    content = optimizer.state_dict()
-    part = ZeroPart(content, groups, rank, ranks)
-    _require_same_model(engine, groups, part, states, strict)
+    world_size = dist.get_world_size(group=optimizer.dp_process_group)
 
-    # Build the state that this process would have written, had the checkpoint been written with the
-    # present number of processes: the engine can load no other.
-    state_of_flat_tensors: dict[int, dict[str, object]] = {}
-    for group, shapes in enumerate(groups):
-        state = _state_of_group(part, group, list(shapes), states)
-        if state:
-            state_of_flat_tensors[group] = state
-    param_groups: list[dict[str, object]] = []
-    for saved, present in zip(states.param_groups, part.param_groups, strict=True):
-        param_groups.append({**saved, "params": present["params"]})
-    content[part.states_key] = {"state": state_of_flat_tensors, "param_groups": param_groups}
+    # The shapes of the trained parameters by name, for each flat tensor.
+    shapes_by_group: list[dict[str, torch.Size]] = engine._get_zero_param_shapes()
+    optimizer_state = optimizer.state_dict()
+    part = ZeroPart(optimizer_state, shapes_by_group, rank, world_size)
+    _require_same_trained_parameters(shapes_by_group, part, states)
+    _require_same_other_weights(engine, states, strict)
+    optimizer_state[part.states_key] = _optimizer_state_of_this_rank(part, shapes_by_group, states)
 
-    # The entry None is the optimizer's copy of the weights. A piece is the slice of a parameter
-    # that this process has. DeepSpeed takes a list with a state for each rank, and picks its own.
     load_whole(engine, states.weights)
     with at_rest(engine), torch.no_grad():
+        # A piece is the slice of a parameter that this process has.
         for name, piece in part.pieces.items():
-            part.values(piece, None).copy_(states.read(name, None, piece.offset, piece.length))
+            master_weights = states.read(name, MASTER_WEIGHTS, piece.offset, piece.length)
+            part.values(piece, MASTER_WEIGHTS).copy_(master_weights)
         _restore_scaler(part.scaler, states)
+
+        # DeepSpeed takes a list with a state for each rank, and picks its own.
         optimizer.load_state_dict(
-            [content] * ranks, load_optimizer_states=True, load_from_fp32_weights=True
+            [optimizer_state] * world_size, load_optimizer_states=True, load_from_fp32_weights=True
         )
 
     for name, value in states.counters.items():
@@ -101,17 +95,37 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
     require_fitting_loaded_state(engine.basic_optimizer, states.folder)
 
 
+def _optimizer_state_of_this_rank(
+    part: ZeroPart, shapes_by_group: list[dict[str, torch.Size]], states: ZeroStates
+) -> dict[str, object]:
+    """Return the state that this process would have saved with the present number of processes.
+
+    The engine cannot load any other.
+    """
+    state_of_flat_tensors: dict[int, dict[str, object]] = {}
+    for group, shapes in enumerate(shapes_by_group):
+        state = _state_of_group(part, group, list(shapes), states)
+        if state:
+            state_of_flat_tensors[group] = state
+
+    param_groups: list[dict[str, object]] = []
+    for saved, present in zip(states.param_groups, part.param_groups, strict=True):
+        param_groups.append({**saved, "params": present["params"]})
+    return {"state": state_of_flat_tensors, "param_groups": param_groups}
+
+
 def _state_of_group(
     part: ZeroPart, group: int, names: list[str], states: ZeroStates
 ) -> dict[str, object]:
     """Return the optimizer state of a flat tensor, for the slice that this process has."""
     # A flat tensor has a single state, so all parameters in it must have been at the same step.
-    state = states.numbers(names[0])
+    state = states.scalars(names[0])
     entries = states.entries(names[0])
     for name in names:
-        if states.numbers(name) != state or states.entries(name) != entries:
+        if states.scalars(name) != state or states.entries(name) != entries:
             raise ValueError(
-                f"{states.folder}: the states of group {group} are those of different steps."
+                f"{states.folder}: the parameters of group {group} have different optimizer states "
+                "or steps."
             )
 
     for entry in entries:
@@ -126,18 +140,13 @@ def _state_of_group(
     return state
 
 
-def _require_same_model(
-    engine: Any,
-    groups: list[dict[str, torch.Size]],
-    part: ZeroPart,
-    states: ZeroStates,
-    strict: bool,
+def _require_same_trained_parameters(
+    shapes_by_group: list[dict[str, torch.Size]], part: ZeroPart, states: ZeroStates
 ) -> None:
-    """Check that model and optimizer have the parameters of the saved ones."""
-    # Trained parameters, with their group in the optimizer.
+    """Check that the model trains the saved parameters, in the same groups of the optimizer."""
     in_model: dict[str, tuple[torch.Size, int]] = {}
-    for group, group_shapes in enumerate(groups):
-        for name, shape in group_shapes.items():
+    for group, shapes in enumerate(shapes_by_group):
+        for name, shape in shapes.items():
             in_model[name] = (shape, part.param_group_of[group])
     in_checkpoint: dict[str, tuple[torch.Size, int]] = {}
     for name, shape in states.shapes.items():
@@ -162,16 +171,22 @@ def _require_same_model(
                 f"parameter group {saved_group} there, {tuple(shape)} in group {group} here."
             )
 
-    # Buffers and frozen parameters.
+
+def _require_same_other_weights(engine: Any, states: ZeroStates, strict: bool) -> None:
+    """Check that the saved buffers and frozen parameters fit; `strict` requires all of them."""
     for name, tensor in whole_shapes(engine).items():
-        if name in in_model:
+        if name in states.shapes:
             continue
         if name not in states.weights:
             if strict:
                 raise ValueError(f"{states.folder} has no weights for {name}.")
-        elif states.weights[name].shape != tensor.shape:
-            shapes = f"{tuple(states.weights[name].shape)} there, {tuple(tensor.shape)} here"
-            raise ValueError(f"{states.folder} does not fit: {name} is {shapes}.")
+            continue
+        saved_shape = tuple(states.weights[name].shape)
+        shape = tuple(tensor.shape)
+        if saved_shape != shape:
+            raise ValueError(
+                f"{states.folder} does not fit: {name} has shape {saved_shape} there, {shape} here."
+            )
 
 
 def _restore_scaler(scaler: object, states: ZeroStates) -> None:

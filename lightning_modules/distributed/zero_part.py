@@ -10,11 +10,14 @@ Their `param_slice_mappings` are not used: with `round_robin_gradients` they nam
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from ..common.torch_files import describe_value
+
+MASTER_WEIGHTS: Final = None
+"""In place of an entry of a state: the optimizer's copy of the parameters, in its precision."""
 
 
 class Piece(NamedTuple):
@@ -127,14 +130,14 @@ class ZeroPart:
             names.append({entry for entry in state if self.is_elementwise(group, entry)})
         return names
 
-    def numbers(self, group: int) -> dict[str, Any]:
+    def scalars(self, group: int) -> dict[str, Any]:
         """Return the other entries of a state, such as the step, which are the same in all ranks.
 
         Raises:
             ValueError: one has several elements, as in optimizers in 8 bits: it belongs to this
                 rank alone.
         """
-        numbers: dict[str, Any] = {}
+        scalars: dict[str, Any] = {}
         for entry, value in self.states[group].items():
             if self.is_elementwise(group, entry):
                 continue
@@ -143,8 +146,8 @@ class ZeroPart:
                     f"{describe_value(value)} as {entry}, which is of that process alone; start as "
                     "many processes as wrote it"
                 )
-            numbers[entry] = value
-        return numbers
+            scalars[entry] = value
+        return scalars
 
     @property
     def options(self) -> list[dict[str, Any]]:
@@ -157,9 +160,10 @@ class ZeroPart:
         return options_of_groups
 
     def values(self, piece: Piece, entry: str | None) -> torch.Tensor:
-        """Return the elements of a piece, or those of an entry of its state, as a view."""
-        flat = self.flats[piece.group]
-        if entry is not None:
+        """Return a view of a piece, in an entry of its state or in `MASTER_WEIGHTS`."""
+        if entry is None:
+            flat = self.flats[piece.group]
+        else:
             flat = self.states[piece.group][entry]
         return flat.detach()[piece.start : piece.start + piece.length]
 

@@ -15,7 +15,7 @@ import torch
 
 from ..common.local_paths import StrPath
 from .zero_files import WHOLE_MODEL_NAME, StandIn, load_file, saved_states
-from .zero_part import ZeroPart
+from .zero_part import MASTER_WEIGHTS, ZeroPart
 
 
 class SavedScaler(NamedTuple):
@@ -128,11 +128,11 @@ class ZeroStates:
                     "the missing files to it."
                 )
 
-            # The part has the elements of this rank; "numbers" are the other entries, such as the
+            # The part has the elements of this rank; scalars are the other entries, such as the
             # step.
             try:
                 part = ZeroPart(content, self._groups, rank, ranks)
-                numbers = [part.numbers(group) for group in range(len(part.states))]
+                scalars = [part.scalars(group) for group in range(len(part.states))]
             except ValueError as error:
                 raise ValueError(f"{path} cannot be read: it holds {error}.") from error
 
@@ -140,11 +140,11 @@ class ZeroStates:
             self._parts.append(part)
             if rank == 0:
                 self.param_groups = part.options
-                self._numbers = numbers
+                self._scalars = scalars
                 self._entries = part.entries
                 continue
             has_same_options = part.options == self.param_groups
-            has_same_states = numbers == self._numbers and part.entries == self._entries
+            has_same_states = scalars == self._scalars and part.entries == self._entries
             if not has_same_options or not has_same_states:
                 raise ValueError(
                     f"{self.folder}: the states of process {rank} do not belong to those of "
@@ -192,7 +192,7 @@ class ZeroStates:
         present = dict.fromkeys(self.shapes, 0)
         for rank, part in enumerate(self._parts):
             for name, piece in part.pieces.items():
-                if part.values(piece, None).numel() != piece.length:
+                if part.values(piece, MASTER_WEIGHTS).numel() != piece.length:
                     raise ValueError(
                         f"{self.folder} is damaged: process {rank} does not have its part of "
                         f"{name}."
@@ -239,19 +239,22 @@ class ZeroStates:
         """Return the elementwise entries of the state of a parameter."""
         return self._entries[self._group_of[name]]
 
-    def numbers(self, name: str) -> dict[str, Any]:
+    def scalars(self, name: str) -> dict[str, Any]:
         """Return copies of the other entries of its state, such as the step."""
-        return copy.deepcopy(self._numbers[self._group_of[name]])
+        return copy.deepcopy(self._scalars[self._group_of[name]])
 
     def read(
-        self, name: str, entry: str | None = None, offset: int = 0, count: int | None = None
+        self,
+        name: str,
+        entry: str | None = MASTER_WEIGHTS,
+        offset: int = 0,
+        count: int | None = None,
     ) -> torch.Tensor:
         """Return elements of a trained parameter, or of an entry of its state, as a flat tensor.
 
         Args:
             name: the name of the parameter.
-            entry: the entry of its state, see `entries`; None for the optimizer's copy of the
-                parameter itself.
+            entry: the entry of its state, see `entries`, or `MASTER_WEIGHTS`.
             offset: the first element.
             count: number of elements, by default all.
         """
@@ -285,7 +288,7 @@ class ZeroStates:
             for name in names:
                 if self.param_group_of(name) != group_index:
                     continue
-                state = self.numbers(name)
+                state = self.scalars(name)
                 for entry in self.entries(name):
                     state[entry] = self.read(name, entry).view(self.shapes[name])
 

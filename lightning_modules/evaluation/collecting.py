@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..common.device_copies import to_host
-from ..common.nested import leaves, mapping_like, nested_numpify, sequence_like, to_numpy
-from .preallocated_arrays import PADDING, PreallocatedArray, PreallocatedTree, growing
+from ..common.nested import leaves, nested_numpify, to_numpy
+from .joined_objects import join_objects
+from .preallocated_arrays import PreallocatedArray, PreallocatedTree, preallocate
 
 
 def move_to_host(*collectors: BatchCollector) -> None:
-    """Move the batches that collectors keep on a device to the host's memory.
-
-    This waits for the device once a batch.
+    """Move the pending batches of collectors to the CPU. This synchronizes once a batch.
 
     Args:
         collectors: the collectors of the parts of the same batches, such as predictions and labels.
     """
-    waiting = [collector.take_waiting() for collector in collectors]
-    while any(waiting):
+    pending = [collector.take_pending() for collector in collectors]
+    while any(pending):
         # Move one batch of each collector at a time, so that its memory on the device is free
         # before the next one is moved.
-        parts = [batches.popleft() if batches else None for batches in waiting]
+        parts = [batches.popleft() if batches else None for batches in pending]
         for collector, part in zip(collectors, to_host(parts), strict=True):
             if part is not None:
                 collector.keep_on_host(part)
 
 
 class BatchCollector:
-    """Collect the results of an evaluation, batch by batch, in the host's memory.
+    """Collect the results of an evaluation, batch by batch, in the memory of the CPU.
 
     Works like `transformers.trainer_pt_utils.EvalLoopContainer`, but in time linear in the number
-    of batches. Batches that are in the host's memory already are written to their final place at
-    once.
+    of batches. Batches that are to be joined and are on the CPU already are written to their final
+    place at once; the others are pending until `to_host` or `result`.
 
     Args:
         concatenate: True to join the batches into arrays; False if `result` is to be the list of
@@ -49,37 +45,38 @@ class BatchCollector:
     def __init__(self, concatenate: bool = True, rows: int | None = None) -> None:
         self.concatenate = concatenate
         self.rows = rows
-        self._on_device: deque[Any] = deque()
-        """Batches that are kept on their device."""
+        self._pending: deque[Any] = deque()
+        """Batches as they were added, which follow those in `_joined` and `_separate`."""
         self._joined: PreallocatedArray | PreallocatedTree | None = None
-        """Batches in the host's memory, joined."""
+        """Batches on the CPU, joined; None before the first one, and without `concatenate`."""
         self._separate: list[Any] = []
-        """Batches in the host's memory, if they are not to be joined."""
+        """Batches on the CPU, without `concatenate`."""
 
     def add(self, batch: object) -> None:
-        """Keep a batch, on its device."""
-        # The most frequent case is checked first: another tensor in the host's memory.
+        """Add a batch. It is copied at once if it can be, and pending otherwise."""
+        # The most frequent case is checked first: one more tensor on the CPU.
         is_host_tensor = type(batch) is torch.Tensor and batch.is_cpu
-        if is_host_tensor and self._joined is not None and not self._on_device:
+        if is_host_tensor and self._joined is not None and not self._pending:
             self._joined.add(to_numpy(batch))
         elif self.concatenate and _is_on_host(batch):
+            # Pending batches came first.
             self.to_host()
             self._write(nested_numpify(batch))
         else:
-            self._on_device.append(batch)
+            self._pending.append(batch)
 
     def to_host(self) -> None:
-        """Move the batches that were kept so far to the host's memory."""
+        """Move the pending batches to the CPU."""
         move_to_host(self)
 
-    def take_waiting(self) -> deque[object]:
-        """Return the batches that are kept on their device, and forget them."""
-        waiting = self._on_device
-        self._on_device = deque()
-        return waiting
+    def take_pending(self) -> deque[object]:
+        """Return the pending batches, and clear them."""
+        pending = self._pending
+        self._pending = deque()
+        return pending
 
     def keep_on_host(self, batch: object) -> None:
-        """Keep a batch that `take_waiting` returned, and that was moved to the host's memory."""
+        """Keep a batch that `take_pending` returned, and that was moved to the CPU."""
         batch = nested_numpify(batch)
         if self.concatenate:
             self._write(batch)
@@ -89,12 +86,15 @@ class BatchCollector:
     def _write(self, batch: object) -> None:
         """Append a batch to the joined ones."""
         if self._joined is None:
-            self._joined = growing(batch, self.rows)
+            self._joined = preallocate(batch, self.rows)
         else:
             self._joined.add(batch)
 
     def result(self) -> Any:
-        """Return all batches as arrays, or None if nothing was added."""
+        """Return all batches as arrays, or their list without `concatenate`, and clear them.
+
+        The result is None if nothing was added.
+        """
         self.to_host()
         joined = self._joined
         separate = self._separate
@@ -106,70 +106,27 @@ class BatchCollector:
 
 
 class LossCollector(BatchCollector):
-    """Collect losses of shape (samples,), which are moved to the host's memory as one tensor.
+    """Collect losses of shape (samples,), which are moved to the CPU as one tensor.
 
-    Losses are small: joining them on their device takes little memory, and moving them waits for
-    the device once instead of once a batch.
+    Losses are small: joining them on their device takes little memory, and moving them synchronizes
+    once instead of once a batch.
     """
 
-    def take_waiting(self) -> deque[object]:
-        """Return the losses that are kept on their device, and forget them."""
-        waiting: deque[Any] = super().take_waiting()
-        if self.concatenate and waiting:
-            # A function of the script may gather a single number.
-            losses = [torch.atleast_1d(loss) for loss in waiting]
+    def take_pending(self) -> deque[object]:
+        """Return the pending losses, joined, and clear them."""
+        pending: deque[Any] = super().take_pending()
+        if self.concatenate and pending:
+            # A loss that user code has gathered may be a scalar.
+            losses = [torch.atleast_1d(loss) for loss in pending]
             return deque([torch.cat(losses)])
-        return waiting
+        return pending
 
 
 def _is_on_host(value: object) -> bool:
-    """Return whether all tensors in a nested batch are in the host's memory."""
+    """Return whether all tensors in a nested batch are on the CPU."""
     if isinstance(value, torch.Tensor):
         return value.is_cpu
     return all(leaf.is_cpu for leaf in leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
-    """Join structures of the same form: lists one after the other, tensors along dimension 0.
-
-    `accelerate.utils.gather_object` joins lists in this way, but chains the parts of tuples, and
-    returns only the keys of dicts. Here each part is joined separately, and tensors stay tensors.
-
-    Args:
-        parts: lists, tensors, arrays, or tuples and dicts of these. Other values are collected in a
-            list.
-        padding: the value that fills up shorter rows in the second dimension of tensors and arrays,
-            on the right.
-    """
-    first = parts[0]
-    if isinstance(first, Mapping):
-        columns: dict[Any, Any] = {}
-        for key in first:
-            columns[key] = join_objects([part[key] for part in parts], padding)
-        return mapping_like(first, columns)
-    if isinstance(first, tuple):
-        joined = [join_objects(same_part, padding) for same_part in zip(*parts, strict=True)]
-        return sequence_like(first, joined)
-    if isinstance(first, list):
-        return list(itertools.chain.from_iterable(parts))
-    # A number, such as a loss, becomes one row.
-    if isinstance(first, torch.Tensor):
-        tensors = [torch.atleast_1d(part) for part in parts]
-        return torch.cat(_pad_to_one_width(tensors, padding))
-    if isinstance(first, np.ndarray):
-        arrays = [np.atleast_1d(part) for part in parts]
-        return np.concatenate(_pad_to_one_width(arrays, padding))
-    return list(parts)
-
-
-def cut_objects(value: Any, count: int) -> object:
-    """Return the first `count` samples of a result of `join_objects`."""
-    if isinstance(value, Mapping):
-        columns = {key: cut_objects(part, count) for key, part in value.items()}
-        return mapping_like(value, columns)
-    if isinstance(value, tuple):
-        return sequence_like(value, [cut_objects(part, count) for part in value])
-    return value[:count]
 
 
 class ObjectCollector(BatchCollector):
@@ -180,34 +137,13 @@ class ObjectCollector(BatchCollector):
     """
 
     def __init__(self, concatenate: bool = True) -> None:
+        # The arrays of the base class hold tensors only; other objects are joined at the end.
         super().__init__(concatenate=False)
-        self.joins = concatenate
+        self._joins_at_end = concatenate
 
     def result(self) -> Any:
         """Return all batches, with arrays instead of tensors, or None if nothing was added."""
         batches = super().result()
-        if batches is None or not self.joins:
+        if batches is None or not self._joins_at_end:
             return batches
         return join_objects(batches)
-
-
-def _pad_to_one_width(batches: list[Any], padding: float) -> list[Any]:
-    """Pad the second dimension of tensors or arrays to the longest of them."""
-    if batches[0].ndim < 2:
-        return batches
-    width = max(batch.shape[1] for batch in batches)
-    return [_padded(batch, width, padding) for batch in batches]
-
-
-def _padded(batch: Any, width: int, padding: float) -> object:
-    """Pad the second dimension of a tensor or an array to a width."""
-    if batch.shape[1] == width:
-        return batch
-    shape = (batch.shape[0], width, *batch.shape[2:])
-    padded: Any
-    if isinstance(batch, torch.Tensor):
-        padded = batch.new_full(shape, padding)
-    else:
-        padded = np.full(shape, padding, batch.dtype)
-    padded[:, : batch.shape[1]] = batch
-    return padded

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..internals.lightning_import import torchmetrics
-from .collecting import join_objects
+from .joined_objects import join_objects
 
 
 class FunctionMetric(torchmetrics.Metric):

@@ -4,9 +4,10 @@
 - Classes are in the last dimension, or, as for images, in the second one. All other dimensions are
   flattened, and positions with the label -100 are left out.
 - Predictions of the same shape as the labels are values, class numbers, or one logit for each
-  label.
-- Metrics of `torchmetrics.classification` get probabilities. With logits, torchmetrics would take
-  those of a batch for probabilities if all of them lie between 0 and 1. Other metrics get the
+  label. Multilabel metrics and regression metrics keep the shape, and get every position: labels of
+  floats may be -100.
+- Metrics of `torchmetrics.classification` get probabilities, because torchmetrics would mistake
+  the logits of a batch for probabilities if all of them are between 0 and 1. Other metrics get the
   logits.
 - Half precision is converted to single precision.
 """
@@ -18,8 +19,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-IGNORED = -100
-OWN_FUNCTION = (
+IGNORED_LABEL = -100
+PREPARE_HINT = (
     "Pass a function that makes the arguments of `update`: BatchMetrics(metrics, "
     "prepare=function), with function(predictions, labels) -> a tuple or a dict of arguments."
 )
@@ -44,7 +45,7 @@ def input_family(metric: torch.nn.Module) -> str:
 
     Returns:
         `Binary`, `Multiclass` or `Multilabel` for a metric of `torchmetrics.classification`; an
-        empty text for any other metric.
+        empty string for any other metric.
 
     Raises:
         ValueError: the metric does not accept logits and labels, or compares whole samples.
@@ -71,16 +72,16 @@ def input_family(metric: torch.nn.Module) -> str:
                     family = name
 
     if compares_samples:
-        raise ValueError(f"{type(metric).__name__} compares whole samples. {OWN_FUNCTION}")
+        raise ValueError(f"{type(metric).__name__} compares whole samples. {PREPARE_HINT}")
     if not family and not packages.isdisjoint(_NEED_OWN_FUNCTION):
-        raise ValueError(f"{type(metric).__name__} does not take logits and labels. {OWN_FUNCTION}")
+        raise ValueError(f"{type(metric).__name__} does not take logits and labels. {PREPARE_HINT}")
     return family
 
 
 def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Tensor, Tensor]:
     """Return predictions and labels in the form that metrics of a family expect.
 
-    They have no rows if no label counts.
+    Both are empty if every label is -100.
 
     Args:
         family: the family of the metric, see `input_family`.
@@ -91,30 +92,33 @@ def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Ten
     Raises:
         ValueError: the shapes do not match.
     """
-    predictions = _logits(predictions)
+    predictions = _first_tensor(predictions)
     labels = _only_labels(labels)
     if predictions.ndim == labels.ndim + 1 and predictions.shape[-1] == 1:
         predictions = predictions.squeeze(-1)
     if family and labels.is_floating_point():
         labels = labels.long()
 
-    # If there is no dimension of classes, predictions are values, class numbers, or one logit for
-    # each label.
-    classes = _class_dimension(predictions, labels)
-    if classes is None:
-        keeps_shape = family == "Multilabel" or labels.is_floating_point()
-        if predictions.is_floating_point():
-            keeps_shape = keeps_shape or not family
-            if family in ("Binary", "Multilabel"):
-                predictions = predictions.sigmoid()
-        if keeps_shape:
-            return predictions, labels
-        return _counted(predictions.flatten(), labels.flatten())
+    class_dimension = _class_dimension(predictions, labels)
+    if class_dimension is None:
+        return _inputs_of_one_shape(family, predictions, labels)
 
     # Make a row of logits for each label that counts.
-    rows = predictions.movedim(classes, -1).flatten(0, -2)
-    rows, labels = _counted(rows, labels.flatten())
-    return _probabilities(family, rows), labels
+    rows = predictions.movedim(class_dimension, -1).flatten(0, -2)
+    rows, labels = _without_ignored(rows, labels.flatten())
+    return _class_probabilities(family, rows), labels
+
+
+def _inputs_of_one_shape(family: str, predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the inputs for predictions without a dimension of classes."""
+    if family in ("Binary", "Multilabel") and predictions.is_floating_point():
+        predictions = predictions.sigmoid()
+
+    # A multilabel metric needs the dimension of the labels, and a regression that of the outputs.
+    is_regression = not family and predictions.is_floating_point()
+    if family == "Multilabel" or is_regression or labels.is_floating_point():
+        return predictions, labels
+    return _without_ignored(predictions.flatten(), labels.flatten())
 
 
 def align_with_next_labels(predictions: object, labels: object) -> tuple[Tensor, Tensor]:
@@ -122,23 +126,24 @@ def align_with_next_labels(predictions: object, labels: object) -> tuple[Tensor,
 
     Use it for models whose labels are their inputs.
     """
-    return _logits(predictions)[:, :-1], _only_labels(labels)[:, 1:]
+    return _first_tensor(predictions)[:, :-1], _only_labels(labels)[:, 1:]
 
 
-def _counted(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave out rows with the label -100. This waits for the device."""
+def _without_ignored(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave out rows with the label -100. This synchronizes with the device."""
     if labels.is_floating_point():
         return predictions, labels
-    rows = (labels != IGNORED).nonzero().squeeze(1)
+    rows = (labels != IGNORED_LABEL).nonzero().squeeze(1)
     if len(rows) == len(labels):
         return predictions, labels
     return predictions[rows], labels[rows]
 
 
-def _probabilities(family: str, logits: Tensor) -> Tensor:
-    """Return the probabilities of the classes, which are the last dimension.
+def _class_probabilities(family: str, logits: Tensor) -> Tensor:
+    """Convert logits, with the classes last, to probabilities for metrics of a family.
 
-    Binary metrics get only the probability of the second class.
+    Binary metrics get only the probability of the second class. Metrics without a family get the
+    logits, and class numbers are not converted.
     """
     if not family or not logits.is_floating_point():
         return logits
@@ -146,7 +151,7 @@ def _probabilities(family: str, logits: Tensor) -> Tensor:
         return logits.softmax(-1)
     if logits.shape[-1] != 2:
         raise ValueError(
-            f"A binary metric was given logits of {logits.shape[-1]} classes, not 2. {OWN_FUNCTION}"
+            f"A binary metric was given logits of {logits.shape[-1]} classes, not 2. {PREPARE_HINT}"
         )
     return logits.softmax(-1)[:, 1]
 
@@ -161,11 +166,11 @@ def _class_dimension(predictions: Tensor, labels: Tensor) -> int | None:
         return 1
     raise ValueError(
         f"Predictions of shape {tuple(predictions.shape)} do not fit labels of shape "
-        f"{tuple(labels.shape)}. {OWN_FUNCTION}"
+        f"{tuple(labels.shape)}. {PREPARE_HINT}"
     )
 
 
-def _logits(predictions: object) -> Tensor:
+def _first_tensor(predictions: object) -> Tensor:
     """Return the first tensor in nested predictions."""
     while isinstance(predictions, (tuple, list, Mapping)) and len(predictions):
         if isinstance(predictions, Mapping):
@@ -173,7 +178,7 @@ def _logits(predictions: object) -> Tensor:
         predictions = predictions[0]
     if not isinstance(predictions, Tensor):
         raise ValueError(
-            f"The first prediction is a {type(predictions).__name__}, not a tensor. {OWN_FUNCTION}"
+            f"The first prediction is a {type(predictions).__name__}, not a tensor. {PREPARE_HINT}"
         )
     return _in_single_precision(predictions)
 
@@ -186,7 +191,7 @@ def _only_labels(labels: object) -> Tensor:
         description = f"a {type(labels).__name__}"
         if isinstance(labels, (tuple, list, Mapping)):
             description += f" of {len(labels)}"
-        raise ValueError(f"The labels are {description}, not one tensor. {OWN_FUNCTION}")
+        raise ValueError(f"The labels are {description}, not one tensor. {PREPARE_HINT}")
     return _in_single_precision(labels)
 
 

@@ -160,7 +160,7 @@ class PreallocatedTree:
         self.container_type: type[Any] = type(first)
         self.parts: dict[Any, PreallocatedArray | PreallocatedTree] = {}
         for key in _keys_of(first):
-            self.parts[key] = growing(first[key], rows, padding)
+            self.parts[key] = preallocate(first[key], rows, padding)
 
     def add(self, batch: Any) -> None:
         """Write a batch.
@@ -197,7 +197,7 @@ def _keys_of(batch: Any) -> Iterable[object]:
     return range(len(batch))
 
 
-def growing(
+def preallocate(
     first: object, rows: int | None = None, padding: float = PADDING
 ) -> PreallocatedArray | PreallocatedTree:
     """Return a growing array or tree that contains the first batch.

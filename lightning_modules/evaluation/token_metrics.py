@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..internals.lightning_import import torchmetrics
-from .metric_inputs import IGNORED
+from .metric_inputs import IGNORED_LABEL
 
 
 class TokenLoss(torchmetrics.Metric):
@@ -33,7 +33,7 @@ class TokenLoss(torchmetrics.Metric):
     tokens: Tensor
 
     def __init__(
-        self, ignore_index: int = IGNORED, dtype: torch.dtype = torch.float64, **kwargs: Any
+        self, ignore_index: int = IGNORED_LABEL, dtype: torch.dtype = torch.float64, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.ignore_index = ignore_index

@@ -24,7 +24,7 @@ def test_parameters_and_states_are_put_together(tmp_path, stage, gap, processes)
             assert states.entries(name) == {"exp_avg", "exp_avg_sq"}
             for entry in states.entries(name):
                 assert torch.equal(states.read(name, entry).view(shape), number(name, entry))
-            assert states.numbers(name) == {"step": torch.tensor(7.0)}
+            assert states.scalars(name) == {"step": torch.tensor(7.0)}
             assert states.param_group_of(name) == place
     assert states.read("layer.weight", "exp_avg", 5, 6).tolist() == list(range(1105, 1111))
     assert states.counters == {"global_steps": 7, "skipped_steps": 1}

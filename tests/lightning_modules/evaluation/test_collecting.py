@@ -208,7 +208,7 @@ def keep_on_device(monkeypatch, on_host):
         return
     monkeypatch.setattr(collect, "_is_on_host", lambda loss: False)
     # What a collector asks of another tensor in the host's memory, once it has one.
-    monkeypatch.setattr(LossCollector, "add", lambda self, loss: self._on_device.append(loss))
+    monkeypatch.setattr(LossCollector, "add", lambda self, loss: self._pending.append(loss))
 
 
 def collected_losses(name, concatenate, last, to_host_after):

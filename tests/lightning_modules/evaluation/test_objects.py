@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightrainer.lightning_modules.evaluation.collecting import (
-    ObjectCollector,
-    cut_objects,
-    join_objects,
-)
+from lightrainer.lightning_modules.evaluation.collecting import ObjectCollector
+from lightrainer.lightning_modules.evaluation.joined_objects import cut_objects, join_objects
 
 
 class Pair(NamedTuple):

@@ -13,7 +13,10 @@ from transformers import trainer_pt_utils as reference
 
 from helpers.comparing.bit_differences import same
 from lightrainer.lightning_modules.evaluation import preallocated_arrays as module
-from lightrainer.lightning_modules.evaluation.preallocated_arrays import PreallocatedArray, growing
+from lightrainer.lightning_modules.evaluation.preallocated_arrays import (
+    PreallocatedArray,
+    preallocate,
+)
 
 
 def numbers(*shape, dtype="float32"):
@@ -27,7 +30,7 @@ def chunk(request, monkeypatch):
 
 
 def joined(batches, padding=-100, rows=None):
-    grown = growing(batches[0], rows, padding)
+    grown = preallocate(batches[0], rows, padding)
     for batch in batches[1:]:
         grown.add(batch)
     return grown.result()
@@ -93,7 +96,7 @@ def test_preallocated_array_writes_each_value_once(monkeypatch):
 PEAK = """
 import re, sys
 import numpy as np
-from lightrainer.lightning_modules.evaluation.preallocated_arrays import growing
+from lightrainer.lightning_modules.evaluation.preallocated_arrays import preallocate
 
 def most():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
@@ -103,7 +106,7 @@ def batch(index):
 
 rows, wide = eval(sys.argv[1]), int(sys.argv[2])
 base = most()
-made = growing(batch(0), rows)
+made = preallocate(batch(0), rows)
 for index in range(1, 250):
     made.add(batch(index))
 result = made.result()

@@ -1,0 +1,78 @@
+"""Join and cut nested structures of the samples of several batches or processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..common.nested import mapping_like, sequence_like
+from .preallocated_arrays import PADDING
+
+
+def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
+    """Join structures of the same form: lists one after the other, tensors along dimension 0.
+
+    `accelerate.utils.gather_object` joins lists in this way, but chains the parts of tuples, and
+    returns only the keys of dicts. Here each part is joined separately, and tensors stay tensors.
+
+    Args:
+        parts: lists, tensors, arrays, or tuples and dicts of these. Other values are collected in a
+            list.
+        padding: the value that fills up shorter rows in the second dimension of tensors and arrays,
+            on the right.
+    """
+    first = parts[0]
+    if isinstance(first, Mapping):
+        columns: dict[Any, Any] = {}
+        for key in first:
+            columns[key] = join_objects([part[key] for part in parts], padding)
+        return mapping_like(first, columns)
+    if isinstance(first, tuple):
+        joined = [join_objects(same_part, padding) for same_part in zip(*parts, strict=True)]
+        return sequence_like(first, joined)
+    if isinstance(first, list):
+        return list(itertools.chain.from_iterable(parts))
+    # A number, such as a loss, becomes one row.
+    if isinstance(first, torch.Tensor):
+        tensors = [torch.atleast_1d(part) for part in parts]
+        return torch.cat(_pad_to_one_width(tensors, padding))
+    if isinstance(first, np.ndarray):
+        arrays = [np.atleast_1d(part) for part in parts]
+        return np.concatenate(_pad_to_one_width(arrays, padding))
+    return list(parts)
+
+
+def cut_objects(value: Any, count: int) -> object:
+    """Return the first `count` samples of a result of `join_objects`."""
+    if isinstance(value, Mapping):
+        columns = {key: cut_objects(part, count) for key, part in value.items()}
+        return mapping_like(value, columns)
+    if isinstance(value, tuple):
+        return sequence_like(value, [cut_objects(part, count) for part in value])
+    return value[:count]
+
+
+def _pad_to_one_width(batches: list[Any], padding: float) -> list[Any]:
+    """Pad the second dimension of tensors or arrays to the longest of them."""
+    if batches[0].ndim < 2:
+        return batches
+    width = max(batch.shape[1] for batch in batches)
+    return [_padded(batch, width, padding) for batch in batches]
+
+
+def _padded(batch: Any, width: int, padding: float) -> object:
+    """Pad the second dimension of a tensor or an array to a width."""
+    if batch.shape[1] == width:
+        return batch
+    shape = (batch.shape[0], width, *batch.shape[2:])
+    padded: Any
+    if isinstance(batch, torch.Tensor):
+        padded = batch.new_full(shape, padding)
+    else:
+        padded = np.full(shape, padding, batch.dtype)
+    padded[:, : batch.shape[1]] = batch
+    return padded
