@@ -12,7 +12,7 @@ import torch
 from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.followed import followed
-from ...lightning_modules.common.nested import count_rows
+from ...lightning_modules.common.nested import count_rows, nested_detach
 from ...lightning_modules.data.iteration import iterate
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
@@ -49,6 +49,8 @@ class EvaluationFeed:
     def __len__(self) -> int:
         return len(self.loader)
 
+    # Datasets and collators may compute gradients; Lightning's loop disables them.
+    @torch.enable_grad()
     def __iter__(self) -> Iterator[object]:
         batches = iterate(self.loader)
         if may_be_uneven(self.loader):
@@ -137,6 +139,9 @@ class Evaluation:
             return ObjectCollector(args.eval_do_concat_batches)
         return BatchCollector(args.eval_do_concat_batches, rows=self.expected)
 
+    # `prediction_step` disables gradients itself. An override may need them, such as those of an
+    # adversarial attack.
+    @torch.enable_grad()
     def step(self, batch: Any) -> dict[str, object]:
         """Process one batch.
 
@@ -161,9 +166,10 @@ class Evaluation:
 
         # Forward pass.
         self.recorded.batch = batch
-        loss, logits, labels = trainer.prediction_step(
+        results = trainer.prediction_step(
             self.model, batch, self.prediction_loss_only, ignore_keys=self.ignore_keys
         )
+        loss, logits, labels = nested_detach(results)
         self.recorded.batch = None
         self.found_labels = self.found_labels or loss is not None or labels is not None
         outputs = {"loss": loss, "predictions": logits, "label_ids": labels}

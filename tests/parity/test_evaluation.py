@@ -138,3 +138,67 @@ def test_evaluation_draws_in_turn_with_the_model(reference, ours, tmp_path, eval
         test=lambda: eval_data(9),
     )
     assert_parity(reference, ours, case, tmp_path)
+
+
+def under_attack(base):
+    """Evaluate inputs that are moved along their gradient, and leave the loss in its graph."""
+
+    class Attacked(base):
+        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+            inputs = self._prepare_inputs(inputs)
+            x = inputs["x"].clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(model(x, labels=inputs["labels"])["loss"], x)
+            attacked = {**inputs, "x": x.detach() + 0.1 * gradient.sign()}
+            return super().prediction_step(model, attacked, prediction_loss_only, ignore_keys)
+
+    return Attacked
+
+
+def field_data():
+    """Samples to which the collator adds the gradient of a potential."""
+
+    def collate(samples):
+        batch = {key: torch.stack([sample[key] for sample in samples]) for key in samples[0]}
+        x = batch["x"].requires_grad_()
+        (field,) = torch.autograd.grad(x.cos().sum(), x)
+        return {**batch, "x": x.detach() + field}
+
+    rows = [{"x": x, "labels": torch.tensor(i % 3)} for i, x in enumerate(torch.randn(21, 8))]
+    return {"train_dataset": rows, "eval_dataset": rows[:7], "data_collator": collate}
+
+
+@pytest.mark.parametrize("precision", [{}, {"bf16": True}], ids=["fp32", "bf16"])
+def test_code_of_an_evaluation_computes_gradients(reference, ours, tmp_path, precision):
+    """Only `Trainer.prediction_step` disables them: overrides, collators and functions of metrics
+    may use them.
+    """
+
+    def prepare(logits, labels):
+        logits = logits.float().requires_grad_()
+        return torch.autograd.grad(logits.logsumexp(-1).sum(), logits)[0]
+
+    case = Case(
+        Classifier,
+        field_data,
+        {"eval_strategy": "epoch", **precision},
+        lambda api: {"preprocess_logits_for_metrics": prepare, "compute_metrics": lambda _: {}},
+        under_attack,
+        test=lambda: points(7, seed=22),
+    )
+    assert_parity(reference, ours, case, tmp_path)
+
+
+def test_losses_of_an_evaluation_may_have_a_graph(ours, tmp_path):
+    """An override that leaves out `no_grad` and `detach`."""
+
+    class Whole(ours.Trainer):
+        def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
+            outputs = model(**inputs)
+            return outputs["loss"], outputs["logits"], inputs["labels"]
+
+    arguments = ours.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    model = Classifier()
+    result = Whole(model, arguments).predict(points(20))
+    expected = ours.Trainer(model, arguments).predict(points(20))
+    assert not differences(result.predictions, expected.predictions)
+    assert result.metrics["test_loss"] == expected.metrics["test_loss"]
