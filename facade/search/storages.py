@@ -124,6 +124,17 @@ def without_password(address: str) -> str:
     return re.sub(r"(://[^:/@]*):[^@/]*@", r"\1:***@", address)
 
 
+def absolute_address(address: str) -> str:
+    """Return the address of a storage with the absolute path of its file, if it has one.
+
+    Args:
+        address: a URL, or the path of a journal, see `open_storage`.
+    """
+    # `sqlite:////path` has an absolute path, `sqlite:///file:name?uri=true` a URI of SQLite.
+    relative = re.match(r"((?:journal://|sqlite:///)?)(?!/|file:|:memory:|[\w+]+://)(.+)", address)
+    return relative[1] + os.path.abspath(relative[2]) if relative else address
+
+
 def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage:
     """Open a database by its URL, see `open_storage`."""
     from optuna.storages import RDBStorage

@@ -401,6 +401,14 @@ def test_failure_of_a_script_is_its_last_line_with_words(tmp_path, monkeypatch, 
     assert "run-0 failed: exit code 2: | no option --x |." in capsys.readouterr().err
 
 
+def test_sweep_script_that_changes_its_directory_finds_the_storage(tmp_path, monkeypatch):
+    script = f"{EVALUATES}\nprint(trial['storage'])"
+    words = ["--n-trials", "1", "--storage", "study.log"]
+    values = [[[1, [0.5], 1]]]
+    assert evaluating(tmp_path, monkeypatch, *words, values=values, script=script) == 0
+    assert (tmp_path / "sweeps" / "script" / "run-0.log").read_text() == f"{tmp_path}/study.log\n"
+
+
 def test_sweep_best_command_reproduces_its_value(tmp_path, monkeypatch, capsys):
     script = (
         "import json, os, sys\ntrial = json.loads(os.environ['LIGHTRAINER_TRIAL'])\n"

@@ -18,6 +18,7 @@ from optuna import TrialPruned
 from ...facade.arguments.sweep_trial import ChildTrial, TrialEvaluation, TrialResult
 from ...facade.search import retries
 from ...facade.search.metric_objective import why_unusable
+from ...facade.search.storages import absolute_address
 from ...lightning_modules.common.redaction import shown_word
 from ...lightning_modules.common.suggestions import did_you_mean
 from .plan import SweepError, SweepPlan
@@ -139,7 +140,8 @@ class ScriptRun:
     def _child_trial(self) -> ChildTrial:
         """Return the trial as the script gets it in its environment."""
         return ChildTrial(
-            storage=self.plan.storage,
+            # The script may change its directory.
+            storage=absolute_address(self.plan.storage),
             study=self.plan.study_name,
             number=self.trial.number,
             metrics=self.plan.metric,

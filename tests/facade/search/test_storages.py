@@ -7,7 +7,7 @@ import pytest
 from optuna.storages._rdb.models import TrialModel
 from optuna.trial import TrialState
 
-from lightrainer.facade.search.storages import open_storage
+from lightrainer.facade.search.storages import absolute_address, open_storage
 
 TRIALS = 3
 
@@ -46,3 +46,19 @@ def test_queued_trial_is_started_once(monkeypatch, tmp_path):
 def test_queued_trial_is_started_twice_in_a_storage_without_the_lock(monkeypatch, tmp_path):
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/study.db")
     assert start_two_trials(monkeypatch, storage) == [0, 0]
+
+
+ADDRESSES = [
+    ("study.log", "{folder}/study.log"),
+    ("journal://a/study", "journal://{folder}/a/study"),
+    ("sqlite:///study.db?timeout=3", "sqlite:///{folder}/study.db?timeout=3"),
+    ("sqlite:////other/study.db", "sqlite:////other/study.db"),
+    ("sqlite:///file:study.db?uri=true", "sqlite:///file:study.db?uri=true"),
+    ("mysql+pymysql://user@host/name", "mysql+pymysql://user@host/name"),
+]
+
+
+@pytest.mark.parametrize(("address", "absolute"), ADDRESSES)
+def test_absolute_address_names_the_same_storage(tmp_path, monkeypatch, address, absolute):
+    monkeypatch.chdir(tmp_path)
+    assert absolute_address(address) == absolute.format(folder=tmp_path)
