@@ -109,7 +109,7 @@ class SignalListener:
             self._exchange = None
 
     def has_signal(self, *, wait: bool = False) -> bool:
-        """Return whether any rank has received a signal; collective.
+        """Return whether any rank has received a signal. All processes must call this.
 
         All ranks call it at the same places and get the same result.
 

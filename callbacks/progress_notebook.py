@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from ..facade import TrainingArguments
 
 _MAX_ROWS = 200
-_HIDDEN_METRICS = (
+_HIDDEN_METRIC_SUFFIXES = (
     "runtime",
     "samples_per_second",
     "steps_per_second",
     "model_preparation_time",
     "jit_compilation_time",
 )
-"""Metrics whose names end with these are not in the table."""
 
 
 class NotebookProgressCallback(ProgressCallback):
@@ -154,6 +153,7 @@ class _CellOutput:
         return f'<table class="dataframe">{"".join(lines)}</table>'
 
     def _text(self, value: object) -> str:
+        # Six decimals would leave few digits of a smaller number, such as a learning rate.
         if isinstance(value, float) and abs(value) >= 1e-3:
             value = f"{value:.6f}"
         return escape(shortened(value, self.max_str_len))
@@ -177,7 +177,7 @@ class _CellBar(tqdm):  # pyright: ignore[reportMissingTypeArgument] - it cannot 
         self.output.draw()
 
     def write(self, *args: object, **kwargs: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Draw the cell instead, whose table has the logs."""
+        """Drop the text, since the table has the logs, and draw the cell."""
         self.output.draw()
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ def _position(args: TrainingArguments, state: TrainerState) -> dict[str, Any]:
     return {"Step": state.global_step}
 
 
-def _last_loss(state: TrainerState) -> object:
+def _last_loss(state: TrainerState) -> float | str:
     """Return the last logged training loss, which may be older than the current step."""
     for entry in reversed(state.log_history):
         if "loss" in entry:
@@ -222,7 +222,7 @@ def _metrics_by_title(metrics: dict[str, float]) -> dict[str, object]:
     by_title: dict[str, object] = {}
     for name, value in metrics.items():
         _, _, metric = str(name).partition("_")
-        if name == "epoch" or not metric or metric.endswith(_HIDDEN_METRICS):
+        if name == "epoch" or not metric or metric.endswith(_HIDDEN_METRIC_SUFFIXES):
             continue
         title = "Validation Loss" if metric == "loss" else metric.replace("_", " ").title()
         by_title[title] = value

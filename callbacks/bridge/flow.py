@@ -34,7 +34,7 @@ class BridgeFlow(DefaultFlowCallback):
         control: TrainerControl,
         **kwargs: object,
     ) -> None:
-        """Count from here."""
+        """Remember the step at which the training starts."""
         self._previous_step = state.global_step
 
     def on_step_end(
@@ -47,14 +47,11 @@ class BridgeFlow(DefaultFlowCallback):
         """Set the switches that are due by steps."""
         settings = _bridge_settings(args)
         step = state.global_step
+        if self.will_log(args, state, step):
+            control.should_log = True
+
         previous_step = self._previous_step
         self._previous_step = step
-
-        if args.logging_first_step and previous_step == 0:
-            control.should_log = True
-        is_log_due = _is_due(previous_step, step, state.logging_steps)
-        if args.logging_strategy == "steps" and is_log_due:
-            control.should_log = True
 
         # The strategies of `args` may be those of Lightning, which evaluates and saves by itself:
         # only the settings of the bridge count.
@@ -86,7 +83,9 @@ class BridgeFlow(DefaultFlowCallback):
         if settings.get("save_strategy") == "epoch":
             control.should_save = True
 
-    def will_log(self, args: BridgeArguments, state: TrainerState, step: int) -> bool:
+    def will_log(
+        self, args: TrainingArguments | BridgeArguments, state: TrainerState, step: int
+    ) -> bool:
         """Return whether the current step will be logged.
 
         Args:

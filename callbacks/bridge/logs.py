@@ -206,7 +206,7 @@ class LogCollector:
         return logs
 
     def losses_since_log(self, trainer: Trainer) -> dict[str, Any]:
-        """Return what the next log will contain of the losses so far; collective.
+        """Return what the next log will contain of the losses so far. All processes must call this.
 
         Returns:
             The sums of the losses of complete steps, and of those of the current step, both as

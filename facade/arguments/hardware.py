@@ -11,7 +11,7 @@ _is_planning = ContextVar("_is_planning", default=False)
 
 
 @contextlib.contextmanager
-def on_paper() -> Generator[None]:
+def assume_all_formats() -> Generator[None]:
     """Report all formats as supported, so that arguments can be made for another machine's GPU."""
     token = _is_planning.set(True)
     try:
@@ -55,7 +55,7 @@ def supports_tf32() -> bool:
 def set_tf32(enable: bool) -> None:
     """Turn TF32 on or off for matrix products and convolutions.
 
-    torch 2.9 and later also has `torch.backends.fp32_precision`; once that is set,
+    Uses the older interface on purpose: once `torch.backends.fp32_precision` of torch 2.9 is set,
     `torch.get_float32_matmul_precision()` raises, which Lightning calls whenever it sets up a GPU.
     """
     import torch

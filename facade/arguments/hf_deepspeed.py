@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from ...lightning_modules.common.libraries import is_installed, loaded
-from ...lightning_modules.distributed.deepspeed_setup import make_ready
+from ...lightning_modules.distributed.deepspeed_setup import prepare_deepspeed
 from ..distributed.process import current_process
 from .deepspeed_config import (
     DeepSpeedSource,
@@ -250,5 +250,5 @@ def is_deepspeed_zero3_enabled() -> bool:
     active = _active()
     if active is None or not active.is_zero3() or not is_deepspeed_available():
         return False
-    make_ready(current_process().device.type)
+    prepare_deepspeed(current_process().device.type)
     return True

@@ -85,7 +85,7 @@ class ObjectStore:
             self._uploader.run_in_background(self._upload)
 
     def finish_uploads(self) -> None:
-        """Upload the remaining files, and wait for all uploads; collective.
+        """Upload the remaining files, and wait for all uploads. All processes must call this.
 
         Raises:
             ConnectionError: an upload failed; in all processes.
@@ -180,7 +180,9 @@ class ObjectStore:
     # --- downloads
 
     def fetch(self, path: str | os.PathLike[str]) -> str:
-        """Download a checkpoint if it is an address, and return its folder; collective.
+        """Download a checkpoint if it is an address, and return its folder.
+
+        All processes must call this.
 
         Raises:
             ValueError: it is an address that cannot be used.
@@ -198,7 +200,9 @@ class ObjectStore:
         return os.fspath(path)
 
     def fetch_newest(self, *, weights: bool = True) -> None:
-        """Download the newest intact checkpoint of `output_dir` to each machine; collective.
+        """Download the newest intact checkpoint of `output_dir` to each machine.
+
+        All processes must call this.
 
         Args:
             weights: as for `problems`.

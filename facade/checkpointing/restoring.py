@@ -226,7 +226,9 @@ class CheckpointRestorer:
         load_scaler: Callable[[str], None],
         load_outside_model: Callable[[str], None],
     ) -> None:
-        """Load weights and optimizer of the newest checkpoint of this training; collective.
+        """Load weights and optimizer of the newest checkpoint of this training.
+
+        All processes must call this.
 
         Schedule, position and step count stay, as if the steps since then had been left out.
 

@@ -411,7 +411,7 @@ class CheckpointSaver:
         strategy: Strategy,
         run: TrainingRun | None,
     ) -> None:
-        """Write a model; collective over all processes.
+        """Write a model. All processes must call this.
 
         Args:
             folder: the folder to write to.
@@ -586,7 +586,9 @@ class CheckpointSaver:
         return os.path.join(self._origin, folder)
 
     def begin_training(self) -> None:
-        """Forget the checkpoints of earlier trainings, and check `output_dir`; collective.
+        """Forget the checkpoints of earlier trainings, and check `output_dir`.
+
+        All processes must call this.
 
         Raises:
             NotADirectoryError, PermissionError: it cannot hold checkpoints.

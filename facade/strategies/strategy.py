@@ -343,7 +343,7 @@ class Strategy:
     """
 
     def grad_norm(self, model: nn.Module) -> torch.Tensor:
-        """Return the norm of a model's gradients over all ranks; collective."""
+        """Return the norm of a model's gradients over all ranks. All processes must call this."""
         return total_norm(
             parameter.grad for parameter in model.parameters() if parameter.grad is not None
         )

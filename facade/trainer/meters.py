@@ -226,7 +226,7 @@ class TokenCounter:
             self.flush_own()
 
     def flush(self) -> None:
-        """Add the pending tokens of all processes to the state; collective."""
+        """Add the pending tokens of all processes to the state. All processes must call this."""
         self.flush_own()
         trainer = self.trainer
         args = trainer.args

@@ -179,7 +179,9 @@ def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
 
 @contextlib.contextmanager
 def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
-    """Raise on all ranks if the block finds the disk of one rank full; collective.
+    """Raise on all ranks if the block finds the disk of one rank full.
+
+    All processes must call this.
 
     Args:
         folder: the checkpoint, for the error.

@@ -74,7 +74,7 @@ PartWriters = list[Callable[[], Callable[[], object]]]
 
 
 def save_model_parts(model: nn.Module, folder: StrPath, later: PartWriters | None = None) -> None:
-    """Write this process's shards of a model; collective.
+    """Write this process's shards of a model. All processes must call this.
 
     Args:
         model: a model that is sharded over the processes.
@@ -174,7 +174,9 @@ def save_optimizer_parts(
 def gather_states_by_name(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, dict[str, Any]]:
-    """Gather trained weights and the states of an optimizer as `accelerate` reads them; collective.
+    """Gather trained weights and the states of an optimizer as `accelerate` reads them.
+
+    All processes must call this.
 
     Args:
         model: sharded by version 2 of FSDP.

@@ -96,7 +96,7 @@ class CheckpointFiles:
             self._jobs.append(partial(_write_bytes, content, path))
 
     def start_part_writers(self) -> None:
-        """Start to write the shards of this process; collective."""
+        """Start to write the shards of this process. All processes must call this."""
         self._waits = []
         for start in self.part_writers or ():
             wait = start()
@@ -165,7 +165,7 @@ class BackgroundWriter:
         return copies
 
     def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job) -> None:
-        """Write copies in the thread; collective if there are parts.
+        """Write copies in the thread. With parts, all processes must call this.
 
         Args:
             files: holds the copies.

@@ -55,7 +55,10 @@ def smallest_of_all(value: int) -> int:
 
 
 def gloo_group() -> dist.ProcessGroup:
-    """Make a process group of all processes that works in host memory; collective."""
+    """Make a process group of all processes that works in host memory.
+
+    All processes must call this.
+    """
     # torch declares an int too, which it returns to ranks outside of a group; here all are inside.
     return cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
 

@@ -53,7 +53,7 @@ def write_folder(state: dict[str, Any], writer: FileSystemWriter) -> None:
 def start_writing_folder(
     state: dict[str, Any], writer: FileSystemWriter, group: dist.ProcessGroup
 ) -> Callable[[], object]:
-    """Let a thread of torch write the parts of all processes; collective.
+    """Let a thread of torch write the parts of all processes. All processes must call this.
 
     Args:
         state: stays unchanged until it is written.

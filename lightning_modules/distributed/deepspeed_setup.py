@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 
-def make_ready(device: str) -> None:
+def prepare_deepspeed(device: str) -> None:
     """Prepare for DeepSpeed: choose its devices, and make a process group for a single process.
 
     Args:
@@ -29,7 +29,7 @@ def make_ready(device: str) -> None:
     # torch does not declare the stores.
     stores: Any = dist
     dist.init_process_group(backend, store=stores.HashStore(), rank=0, world_size=1)
-    atexit.register(_leave)
+    atexit.register(_destroy_process_group)
 
 
 def choose_accelerator(device: str) -> None:
@@ -56,8 +56,8 @@ def choose_accelerator(device: str) -> None:
         )
 
 
-def _leave() -> None:
-    """Destroy the process group at the end of the process, without which torch warns."""
+def _destroy_process_group() -> None:
+    """Destroy the process group at the end of the process, because torch warns otherwise."""
     if dist.is_initialized():
         # Engines that are garbage still hold the group.
         gc.collect()

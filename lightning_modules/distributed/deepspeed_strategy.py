@@ -23,7 +23,7 @@ from ..internals.fast_path import call_callback_hooks
 from ..internals.lightning_import import DeepSpeedPrecision, DeepSpeedStrategy, Trainer, TrainerFn
 from ..internals.precision import ForwardCasting
 from .deepspeed_engine import is_engine, release
-from .deepspeed_setup import make_ready
+from .deepspeed_setup import prepare_deepspeed
 
 
 class ModelDeepSpeedStrategy(DeepSpeedStrategy):
@@ -42,7 +42,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
     def setup_distributed(self) -> None:
         """Set up as DDP does, with a process group even for a single process."""
         if self.world_size == 1:
-            make_ready(self.root_device.type)
+            prepare_deepspeed(self.root_device.type)
         super(DeepSpeedStrategy, self).setup_distributed()
         # DeepSpeed reads this variable.
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))

@@ -239,7 +239,9 @@ def load_whole_optimizer_state(
 def clip_gradients(
     model: Any, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Clip as `torch.nn.utils.clip_grad_norm_`, by the norm over all processes; collective.
+    """Clip as `torch.nn.utils.clip_grad_norm_`, by the norm over all processes.
+
+    All processes must call this.
 
     Args:
         model: the outermost `FullyShardedDataParallel`.

@@ -213,7 +213,9 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
 
 
 def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """Gather the state dict of a sharded model as whole tensors in host memory; collective.
+    """Gather the state dict of a sharded model as whole tensors in host memory.
+
+    All processes must call this.
 
     Args:
         model: the model.
@@ -238,7 +240,9 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
 
 
 class WholeModel:
-    """Present a sharded model through the state-dict interface of an unsharded one; collective.
+    """Present a sharded model through the state-dict interface of an unsharded one.
+
+    All processes must call this.
 
     Args:
         model: the model.
@@ -338,7 +342,9 @@ def _compared(in_model: Mapping[str, object], loaded: Mapping[str, object]) -> K
 def whole_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
-    """Gather the state of an optimizer as whole tensors in host memory; collective.
+    """Gather the state of an optimizer as whole tensors in host memory.
+
+    All processes must call this.
 
     Args:
         model: the sharded model.

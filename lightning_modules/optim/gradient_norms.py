@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> torch.Tensor:
-    """Return the norm of gradients over all shards, as `get_total_norm` of torch; collective."""
+    """Return the norm of gradients over all shards, as `get_total_norm` of torch.
+
+    All processes must call this.
+    """
     groups = _group_by_mesh(gradients)
     if not groups:
         return nn.utils.get_total_norm([], norm_type)
@@ -53,8 +56,8 @@ def clip_gradients(
     if not are_sharded:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
-    # The same scale on all processes, at most 1, with the 1e-6 of `clip_grad_norm_`; each applies
-    # it to its own shards.
+    # As in `clip_grad_norm_`: gradients are never enlarged, and 1e-6 avoids a division by zero. All
+    # processes have the same norm, so each can scale its own shards.
     norm = total_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     with torch.no_grad():

@@ -19,7 +19,7 @@ def plan(flags: Sequence[str]) -> int:
     """
     from ..facade import HfArgumentParser, TrainingArguments
     from ..facade.arguments import problems
-    from ..facade.arguments.hardware import on_paper
+    from ..facade.arguments.hardware import assume_all_formats
     from ..facade.strategies.plan import translate
 
     parser = HfArgumentParser(
@@ -33,10 +33,10 @@ def plan(flags: Sequence[str]) -> int:
             "cosine"
         ),
     )
-    # `on_paper` accepts arguments for devices that this machine does not have; the problems that
-    # they have here are printed after the plan.
+    # Arguments for devices of another machine are accepted; the problems that they have here are
+    # printed after the plan.
     try:
-        with on_paper():
+        with assume_all_formats():
             (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)
         table = str(translate(args))
         problems_here = problems(args)

@@ -19,7 +19,7 @@ _MAX_CHARACTERS = 200
 
 
 def require_same(facts: Mapping[str, str], remedy: str) -> None:
-    """Check that all processes have the same settings; collective.
+    """Check that all processes have the same settings. All processes must call this.
 
     Nothing is checked without a process group. Only a digest of 32 bytes is exchanged, and the
     facts themselves if it differs.

@@ -113,7 +113,6 @@ def _read_calls(results: Results, calls: list[dict[str, Any]]) -> None:
             if _is_compared(key):
                 results.metrics[f"{label}: {key}"] = value
 
-        # Only trainings have logs and weights.
         if name == "train":
             results.logs |= _logged_numbers(call["log_history"], label)
         if call.get("weights"):

@@ -86,7 +86,7 @@ def test_arguments_put_theirs_in_force_and_later_ones_without_take_it_away(tmp_p
 def test_hf_deepspeed_without_deepspeed_partitions_no_model(monkeypatch):
     """Negative control: a stage in which models are whole."""
     made = []
-    monkeypatch.setattr(zero, "make_ready", made.append)
+    monkeypatch.setattr(zero, "prepare_deepspeed", made.append)
     monkeypatch.setattr(zero, "is_deepspeed_available", lambda: False)
     held = zero.HfDeepSpeedConfig(STAGE3)
     assert not zero.is_deepspeed_zero3_enabled()
