@@ -124,9 +124,15 @@ def _inputs_of_one_shape(family: str, predictions: Tensor, labels: Tensor) -> tu
 def align_with_next_labels(predictions: object, labels: object) -> tuple[Tensor, Tensor]:
     """Return the predictions at each position, and the labels at the next one.
 
-    Use it for models whose labels are their inputs.
+    Use it for models whose labels are their inputs. A model with virtual tokens before its inputs,
+    such as one of PEFT's prompt tuning, predicts the first label too, at the last of them.
     """
-    return _first_tensor(predictions)[:, :-1], _only_labels(labels)[:, 1:]
+    logits = _first_tensor(predictions)
+    only_labels = _only_labels(labels)
+    virtual_tokens = logits.shape[1] - only_labels.shape[1]
+    if virtual_tokens > 0:
+        return logits[:, virtual_tokens - 1 : -1], only_labels
+    return logits[:, :-1], only_labels[:, 1:]
 
 
 def _without_ignored(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

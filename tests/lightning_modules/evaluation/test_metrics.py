@@ -146,6 +146,15 @@ def test_labels_of_the_next_token(own, told, expected):
     assert metrics.compute()["MulticlassAccuracy"] == expected
 
 
+def test_labels_of_a_model_with_virtual_tokens():
+    """The last virtual token says the first label."""
+    labels = torch.tensor([[0, 1, 2, 0]])
+    logits = torch.nn.functional.one_hot(torch.tensor([[2, 0, 1, 2, 0, 1]]), CLASSES).float()
+    metrics = BatchMetrics(of.MulticlassAccuracy(CLASSES, average="micro"))
+    metrics.update(logits, labels, shift=True)
+    assert metrics.compute()["MulticlassAccuracy"] == 1
+
+
 def test_batches_in_which_no_label_counts():
     """Results stay the same; in a collection they also do not decide which metrics count
     together.
