@@ -6,6 +6,7 @@ processes.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Mapping
@@ -17,6 +18,14 @@ from torch import nn
 from ..common.nested import find_batch_size
 from ..data.epoch_loader import EpochLoader
 from ..models.wrappers import base_of_adapter
+
+_DIVIDE_BY_WEIGHTS: tuple[object, ...] = (
+    nn.CrossEntropyLoss.forward,
+    nn.NLLLoss.forward,
+    nn.functional.cross_entropy,
+    nn.functional.nll_loss,
+)
+"""Losses that divide a mean by the sum of the weights of the labels' classes."""
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -73,15 +82,18 @@ def requires_all_parts(model: nn.Module, batch: object) -> bool:
 def count_targets(loss_fn: object, labels: object, device: torch.device) -> torch.Tensor | None:
     """Count the items of a mean loss: class numbers that are not ignored, values, or samples.
 
+    Class numbers count by the weights of their classes where the loss is a mean with such weights.
+
     Args:
-        loss_fn: a function, whose result counts as a mean, or a module of torch with a `reduction`.
+        loss_fn: a function, whose result counts as a mean, or a module of torch or a partial
+            function with a `reduction`.
         labels: the labels of the batch.
         device: the device of the result.
 
     Returns:
         A number on the device, without synchronisation; None if the loss is not a mean.
     """
-    reduction = getattr(loss_fn, "reduction", "mean")
+    reduction = _setting_of(loss_fn, "reduction", "mean")
     if reduction not in ("mean", "batchmean"):
         return None
 
@@ -89,14 +101,34 @@ def count_targets(loss_fn: object, labels: object, device: torch.device) -> torc
     if isinstance(labels, torch.Tensor) and reduction == "mean":
         is_class_number = not labels.is_floating_point() and labels.dtype != torch.bool
         if is_class_number:
-            ignore_index = getattr(loss_fn, "ignore_index", -100)
-            return labels.ne(ignore_index).sum()
+            is_counted = labels.ne(_setting_of(loss_fn, "ignore_index", -100))
+            weights = _setting_of(loss_fn, "weight", None)
+            if weights is None or not _divides_by_weights(loss_fn):
+                return is_counted.sum()
+
+            # Only the ratios matter: a label of the class with the smallest weight counts as one.
+            relative = weights / weights.where(weights > 0, math.inf).amin()
+            return relative[labels.where(is_counted, 0)].mul(is_counted).sum()
         return torch.full((), labels.numel(), device=device)
 
     samples = find_batch_size(labels)
     if samples is None:
         return None
     return torch.full((), samples, device=device)
+
+
+def _setting_of(loss_fn: object, name: str, default: Any) -> Any:
+    """Return the attribute of a loss, or the keyword of a partial function."""
+    if isinstance(loss_fn, functools.partial):
+        return loss_fn.keywords.get(name, default)
+    return getattr(loss_fn, name, default)
+
+
+def _divides_by_weights(loss_fn: object) -> bool:
+    """Return whether a loss of torch divides by the class weights of the labels."""
+    if isinstance(loss_fn, functools.partial):
+        return loss_fn.func in _DIVIDE_BY_WEIGHTS
+    return isinstance(loss_fn, nn.Module) and type(loss_fn).forward in _DIVIDE_BY_WEIGHTS
 
 
 def describe_batch(batch: object) -> str:

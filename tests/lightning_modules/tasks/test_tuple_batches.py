@@ -3,6 +3,7 @@ function of their own.
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -195,6 +196,7 @@ def gapped(labels, every):
 
 
 NUMBERS = ROWS[:12, 0].clone()
+CLASS_WEIGHTS = torch.tensor([0.1, 0.3, 0.02])
 LOGITS_ONLY = {
     "next token": (lambda: CausalLMModule(tokens_to(11)), (TOKENS, gapped(TOKENS, 3))),
     "next token, labels missing": (lambda: CausalLMModule(tokens_to(11)), (TOKENS,)),
@@ -209,6 +211,16 @@ LOGITS_ONLY = {
     "a loss function": (
         lambda: LossModule(tokens_to(11), loss_fn=Flat()),
         (TOKENS, gapped(TOKENS, 3)),
+    ),
+    "class weights": (
+        lambda: LossModule(network(), loss_fn=nn.CrossEntropyLoss(CLASS_WEIGHTS)),
+        (ROWS[:12], gapped(CLASSES[:12], 5)),
+    ),
+    "a partial function": (
+        lambda: LossModule(
+            network(), loss_fn=partial(functional.cross_entropy, weight=CLASS_WEIGHTS)
+        ),
+        (ROWS[:12], gapped(CLASSES[:12], 5)),
     ),
     "tokens": (
         lambda: TokenClassificationModule(tokens_to(4), num_labels=4),
@@ -272,6 +284,9 @@ def test_accumulated_batches_make_the_step_of_one_batch(name):
         (nn.KLDivLoss(reduction="batchmean"), torch.zeros(3, 2), 3),
         (nn.MSELoss(), (torch.zeros(3, 2), torch.zeros(3)), 3),
         (nn.MSELoss(reduction="sum"), torch.zeros(3, 2), None),
+        (partial(functional.mse_loss, reduction="sum"), torch.zeros(3, 2), None),
+        (nn.CrossEntropyLoss(CLASS_WEIGHTS), torch.tensor([0, -100, 2]), 6),
+        (nn.MultiMarginLoss(weight=CLASS_WEIGHTS), torch.tensor([0, 1, 2]), 3),
     ],
 )
 def test_tuple_batches_loss_is_weighted_by_its_targets(loss_fn, labels, counted):
