@@ -11,6 +11,7 @@ from torch import Tensor
 from ...lightning_modules.common.device_copies import to_device_without_waiting
 from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import count_rows
+from ...lightning_modules.data.uneven_inputs import may_differ_in_rows
 from ...lightning_modules.models.pretrained import shifts_smoothed_labels
 from ...lightning_modules.training.micro_batch_loss import (
     IGNORED_LABELS,
@@ -35,11 +36,15 @@ class LossWeights:
 
     Args:
         trainer: the Trainer that trains.
+        loader: its data.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, loader: object) -> None:
+        args = trainer.args
         self._trainer = trainer
-        self.ranks = data_ranks(trainer.args)
+        self.ranks = data_ranks(args)
+        self._counts_all_ranks = self.ranks > 1 and args.average_tokens_across_devices
+        self._gathers_rows = self._counts_all_ranks and may_differ_in_rows(loader)
         self._is_scaled = declares_scaled_loss(trainer)
         self._may_be_divided = mentions(trainer, "gradient_accumulation_steps")
         self._shifted = _leaves_out_first_labels(trainer)
@@ -85,12 +90,16 @@ class LossWeights:
         if self._is_scaled:
             return [len(batches)] * len(batches)
 
+        # All processes gather, whatever the labels of their batches are.
+        rows = [count_rows(batch) or 1 for batch in batches]
+        all_rows: Divisor = sum(rows)
+        if self._gathers_rows:
+            device = self._trainer.args.device
+            all_rows = self._of_all_ranks(torch.full((), all_rows, device=device))
+
         counts = [self._count_labels(batch) for batch in batches]
         labels = [count for count in counts if count is not None]
         if len(labels) < len(batches):
-            # Processes have batches of the same number of rows.
-            rows = [count_rows(batch) or 1 for batch in batches]
-            all_rows = sum(rows)
             return [all_rows / own_rows for own_rows in rows]
 
         own_labels = to_device_without_waiting(torch.stack(labels), self._trainer.args.device)
@@ -118,8 +127,7 @@ class LossWeights:
             own_labels: labels of this process.
             items: `num_items_in_batch`, None where it is not counted.
         """
-        args = self._trainer.args
-        if self.ranks == 1 or not args.average_tokens_across_devices:
+        if not self._counts_all_ranks:
             return own_labels
 
         # The same labels have been counted in all processes.
@@ -127,8 +135,12 @@ class LossWeights:
         if isinstance(items, Tensor) and same_labels and not followed().counts_shifted_labels:
             return items / self.ranks
 
-        all_labels = self._trainer.accelerator.gather(own_labels).sum()
-        return all_labels / (copies_of_batches(args) * self.ranks)
+        return self._of_all_ranks(own_labels)
+
+    def _of_all_ranks(self, count: Tensor) -> Tensor:
+        """Return the sum of a count over the ranks with different batches, divided by them."""
+        whole = self._trainer.accelerator.gather(count).sum()
+        return whole / (copies_of_batches(self._trainer.args) * self.ranks)
 
 
 def _leaves_out_first_labels(trainer: Trainer) -> bool:

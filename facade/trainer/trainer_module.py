@@ -56,7 +56,7 @@ class TrainerModule(EvaluationModule):
         self.automatic_optimization = False
         self.run = run
         self.memory = run.trainer._batch_size_finder.consensus()
-        self.loss_weights = LossWeights(run.trainer)
+        self.loss_weights = LossWeights(run.trainer, run.windows.loader)
         self.lends_losses = not is_own(run.trainer, "_maybe_log_save_evaluate")
         self.schedule = ReplacedSchedule()
         self.stepped_optimizer: Any = None

@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
-from torch.utils.data import IterableDataset
+from torch.utils.data import BatchSampler, IterableDataset
 
 from ..common.collectives import gather_objects, gloo_group, has_other_processes
 from ..common.nested import find_batch_size, map_nested
+from .batch_samplers import ShardedBatchSampler
 from .dispatch import DispatchLoader
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,17 @@ def may_be_uneven(loader: object) -> bool:
     if dataset is None or isinstance(dataset, IterableDataset):
         return True
     return not hasattr(loader, "__len__")
+
+
+def may_differ_in_rows(loader: object) -> bool:
+    """Return whether processes may have batches of different numbers of rows at the same time."""
+    if isinstance(loader, DispatchLoader):
+        return False
+    sharded = getattr(loader, "batch_sampler", None)
+    if not isinstance(sharded, ShardedBatchSampler):
+        return True
+    # Other batch samplers than torch's may choose a size for each batch.
+    return not sharded.even_batches or type(sharded.batch_sampler) is not BatchSampler
 
 
 class UnevenInputs:

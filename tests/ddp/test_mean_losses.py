@@ -1,11 +1,13 @@
-"""A loss that is a mean over its micro-batch counts by its labels under every strategy."""
+"""A loss that is a mean over its micro-batch counts by its labels under every strategy, or by its
+rows.
+"""
 
 import json
 
 import pytest
 
 from helpers import HELPERS
-from helpers.ddp.mean_loss_script import STRATEGIES, logs
+from helpers.ddp.mean_loss_script import STRATEGIES, UNEVEN_ROWS, logs, logs_of_uneven_rows
 from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers")
@@ -28,4 +30,12 @@ def whole(tmp_path_factory):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_mean_losses_of_two_processes_equal_one_batch(found, whole, strategy, divided):
     for step, expected in zip(found[f"{strategy}, {divided}"], whole, strict=True):
+        assert step == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", UNEVEN_ROWS)
+def test_mean_losses_of_uneven_rows_equal_one_process(found, tmp_path, kind):
+    """Two batches of different sizes make a step, of two processes or of one that accumulates."""
+    alone = logs_of_uneven_rows(tmp_path, kind, 2)
+    for step, expected in zip(found[kind], alone, strict=True):
         assert step == pytest.approx(expected, rel=1e-5)

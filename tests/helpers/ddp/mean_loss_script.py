@@ -1,5 +1,5 @@
 """Trains a head of BERT, whose loss is a mean, on unevenly many labels, under each strategy that
-shares its steps.
+shares its steps; and a regression on batches of different sizes.
 
 torchrun --nproc_per_node 2 mean_loss_script.py OUTPUT_FOLDER
 """
@@ -13,6 +13,7 @@ import torch
 
 # before there is a group, see facade/distributed/process_group.py
 import torch.distributed.nn.functional
+from torch.utils.data import DataLoader
 
 from helpers.processes.rank_training import QUIET
 from lightrainer import Trainer, TrainingArguments
@@ -75,6 +76,81 @@ def logs(folder, rows, accumulation, **options):
     return [[log["loss"], log["grad_norm"]] for log in trainer.state.log_history if "loss" in log]
 
 
+class Regression(torch.nn.Module):
+    """Its loss is a mean over rows."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(4, 1)
+
+    def forward(self, input_ids, labels):
+        found = self.layer(input_ids[:, :4] / 29).squeeze(-1)
+        return {"loss": torch.nn.functional.mse_loss(found, labels)}
+
+
+class OwnBatches(Trainer):
+    def get_train_dataloader(self):
+        batches = [[0, 1, 2], [3], [4, 5], [6, 7, 8, 9]]
+        loader = DataLoader(
+            self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator
+        )
+        return self.accelerator.prepare(loader)
+
+
+def numbers(count):
+    rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": row, "labels": row.sum() + index} for index, row in enumerate(rows)]
+
+
+def sentences_with_values():
+    """Rows of 8 and 24 tokens, so that a budget of tokens holds 3 of them or 1."""
+    samples = []
+    for index, sentence in enumerate(sentences()):
+        repeats = 3 if index % 3 == 2 else 1
+        values = {
+            "input_ids": sentence["input_ids"].repeat(repeats),
+            "labels": torch.tensor(index),
+        }
+        samples.append(values)
+    return samples
+
+
+def pad(samples):
+    ids = [sample["input_ids"] for sample in samples]
+    return {
+        "input_ids": torch.nn.utils.rnn.pad_sequence(ids, batch_first=True),
+        "labels": torch.stack([sample["labels"].float() for sample in samples]),
+    }
+
+
+BUDGET = {"train_sampling_strategy": "token_budget", "max_tokens_per_batch": 24}
+WITHOUT_FILLING = {"accelerator_config": {"even_batches": False}}
+UNEVEN_ROWS = {
+    "own batches": (OwnBatches, numbers(10), {}),
+    "token budget": (Trainer, sentences_with_values(), BUDGET),
+    "short last batch": (Trainer, numbers(11), WITHOUT_FILLING),
+}
+"""Kinds of data in which batches have different numbers of rows: Trainer, samples, arguments."""
+
+
+def logs_of_uneven_rows(folder, kind, accumulation):
+    """The loss and the norm of the gradient of each step of two batches."""
+    trainer_class, samples, options = UNEVEN_ROWS[kind]
+    args = TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=3 if kind == "short last batch" else 8,
+        gradient_accumulation_steps=accumulation,
+        logging_steps=1,
+        **STEPS,
+        **QUIET,
+        **options,
+    )
+    trainer = trainer_class(Regression(), args, train_dataset=samples, data_collator=pad)
+    trainer.train()
+    return [[log["loss"], log["grad_norm"]] for log in trainer.state.log_history if "loss" in log]
+
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     found = {}
@@ -83,5 +159,7 @@ if __name__ == "__main__":
             found[f"{name}, {rows} x {accumulation}"] = logs(
                 folder / "output", rows, accumulation, **options
             )
+    for kind in UNEVEN_ROWS:
+        found[kind] = logs_of_uneven_rows(folder / "uneven", kind, 1)
     if os.environ["RANK"] == "0":
         (folder / "found.json").write_text(json.dumps(found))
