@@ -43,15 +43,19 @@ class EvaluationFeed:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
+        # Lightning's loop disables gradients, which the script's code may compute.
+        # `Trainer.prediction_step` disables them for the model only.
+        self.gradients = torch.is_grad_enabled()
         self.is_last = False
         self.rounds: UnevenInputs | None = None
 
     def __len__(self) -> int:
         return len(self.loader)
 
-    # Datasets and collators may compute gradients; Lightning's loop disables them.
-    @torch.enable_grad()
     def __iter__(self) -> Iterator[object]:
+        return torch.set_grad_enabled(self.gradients)(self._batches)()
+
+    def _batches(self) -> Iterator[object]:
         batches = iterate(self.loader)
         if may_be_uneven(self.loader):
             self.rounds = UnevenInputs("Evaluation", same_size=True, ends=self._ends)
@@ -139,9 +143,6 @@ class Evaluation:
             return ObjectCollector(args.eval_do_concat_batches)
         return BatchCollector(args.eval_do_concat_batches, rows=self.expected)
 
-    # `prediction_step` disables gradients itself. An override may need them, such as those of an
-    # adversarial attack.
-    @torch.enable_grad()
     def step(self, batch: Any) -> dict[str, object]:
         """Process one batch.
 

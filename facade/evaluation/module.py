@@ -92,7 +92,8 @@ class EvaluationModule(FastModule):
         evaluation = self.evaluation
         assert evaluation is not None
         try:
-            return evaluation.step(batch)
+            with torch.set_grad_enabled(evaluation.feed.gradients):
+                return evaluation.step(batch)
         except Exception as error:
             explain(error, lambda: advice_for_evaluation(evaluation.trainer.args, batch))
             raise

@@ -202,3 +202,27 @@ def test_losses_of_an_evaluation_may_have_a_graph(ours, tmp_path):
     expected = ours.Trainer(model, arguments).predict(points(20))
     assert not differences(result.predictions, expected.predictions)
     assert result.metrics["test_loss"] == expected.metrics["test_loss"]
+
+
+def test_evaluation_keeps_disabled_gradients(ours, tmp_path):
+    """A script may disable them around `evaluate`, to save memory in an override."""
+    modes = []
+
+    class Noting(ours.Trainer):
+        def prediction_step(self, *arguments, **more):
+            modes.append(torch.is_grad_enabled())
+            return super().prediction_step(*arguments, **more)
+
+    def collate(samples):
+        modes.append(torch.is_grad_enabled())
+        return ours.default_data_collator(samples)
+
+    arguments = ours.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+    trainer = Noting(Classifier(), arguments, data_collator=collate)
+    with torch.no_grad():
+        trainer.evaluate(points(7))
+    assert not any(modes)
+    trainer.evaluate(points(7))
+    assert len(modes) == 4
+    assert modes[2:] == [True, True]
+    assert torch.is_grad_enabled()
