@@ -154,12 +154,33 @@ def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage
         # begins no transactions itself, see `_lock_before_reading`.
         connection_options = {"timeout": 60, "isolation_level": None}
         options["engine_kwargs"] = {"connect_args": connection_options}
+        _create_tables(address, options["engine_kwargs"])
     else:
         options["engine_kwargs"] = {"pool_pre_ping": True}
     storage = retry_while_locked(lambda: RDBStorage(address, **options))
     if is_sqlite:
         _lock_before_reading(storage.engine)
     return storage
+
+
+def _create_tables(address: str, engine_options: dict[str, Any]) -> None:
+    """Create the tables of an SQLite database in one transaction, unless they exist.
+
+    Optuna would create each table and each index separately. If its process was killed in between,
+    the index that makes the names of studies unique would be missing from then on, and each search
+    would create another study of the same name.
+
+    Args:
+        address: the URL of the database.
+        engine_options: the options of `sqlalchemy.create_engine`.
+    """
+    from optuna.storages._rdb.models import BaseModel
+    from sqlalchemy import create_engine
+
+    engine = create_engine(address, **engine_options)
+    _lock_before_reading(engine)
+    BaseModel.metadata.create_all(engine)
+    engine.dispose()
 
 
 def _lock_before_reading(engine: Engine) -> None:

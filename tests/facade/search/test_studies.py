@@ -1,8 +1,12 @@
 """A study that several processes make at once, and one that another search has begun."""
 
 import multiprocessing
+import os
+import signal
 
+import optuna
 import pytest
+from sqlalchemy import Engine, event
 
 from lightrainer.facade.search.optuna_backend import make_study
 
@@ -39,6 +43,28 @@ def test_processes_that_start_at_once_share_a_fresh_study(tmp_path):
         study = study_in(tmp_path, str(number))
         assert len(study.trials) == PROCESSES
         assert study.metric_names == ["eval_loss"]
+
+
+def _create_until_killed(folder):
+    def kill(connection, cursor, statement, *_):
+        if "CREATE TABLE studies" in statement:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(Engine, "after_cursor_execute", kill)
+    study_in(folder, "study", ["eval_loss"])
+
+
+def test_study_has_one_name_after_its_first_process_was_killed(tmp_path):
+    process = multiprocessing.get_context("fork").Process(
+        target=_create_until_killed, args=(tmp_path,)
+    )
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+    for _ in range(2):
+        study_in(tmp_path, "study", ["eval_loss"]).enqueue_trial({"x": 0.5})
+    summaries = optuna.get_all_study_summaries(f"sqlite:///{tmp_path / 'study'}.db")
+    assert [summary.n_trials for summary in summaries] == [2]
 
 
 def test_study_keeps_its_metric(tmp_path):
