@@ -194,7 +194,7 @@ class JITCheckpointCallback(TrainerCallback):
             return
         self.jit_manager = _ManagerOfCallback(trainer, self)
         if self.save is None:
-            self.save = partial(_save, trainer)
+            self.save = partial(save_at_once, trainer)
 
     @property
     def received_signal(self) -> int | None:
@@ -480,7 +480,7 @@ class JITCheckpointCallback(TrainerCallback):
             )
 
 
-def _save(trainer: SavingTrainer) -> None:
+def save_at_once(trainer: SavingTrainer) -> None:
     """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
     run = getattr(trainer, "_fit_run", None)
     if run is None:

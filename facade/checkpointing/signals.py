@@ -6,12 +6,13 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from ...callbacks import EVENTS, JITCheckpointCallback, TimeLimitCallback, TrainerCallback
+from ...callbacks.jit_checkpoint import save_at_once
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 
 if TYPE_CHECKING:
@@ -114,12 +115,8 @@ class SignalListening:
         for listener in listeners:
             listener.raise_received_signal()
 
-    def begin_training(self, save: Callable[[], None]) -> None:
-        """Install or remove listeners according to arguments and attributes.
-
-        Args:
-            save: writes a checkpoint immediately, outside of the regular events.
-        """
+    def begin_training(self) -> None:
+        """Install or remove listeners according to arguments and attributes."""
         trainer = self.trainer
         handler = trainer.callback_handler
 
@@ -135,7 +132,6 @@ class SignalListening:
             if listener is None or not self._is_listed:
                 listener = self.add_listener()
             listener.signals = tuple(signals)
-            listener.save = save
             return
 
         # Otherwise an unlisted one gets the events.
@@ -145,7 +141,11 @@ class SignalListening:
         handler.final_listeners = {}
         if signals:
             self.own_listener = JITCheckpointCallback(
-                tuple(signals), save=save, required_signals=(), on_change=self._tell_workers
+                tuple(signals),
+                # It holds the Trainer, not its training, so that a callback can copy the Trainer.
+                save=partial(save_at_once, trainer),
+                required_signals=(),
+                on_change=self._tell_workers,
             )
             handler.final_listeners = _events(self.own_listener)
 

@@ -106,7 +106,7 @@ class TrainingRun:
 
         # Checks, and the checkpoint to resume from.
         trainer._apply_arguments()
-        trainer._signals.begin_training(self._save_at_once)
+        trainer._signals.begin_training()
         trainer._hub.begin_training()
         if trial is None:
             trainer._object_store.begin_training(trainer._get_output_dir(None))

@@ -79,10 +79,15 @@ def test_copy_of_a_trained_trainer_trains_as_the_original(tmp_path, kind):
     assert same(weights(copied.model), weights(made.model))
 
 
-def test_copy_of_a_trainer_in_its_training_evaluates(tmp_path):
+LISTENING = [{}, {"save_strategy": "steps"}, {"enable_jit_checkpoint": True}]
+
+
+@pytest.mark.parametrize("listening", LISTENING, ids=str)
+def test_copy_of_a_trainer_in_its_training_evaluates(tmp_path, listening):
+    """Also where the training listens to signals, and would save at once."""
     metrics = []
     evaluate_copy = At("on_step_end", lambda of, *_: metrics.append(copy.deepcopy(of).evaluate()))
-    made = told(trainer(tmp_path, callbacks=[evaluate_copy], max_steps=2))
+    made = told(trainer(tmp_path, callbacks=[evaluate_copy], max_steps=2, **listening))
     made.train()
     assert metrics[-1]["eval_loss"] == made.evaluate()["eval_loss"]
 
