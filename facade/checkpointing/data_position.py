@@ -73,7 +73,8 @@ class DataPosition:
         # because the resumed training repeats the evaluation.
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
-            state = {**run.windows.state_dict(), "epoch": epoch, "done": done}
+            position = run.windows.state_dict(is_last_done=run.is_last_done)
+            state = {**position, "epoch": epoch, "done": done}
             state["evaluation"] = part_states(self.trainer.eval_data_collator)
 
         accumulation = self.trainer.args.gradient_accumulation_steps

@@ -36,8 +36,8 @@ class Epoch:
     """There are Lightning callbacks."""
     windows: int = 0
     """Windows of the epoch that were read."""
-    stepped: bool = False
-    """The last window ended with a step of the optimizer."""
+    stepped: bool = True
+    """The last window that was read ended with a step of the optimizer."""
     grad_norm: torch.Tensor | float | None = None
     """Norm of the gradients in the last step, before clipping."""
     learning_rate: float | None = None

@@ -201,6 +201,7 @@ class TrainerModule(EvaluationModule):
             run.windows.windows_done -= 1
             return -1
         run.epoch.windows += 1
+        run.epoch.stepped = False
         if trainer.state.global_step == run.first_step:
             check_labels(trainer, batch[0])
         trainer.control = trainer.callback_handler.on_step_begin(
@@ -224,7 +225,6 @@ class TrainerModule(EvaluationModule):
         # Window: gradients add up over its micro-batches, and ranks exchange them with the last
         # one.
         trainer.current_gradient_accumulation_steps = len(batch)
-        epoch.stepped = False
         is_last = False
         loss = None
         if memory.is_shared:

@@ -383,14 +383,23 @@ class TrainingRun:
         """Epoch and finished windows from which a training that is saved now resumes."""
         windows = self.windows
         stops_epoch = self.trainer.control.should_epoch_stop
-        is_cut_short = windows.is_cut_short and not stops_epoch
+        is_cut_short = (windows.is_cut_short and not stops_epoch) or not self.is_last_done
         if self.epoch_is_over and not is_cut_short:
             return windows.epoch + 1, 0
 
         # A callback has stopped the epoch with this step, so that only its end is left.
         if stops_epoch:
             return windows.epoch, windows.windows_per_epoch
+
+        # A step that is not finished is taken again.
+        if not self.is_last_done:
+            return windows.epoch, windows.windows_done - 1
         return windows.epoch, windows.windows_done
+
+    @property
+    def is_last_done(self) -> bool:
+        """Whether the last window that was read has been trained, or is left out with its epoch."""
+        return self.epoch.stepped or self.trainer.control.should_epoch_stop
 
     def progress(self) -> dict[str, Any]:
         """Return losses and recorded values since the last log, for a checkpoint."""

@@ -20,6 +20,7 @@ from ..data.loader_state import (
     before_epoch,
     has_ended,
     is_of_other_batches,
+    of_other_batches,
     skip_items,
 )
 
@@ -86,6 +87,8 @@ class WindowLoader:
         self.align_ranks: Callable[[Iterator[Any]], Iterator[Any]] | None = None
         self.exhausted = False
         self._stopped = False
+        self._batches_in_last = 0
+        """Micro-batches of the window that was yielded last."""
         self._loader_state: dict[str, Any] | None = None
         self._was_left = False
         """A callback has stopped the epoch of that state before its end."""
@@ -201,13 +204,27 @@ class WindowLoader:
         self.epoch += 1
         self.windows_done = 0
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the next window, and the loader's, in Lightning's protocol."""
-        return {
-            "epoch": self.epoch,
-            "done": self.windows_done,
-            "loader": self._source.state_dict(),
-        }
+    def state_dict(self, *, is_last_done: bool = True) -> dict[str, Any]:
+        """Return the position of the next window, and the loader's, in Lightning's protocol.
+
+        Args:
+            is_last_done: the step of the window that was yielded last is finished; otherwise that
+                window is the next one.
+        """
+        source = self._source
+        done = self.windows_done
+        if is_last_done:
+            loader_state = source.state_dict()
+        else:
+            done -= 1
+            if isinstance(source, EpochLoader):
+                loader_state = source.state_dict(self._batches_in_last)
+            elif isinstance(source, ForeignLoader):
+                # It can only go back by reading the epoch again.
+                loader_state = of_other_batches(source.state_dict())
+            else:
+                loader_state = source.state_dict()
+        return {"epoch": self.epoch, "done": done, "loader": loader_state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position of a `state_dict`."""
@@ -237,6 +254,7 @@ class WindowLoader:
             if self.on_positioned is not None:
                 self._report_positioned()
             self.windows_done += 1
+            self._batches_in_last = len(window)
             yield window
 
     def _begin_epoch(self) -> Iterator[object]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from helpers.checkpoints import resumed_trainings
 from helpers.checkpoints.resumed_trainings import (
     KINDS,
     SAMPLES,
@@ -470,6 +471,63 @@ def test_resume_epoch_stopped_by_a_callback_is_not_continued(tmp_path, name):
             tmp_path / str(step), KINDS[name], callbacks=stopping(), resume=begin, **options
         )
         assert resumed.end == whole.end, f"from step {step}"
+
+
+MOMENTS = ("on_step_begin", "on_substep_end", "on_pre_optimizer_step")
+
+
+def save_at_once(trainer, state, control):
+    trainer._save_checkpoint(trainer.model, trial=None)
+
+
+def tiny_without_dropout():
+    model = tiny()
+    model.dropout.p = 0.0
+    return model
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Nothing is drawn in a step: the passes before a checkpoint inside it are made again."""
+    monkeypatch.setattr(resumed_trainings, "noise", lambda: 0.0)
+    monkeypatch.setattr(resumed_trainings, "tiny", tiny_without_dropout)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("name", LEFT[:-1])
+def test_resume_from_inside_a_step_takes_it_again(tmp_path, undrawn, name, moment):
+    """Its gradients are not in the checkpoint; saved in a step in mid-epoch, and in a last one.
+
+    Not with persistent workers, which draw in each batch.
+    """
+    if KINDS[name].needs:
+        pytest.importorskip(KINDS[name].needs)
+    options = {"max_steps": STEPS, "save_strategy": "no"}
+    steps = (3, 8) if moment == "on_substep_end" else (3, 5, 8)
+    saving = [At(moment, save_at_once, step=step) for step in steps]
+    whole = train(tmp_path / "whole", KINDS[name], callbacks=saving, **options)
+    for step in steps:
+        begin = whole.killed_after(step, tmp_path / str(step))
+        resumed = train(tmp_path / str(step), KINDS[name], resume=begin, **options)
+        for part in ("weights", "step"):
+            assert resumed.end[part] == whole.end[part], f"{part} from step {step}"
+
+
+def stop_training(trainer, state, control):
+    control.should_training_stop = True
+
+
+@pytest.mark.parametrize("step", [3, 10])
+def test_resume_takes_a_step_again_that_a_callback_has_broken_off(tmp_path, undrawn, step):
+    """Saved at the end of the epoch, which is that step; in the middle of it and in its last one."""
+    options = {"save_strategy": "epoch", "eval_strategy": "no", "per_device_train_batch_size": 1}
+    whole = train(tmp_path / "whole", **options)
+    stopping = [At("on_substep_end", stop_training, step=step)]
+    stopped = train(tmp_path / "stopped", callbacks=stopping, **options)
+    assert stopped.trainer.state.global_step == step
+    resumed = train(tmp_path / "stopped", resume=stopped.checkpoint(step), **options)
+    for part in ("weights", "step"):
+        assert resumed.end[part] == whole.end[part], part
 
 
 class ShiftInEpoch(TrainerCallback):

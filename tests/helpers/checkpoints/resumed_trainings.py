@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 import lightrainer
-from helpers.trainer.tiny_trainings import At, points, tiny, trainer, weights
+from helpers.trainer.tiny_trainings import At, points, tiny, told, trainer, weights
 from lightrainer import Trainer
 
 # in batches of 2 and windows of 2 that is an epoch of 6 steps, the last of them of one batch
@@ -662,7 +662,7 @@ def train(
         "data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator()
     }
     options |= {"train_dataset": data, "callbacks": [*callbacks, *changes.pop("callbacks", [])]}
-    made = trainer(folder, kind.cls, **{**options, **kind.arguments, **changes})
+    made = told(trainer(folder, kind.cls, **{**options, **kind.arguments, **changes}))
     if resume is not None:
         torch.manual_seed(999)
         random.seed(999)
