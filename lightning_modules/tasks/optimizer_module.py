@@ -6,6 +6,7 @@ Lightning's automatic optimization calls its hooks.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -113,6 +114,9 @@ class OptimizerModule(ModelModule):
             self.optimizer_config, self._require_model(), self.parameter_rules
         )
 
+        # `Tuner` trains without the hooks that switch it.
+        _switch([optimizer], "train")
+
         # Lightning calls this at the start of each fit, so an earlier optimizer is forgotten.
         self._backward_optimizer = None
 
@@ -145,16 +149,22 @@ class OptimizerModule(ModelModule):
         self._schedule_added_groups()
 
     def begin_epoch(self, stage: str) -> None:
-        """Begin a step, and add groups of callbacks to the schedule."""
+        """Begin a step, and add groups of callbacks to the schedule.
+
+        Optimizers such as `schedule_free_adamw` evaluate with other weights than they train.
+        """
         super().begin_epoch(stage)
         if stage == "train":
             self.window.clear()
             self._schedule_added_groups()
+        else:
+            _switch(self.trainer.optimizers, "eval")
 
     def begin_batch(self, batch: object) -> None:
         """Begin a batch of the step."""
         super().begin_batch(batch)
         self.window.begin_batch()
+        _switch(self.trainer.optimizers, "train")
 
     def end_step(self) -> None:
         """Finish a step whose last batch had no backward pass.
@@ -265,6 +275,14 @@ class OptimizerModule(ModelModule):
                 "steps: set max_steps of the Trainer, or total_steps of the schedule."
             )
         return int(steps)
+
+
+def _switch(optimizers: Iterable[Optimizer], mode: str) -> None:
+    """Call `train` or `eval` of the optimizers that have it, such as `schedule_free_adamw`."""
+    for optimizer in optimizers:
+        switch = getattr(optimizer, mode, None)
+        if callable(switch):
+            switch()
 
 
 def _clips_as_usual(plugin_class: type[Precision]) -> bool:

@@ -41,6 +41,51 @@ def test_lightning_backward_optimizer_cannot_accumulate(monkeypatch):
         fitted(accumulate_grad_batches=2)
 
 
+def test_lightning_optimizer_with_other_weights_in_evaluations():
+    """Like an optimizer without a schedule: it adds 1 to the weights while it evaluates."""
+
+    class Switched(torch.optim.SGD):
+        evaluates = False
+
+        def train(self):
+            if self.evaluates:
+                self._move(-1.0)
+            self.evaluates = False
+
+        def eval(self):
+            if not self.evaluates:
+                self._move(1.0)
+            self.evaluates = True
+
+        @torch.no_grad()
+        def _move(self, amount):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(amount)
+
+    weights = {}
+
+    class Watched(LossModule):
+        def on_train_batch_start(self, batch, batch_idx):
+            weights["train"] = self._first_weight()
+
+        def on_validation_batch_start(self, batch, batch_idx, dataloader_idx=0):
+            weights["eval"] = self._first_weight()
+
+        def _first_weight(self):
+            return next(self.model.parameters()).detach().flatten()[0].item()
+
+    made = module(Watched, optimizer=lambda groups: Switched(groups, lr=0.0))
+    trainer = fitted(made, max_epochs=1, val_check_interval=1, num_sanity_val_steps=2)[2]
+    first = next(seeded(Net).parameters()).flatten()[0].item()
+    assert weights == pytest.approx({"train": first, "eval": first + 1})
+
+    # The module is trained with the weights of the training again.
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(made, data())
+    assert weights["eval"] == pytest.approx(weights["train"] + 1)
+
+
 class TestClipping:
     def test_value(self):
         sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}}
