@@ -14,9 +14,11 @@ from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import map_nested, mapping_like, sequence_like
 from ...lightning_modules.data.lengths import is_table
 from ...lightning_modules.models.liger import can_skip_logits
+from ...lightning_modules.models.outputs import router_loss
 from ...lightning_modules.models.pretrained import loss_shifts_labels, shifts_smoothed_labels
 from ...lightning_modules.models.signatures import accepted_arguments, signature_columns
 from ...lightning_modules.models.wrappers import base_of_adapter
+from ...lightning_modules.training.micro_batch_loss import divide_mean
 from ..arguments.parallelism import copies_of_batches
 from .checks import describe
 from .overrides import is_own
@@ -186,6 +188,31 @@ def _dropped_columns(trainer: Trainer, *, training: bool) -> list[str]:
     elif isinstance(dataset, list) and dataset and isinstance(dataset[0], Mapping):
         columns = dataset[0]
     return [column for column in columns if column not in accepted_columns]
+
+
+def weigh_router_loss(
+    trainer: Trainer, loss: torch.Tensor, outputs: object, factor: int
+) -> torch.Tensor:
+    """Weigh the loss by which a mixture of experts balances them, as the mean that it is.
+
+    The model adds this mean over the micro-batch to a sum that it has divided by the items of the
+    whole step, so each micro-batch of each rank would count in full.
+
+    Args:
+        trainer: the Trainer.
+        loss: the loss of a micro-batch, or of a batch of an evaluation, times the factor.
+        outputs: the outputs of the model.
+        factor: see `loss`.
+    """
+    mean = router_loss(base_of_adapter(trainer.model), outputs)
+    if mean is None:
+        return loss
+    mean = mean.to(loss)
+    share = mean
+    micro_batch = trainer.accelerator.micro_batch
+    if micro_batch is not None:
+        share = divide_mean(mean, micro_batch.divisor)
+    return loss + (share - factor * mean)
 
 
 def smoothed_loss(

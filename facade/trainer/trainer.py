@@ -1086,12 +1086,14 @@ class Trainer:
         # The loss was divided by the items of all ranks. Averaging the gradients over the ranks
         # divides once more, which this undoes.
         divided_by_items = isinstance(items, NotedItems) and items.use.noted
-        if (
-            divided_by_items
-            and self.args.average_tokens_across_devices
-            and data_ranks(self.args) > 1
-        ):
-            loss = loss * data_ranks(self.args)
+        if divided_by_items:
+            ranks = 1
+            if self.args.average_tokens_across_devices:
+                ranks = data_ranks(self.args)
+            if ranks > 1:
+                loss = loss * ranks
+            if not takes_labels and not split:
+                loss = steps.weigh_router_loss(self, loss, outputs, ranks)
         if split:
             loss = self._context_parallel.loss_of_part(
                 loss, model, inputs, labels, is_mean=not divided_by_items

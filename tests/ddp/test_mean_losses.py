@@ -7,7 +7,13 @@ import json
 import pytest
 
 from helpers import HELPERS
-from helpers.ddp.mean_loss_script import STRATEGIES, UNEVEN_ROWS, logs, logs_of_uneven_rows
+from helpers.ddp.mean_loss_script import (
+    STRATEGIES,
+    UNEVEN_ROWS,
+    evaluated_experts,
+    logs,
+    logs_of_uneven_rows,
+)
 from helpers.processes.starting import finished_ranks
 
 pytest.importorskip("transformers")
@@ -39,3 +45,7 @@ def test_mean_losses_of_uneven_rows_equal_one_process(found, tmp_path, kind):
     alone = logs_of_uneven_rows(tmp_path, kind, 2)
     for step, expected in zip(found[kind], alone, strict=True):
         assert step == pytest.approx(expected, rel=1e-5)
+
+
+def test_loss_of_routers_counts_once_in_an_evaluation(found, tmp_path):
+    assert found["experts"] == pytest.approx(evaluated_experts(tmp_path, 8), rel=1e-5)

@@ -30,6 +30,30 @@ def gpt2_without_dropout():
     return model
 
 
+def mixture_of_experts():
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        output_router_logits=True,
+        router_aux_loss_coef=1.0,
+    )
+    torch.manual_seed(0)
+    return MixtralForCausalLM(config)
+
+
+def same_sentences():
+    """Rows that are all the same, so that routers are balanced alike in each micro-batch."""
+    row = torch.randint(0, 32, (8,), generator=torch.Generator().manual_seed(1))
+    return {"train_dataset": [{"input_ids": row, "labels": row}] * 24}
+
+
 def largest_difference(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> float:
     return max(float((left[name] - right[name]).abs().max()) for name in left)
 
@@ -40,6 +64,7 @@ CASES = {
     "gpt2, smoothed labels": (
         token_case(gpt2_without_dropout).but(arguments={"label_smoothing_factor": 0.1})
     ),
+    "mixture of experts": Case(mixture_of_experts, same_sentences, ARGUMENTS),
     "mean loss": Case(
         lambda: Classifier(dropout=0.0), lambda: {"train_dataset": points(24)}, ARGUMENTS
     ),

@@ -89,6 +89,36 @@ class Regression(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(found, labels)}
 
 
+class Experts(torch.nn.Module):
+    """Adds a mean over its batch, as that of routers, to a loss that is divided by the items."""
+
+    router_aux_loss_coef = 0.5
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(29, 3)
+
+    def forward(self, input_ids, labels, num_items_in_batch=None):
+        logits = self.table(input_ids)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), reduction="sum"
+        )
+        aux_loss = logits.square().mean()
+        items = labels.numel() if num_items_in_batch is None else num_items_in_batch
+        return {
+            "loss": loss / items + self.router_aux_loss_coef * aux_loss,
+            "aux_loss": aux_loss,
+        }
+
+
+def evaluated_experts(folder, rows):
+    samples = [{**sentence, "labels": sentence["input_ids"] % 3} for sentence in sentences()]
+    args = TrainingArguments(str(folder), per_device_eval_batch_size=rows, **QUIET)
+    trainer = Trainer(Experts(), args, eval_dataset=samples)
+    return trainer.evaluate()["eval_loss"]
+
+
 class OwnBatches(Trainer):
     def get_train_dataloader(self):
         batches = [[0, 1, 2], [3], [4, 5], [6, 7, 8, 9]]
@@ -161,5 +191,6 @@ if __name__ == "__main__":
             )
     for kind in UNEVEN_ROWS:
         found[kind] = logs_of_uneven_rows(folder / "uneven", kind, 1)
+    found["experts"] = evaluated_experts(folder / "experts", 4)
     if os.environ["RANK"] == "0":
         (folder / "found.json").write_text(json.dumps(found))

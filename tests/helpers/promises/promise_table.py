@@ -124,6 +124,15 @@ class Promise:
 PROMISES: dict[str, Promise] = {
     "gradients under accumulation are too small": Promise(ONE_BATCH),
     "losses that are means over a micro-batch": Promise(ONE_BATCH),
+    "the loss that balances the experts": Promise(
+        {
+            "own module": USER_CODE,
+            "accumulated window": ONE_BATCH["accumulated window"],
+            "two processes": BY_TWO,
+            "head of transformers": ONE_BATCH["accumulated window"],
+        },
+        others="only a model that adds this loss itself has one",
+    ),
     "gradients of trained parameters outside the model": Promise(
         {
             "own module": OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside",

@@ -85,6 +85,18 @@ class TaggerThatNamesItems(Tagger):
         return {"loss": self.losses(input_ids, labels, "sum") / items}
 
 
+class TaggerWithExperts(TaggerThatNamesItems):
+    """As a mixture of experts, it adds a mean over the micro-batch to the loss divided by items."""
+
+    router_aux_loss_coef = 0.5
+
+    def forward(self, input_ids, labels=None, num_items_in_batch=None):
+        loss = super().forward(input_ids, labels, num_items_in_batch)["loss"]
+        logits = self.head(self.embedding(input_ids))
+        aux_loss = logits[labels.ne(-100)].square().mean()
+        return {"loss": loss + self.router_aux_loss_coef * aux_loss, "aux_loss": aux_loss}
+
+
 class TaggerThatNamesItemsOnly(Tagger):
     def forward(self, input_ids, labels=None, num_items_in_batch=None):
         return {"loss": self.losses(input_ids, labels)}
@@ -340,6 +352,7 @@ KINDS: dict[str, Kind] = {
     ),
     "own module with kwargs": Kind(model=TaggerWithKwargs),
     "own module that divides by items": Kind(model=TaggerThatNamesItems),
+    "own module with experts": Kind(model=TaggerWithExperts),
     "own module that names items": Kind(model=TaggerThatNamesItemsOnly),
     "own module": Kind(model=Tagger),
     "label smoothing": Kind(arguments={"label_smoothing_factor": 0.1}, loss=smoothed_loss),
