@@ -240,9 +240,12 @@ def _open_journal(path: str) -> JournalStorage:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
+    from .journal_lock import RepairingLock
+
+    path = os.path.abspath(path)
     if os.path.exists(path):
         _require_journal(path)
-    return JournalStorage(JournalFileBackend(path))
+    return JournalStorage(JournalFileBackend(path, RepairingLock(path)))
 
 
 def _require_journal(path: str) -> None:

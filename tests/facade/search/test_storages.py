@@ -48,6 +48,31 @@ def test_queued_trial_is_started_twice_in_a_storage_without_the_lock(monkeypatch
     assert start_two_trials(monkeypatch, storage) == [0, 0]
 
 
+def test_journal_continues_after_a_write_that_failed(monkeypatch, tmp_path):
+    """On a full disk the last line is incomplete."""
+    monkeypatch.chdir(tmp_path)
+    study = optuna.create_study(storage=open_storage("study.log"), study_name="mine")
+    study.enqueue_trial({"width": 1})
+    with open("study.log", "ab") as file:
+        file.write(b'{"op_code":4,"work')
+    for number in (2, 3):
+        study = optuna.load_study(storage=open_storage("study.log"), study_name="mine")
+        study.enqueue_trial({"width": number})
+    study = optuna.load_study(storage=open_storage("study.log"), study_name="mine")
+    params = [trial.system_attrs["fixed_params"]["width"] for trial in study.trials]
+    assert params == [1, 2, 3]
+
+
+def test_journal_lock_of_a_killed_process_is_released(monkeypatch, tmp_path):
+    """Although the address is relative."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    storage = open_storage("runs/study.log")
+    storage._backend._lock.acquire()
+    link = next(path for path in (tmp_path / "runs").iterdir() if path.is_symlink())
+    assert link.exists()
+
+
 ADDRESSES = [
     ("study.log", "{folder}/study.log"),
     ("journal://a/study", "journal://{folder}/a/study"),
