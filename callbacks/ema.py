@@ -351,6 +351,7 @@ def _check_is_not_sharded(model: nn.Module) -> None:
 
 def _is_sharded(weight: nn.Parameter) -> bool:
     is_dtensor = hasattr(weight, "full_tensor")
-    is_fsdp_parameter = type(weight).__name__ == "FlatParameter"
+    # Version 1 of FSDP marks the parameters of the model, of which it leaves views of a part.
+    is_fsdp_parameter = hasattr(weight, "_fsdp_flattened")
     is_deepspeed_parameter = hasattr(weight, "ds_id")
     return is_dtensor or is_fsdp_parameter or is_deepspeed_parameter

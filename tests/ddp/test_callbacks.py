@@ -43,6 +43,13 @@ def test_ema_is_equal_on_both_ranks_and_resumes_exactly(run):
     assert first["average"] == second["average"] == first["whole_average"] == first["weights"]
 
 
+def test_ema_refuses_weights_that_are_sharded(run):
+    for rank in run[1]:
+        assert [error.partition(",")[0] for error in rank["refused"]] == [
+            "EMACallback cannot average first.weight"
+        ] * 2
+
+
 def test_measurements_are_those_of_all_processes(run):
     """Samples of both; the norms of the layers add up to that of all, which is the same in both."""
     folder, ranks, _ = run

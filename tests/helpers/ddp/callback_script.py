@@ -165,6 +165,20 @@ def unfrozen_while_training(folder: Path) -> dict[str, list[float]]:
     return {"before": before, "after": model.first.weight.flatten().tolist()}
 
 
+def refused_average(folder: Path, version: int) -> str:
+    """Return the error of an average of weights that FSDP shards."""
+    try:
+        trained(
+            folder,
+            [EMACallback(0.9)],
+            fsdp="full_shard",
+            fsdp_config={"version": version},
+        )
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     limit = TimeLimitCallback(0.4 if RANK == 1 else 7200)
@@ -205,6 +219,7 @@ def main(folder: Path) -> None:
             torch.equal(kept[name], weight) for name, weight in back.model.state_dict().items()
         ),
         "sets": of_two_sets(folder / "sets"),
+        "refused": [refused_average(folder / f"fsdp{version}", version) for version in (1, 2)],
         "unfrozen": unfrozen_while_training(folder / "unfrozen"),
         "read": [read_by_one_process(folder / f"read_by_{reader}", reader) for reader in (0, 1)],
     }
