@@ -296,7 +296,8 @@ def leave_earlier_training(trainer: Trainer) -> None:
     """Drop what an earlier training has created and this one cannot use.
 
     That is its schedule, which has ended, and its optimizer if that holds none of the trainable
-    parameters, because the model was replaced. One that the script made stays, see `check_trains`.
+    parameters, because the model was replaced, or states of other shapes. One that the script made
+    stays, see `check_trains`.
     """
     if trainer._created_lr_scheduler:
         trainer.lr_scheduler = None
@@ -306,8 +307,20 @@ def leave_earlier_training(trainer: Trainer) -> None:
     if creator is not None and creator() is trainer:
         held = _held_parameters(trainer.optimizer)
         trainable = {weight for weight in trainer.model.parameters() if weight.requires_grad}
-        if trainable and trainable.isdisjoint(held):
+        replaced = trainable and trainable.isdisjoint(held)
+        if replaced or _is_resized(trainer.optimizer):
             trainer.optimizer = None
+
+
+def _is_resized(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a weight has another shape than its averages in an Adam.
+
+    `resize_token_embeddings` keeps the parameter. A fused step would write outside the averages.
+    """
+    if not isinstance(optimizer, torch.optim.Adam):
+        return False
+    states = optimizer.state.items()
+    return any(state["exp_avg"].shape != weight.shape for weight, state in states if state)
 
 
 def check_trains(

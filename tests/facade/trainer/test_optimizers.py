@@ -2,6 +2,7 @@
 them.
 """
 
+import copy
 import sys
 import types
 
@@ -255,6 +256,25 @@ def test_optimizer_of_a_training_is_created_again_for_another_model(tmp_path, me
     assert second is not first
     made.train()
     assert made.optimizer is second  # the same model: its state stays, as in the reference
+
+
+def test_optimizer_of_a_training_is_created_again_for_resized_weights(tmp_path):
+    """`resize_token_embeddings` keeps the parameter; its averages have the old shape, outside of
+    which a fused step would write.
+    """
+    made = trainer(tmp_path / "made")
+    made.train()
+    first = made.optimizer
+    expected = trainer(tmp_path / "expected", model=copy.deepcopy(made.model))
+    for model in (made.model, expected.model):
+        last = model.second
+        last.weight.data = torch.cat([last.weight.data, torch.ones(2, 6)])
+        last.bias.data = torch.cat([last.bias.data, torch.ones(2)])
+    for trained_again in (made, expected):
+        torch.manual_seed(4)
+        trained_again.train()
+    assert made.optimizer is not first
+    assert torch.equal(weights(made), weights(expected))
 
 
 def new_layer(made):

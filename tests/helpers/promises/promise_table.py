@@ -195,6 +195,15 @@ PROMISES: dict[str, Promise] = {
         },
         others="The parameters of the optimizer are compared with the model's, whatever it is.",
     ),
+    "a second `train` after `resize_token_embeddings`": Promise(
+        {
+            "own module": (
+                "tests/facade/trainer/test_optimizers.py::"
+                "test_optimizer_of_a_training_is_created_again_for_resized_weights"
+            )
+        },
+        others="Shapes of parameters and averages are compared, whatever the model is.",
+    ),
     "a module of your own whose `config` is a dict": Promise(
         {
             "own module": (
