@@ -161,6 +161,7 @@ def lightning_run(
     plan = plan_of(trainer)
     strategy = plan.strategy
     trainer._current_plan = plan
+    outer_strategy = trainer.accelerator.strategy
 
     # Lightning's announcements are shown at the level DEBUG only.
     is_quiet = not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
@@ -186,6 +187,10 @@ def lightning_run(
             trainer._device_of_run = None
             strategy.end_run()
             lightning_internals.release(lightning_trainer)
+
+            # A copy of a Trainer, made in its training, has the accelerator of that training.
+            if outer_strategy.lightning is not None:
+                trainer.accelerator.strategy = outer_strategy
 
 
 def _distribute(trainer: Trainer, strategy: Strategy, module: EvaluationModule) -> nn.Module:

@@ -92,6 +92,17 @@ def test_copy_of_a_trainer_in_its_training_evaluates(tmp_path, listening):
     assert metrics[-1]["eval_loss"] == made.evaluate()["eval_loss"]
 
 
+def test_copy_of_a_trainer_leaves_the_evaluations_of_its_training_alone(tmp_path):
+    """Both share the accelerator, whose strategy names the model to evaluate."""
+    evaluate_copy = At("on_step_end", lambda of, *_: copy.deepcopy(of).evaluate(), step=1)
+    evaluated = {"eval_strategy": "steps", "eval_steps": 3}
+    made = told(trainer(tmp_path, callbacks=[evaluate_copy], max_steps=3, **evaluated))
+    made.train()
+    last_logged = [entry for entry in made.state.log_history if "eval_loss" in entry][-1]
+    assert last_logged["step"] == 3
+    assert last_logged["eval_loss"] == made.evaluate()["eval_loss"]
+
+
 def test_model_init_starts_from_the_same_weights(tmp_path):
     made = trained(tmp_path, model_init=lambda: Tiny())
     first, model = weights(made.model), made.model
