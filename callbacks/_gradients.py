@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the values of all ranks; only a DTensor lacks some of them."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
+
+
+def is_sharded_by_fsdp1(model: nn.Module) -> bool:
+    """Return whether version 1 of FSDP leaves parts of the weights of a model.
+
+    It marks the weights that it manages, and flattens those that it shards.
+    """
+    managed = [weight for weight in model.parameters() if hasattr(weight, "_fsdp_flattened")]
+    return bool(managed) and all(weight.ndim == 1 for weight in managed)
 
 
 def dense_values(gradient: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from ._gradients import is_sharded_by_fsdp1
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -341,8 +342,9 @@ def _precise_copy(weight: nn.Parameter) -> torch.Tensor:
 
 def _check_is_not_sharded(model: nn.Module) -> None:
     """Raise `ValueError` if weights of the model are sharded."""
+    by_fsdp1 = is_sharded_by_fsdp1(model)
     for name, weight in model.named_parameters():
-        if _is_sharded(weight):
+        if by_fsdp1 or _is_sharded(weight):
             raise ValueError(
                 f"EMACallback cannot average {name}, which is sharded over processes. Remove the "
                 "callback, or train without sharding."
@@ -351,7 +353,5 @@ def _check_is_not_sharded(model: nn.Module) -> None:
 
 def _is_sharded(weight: nn.Parameter) -> bool:
     is_dtensor = hasattr(weight, "full_tensor")
-    # Version 1 of FSDP marks the parameters of the model, of which it leaves views of a part.
-    is_fsdp_parameter = hasattr(weight, "_fsdp_flattened")
     is_deepspeed_parameter = hasattr(weight, "ds_id")
-    return is_dtensor or is_fsdp_parameter or is_deepspeed_parameter
+    return is_dtensor or is_deepspeed_parameter

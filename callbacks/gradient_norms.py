@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from ._gradients import dense_values, whole_tensor
+from ._gradients import dense_values, is_sharded_by_fsdp1, whole_tensor
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
@@ -35,6 +35,9 @@ class GradientNormCallback(TrainerCallback):
         layer_of: maps the name of a parameter to the name of its layer; None leaves the parameter
             out. By default the name up to its first number, as `transformer.h.0`, or the name of
             the module if it has no number.
+
+    Raises:
+        ValueError: when training begins: version 1 of FSDP shards the model.
     """
 
     adds_to_logs = True
@@ -51,10 +54,17 @@ class GradientNormCallback(TrainerCallback):
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
+        model: nn.Module | None = None,
         **kwargs: object,
     ) -> None:
         """Drop the norms of an earlier training."""
         self._norms = []
+        if model is not None and is_sharded_by_fsdp1(model):
+            raise ValueError(
+                "GradientNormCallback cannot measure gradients that version 1 of FSDP shards, as "
+                "each process has parts of them. Set fsdp_config={'version': 2}, or remove the "
+                "callback."
+            )
 
     def on_pre_optimizer_step(
         self,

@@ -165,15 +165,12 @@ def unfrozen_while_training(folder: Path) -> dict[str, list[float]]:
     return {"before": before, "after": model.first.weight.flatten().tolist()}
 
 
-def refused_average(folder: Path, version: int) -> str:
-    """Return the error of an average of weights that FSDP shards."""
+def refused(
+    folder: Path, callback: TrainerCallback, version: int, sharding: str = "full_shard"
+) -> str:
+    """Return the error of a callback that cannot work on weights that FSDP shards."""
     try:
-        trained(
-            folder,
-            [EMACallback(0.9)],
-            fsdp="full_shard",
-            fsdp_config={"version": version},
-        )
+        trained(folder, [callback], fsdp=sharding, fsdp_config={"version": version})
     except ValueError as error:
         return str(error)
     return ""
@@ -219,7 +216,13 @@ def main(folder: Path) -> None:
             torch.equal(kept[name], weight) for name, weight in back.model.state_dict().items()
         ),
         "sets": of_two_sets(folder / "sets"),
-        "refused": [refused_average(folder / f"fsdp{version}", version) for version in (1, 2)],
+        "refused": [
+            refused(folder / "averaged1", EMACallback(0.9), 1),
+            refused(folder / "averaged2", EMACallback(0.9), 2),
+            refused(folder / "measured", GradientNormCallback(), 1),
+            refused(folder / "measured_parts", GradientNormCallback(), 1, "shard_grad_op"),
+            refused(folder / "averaged_whole", EMACallback(0.9), 1, "no_shard"),
+        ],
         "unfrozen": unfrozen_while_training(folder / "unfrozen"),
         "read": [read_by_one_process(folder / f"read_by_{reader}", reader) for reader in (0, 1)],
     }
