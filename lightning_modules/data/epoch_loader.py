@@ -262,8 +262,8 @@ class EpochLoader(DataLoader[Any]):
         """Return the position for `load_state_dict`, in plain values and without any batch.
 
         Args:
-            unused: how many of the batches yielded last were not used, and are to be yielded again;
-                at most 2.
+            unused: how many of the batches yielded last were not used, and are to be yielded again.
+                The states of generators before them are known for at most 2.
         """
         if self._state_to_resume is not None:
             return self._state_to_resume

@@ -149,10 +149,13 @@ class RereadLoader:
             restore_parts(state["now"], *drawing_parts(self.loader))
         return batches
 
-    def state_dict(self) -> dict[str, Any] | None:
+    def state_dict(self, unused: int = 0) -> dict[str, Any] | None:
         """Return the states of the loader's parts now, and at the start of the iteration.
 
         None before the first iteration.
+
+        Args:
+            unused: makes no difference, since batches are read from the start of the epoch.
         """
         if not self._states_at_start:
             return None
@@ -226,11 +229,14 @@ class ForeignLoader:
         self._has_ended = False
         return self._until_end(batches)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, unused: int = 0) -> dict[str, Any]:
         """Return the state of the loader, with entries that a loader of torchdata leaves out.
 
         They tell whether its iteration has ended, and hold the generators of dataset, collator and
         workers.
+
+        Args:
+            unused: how many of the batches yielded last were not used, and are to be yielded again.
         """
         own_state = {
             "ended": self._has_ended,
@@ -243,7 +249,12 @@ class ForeignLoader:
         if self._batches_read_again > 0:
             batches = _batches_in(state_of_loader) - self._batches_read_again
             state_of_loader = _with_batches(state_of_loader, batches)
-        return {**state_of_loader, _OWN_STATE: own_state}
+        state = {**state_of_loader, _OWN_STATE: own_state}
+
+        # The loader can only go back by reading the epoch again.
+        if unused > 0:
+            return of_other_batches(state)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration continue after a `state_dict`."""

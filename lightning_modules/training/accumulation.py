@@ -20,7 +20,6 @@ from ..data.loader_state import (
     before_epoch,
     has_ended,
     is_of_other_batches,
-    of_other_batches,
     skip_items,
 )
 
@@ -211,20 +210,12 @@ class WindowLoader:
             is_last_done: the step of the window that was yielded last is finished; otherwise that
                 window is the next one.
         """
-        source = self._source
         done = self.windows_done
-        if is_last_done:
-            loader_state = source.state_dict()
-        else:
+        unused = 0
+        if not is_last_done:
             done -= 1
-            if isinstance(source, EpochLoader):
-                loader_state = source.state_dict(self._batches_in_last)
-            elif isinstance(source, ForeignLoader):
-                # It can only go back by reading the epoch again.
-                loader_state = of_other_batches(source.state_dict())
-            else:
-                loader_state = source.state_dict()
-        return {"epoch": self.epoch, "done": done, "loader": loader_state}
+            unused = self._batches_in_last
+        return {"epoch": self.epoch, "done": done, "loader": self._source.state_dict(unused)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position of a `state_dict`."""
