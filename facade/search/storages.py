@@ -242,9 +242,9 @@ def _open_journal(path: str) -> JournalStorage:
 
     from .journal_lock import RepairingLock
 
-    path = os.path.abspath(path)
     if os.path.exists(path):
         _require_journal(path)
+    path = os.path.abspath(path)
     return JournalStorage(JournalFileBackend(path, RepairingLock(path)))
 
 
