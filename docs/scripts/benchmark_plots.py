@@ -28,7 +28,7 @@ RATIOS = {
     "from the last step to the end of `train()`": "end of training with such a checkpoint",
     "20,000 steps with a log each": "20,000 steps with a log each",
     "evaluation with 128 MB of logits": "evaluation with 128 MB of logits",
-    "the same with predictions (88 us bare)": "evaluation batch, beyond a bare loop",
+    "the same with predictions (89 us bare)": "evaluation batch, beyond a bare loop",
     "the whole trial (tiny model)": "trial of a hyperparameter search",
 }
 """The beginnings of rows, with their labels in the picture."""

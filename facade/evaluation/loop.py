@@ -194,7 +194,11 @@ class Evaluation:
             gathers = True
         losses = None
         if loss is not None:
-            losses = loss.repeat(self.batch_size)
+            # Of a single number a view suffices, unless the script's function gets it.
+            if loss.ndim == 0 and not gathers:
+                losses = loss.expand(self.batch_size)
+            else:
+                losses = loss.repeat(self.batch_size)
             if self.gather_losses is not None:
                 losses = self.gather_losses(losses)
             elif gathers:

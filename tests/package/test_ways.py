@@ -133,14 +133,14 @@ def test_arguments_enter_few_functions(saved, tmp_path):
 
 def test_save_enters_few_functions(saved):
     _, way = saved
-    assert 50 < len(way.functions) <= 144
+    assert 50 < len(way.functions) <= 145
 
 
 def test_evaluation_enters_few_functions(saved):
     trainer, _ = saved
     with Way() as way:
         trainer.evaluate()
-    assert 100 < len(way.functions) <= 225
+    assert 100 < len(way.functions) <= 226
 
 
 def test_resumption_enters_few_functions_before_its_first_step(saved):
