@@ -20,8 +20,14 @@ def is_sharded_by_fsdp1(model: nn.Module) -> bool:
 
     It marks the weights that it manages, and flattens those that it shards.
     """
-    managed = [weight for weight in model.parameters() if hasattr(weight, "_fsdp_flattened")]
-    return bool(managed) and all(weight.ndim == 1 for weight in managed)
+    is_managed = False
+    for weight in model.parameters():
+        if not hasattr(weight, "_fsdp_flattened"):
+            continue
+        is_managed = True
+        if weight.ndim != 1:
+            return False
+    return is_managed
 
 
 def dense_values(gradient: torch.Tensor) -> torch.Tensor:

@@ -73,8 +73,12 @@ def remove_words_of_trial() -> None:
     arguments still finds a single word.
     """
     trial = this_trial()
-    if trial is not None and os.path.abspath(sys.argv[0]) == trial.script:
-        sys.argv[:] = [word for word in sys.argv if word not in trial.words.values()]
+    if trial is None:
+        return
+    is_script_of_sweep = os.path.abspath(sys.argv[0]) == trial.script
+    if is_script_of_sweep:
+        words_of_trial = trial.words.values()
+        sys.argv[:] = [word for word in sys.argv if word not in words_of_trial]
 
 
 def values_of_trial(parser: argparse.ArgumentParser, names: set[str]) -> dict[str, Any]:
@@ -92,12 +96,17 @@ def values_of_trial(parser: argparse.ArgumentParser, names: set[str]) -> dict[st
     names = names & values.keys()
     trial.read_names |= names
 
-    # An option that takes several words has a list.
+    read_values: dict[str, Any] = {}
     for name in names:
+        value = values[name]
         option = _option(parser, name)
-        if option is not None and option.nargs == "+" and values[name] is not None:
-            values[name] = [values[name]]
-    return {name: values[name] for name in names}
+
+        # An option that takes several words has a list.
+        takes_list = option is not None and option.nargs == "+"
+        if takes_list and value is not None:
+            value = [value]
+        read_values[name] = value
+    return read_values
 
 
 def _option(parser: argparse.ArgumentParser, name: str) -> argparse.Action | None:

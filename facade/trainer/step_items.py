@@ -90,19 +90,21 @@ class LossWeights:
         if self._is_scaled:
             return [len(batches)] * len(batches)
 
-        # All processes gather, whatever the labels of their batches are.
-        rows = [count_rows(batch) or 1 for batch in batches]
-        all_rows: Divisor = sum(rows)
-        if self._gathers_rows:
-            device = self._trainer.args.device
-            all_rows = self._of_all_ranks(torch.full((), all_rows, device=device))
-
         counts = [self._count_labels(batch) for batch in batches]
         labels = [count for count in counts if count is not None]
-        if len(labels) < len(batches):
-            return [all_rows / own_rows for own_rows in rows]
+        has_labels = len(labels) == len(batches)
+        device = self._trainer.args.device
 
-        own_labels = to_device_without_waiting(torch.stack(labels), self._trainer.args.device)
+        # Where rows may differ, all processes gather, whatever the labels of their batches are.
+        if self._gathers_rows or not has_labels:
+            rows = [count_rows(batch) or 1 for batch in batches]
+            all_rows: Divisor = sum(rows)
+            if self._gathers_rows:
+                all_rows = self._of_all_ranks(torch.full((), all_rows, device=device))
+            if not has_labels:
+                return [all_rows / own_rows for own_rows in rows]
+
+        own_labels = to_device_without_waiting(torch.stack(labels), device)
         # At least 1, to avoid 0 / 0 if no label of the whole step counts.
         all_labels = self._count_whole(own_labels.sum(), items).clamp(min=1)
         return (all_labels / own_labels).unbind()

@@ -83,13 +83,20 @@ def router_loss(model: object, outputs: object) -> torch.Tensor | None:
     Returns:
         The `aux_loss` times its factor, as the model has added it to its loss; None without one.
     """
-    aux_loss = (_named_outputs(outputs) or {}).get("aux_loss")
+    named = _named_outputs(outputs) or {}
+    aux_loss = named.get("aux_loss")
+    if not isinstance(aux_loss, torch.Tensor):
+        return None
+
+    # Models with images or audio have the factor in the config of their language model.
     config = getattr(model, "config", None)
     text_config = getattr(config, "text_config", config)
     factor = getattr(text_config, "router_aux_loss_coef", None)
+
+    # JetMoE has another name for it.
     factor = getattr(model, "aux_loss_coef", factor)
     factor = getattr(model, "router_aux_loss_coef", factor)
-    if not isinstance(aux_loss, torch.Tensor) or not isinstance(factor, (int, float)):
+    if not isinstance(factor, (int, float)):
         return None
     return factor * aux_loss
 
