@@ -32,7 +32,9 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
             columns[key] = join_objects([part[key] for part in parts], padding)
         return mapping_like(first, columns)
     if isinstance(first, tuple):
-        joined = [join_objects(same_part, padding) for same_part in zip(*parts, strict=True)]
+        joined: list[Any] = []
+        for same_part in zip(*parts, strict=True):
+            joined.append(join_objects(same_part, padding))
         return sequence_like(first, joined)
     if isinstance(first, list):
         return list(itertools.chain.from_iterable(parts))
@@ -49,10 +51,15 @@ def join_objects(parts: Sequence[Any], padding: float = PADDING) -> Any:
 def cut_objects(value: Any, count: int) -> object:
     """Return the first `count` samples of a result of `join_objects`."""
     if isinstance(value, Mapping):
-        columns = {key: cut_objects(part, count) for key, part in value.items()}
+        columns: dict[Any, object] = {}
+        for key, part in value.items():
+            columns[key] = cut_objects(part, count)
         return mapping_like(value, columns)
     if isinstance(value, tuple):
-        return sequence_like(value, [cut_objects(part, count) for part in value])
+        parts: list[object] = []
+        for part in value:
+            parts.append(cut_objects(part, count))
+        return sequence_like(value, parts)
     return value[:count]
 
 

@@ -101,20 +101,30 @@ def count_targets(loss_fn: object, labels: object, device: torch.device) -> torc
     if isinstance(labels, torch.Tensor) and reduction == "mean":
         is_class_number = not labels.is_floating_point() and labels.dtype != torch.bool
         if is_class_number:
-            is_counted = labels.ne(_setting_of(loss_fn, "ignore_index", -100))
-            weights = _setting_of(loss_fn, "weight", None)
-            if weights is None or not _divides_by_weights(loss_fn):
-                return is_counted.sum()
-
-            # Only the ratios matter: a label of the class with the smallest weight counts as one.
-            relative = weights / weights.where(weights > 0, math.inf).amin()
-            return relative[labels.where(is_counted, 0)].mul(is_counted).sum()
+            return _count_class_numbers(loss_fn, labels)
         return torch.full((), labels.numel(), device=device)
 
     samples = find_batch_size(labels)
     if samples is None:
         return None
     return torch.full((), samples, device=device)
+
+
+def _count_class_numbers(loss_fn: object, labels: torch.Tensor) -> torch.Tensor:
+    """Count the class numbers that are not ignored, or add up the weights of their classes."""
+    ignore_index = _setting_of(loss_fn, "ignore_index", -100)
+    is_counted = labels.ne(ignore_index)
+    weights = _setting_of(loss_fn, "weight", None)
+    if weights is None or not _divides_by_weights(loss_fn):
+        return is_counted.sum()
+
+    # Only the ratios matter: a label of the class with the smallest weight counts as one.
+    smallest = weights.where(weights > 0, math.inf).amin()
+    relative = weights / smallest
+
+    # An ignored label may be no index of a class.
+    classes = labels.where(is_counted, 0)
+    return relative[classes].mul(is_counted).sum()
 
 
 def _setting_of(loss_fn: object, name: str, default: Any) -> Any:

@@ -8,6 +8,7 @@ import torch
 from helpers.parity.harness import Case, run
 from helpers.parity.parity_datasets import pad, points, sentences
 from helpers.parity.parity_models import Classifier, TokenModel, gpt2
+from helpers.trainer.tiny_experts import mixture_of_experts
 
 # Whole batches give the same items in the same order to 4 x 3 and to 1 x 12.
 ARGUMENTS = {
@@ -30,22 +31,8 @@ def gpt2_without_dropout():
     return model
 
 
-def mixture_of_experts():
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    config = MixtralConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        output_router_logits=True,
-        router_aux_loss_coef=1.0,
-    )
-    torch.manual_seed(0)
-    return MixtralForCausalLM(config)
+def balanced_experts():
+    return mixture_of_experts(router_aux_loss_coef=1.0)
 
 
 def same_sentences():
@@ -64,7 +51,7 @@ CASES = {
     "gpt2, smoothed labels": (
         token_case(gpt2_without_dropout).but(arguments={"label_smoothing_factor": 0.1})
     ),
-    "mixture of experts": Case(mixture_of_experts, same_sentences, ARGUMENTS),
+    "mixture of experts": Case(balanced_experts, same_sentences, ARGUMENTS),
     "mean loss": Case(
         lambda: Classifier(dropout=0.0), lambda: {"train_dataset": points(24)}, ARGUMENTS
     ),

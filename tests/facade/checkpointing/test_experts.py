@@ -6,24 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
+from helpers.trainer.tiny_experts import mixture_of_experts
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
-
-
-def mixture_of_experts(seed: int) -> transformers.MixtralForCausalLM:
-    torch.manual_seed(seed)
-    config = transformers.MixtralConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        output_router_logits=True,
-    )
-    return transformers.MixtralForCausalLM(config)
 
 
 def sentences() -> list[dict[str, torch.Tensor]]:
