@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import UserDict
+from collections import UserDict, defaultdict
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from .torch_files import NUMBER_CODES
+
 _log = logging.getLogger(__name__)
 
-_LEAVES = (type(None), bool, int, float, complex, str, bytes)
+_LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
+_FACTORIES: dict[str | None, type] = {
+    cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, list, tuple, dict, set)
+}
+"""The factories of a `defaultdict` that are saved, by name."""
 
 _ARRAY_LENGTH = 64
 """Number of integers from which they become an array.
@@ -28,12 +34,13 @@ class UnsafeValueError(TypeError):
 
 
 def to_plain(value: Any) -> Any:
-    """Convert tensors, arrays, plain values, and dicts, lists and tuples of them.
+    """Convert tensors, arrays of numbers, plain values, and dicts, lists and tuples of them.
 
     Classes derived from dict, list and tuple, such as named tuples, are converted too.
 
     Raises:
-        UnsafeValueError: it contains a value of another kind.
+        UnsafeValueError: it contains a value of another kind, or a `defaultdict` whose factory is
+            not a built-in class such as int.
     """
     # Exact types, as the pickle of a subclass, such as an enumeration, names its class.
     kind = type(value)
@@ -41,13 +48,18 @@ def to_plain(value: Any) -> Any:
         return value
     if kind is torch.Tensor:
         return value
-    if kind is np.ndarray and not value.dtype.hasobject:
+    if kind is np.ndarray and value.dtype.char in NUMBER_CODES:
         return value
-    if isinstance(value, np.generic):
+    if kind is np.str_:
+        return str(value)
+    if isinstance(value, np.generic) and value.dtype.char in NUMBER_CODES:
         return {"kind": "numpy", "items": np.asarray(value)}
     if isinstance(value, (dict, UserDict)):
         items = [[to_plain(key), to_plain(item)] for key, item in value.items()]
-        return {"kind": "mapping", "class": _name_of(kind, dict), "items": items}
+        written = {"kind": "mapping", "class": _name_of(kind, dict), "items": items}
+        if isinstance(value, defaultdict):
+            written["factory"] = _name_of_factory(value.default_factory)
+        return written
     if isinstance(value, (list, tuple)):
         base = list if isinstance(value, list) else tuple
         items = None
@@ -56,8 +68,11 @@ def to_plain(value: Any) -> Any:
         if items is None:
             items = [to_plain(item) for item in value]
         return {"kind": base.__name__, "class": _name_of(kind, base), "items": items}
+    contents = ""
+    if isinstance(value, np.ndarray):
+        contents = f" of {value.dtype}"
     raise UnsafeValueError(
-        f"a {kind.__module__}.{kind.__qualname__} is neither a tensor nor a plain value"
+        f"a {kind.__module__}.{kind.__qualname__}{contents} is neither a tensor nor a plain value"
     )
 
 
@@ -93,26 +108,55 @@ def from_plain(written: object) -> Any:
         return items[()]
     cls = _class_of(written["class"])
     if kind == "mapping":
-        mapping = {from_plain(key): from_plain(item) for key, item in items}
-        if cls is not None and issubclass(cls, (dict, UserDict)):
-            return cls(mapping)
-        return mapping
-
-    # Integers were written as an array.
-    if isinstance(items, np.ndarray):
-        parts = items.tolist()
+        contents: Any = {from_plain(key): from_plain(item) for key, item in items}
+        if cls is defaultdict:
+            return defaultdict(_FACTORIES.get(written.get("factory")), contents)
+        base = (dict, UserDict)
     else:
-        parts = [from_plain(item) for item in items]
-    if kind == "list":
-        if cls is not None and issubclass(cls, list):
-            return cls(parts)
-        return parts
-    if cls is None or not issubclass(cls, tuple):
-        return tuple(parts)
-    # A named tuple takes its items one by one.
-    if hasattr(cls, "_fields"):
-        return cls(*parts)
-    return cls(parts)
+        # Integers were written as an array.
+        if isinstance(items, np.ndarray):
+            contents = items.tolist()
+        else:
+            contents = [from_plain(item) for item in items]
+        base = list
+        if kind == "tuple":
+            contents = tuple(contents)
+            base = tuple
+    if cls is None or not issubclass(cls, base):
+        return contents
+    return _rebuilt(contents, cls)
+
+
+def _rebuilt(contents: Any, cls: Any) -> Any:
+    """Return contents as an object of a class; unchanged if it cannot be made from them alone."""
+    try:
+        # A named tuple takes its items one by one.
+        if hasattr(cls, "_fields"):
+            return cls(*contents)
+        made = cls(contents)
+    except Exception:
+        # The constructor takes something else.
+        return contents
+    if len(made) != len(contents):
+        return contents
+    for kept, saved in zip(made, contents, strict=True):
+        # `torch.Size` makes numbers of its own.
+        if kept is not saved and not (isinstance(saved, int) and kept == saved):
+            return contents
+    return made
+
+
+def _name_of_factory(factory: Any) -> str | None:
+    """Return the name of the class that makes the missing values of a `defaultdict`."""
+    if factory is None:
+        return None
+    name = getattr(factory, "__name__", None)
+    if _FACTORIES.get(name) is not factory:
+        raise UnsafeValueError(
+            f"a defaultdict with the factory {factory!r} is not a plain value; its factory may be "
+            "one of int, float, list, dict, ..."
+        )
+    return name
 
 
 def _numbers(value: list[Any] | tuple[object, ...]) -> np.ndarray | None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+NUMBER_CODES = "?bhilqBHILQefdFD"
+"""The type codes of NumPy's arrays that `load_torch` reads."""
+
 
 def save_torch(obj: object, path: StrPath) -> None:
     """Write a file with `torch.save`; a failed write is an `OSError` that names the file.
@@ -219,7 +222,7 @@ def _numpy_globals() -> list[Any]:
         allowed.append((rebuild_scalar, f"{module}.scalar"))
 
     # Each format of numbers has a class.
-    dtype_classes = {type(np.dtype(code)) for code in "?bhilqBHILQefdFD"}
+    dtype_classes = {type(np.dtype(code)) for code in NUMBER_CODES}
     allowed += dtype_classes
     return allowed
 

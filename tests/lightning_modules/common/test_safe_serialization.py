@@ -37,6 +37,31 @@ class Colour(enum.Enum):
     RED = 1
 
 
+class Settings(dict):
+    """Its constructor takes something else than its contents."""
+
+    def __init__(self, *, rate: float):
+        super().__init__(rate=rate)
+
+
+class Missing(dict):
+    """Its constructor keeps no contents."""
+
+    def __init__(self, default: object, **contents: object):
+        super().__init__(contents)
+        self.default = default
+
+
+class Shape(tuple):
+    def __new__(cls, *sizes: int):
+        return super().__new__(cls, sizes)
+
+
+class Rows(list):
+    def __init__(self, count: int, start: int):
+        super().__init__(range(start, start + count))
+
+
 VALUES = [
     None,
     True,
@@ -54,6 +79,12 @@ VALUES += [
     collections.OrderedDict(b=1, a=2),
     Batch({"x": [1]}),
     Names(["a"]),
+    collections.defaultdict(int, {"a": 1}),
+    collections.defaultdict(list, {"a": [collections.defaultdict(None, b=2)]}),
+    collections.Counter("aab"),
+    torch.Size([1, 2**40]),
+    torch.bfloat16,
+    torch.device("cpu"),
 ]
 VALUES += [
     Pair(1, Pair([2], "c")),
@@ -99,6 +130,11 @@ NOT_PLAIN = [
     {1},
     Colour.RED,
     np.array([None]),
+    np.array(["a"]),
+    np.zeros(2, [("a", int)]),
+    np.datetime64("2026-01-01"),
+    collections.defaultdict(lambda: 1),
+    collections.defaultdict(Pair),
     torch.nn.Parameter(torch.ones(1)),
     print,
     {"a": [object()]},
@@ -110,6 +146,26 @@ def test_safe_serialization_refuses_other_values(value):
     """Not written down as something else."""
     with pytest.raises(UnsafeValueError, match="Colour" if value is Colour.RED else "plain value"):
         to_plain(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (Settings(rate=0.1), {"rate": 0.1}),
+        (Missing(0, a=1), {"a": 1}),
+        (Shape(2, 3), (2, 3)),
+        (Shape(2), (2,)),
+        (Rows(2, 1), [1, 2]),
+        (np.str_("a"), "a"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_safe_serialization_falls_back_to_the_contents(tmp_path, value, plain):
+    """Of a class that cannot be made from them alone, the contents come back in a plain one."""
+    save_torch(to_plain(value), tmp_path / "value.pt")
+    made = from_plain(load_torch(tmp_path / "value.pt"))
+    assert made == plain
+    assert type(made) is type(plain)
 
 
 @pytest.mark.parametrize(
