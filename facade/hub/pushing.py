@@ -42,6 +42,9 @@ NOT_UPLOADED = (
     "_*",
     f".{_UPLOAD_PREFIX}*",
     ".training.lock",
+    # Files of weights that a killed process was writing, as safetensors names them.
+    ".tmp??????",
+    "*/.tmp??????",
     f"{LAST_CHECKPOINT}/*",
     f"{PREFIX_CHECKPOINT_DIR}-*",
     f"*/{PREFIX_CHECKPOINT_DIR}-*",

@@ -229,6 +229,8 @@ def test_push_takes_what_else_is_in_the_folder(hub, tmp_path):
     for name in (
         "runs/events",
         "_mine",
+        ".tmpK2IOf7",
+        "merged/.tmpK2IOf8",
         "checkpoint-7/model.safetensors",
         "model-00001-of-00002.safetensors",
     ):
@@ -310,7 +312,8 @@ def test_push_by_hand(hub, tmp_path):
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
     made = trained(tmp_path / "out", model=model, hub_model_id=NAME, callbacks=[note], **EACH_STEP)
     made.save_model()
-    (tmp_path / "out" / "_mine").touch()
+    for name in ("_mine", ".tmpK2IOf7"):
+        (tmp_path / "out" / name).touch()
     assert hub.requests == []
     assert made.hub_model_id is None
     done = made.push_to_hub("By hand", tags=["one", "two"], language="en", license="mit")
