@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from ..common.file_names import (
+    MODEL_PARTS_NAME,
     OPTIMIZER_NAME,
     OPTIMIZER_PARTS_NAME,
     PREFIX_CHECKPOINT_DIR,
@@ -53,6 +54,12 @@ _WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.js
 
 _OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME, SCALER_NAME)
 """Files that only DeepSpeed writes, or that are made from its states; they are not copied."""
+
+_OTHER_FOLDERS = (
+    rf"{MODEL_PARTS_NAME}|{OPTIMIZER_PARTS_NAME}|global_step.*|{PREFIX_CHECKPOINT_DIR}-[0-9]+"
+    r"|runs|\..*"
+)
+"""Pattern of folders that are not copied: parts, and what `output_dir` holds beside a model."""
 
 _LARGEST_FILE = "5GB"
 """Largest size of a file of weights made of parts, and so of the weights in memory at a time."""
@@ -261,7 +268,7 @@ def _folder_named(target: Path, step: int) -> Path:
 
 
 def _copy_other_files(folder: Path, staged: Path, except_names: Collection[str] = ()) -> None:
-    """Copy all files except weights, such as position, generators, schedule and tokenizers.
+    """Copy all files and folders except weights, such as generators, schedule and chat templates.
 
     Args:
         folder: the folder to read.
@@ -272,8 +279,10 @@ def _copy_other_files(folder: Path, staged: Path, except_names: Collection[str] 
     # The new folder gets another manifest.
     left_out = {*except_names, manifest.MANIFEST_NAME}
     for path in sorted(folder.iterdir()):
-        if path.name in adapters:
-            shutil.copytree(path, staged / path.name)
+        if path.is_dir():
+            is_other = re.fullmatch(_OTHER_FOLDERS, path.name) is not None
+            if path.name in adapters or not is_other:
+                shutil.copytree(path, staged / path.name)
             continue
         has_weights = re.match(_WEIGHTS, path.name) is not None
         if path.is_file() and not has_weights and path.name not in left_out:

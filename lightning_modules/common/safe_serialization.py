@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
-_FACTORIES: dict[str | None, type] = {
+_FACTORIES: dict[str | None, type[Any]] = {
     cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, list, tuple, dict, set)
 }
 """The factories of a `defaultdict` that are saved, by name."""

@@ -9,7 +9,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from lightrainer.lightning_modules.checkpoints import conversion, load_torch, read_weights
+from lightrainer.lightning_modules.checkpoints import (
+    conversion,
+    load_torch,
+    problems,
+    read_weights,
+)
 from lightrainer.lightning_modules.checkpoints.conversion import convert
 from lightrainer.lightning_modules.checkpoints.sharded_files import (
     save_model_parts,
@@ -54,13 +59,19 @@ def parts(tmp_path):
 def test_parts_become_whole(parts, tmp_path, monkeypatch, size):
     monkeypatch.setattr(conversion, "_LARGEST_FILE", size)
     model, optimizer = trained()
+    for name in ("additional_chat_templates/tool.jinja", "1_Pooling/config.json", "runs/events"):
+        (parts / name).parent.mkdir()
+        (parts / name).write_text("kept")
     whole = convert(parts, tmp_path / "whole")
     assert whole.name == "checkpoint-2"
     torch.testing.assert_close(read_weights(whole), dict(model.state_dict()), rtol=0, atol=0)
     files = [load_file(file) for file in sorted(whole.glob("*.safetensors"))]
     assert len(files) == (1 if size == "5GB" else 2)
     assert load_torch(whole / "scheduler.pt") == {"last_epoch": 2}
-    assert not (whole / "optimizer_0").exists()
+    folders = {path.name for path in whole.iterdir() if path.is_dir()}
+    assert folders == {"additional_chat_templates", "1_Pooling"}
+    assert (whole / "additional_chat_templates" / "tool.jinja").read_text() == "kept"
+    assert problems(whole) == []
     assert sorted(path.name for path in whole.parent.iterdir()) == ["checkpoint-2"]
     found = load_torch(whole / "optimizer.pt")
     torch.testing.assert_close(found, optimizer.state_dict(), rtol=0, atol=0)

@@ -30,6 +30,7 @@ def test_zero_conversion_makes_a_plain_checkpoint(tmp_path, stage):
     source = checkpoint(tmp_path / "in", stage)
     torch.save({"last_epoch": 7}, source / "scheduler.pt")
     (source / "model-00001-of-00002.safetensors").write_text("weights in half precision")
+    (source / "additional_chat_templates").mkdir()
     found = convert(source, tmp_path / "out")
     names = {path.name for path in found.iterdir()}
     assert found == tmp_path / "out" / "checkpoint-7"
@@ -38,6 +39,7 @@ def test_zero_conversion_makes_a_plain_checkpoint(tmp_path, stage):
         "optimizer.pt",
         "scheduler.pt",
         "trainer_state.json",
+        "additional_chat_templates",
         "_manifest.json",
     }
     assert problems(found) == []
