@@ -295,6 +295,17 @@ def data_ranks(args: TrainingArguments) -> int:
     return args.world_size // copies_of_batches(args)
 
 
+def ranks_of_items(args: TrainingArguments) -> int:
+    """Return the number of ranks whose items are counted together.
+
+    A loss that was divided by these items is multiplied by this number, because averaging the
+    gradients over the ranks divides by it once more.
+    """
+    if args.average_tokens_across_devices:
+        return data_ranks(args)
+    return 1
+
+
 def data_rank(args: TrainingArguments) -> int:
     """Return the data-parallel rank of this process, from 0."""
     return args.process_index // copies_of_batches(args)

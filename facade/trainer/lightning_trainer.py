@@ -14,6 +14,7 @@ from ...lightning_modules.internals import fast_path, lightning_internals
 from ...lightning_modules.internals.lightning_import import Logger, Precision, callbacks_of
 from ...lightning_modules.internals.lightning_import import Trainer as LightningTrainer
 from ...lightning_modules.internals.precision import casting
+from ...lightning_modules.training.router_losses import router_losses_of
 from ..evaluation.module import EvaluationModule
 from .construction import plan_of
 
@@ -162,6 +163,7 @@ def lightning_run(
     strategy = plan.strategy
     trainer._current_plan = plan
     outer_strategy = trainer.accelerator.strategy
+    outer_router_losses = trainer._router_losses
 
     # Lightning's announcements are shown at the level DEBUG only.
     is_quiet = not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
@@ -180,11 +182,13 @@ def lightning_run(
         strategy.lightning = lightning_trainer.strategy
         trainer.accelerator.strategy = strategy
         trainer._device_of_run = trainer.args.device
+        trainer._router_losses = router_losses_of(trainer.model)
         try:
             with lightning_internals.interruptible(), mixed_precision:
                 yield lightning_trainer
         finally:
             trainer._device_of_run = None
+            trainer._router_losses = outer_router_losses
             strategy.end_run()
             lightning_internals.release(lightning_trainer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +23,12 @@ from ...lightning_modules.training.micro_batch_loss import (
     shifts_labels,
 )
 from ...lightning_modules.training.noted_items import NotedItems
-from ..arguments.parallelism import copies_of_batches, data_ranks
+from ..arguments.parallelism import (
+    copies_of_batches,
+    data_ranks,
+    parts_of_sequences,
+    ranks_of_items,
+)
 from .overrides import mentions
 
 if TYPE_CHECKING:
@@ -37,12 +43,17 @@ class LossWeights:
     Args:
         trainer: the Trainer that trains.
         loader: its data.
+
+    Attributes:
+        ranks: the ranks that get different batches.
+        shares_batches: several ranks compute the loss of a step, even one of a single micro-batch.
     """
 
     def __init__(self, trainer: Trainer, loader: object) -> None:
         args = trainer.args
         self._trainer = trainer
         self.ranks = data_ranks(args)
+        self.shares_batches = self.ranks * parts_of_sequences(args) > 1
         self._counts_all_ranks = self.ranks > 1 and args.average_tokens_across_devices
         self._gathers_rows = self._counts_all_ranks and may_differ_in_rows(loader)
         self._is_scaled = declares_scaled_loss(trainer)
@@ -73,6 +84,15 @@ class LossWeights:
             )
             micro_batches.append(micro_batch)
         return micro_batches
+
+    def weigh_router_losses(self, micro_batch: MicroBatchLoss) -> AbstractContextManager[None]:
+        """Return a context in which mixtures of experts weigh the losses that balance them."""
+        router_losses = self._trainer._router_losses
+        if router_losses is None:
+            return nullcontext()
+        args = self._trainer.args
+        factor = ranks_of_items(args) * parts_of_sequences(args)
+        return router_losses.weighed(micro_batch, factor)
 
     def _divisors(self, batches: list[Any], items: object) -> Sequence[Divisor]:
         """Return the divisor of the mean loss of each micro-batch: the items of the whole step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,12 +15,12 @@ from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import map_nested, mapping_like, sequence_like
 from ...lightning_modules.data.lengths import is_table
 from ...lightning_modules.models.liger import can_skip_logits
-from ...lightning_modules.models.outputs import router_loss
 from ...lightning_modules.models.pretrained import loss_shifts_labels, shifts_smoothed_labels
 from ...lightning_modules.models.signatures import accepted_arguments, signature_columns
 from ...lightning_modules.models.wrappers import base_of_adapter
-from ...lightning_modules.training.micro_batch_loss import divide_mean
-from ..arguments.parallelism import copies_of_batches
+from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
+from ...lightning_modules.training.noted_items import NotedItems
+from ..arguments.parallelism import copies_of_batches, parts_of_sequences, ranks_of_items
 from .checks import describe
 from .overrides import is_own
 
@@ -190,31 +191,6 @@ def _dropped_columns(trainer: Trainer, *, training: bool) -> list[str]:
     return [column for column in columns if column not in accepted_columns]
 
 
-def weigh_router_loss(
-    trainer: Trainer, loss: torch.Tensor, outputs: object, factor: int
-) -> torch.Tensor:
-    """Weigh the loss by which a mixture of experts balances them, as the mean that it is.
-
-    The model adds this mean over the micro-batch to a sum that it has divided by the items of the
-    whole step, so each micro-batch of each rank would count in full.
-
-    Args:
-        trainer: the Trainer.
-        loss: the loss of a micro-batch, or of a batch of an evaluation, times the factor.
-        outputs: the outputs of the model.
-        factor: see `loss`.
-    """
-    mean = router_loss(base_of_adapter(trainer.model), outputs)
-    if mean is None:
-        return loss
-    mean = mean.to(loss)
-    share = mean
-    micro_batch = trainer.accelerator.micro_batch
-    if micro_batch is not None:
-        share = divide_mean(mean, micro_batch.divisor)
-    return loss + (share - factor * mean)
-
-
 def smoothed_loss(
     trainer: Trainer, model: nn.Module, outputs: Any, labels: Any, items: Any, *, split: bool
 ) -> Any:
@@ -248,8 +224,15 @@ def loss_and_outputs(
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
     device = trainer._device_of_run or trainer.args.device
     items = trainer._get_num_items_in_batch([inputs], device)
+    weighing: AbstractContextManager[None] = nullcontext()
+    router_losses = trainer._router_losses
+    if items is not None and router_losses is not None:
+        items = NotedItems.of(items)
+        factor = ranks_of_items(trainer.args) * parts_of_sequences(trainer.args)
+        weighing = router_losses.weighed(MicroBatchLoss(items, 1, 1), factor)
+
     kwargs = accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
-    with trainer.compute_loss_context_manager():
+    with weighing, trainer.compute_loss_context_manager():
         returned: Any = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)
     if not isinstance(returned, (tuple, list)) or len(returned) != 2:
         raise TypeError(

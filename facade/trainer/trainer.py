@@ -56,8 +56,8 @@ from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
 from ..arguments.parallelism import (
     copies_of_batches,
-    data_ranks,
     groups_of,
+    ranks_of_items,
     samples_of_rank,
     set_groups_of_model,
 )
@@ -113,6 +113,7 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from torch.optim.lr_scheduler import LRScheduler
 
+    from ...lightning_modules.training.router_losses import RouterLosses
     from ..search.hyperparameter_search import HyperparameterSearch
     from ..search.hyperparameters import BestRun
 
@@ -249,6 +250,8 @@ class Trainer:
     """The plan of the run that begins or runs, or of the last one; None before the first one."""
     _device_of_run: torch.device | None = None
     """The device while Lightning runs, because the arguments look it up each time."""
+    _router_losses: RouterLosses | None = None
+    """Those of the model while Lightning runs; None if it has no mixture of experts."""
 
     # Components, each with its own state, made when first needed.
     _hub = cached_property(HubSession)
@@ -1083,17 +1086,11 @@ class Trainer:
                 why = partial(steps.why_no_loss, self, model, inputs)
                 loss = read_loss(outputs, inputs, why, first_of_vector=True)
 
-        # The loss was divided by the items of all ranks. Averaging the gradients over the ranks
-        # divides once more, which this undoes.
         divided_by_items = isinstance(items, NotedItems) and items.use.noted
         if divided_by_items:
-            ranks = 1
-            if self.args.average_tokens_across_devices:
-                ranks = data_ranks(self.args)
+            ranks = ranks_of_items(self.args)
             if ranks > 1:
                 loss = loss * ranks
-            if not takes_labels and not split:
-                loss = steps.weigh_router_loss(self, loss, outputs, ranks)
         if split:
             loss = self._context_parallel.loss_of_part(
                 loss, model, inputs, labels, is_mean=not divided_by_items

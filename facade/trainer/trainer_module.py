@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -230,9 +230,9 @@ class TrainerModule(EvaluationModule):
         if memory.is_shared:
             memory.begin_step(trainer.model.buffers())
 
-        # A single micro-batch in a single process is the whole step, so nothing weighs its loss.
+        # A single micro-batch of a single rank is the whole step, so nothing weighs its loss.
         micro_batches: Sequence[MicroBatchLoss | None] = (None,)
-        if len(batch) > 1 or self.loss_weights.ranks > 1:
+        if len(batch) > 1 or self.loss_weights.shares_batches:
             micro_batches = self.loss_weights.of_step(batch, batch.items)
         for index, (inputs, micro_batch) in enumerate(
             zip(batch, micro_batches, strict=True), start=1
@@ -468,9 +468,11 @@ class TrainerModule(EvaluationModule):
             positional = (items,)
         elif epoch.takes_items:
             keywords["num_items_in_batch"] = items
-        weighing: AbstractContextManager[Any] = nullcontext()
-        if micro_batch is not None and epoch.runs_own_backward:
-            weighing = WeighsBackward(micro_batch)
+        weighing = ExitStack()
+        if micro_batch is not None:
+            weighing.enter_context(self.loss_weights.weigh_router_losses(micro_batch))
+            if epoch.runs_own_backward:
+                weighing.enter_context(WeighsBackward(micro_batch))
 
         try:
             with weighing:

@@ -73,34 +73,6 @@ def additional_losses(outputs: object) -> dict[str, torch.Tensor]:
     return losses
 
 
-def router_loss(model: object, outputs: object) -> torch.Tensor | None:
-    """Return the part of the loss by which a mixture of experts of transformers balances them.
-
-    Args:
-        model: the model without wrappers, which has the factor, or its config has it.
-        outputs: its outputs.
-
-    Returns:
-        The `aux_loss` times its factor, as the model has added it to its loss; None without one.
-    """
-    named = _named_outputs(outputs) or {}
-    aux_loss = named.get("aux_loss")
-    if not isinstance(aux_loss, torch.Tensor):
-        return None
-
-    # Models with images or audio have the factor in the config of their language model.
-    config = getattr(model, "config", None)
-    text_config = getattr(config, "text_config", config)
-    factor = getattr(text_config, "router_aux_loss_coef", None)
-
-    # JetMoE has another name for it.
-    factor = getattr(model, "aux_loss_coef", factor)
-    factor = getattr(model, "router_aux_loss_coef", factor)
-    if not isinstance(factor, (int, float)):
-        return None
-    return factor * aux_loss
-
-
 def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -> object:
     """Return the predictions: all outputs of a model except the loss and `ignore_keys`, in order.
 

@@ -20,8 +20,8 @@ from helpers.processes.beside_one_process import (
 
 SCRIPT = HELPERS / "ddp" / "context_script.py"
 LANGUAGE_MODELS = ["llama", "smooth_llama"]
-PAIR = ["mean", "items", "smooth", *LANGUAGE_MODELS]
-HEADS = ["heads_mean", "heads_items", "heads_llama"]
+PAIR = ["mean", "items", "smooth", "experts", *LANGUAGE_MODELS]
+HEADS = ["heads_mean", "heads_items", "heads_experts", "heads_llama"]
 OWN = ["own_mean", "own_items"]
 GRID = [
     "grid_items",
@@ -49,7 +49,7 @@ def single(case: str) -> str:
     return (
         case
         if case in PAIR
-        else next((form for form in ("mean", "llama") if case.endswith(form)), "items")
+        else next((form for form in ("mean", "experts", "llama") if case.endswith(form)), "items")
     )
 
 

@@ -35,6 +35,43 @@ def balanced_experts():
     return mixture_of_experts(router_aux_loss_coef=1.0)
 
 
+class WrappedExperts(torch.nn.Module):
+    """Returns nothing but the loss of the model inside; it has the config of that model."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = balanced_experts()
+        self.config = self.experts.config
+
+    def forward(self, input_ids, labels, **kwargs):
+        outputs = self.experts(input_ids=input_ids, labels=labels, **kwargs)
+        return {"loss": outputs.loss}
+
+
+class ReturnsOutputsOfExperts(WrappedExperts):
+    def forward(self, input_ids, labels, **kwargs):
+        return self.experts(input_ids=input_ids, labels=labels, **kwargs)
+
+
+def passes_items(base):
+    class PassesItems(base):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return model(**inputs, num_items_in_batch=num_items_in_batch)["loss"]
+
+    return PassesItems
+
+
+def counts_items(base):
+    class CountsItems(base):
+        """Computes a mean over the micro-batch, with its own count of the labels."""
+
+        def compute_loss(self, model, inputs, return_outputs=False):
+            items = inputs["labels"][..., 1:].ne(-100).sum()
+            return model(**inputs, num_items_in_batch=items)["loss"]
+
+    return CountsItems
+
+
 def same_sentences():
     """Rows that are all the same, so that routers are balanced alike in each micro-batch."""
     row = torch.randint(0, 32, (8,), generator=torch.Generator().manual_seed(1))
@@ -52,6 +89,16 @@ CASES = {
         token_case(gpt2_without_dropout).but(arguments={"label_smoothing_factor": 0.1})
     ),
     "mixture of experts": Case(balanced_experts, same_sentences, ARGUMENTS),
+    "mixture of experts, in a module": Case(WrappedExperts, same_sentences, ARGUMENTS),
+    "mixture of experts, its outputs returned by a module": (
+        Case(ReturnsOutputsOfExperts, same_sentences, ARGUMENTS)
+    ),
+    "mixture of experts, items passed by an override": (
+        Case(balanced_experts, same_sentences, ARGUMENTS, subclass=passes_items)
+    ),
+    "mixture of experts, items counted by an override": (
+        Case(balanced_experts, same_sentences, ARGUMENTS, subclass=counts_items)
+    ),
     "mean loss": Case(
         lambda: Classifier(dropout=0.0), lambda: {"train_dataset": points(24)}, ARGUMENTS
     ),

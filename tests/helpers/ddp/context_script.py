@@ -51,11 +51,17 @@ CASES: dict[str, dict[str, Any]] = {
         "parallelism_config": TWO | {"tp_size": 2},
         "accelerator_config": {"dispatch_batches": True},
     },
+    "experts": {"parallelism_config": TWO},
     "own_mean": {"parallelism_config": TWO},
     "own_items": {"parallelism_config": TWO},
     "heads_mean": {"parallelism_config": HEADS},
     "heads_items": {"parallelism_config": HEADS},
     "heads_llama": {"parallelism_config": HEADS, "gradient_checkpointing": True},
+    "heads_experts": {
+        "parallelism_config": HEADS,
+        "per_device_train_batch_size": 8,
+        "gradient_accumulation_steps": 1,
+    },
     "heads_grid_items": {"parallelism_config": HEADS | {"dp_shard_size": 2}},
     "heads_wide_llama": {"parallelism_config": {"sp_size": 4}},
     "heads_split_items": {"parallelism_config": HEADS | {"tp_size": 2}},
@@ -97,6 +103,7 @@ class Model(nn.Module):
     divided by all items.
     """
 
+    router_aux_loss_coef: float | None = None
     _no_split_modules = ["Block"]
     tp_plan = {"blocks.*.query": "colwise", "blocks.*.key": "colwise", "blocks.*.value": "colwise"}
     tp_plan["blocks.*.out"] = "rowwise"
@@ -125,10 +132,19 @@ class Model(nn.Module):
         loss = functional.cross_entropy(
             logits.flatten(0, 1), shift_labels.flatten(), reduction=reduction
         )
-        return {
-            "loss": loss if num_items_in_batch is None else loss / num_items_in_batch,
-            "logits": logits,
-        }
+        if num_items_in_batch is not None:
+            loss = loss / num_items_in_batch
+        outputs = {"loss": loss, "logits": logits}
+        if self.training and self.router_aux_loss_coef is not None:
+            outputs["aux_loss"] = self.head.weight.square().mean()
+            outputs["loss"] = loss + self.router_aux_loss_coef * outputs["aux_loss"]
+        return outputs
+
+
+class Experts(Model):
+    """Adds a mean, as that of routers, to the loss that is divided by all items."""
+
+    router_aux_loss_coef = 0.5
 
 
 class OwnLoss(lightrainer.Trainer):
@@ -170,6 +186,8 @@ def warned(folder: Path, case: str, cls: type[lightrainer.Trainer]) -> int:
 
 
 def model_of(case: str) -> nn.Module:
+    if form(case) == "experts":
+        return Experts(accepts_loss_kwargs=True)
     if form(case) != "llama":
         return Model(accepts_loss_kwargs=form(case) == "items")
     import transformers

@@ -62,7 +62,7 @@ def short_arguments(folder: Path, *, shares: int, **options: Any) -> lightrainer
         "disable_tqdm": True,
     }
     return lightrainer.TrainingArguments(
-        str(folder), use_cpu=ON_CPU, ddp_timeout=60, **given, **options
+        str(folder), use_cpu=ON_CPU, ddp_timeout=60, **{**given, **options}
     )
 
 
