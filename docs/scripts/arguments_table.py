@@ -47,8 +47,8 @@ def sections(kind: type[Seq2SeqTrainingArguments]) -> Iterator[str]:
 
 def row(item: dataclasses.Field[Any]) -> str:
     """Return one line of a table."""
-    becomes = ARGUMENTS[item.name].becomes
-    cells = (f"`{item.name}`", default(item), item.metadata["help"], becomes)
+    maps_to = ARGUMENTS[item.name].maps_to
+    cells = (f"`{item.name}`", default(item), item.metadata["help"], maps_to)
     escaped = [cell.replace("|", "\\|") for cell in cells]
     return f"| {' | '.join(escaped)} |\n"
 

@@ -30,21 +30,21 @@ It raises `TypeError` (see `wrong_type`), `ValueError` with one sentence for eac
 
 @dataclass(frozen=True, kw_only=True)
 class Argument:
-    """What a field of the training arguments holds, and what becomes of it."""
+    """What a field of the training arguments holds, and its counterpart in Lightning."""
 
-    becomes: str
+    maps_to: str
     """The counterpart in Lightning or lightrainer, for the documentation."""
     default: Any
     read: Reader
     optional: bool
     """None is a value that needs no reading."""
-    unset: Callable[[], Any] | None
+    none_factory: Callable[[], Any] | None
     """Makes the value that None stands for; without it None stays None."""
 
     def convert(self, name: str, value: object) -> Any:
         """Return a value in the form that other code expects; see `Reader`."""
-        if value is None and self.unset is not None:
-            return self.unset()
+        if value is None and self.none_factory is not None:
+            return self.none_factory()
         if value is None and self.optional:
             return None
         return self.read(name, value)
@@ -59,11 +59,11 @@ argparse.
 def argument(
     default: Any,
     help: str,
-    becomes: str,
     *,
+    maps_to: str,
     read: Reader | None = None,
     optional: bool = False,
-    unset: Callable[[], Any] | None = None,
+    none_factory: Callable[[], Any] | None = None,
     repr: bool = True,
     **metadata: Any,
 ) -> Any:
@@ -72,11 +72,11 @@ def argument(
     Args:
         default: the default; `list` stands for a new list.
         help: a sentence for `--help` and the documentation.
-        becomes: the counterpart in Lightning or lightrainer, for the documentation.
+        maps_to: the counterpart in Lightning or lightrainer, for the documentation.
         read: converts and checks a value, such as `number(low=0)`; by default it follows from the
             type of the field.
         optional: accept None although the type of the field does not have it.
-        unset: makes the value that None stands for.
+        none_factory: makes the value that None stands for.
         repr: as in `dataclasses.field`.
         **metadata: for argparse, such as `metavar` and `choices`; only one of `choices` is then
             accepted.
@@ -87,13 +87,13 @@ def argument(
         argument_field: Any = field(default_factory=empty_list, repr=repr, metadata=metadata)
     else:
         argument_field = field(default=default, repr=repr, metadata=metadata)
-    _DECLARATIONS[argument_field] = (becomes, read, optional, unset)
+    _DECLARATIONS[argument_field] = (maps_to, read, optional, none_factory)
     return argument_field
 
 
 def declared(item: Field[Any]) -> Argument:
     """Return the declaration of a field; the field's type decides what `argument` leaves open."""
-    becomes, read, optional, unset = _DECLARATIONS[item]
+    maps_to, read, optional, none_factory = _DECLARATIONS[item]
     annotations = get_args(item.type) or (item.type,)
     types = [get_origin(annotation) or annotation for annotation in annotations]
     if read is None:
@@ -104,7 +104,9 @@ def declared(item: Field[Any]) -> Argument:
     default: Any = item.default
     if default is MISSING:
         default = []
-    return Argument(becomes=becomes, default=default, read=read, optional=optional, unset=unset)
+    return Argument(
+        maps_to=maps_to, default=default, read=read, optional=optional, none_factory=none_factory
+    )
 
 
 def _reader_of(types: list[Any], choices: Sequence[str] | None) -> Reader:

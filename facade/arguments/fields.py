@@ -74,15 +74,15 @@ class GenerationArguments:
     sortish_sampler: bool = argument(
         False,
         "Put training samples of similar length into one batch.",
-        "`LengthGroupedSampler(lengths=)`",
+        maps_to="`LengthGroupedSampler(lengths=)`",
     )
     predict_with_generate: bool = argument(
-        False, "Let evaluation generate tokens.", "the model's `generate`"
+        False, "Let evaluation generate tokens.", maps_to="the model's `generate`"
     )
     generation_max_length: int | None = argument(
         None,
         "Longest generated sequence, in tokens; unset is the model's.",
-        "`generate(max_length=)`",
+        maps_to="`generate(max_length=)`",
         read=whole_number(
             low=1, remedy=" Leave it out for what the model's generation config says."
         ),
@@ -90,13 +90,13 @@ class GenerationArguments:
     generation_num_beams: int | None = argument(
         None,
         "Beams to search with; unset is the model's.",
-        "`generate(num_beams=)`",
+        maps_to="`generate(num_beams=)`",
         read=whole_number(low=1, remedy=" 1 means no beam search."),
     )
     generation_config: str | Path | dict[str, Any] | Any | None = argument(
         None,
         "Settings of generation: JSON, its file, or the folder of one.",
-        "`model.generation_config`",
+        maps_to="`model.generation_config`",
         read=read_generation_config,
     )
 
@@ -104,7 +104,7 @@ class GenerationArguments:
 ARGUMENTS: dict[str, Argument] = {
     item.name: declared(item) for item in (*fields(ArgumentFields), *fields(GenerationArguments))
 }
-"""What each argument holds, and what becomes of it, by name."""
+"""What each argument holds, and its counterpart in Lightning, by name."""
 
 CONCERNS: dict[str, tuple[str, tuple[type, ...]]] = {
     "run": ("Length of the training, batch size, output folder.", (RunArguments,)),

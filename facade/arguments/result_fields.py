@@ -30,63 +30,66 @@ class ReportingArguments:
     logging_strategy: IntervalStrategy | str = argument(
         "steps",
         "When to log: 'no', 'steps' (see logging_steps) or 'epoch'.",
-        "`control.should_log`",
+        maps_to="`control.should_log`",
     )
     logging_steps: float = argument(
-        500, "Steps between logs; below 1, a share of all.", "`state.logging_steps`", optional=True
+        500,
+        "Steps between logs; below 1, a share of all.",
+        maps_to="`state.logging_steps`",
+        optional=True,
     )
     logging_first_step: bool = argument(
-        False, "Log after the very first step, too.", "`control.should_log` at step 1"
+        False, "Log after the very first step, too.", maps_to="`control.should_log` at step 1"
     )
     log_on_each_node: bool = argument(
-        True, "Log on the first process of every machine.", "`args.should_log`"
+        True, "Log on the first process of every machine.", maps_to="`args.should_log`"
     )
     logging_nan_inf_filter: bool = argument(
-        True, "Leave NaN and inf losses out of logs.", "`LossMeter(skip_not_finite=)`"
+        True, "Leave NaN and inf losses out of logs.", maps_to="`LossMeter(skip_not_finite=)`"
     )
     include_num_input_tokens_seen: str | bool = argument(
         "no",
         "Count input tokens: 'all', 'non_padding' (by attention mask) or 'no'; True means 'all'.",
-        "`state.num_input_tokens_seen`",
+        maps_to="`state.num_input_tokens_seen`",
         metavar="WHICH",
         read=read_token_counting,
     )
     log_level: str = argument(
         "passive",
         "Level of the program's log on main processes; 'passive' leaves it alone.",
-        "level of the logger `lightrainer` where `args.should_log`",
+        maps_to="level of the logger `lightrainer` where `args.should_log`",
         choices=list(LOG_LEVELS),
     )
     log_level_replica: str = argument(
         "warning",
         "Level of the program's log on all other processes.",
-        "level of the logger `lightrainer` elsewhere",
+        maps_to="level of the logger `lightrainer` elsewhere",
         choices=list(LOG_LEVELS),
     )
     disable_tqdm: bool | None = argument(
-        None, "Show no bars; unset follows the log level.", "`PrinterCallback`"
+        None, "Show no bars; unset follows the log level.", maps_to="`PrinterCallback`"
     )
     report_to: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
         "none",
         "Trackers that receive the logs, such as 'tensorboard'; 'all' installed ones, or 'none'.",
-        "one callback each, such as `WandbCallback`; see [its "
+        maps_to="one callback each, such as `WandbCallback`; see [its "
         "page](../user/experiment-tracking.md). Not there: 'neptune'",
         read=read_trackers,
-        unset=list,
+        none_factory=list,
     )
     run_name: str | None = argument(
         None,
         "Name of this run in trackers.",
-        "wandb, MLflow, Comet, SwanLab and Trackio",
+        maps_to="wandb, MLflow, Comet, SwanLab and Trackio",
         read=anything,
     )
     project: str = argument(
-        "huggingface", "Project name, read by Trackio only.", "`project` of `trackio.init`"
+        "huggingface", "Project name, read by Trackio only.", maps_to="`project` of `trackio.init`"
     )
     trackio_space_id: str | None = argument(
         None,
         "Hub Space that Trackio writes to; unset keeps its data here.",
-        "`space_id` of `trackio.init`",
+        maps_to="`space_id` of `trackio.init`",
     )
 
 
@@ -97,12 +100,12 @@ class LaterReportingArguments:
     trackio_bucket_id: str | None = argument(
         None,
         "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.",
-        "`bucket_id` of `trackio.init`",
+        maps_to="`bucket_id` of `trackio.init`",
     )
     trackio_static_space_id: str | None | Literal[False] = argument(  # noqa: RUF036 - a command line reads the first
         None,
         "Hub Space for the pages of Trackio; False makes none.",
-        "`new_space_id` of `trackio.freeze`",
+        maps_to="`new_space_id` of `trackio.freeze`",
         read=read_static_space,
     )
 
@@ -114,12 +117,12 @@ class OwnReportingArguments:
     record_model_losses: bool = argument(
         False,
         "Log the losses in loss_dict and *_loss of the model's outputs, too.",
-        "`Trainer.record`",
+        maps_to="`Trainer.record`",
     )
     eval_aggregate: str | None = argument(
         None,
         "With a dict of datasets, log the mean, median, min or max over them of each metric, too.",
-        "metrics `eval_<aggregate>_<metric>`",
+        maps_to="metrics `eval_<aggregate>_<metric>`",
         choices=AGGREGATES,
     )
 
@@ -131,55 +134,55 @@ class EvaluationArguments:
     eval_strategy: IntervalStrategy | str = argument(
         "no",
         "When to evaluate: 'no', 'steps' (see eval_steps) or 'epoch'.",
-        "`control.should_evaluate`",
+        maps_to="`control.should_evaluate`",
     )
     eval_steps: float | None = argument(
-        None, "Steps between evaluations; unset: logging_steps.", "`state.eval_steps`"
+        None, "Steps between evaluations; unset: logging_steps.", maps_to="`state.eval_steps`"
     )
     eval_delay: float = argument(
-        0, "Steps or epochs before which nothing is evaluated.", "`control.should_evaluate`"
+        0, "Steps or epochs before which nothing is evaluated.", maps_to="`control.should_evaluate`"
     )
     per_device_eval_batch_size: int = argument(
         8,
         "Samples in one evaluation batch of one process.",
-        "`build_loader(batch_size=)` of evaluation and prediction",
+        maps_to="`build_loader(batch_size=)` of evaluation and prediction",
         read=whole_number(low=1),
     )
     prediction_loss_only: bool = argument(
-        False, "Keep nothing but the loss.", "`prediction_step(prediction_loss_only=)`"
+        False, "Keep nothing but the loss.", maps_to="`prediction_step(prediction_loss_only=)`"
     )
     eval_on_start: bool = argument(
         False,
         "Evaluate once before the first step, so that faults show early.",
-        "an evaluation in `on_train_start`",
+        maps_to="an evaluation in `on_train_start`",
     )
     eval_do_concat_batches: bool = argument(
         True,
         "Join the predictions of all batches, or give a list.",
-        "how `evaluation_loop` joins them",
+        maps_to="how `evaluation_loop` joins them",
     )
     eval_use_gather_object: bool = argument(
         False,
         "Collect predictions that are not tensors by pickling.",
-        "`all_gather_object` in place of a gather",
+        maps_to="`all_gather_object` in place of a gather",
     )
     eval_accumulation_steps: int | None = argument(
         None,
         "Batches after which predictions go to main memory; unset is at the end.",
-        "`evaluation_loop`",
+        maps_to="`evaluation_loop`",
         read=whole_number(low=1, remedy=" Leave it out to move predictions once, at the end."),
     )
     include_for_metrics: list[str] = argument(
         list,
         "What metrics get beside predictions: 'inputs', 'loss'.",
-        "`EvalPrediction.inputs` and `.losses`",
+        maps_to="`EvalPrediction.inputs` and `.losses`",
         read=read_metric_inputs,
         optional=True,
     )
     batch_eval_metrics: bool = argument(
         False,
         "Call compute_metrics on each batch, keeping no predictions.",
-        "`compute_metrics(..., compute_result=)`",
+        maps_to="`compute_metrics(..., compute_result=)`",
     )
 
 
@@ -190,29 +193,29 @@ class SavingArguments:
     save_only_model: bool = argument(
         False,
         "Write the weights alone; training cannot be resumed from it.",
-        "`checkpoint-N` without other states",
+        maps_to="`checkpoint-N` without other states",
     )
     save_strategy: SaveStrategy | str = argument(
         "steps",
         "When to write a checkpoint: 'no', 'steps', 'epoch' or 'best'.",
-        "`control.should_save`",
+        maps_to="`control.should_save`",
     )
     save_steps: float = argument(
         500,
         "Steps between checkpoints; below 1, a share of all.",
-        "`state.save_steps`",
+        maps_to="`state.save_steps`",
         optional=True,
     )
     save_on_each_node: bool = argument(
-        False, "Write on every machine, not to a shared disk.", "`args.should_save`"
+        False, "Write on every machine, not to a shared disk.", maps_to="`args.should_save`"
     )
     save_total_limit: int | None = argument(
         None,
         "Checkpoints to keep, newest and best first; 0 keeps all.",
-        "`rotate_checkpoints(save_total_limit=)`",
+        maps_to="`rotate_checkpoints(save_total_limit=)`",
     )
     enable_jit_checkpoint: bool = argument(
-        False, "On SIGTERM write a checkpoint; exit with 143.", "a handler of SIGTERM"
+        False, "On SIGTERM write a checkpoint; exit with 143.", maps_to="a handler of SIGTERM"
     )
 
 
@@ -223,23 +226,23 @@ class CheckpointUseArguments:
     """
 
     load_best_model_at_end: bool = argument(
-        False, "End with the weights of the best checkpoint.", "`on_train_end`"
+        False, "End with the weights of the best checkpoint.", maps_to="`on_train_end`"
     )
     metric_for_best_model: str | None = argument(
         None,
         "Metric that decides which checkpoint is best; 'loss' if needed.",
-        "`state.best_metric`",
+        maps_to="`state.best_metric`",
     )
     greater_is_better: bool | None = argument(
-        None, "A larger metric is better; unset: no loss is.", "`state.best_metric`"
+        None, "A larger metric is better; unset: no loss is.", maps_to="`state.best_metric`"
     )
     ignore_data_skip: bool = argument(
-        False, "Resume at the start of the data, not exactly.", "`WindowLoader`"
+        False, "Resume at the start of the data, not exactly.", maps_to="`WindowLoader`"
     )
     restore_callback_states_from_checkpoint: bool = argument(
         False,
         "On resuming restore the states of callbacks.",
-        "`stateful_callbacks` of `trainer_state.json`",
+        maps_to="`stateful_callbacks` of `trainer_state.json`",
     )
 
 
@@ -248,33 +251,33 @@ class HubArguments:
     """The fields of `transformers.TrainingArguments` about the Hub."""
 
     push_to_hub: bool = argument(
-        False, "Upload the model to the Hub whenever it is saved.", "background uploads"
+        False, "Upload the model to the Hub whenever it is saved.", maps_to="background uploads"
     )
     # Not in repr: the one that dataclasses write for a subclass would show it.
     hub_token: str | None = argument(
         None,
         "Token for uploading; unset takes the one this machine knows.",
-        "the token of the upload",
+        maps_to="the token of the upload",
         repr=False,
     )
     hub_private_repo: bool | None = argument(
         None,
         "Make a new repository private; unset is the account's default.",
-        "`private` of the repository",
+        maps_to="`private` of the repository",
     )
     hub_model_id: str | None = argument(
-        None, "Repository to upload to; unset is output_dir's name.", "its name"
+        None, "Repository to upload to; unset is output_dir's name.", maps_to="its name"
     )
     hub_strategy: HubStrategy | str = argument(
         "every_save",
         "What to upload: 'end', 'every_save', 'checkpoint' or 'all_checkpoints'.",
-        "the uploads",
+        maps_to="the uploads",
     )
     hub_always_push: bool = argument(
-        False, "Upload again while an upload is under way.", "uploads wait for each other"
+        False, "Upload again while an upload is under way.", maps_to="uploads wait for each other"
     )
     hub_revision: str | None = argument(
         None,
         "Branch of the repository to upload to; made if missing.",
-        "the branch of uploads and downloads",
+        maps_to="the branch of uploads and downloads",
     )

@@ -21,32 +21,35 @@ class PlatformArguments:
     """
 
     full_determinism: bool = argument(
-        False, "Use deterministic operations only.", "`enable_full_determinism(seed)`"
+        False, "Use deterministic operations only.", maps_to="`enable_full_determinism(seed)`"
     )
     seed: int = argument(
         42,
         "Seed of all random numbers, set when training starts.",
-        "`set_seed(seed)`",
+        maps_to="`set_seed(seed)`",
         read=whole_number(low=0, high=2**32 - 1, remedy=" NumPy takes no other seed."),
     )
     data_seed: int | None = argument(
-        None, "Seed of the order of the data; unset is seed.", "`build_loader(seed=)`"
+        None, "Seed of the order of the data; unset is seed.", maps_to="`build_loader(seed=)`"
     )
     use_cpu: bool = argument(
-        False, "Compute on the CPU even beside an accelerator.", "`Trainer(accelerator='cpu')`"
+        False,
+        "Compute on the CPU even beside an accelerator.",
+        maps_to="`Trainer(accelerator='cpu')`",
     )
     accelerator_config: SettingsDict | str | None = argument(
         None,
         "How batches are distributed over processes: a dict, or the path of a JSON file.",
-        "how samplers and loaders distribute batches. Not possible: a class in place of an object",
+        maps_to="how samplers and loaders distribute batches. Not possible: a class in place of an "
+        "object",
         metavar="JSON|FILE",
         read=read_accelerator_config,
-        unset=AcceleratorConfig,
+        none_factory=AcceleratorConfig,
     )
     parallelism_config: Any | None = argument(
         None,
         "Sizes of the tensor, context and data parallel groups.",
-        "`Trainer(strategy=)`: `ModelParallelStrategy`. Not there: tp_size together with "
+        maps_to="`Trainer(strategy=)`: `ModelParallelStrategy`. Not there: tp_size together with "
         "dp_replicate_size",
         read=read_parallelism_config,
     )
@@ -71,46 +74,46 @@ class DataArguments:
     dataloader_drop_last: bool = argument(
         False,
         "Leave out the last batch of a pass where it would be a smaller one.",
-        "`build_loader(drop_last=)`",
+        maps_to="`build_loader(drop_last=)`",
     )
     dataloader_num_workers: int = argument(
         0,
         "Processes that read data ahead; with 0 the training process reads it itself.",
-        "`DataLoader(num_workers=)`",
+        maps_to="`DataLoader(num_workers=)`",
         read=whole_number(low=0, remedy=" 0 loads data in the training process."),
     )
     dataloader_pin_memory: bool = argument(
-        True, "Put batches into page-locked memory.", "`DataLoader(pin_memory=)`"
+        True, "Put batches into page-locked memory.", maps_to="`DataLoader(pin_memory=)`"
     )
     dataloader_persistent_workers: bool = argument(
         False,
         "Keep the reading processes alive from one pass to the next.",
-        "`DataLoader(persistent_workers=)`",
+        maps_to="`DataLoader(persistent_workers=)`",
     )
     dataloader_prefetch_factor: int | None = argument(
         None,
         "Batches that each reading process holds ready; unset is torch's.",
-        "`DataLoader(prefetch_factor=)`",
+        maps_to="`DataLoader(prefetch_factor=)`",
         read=whole_number(low=1),
     )
     remove_unused_columns: bool = argument(
-        True, "Drop columns that forward does not take.", "`RemoveColumnsCollator`"
+        True, "Drop columns that forward does not take.", maps_to="`RemoveColumnsCollator`"
     )
     label_names: list[str] | None = argument(
         None,
         "Keys of a batch that hold labels; unset is found out from the model.",
-        "labels in `prediction_step`",
+        maps_to="labels in `prediction_step`",
         read=read_label_names,
     )
     train_sampling_strategy: str = argument(
         "random",
         "Order of training samples: 'random', 'sequential', 'group_by_length' for little padding, "
         "or 'token_budget' for batches of max_tokens_per_batch.",
-        "`build_loader(sampler=)` of the training data",
+        maps_to="`build_loader(sampler=)` of the training data",
         choices=SAMPLING_STRATEGIES,
     )
     length_column_name: str = argument(
-        "length", "Column with the length of samples.", "`LengthGroupedSampler(lengths=)`"
+        "length", "Column with the length of samples.", maps_to="`LengthGroupedSampler(lengths=)`"
     )
 
 
@@ -121,11 +124,11 @@ class LaterDataArguments:
     dataloader_multiprocessing_context: str | None = argument(
         None,
         "How reading processes are started; unset is torch's own way ('fork' on an Apple GPU).",
-        "`DataLoader(multiprocessing_context=)`",
+        maps_to="`DataLoader(multiprocessing_context=)`",
         choices=START_METHODS,
     )
     dataloader_in_order: bool = argument(
-        True, "Take batches in the order of requests.", "`DataLoader(in_order=)`"
+        True, "Take batches in the order of requests.", maps_to="`DataLoader(in_order=)`"
     )
 
 
@@ -138,7 +141,7 @@ class OwnDataArguments:
         "Most tokens of a training batch of one process, padding counted, with "
         "train_sampling_strategy='token_budget'. per_device_train_batch_size, unless it is the "
         "default, is then its most samples.",
-        "`TokenBudgetSampler(max_tokens=)`",
+        maps_to="`TokenBudgetSampler(max_tokens=)`",
         read=whole_number(low=1),
     )
 
@@ -154,52 +157,52 @@ class DistributedArguments:
     ddp_find_unused_parameters: bool | None = argument(
         None,
         "Let DDP look for parameters without a gradient.",
-        "`DDPStrategy(find_unused_parameters=)`",
+        maps_to="`DDPStrategy(find_unused_parameters=)`",
     )
     ddp_bucket_cap_mb: int | None = argument(
         None,
         "Size of DDP's buckets of gradients in MiB; unset is torch's default.",
-        "`DDPStrategy(bucket_cap_mb=)`",
+        maps_to="`DDPStrategy(bucket_cap_mb=)`",
         read=whole_number(low=1),
     )
     ddp_broadcast_buffers: bool | None = argument(
         None,
         "Copy buffers from the first process before each forward pass.",
-        "`DDPStrategy(broadcast_buffers=)`",
+        maps_to="`DDPStrategy(broadcast_buffers=)`",
     )
     ddp_backend: str | None = argument(
         None,
         "Backend of torch.distributed; unset is 'nccl' on CUDA and 'gloo' on the CPU.",
-        "`DDPStrategy(process_group_backend=)`",
+        maps_to="`DDPStrategy(process_group_backend=)`",
         choices=DDP_BACKENDS,
     )
     ddp_timeout: int = argument(
         1800,
         "Seconds after which processes stop waiting for one that does not answer.",
-        "`DDPStrategy(timeout=)`",
+        maps_to="`DDPStrategy(timeout=)`",
         read=whole_number(low=1, remedy=" It is a number of seconds."),
     )
     fsdp: list[FSDPOption] | str | None = argument(
         None,
         "Shard the model over processes with FSDP: True, or words such as 'full_shard auto_wrap'.",
-        "`Trainer(strategy=)`: `ModelParallelStrategy`, or `FSDPStrategy` with version 1",
+        maps_to="`Trainer(strategy=)`: `ModelParallelStrategy`, or `FSDPStrategy` with version 1",
         nargs="?",
         const=True,
         read=read_fsdp_words,
-        unset=list,
+        none_factory=list,
     )
     fsdp_config: dict[str, Any] | str | None = argument(
         None,
         "Settings of FSDP: a dict, or the path of a JSON file.",
-        "options of that strategy",
+        maps_to="options of that strategy",
         metavar="JSON|FILE",
         read=read_fsdp_config,
-        unset=FSDP_DEFAULTS.copy,
+        none_factory=FSDP_DEFAULTS.copy,
     )
     deepspeed: SettingsDict | str | None = argument(
         None,
         "Settings of DeepSpeed: a dict, or the path of a JSON file.",
-        "`Trainer(strategy=)`: `DeepSpeedStrategy`",
+        maps_to="`Trainer(strategy=)`: `DeepSpeedStrategy`",
         metavar="JSON|FILE",
         read=read_deepspeed,
     )
@@ -210,7 +213,9 @@ class LaterDistributedArguments:
     """The field about DDP that versions after 5.3.0 added."""
 
     ddp_static_graph: bool | None = argument(
-        None, "Promise DDP that all steps use the same parameters.", "`DDPStrategy(static_graph=)`"
+        None,
+        "Promise DDP that all steps use the same parameters.",
+        maps_to="`DDPStrategy(static_graph=)`",
     )
 
 
@@ -223,37 +228,41 @@ class ScriptArguments:
     debug: str | list[DebugOption] = argument(
         "",
         "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.",
-        "a watch over all layers. Not there: 'tpu_metrics_debug' without torch_xla",
+        maps_to="a watch over all layers. Not there: 'tpu_metrics_debug' without torch_xla",
         read=read_debug,
-        unset=list,
+        none_factory=list,
     )
     skip_memory_metrics: bool = argument(
-        True, "Do not measure memory for the metrics.", "`MemoryTracker`"
+        True, "Do not measure memory for the metrics.", maps_to="`MemoryTracker`"
     )
     do_train: bool = argument(
-        False, "For the script: whether to train.", "nothing: scripts read it"
+        False, "For the script: whether to train.", maps_to="nothing: scripts read it"
     )
     do_eval: bool = argument(
         False,
         "For the script: whether to evaluate; on with eval_strategy.",
-        "nothing: scripts read it",
+        maps_to="nothing: scripts read it",
     )
     do_predict: bool = argument(
-        False, "For the script: whether to predict on test data.", "nothing: scripts read it"
+        False,
+        "For the script: whether to predict on test data.",
+        maps_to="nothing: scripts read it",
     )
     resume_from_checkpoint: str | None = argument(
         None,
         "For the script: the checkpoint for Trainer.train().",
-        "nothing: scripts hand it to `train`",
+        maps_to="nothing: scripts hand it to `train`",
         read=anything,
     )
     warmup_ratio: float | None = argument(
         None,
         "Deprecated: use warmup_steps, below 1 a share.",
-        "`warmup_steps`",
+        maps_to="`warmup_steps`",
         read=number(low=0, remedy=" Pass a number of steps, or a share of all steps below 1."),
     )
     logging_dir: str | None = argument(
-        None, "Deprecated: set TENSORBOARD_LOGGING_DIR.", "`SummaryWriter(log_dir=)`"
+        None, "Deprecated: set TENSORBOARD_LOGGING_DIR.", maps_to="`SummaryWriter(log_dir=)`"
     )
-    local_rank: int = argument(-1, "Deprecated and not read: older launchers pass it.", "nothing")
+    local_rank: int = argument(
+        -1, "Deprecated and not read: older launchers pass it.", maps_to="nothing"
+    )

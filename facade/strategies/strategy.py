@@ -161,12 +161,12 @@ class Strategy:
     def rows(self) -> list[Row]:
         """Return (arguments, their name in Lightning, value) for the table of the plan."""
         rows: list[Row] = []
-        for arguments, becomes, options in self.groups():
+        for arguments, maps_to, options in self.groups():
             value = shown(options)
             if not rows:
-                rows.append((arguments, becomes, f"{self.name}({value})"))
+                rows.append((arguments, maps_to, f"{self.name}({value})"))
             elif value:
-                rows.append((arguments, becomes, value))
+                rows.append((arguments, maps_to, value))
         return rows
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:

@@ -32,5 +32,5 @@ def test_arguments_page_shows_every_counterpart():
     assert [
         name
         for name in FIELDS
-        if len(ARGUMENTS[name].becomes) < 6 or ARGUMENTS[name].becomes.endswith(".")
+        if len(ARGUMENTS[name].maps_to) < 6 or ARGUMENTS[name].maps_to.endswith(".")
     ] == []

@@ -41,9 +41,9 @@ def test_context_plan_is_shown(tmp_path):
     )
     assert (found.name, found.shards_weights) == ("ContextParallelStrategy", True)
     assert found.options["data_parallel_size"] == 4
-    shown = {(becomes, value) for _, becomes, value in found.rows()}
+    shown = {(maps_to, value) for _, maps_to, value in found.rows()}
     assert ("context_parallel()", "context_parallel_size=2, rotation=alltoall") in shown
-    assert any(becomes == "fully_shard()" and "shard=full" in value for becomes, value in shown)
+    assert any(maps_to == "fully_shard()" and "shard=full" in value for maps_to, value in shown)
 
 
 def test_heads_are_sharded(tmp_path):
