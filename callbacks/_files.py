@@ -11,7 +11,7 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write `content` to `path` atomically: a reader sees the old file or the new one.
 
     The content is written to a temporary file in the same folder, flushed to the disk, and renamed.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+def gather_full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the values of all ranks; only a DTensor lacks some of them."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()

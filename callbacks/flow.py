@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lightning_modules.common.followed import followed
+from ..lightning_modules.common.version_behavior import version_behavior
 from .base import EventResult, TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -42,7 +42,7 @@ class DefaultFlowCallback(TrainerCallback):
 
         # Some versions of transformers also evaluate at the last step.
         if args.eval_strategy == "steps" and step >= args.eval_delay:
-            is_last_evaluation = is_last_step and followed().evaluates_last_step
+            is_last_evaluation = is_last_step and version_behavior().evaluates_last_step
             if is_last_evaluation or _is_due(step, state.eval_steps):
                 control.should_evaluate = True
 

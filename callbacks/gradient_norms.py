@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from ._gradients import dense_values, is_sharded_by_fsdp1, whole_tensor
+from ._gradients import dense_values, gather_full_tensor, is_sharded_by_fsdp1
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
@@ -154,9 +154,9 @@ def _fetched(norms: list[torch.Tensor]) -> list[float]:
     """Fetch all norms with one synchronization; norms of sharded gradients are gathered first."""
     import torch
 
-    whole_norms = [whole_tensor(norm) for norm in norms]
-    device = whole_norms[0].device
-    stacked = torch.stack([norm.to(device) for norm in whole_norms])
+    full_norms = [gather_full_tensor(norm) for norm in norms]
+    device = full_norms[0].device
+    stacked = torch.stack([norm.to(device) for norm in full_norms])
     return cast("list[float]", stacked.tolist())  # pyright: ignore[reportUnknownMemberType]
 
 

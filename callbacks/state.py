@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
-from ._files import write_whole
+from ._files import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class TrainerState:
         Raises:
             TypeError: a value cannot be converted to JSON; nothing is written.
         """
-        write_whole(json_path, self.to_json())
+        write_atomically(json_path, self.to_json())
 
     def to_json(self) -> bytes:
         """Return the content of `trainer_state.json`.

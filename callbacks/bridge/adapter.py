@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lightning.pytorch import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 
-from ...lightning_modules.common.stop_iteration import stop_iteration_surfaces
+from ...lightning_modules.common.stop_iteration import stop_iteration_guard
 from .._closing import close_after_error
 from ..handler import CallbackHandler
 from ..state import (
@@ -397,12 +397,12 @@ class LightningBridge(Callback):
         """The `args` of events: settings of Lightning under the names of `TrainingArguments`."""
         return cast("TrainingArguments", self.args)
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def _fire(self, event: str) -> None:
         fire_event = getattr(self.callback_handler, event)
         self.control = fire_event(self._event_args, self.state, self.control)
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def _log(self, logs: dict[str, Any]) -> None:
         """Add logs to the history, and fire `on_log`."""
         logs["epoch"] = self.state.epoch
@@ -585,7 +585,7 @@ class LightningBridge(Callback):
         if not self._is_log_due():
             return
         logs = as_training(self._logs.new_metrics(trainer.callback_metrics))
-        logs |= as_training(self._logs.take_training_logs(trainer))
+        logs |= as_training(self._logs.pop_training_logs(trainer))
         self._log(logs)
         self._logs.last_logged_step = self.state.global_step
 
@@ -616,7 +616,7 @@ class LightningBridge(Callback):
             logs = self._logs.epoch_metrics(trainer.callback_metrics)
         self._phase.has_trained_in_epoch = False
         if self._is_log_due():
-            logs |= as_training(self._logs.take_training_logs(trainer))
+            logs |= as_training(self._logs.pop_training_logs(trainer))
             self._logs.last_logged_step = self.state.global_step
         if logs:
             self._log(logs)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from .._gradients import dense_values, whole_tensor
+from .._gradients import dense_values, gather_full_tensor
 from .._log_values import number_of
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ class LogCollector:
         for weight in module.parameters():
             if weight.grad is not None:
                 gradients.append(dense_values(weight.grad))
-        self.grad_norm = whole_tensor(get_total_norm(gradients))
+        self.grad_norm = gather_full_tensor(get_total_norm(gradients))
 
-    def take_training_logs(self, trainer: Trainer) -> dict[str, float | torch.Tensor]:
+    def pop_training_logs(self, trainer: Trainer) -> dict[str, float | torch.Tensor]:
         """Return loss, norm and learning rate since the last log, and start again."""
         self._sum_up()
         logs = {

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..state import TrainerControl, TrainerState
-from .base import LogsFirst
+from .base import LogsFirstCallback
 
 if TYPE_CHECKING:
     from torch import nn
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...facade import TrainingArguments
 
 
-class AzureMLCallback(LogsFirst):
+class AzureMLCallback(LogsFirstCallback):
     """Log numbers to the Azure ML run of the script.
 
     Works like `transformers.integrations.AzureMLCallback`.

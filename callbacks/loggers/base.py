@@ -281,7 +281,7 @@ class LoggerCallback(TrainerCallback):
         self._failures = 0
 
 
-class LogsFirst(LoggerCallback):
+class LogsFirstCallback(LoggerCallback):
     """Tracker whose `on_log` has the logs before the model, as in transformers.
 
     User code may subclass it and pass the logs by position.

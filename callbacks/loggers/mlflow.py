@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from ..state import TrainerControl, TrainerState
 from .availability import is_switched_on
-from .base import LogsFirst
+from .base import LogsFirstCallback
 from .values import config_of, flattened
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class MLflowCallback(LogsFirst):
+class MLflowCallback(LogsFirstCallback):
     """Log to a run of MLflow.
 
     Works like `transformers.integrations.MLflowCallback`, but every training and trial has its own

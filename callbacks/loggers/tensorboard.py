@@ -14,7 +14,7 @@ from .._files import trial_folder
 from .._log_values import number_of
 from ..state import TrainerControl, TrainerState
 from .availability import is_installed, is_tensorboard_available
-from .base import LogsFirst
+from .base import LogsFirstCallback
 from .values import rewrite_logs
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class TensorBoardCallback(LogsFirst):
+class TensorBoardCallback(LogsFirstCallback):
     """Log to files of TensorBoard.
 
     Works like `transformers.integrations.TensorBoardCallback`, but searches respect the log

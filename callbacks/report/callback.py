@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._files import trial_folder, write_whole
+from .._files import trial_folder, write_atomically
 from .._log_values import failures_as_warnings
 from ..base import TrainerCallback
 from ..state import TrainerControl, TrainerState
@@ -81,9 +81,9 @@ class RunReportCallback(TrainerCallback):
             charts = panels(state.log_history)
             picture = draw(charts, name) if charts else b""
             page = render_page(name, state, picture)
-            write_whole(folder / "report.html", page.encode())
+            write_atomically(folder / "report.html", page.encode())
             if picture:
-                write_whole(folder / "report.png", picture)
+                write_atomically(folder / "report.png", picture)
 
         # Do not draw again before this drawing has become the allowed fraction of the time.
         finished = time.monotonic()

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 
 from ...lightning_modules.checkpoints.tied_weights import separate_tied_weights
 from ...lightning_modules.common.collectives import gather_objects
-from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.local_paths import StrPath, require_local
 from ...lightning_modules.common.nested import map_nested
-from ...lightning_modules.data.loaders import loader_after
+from ...lightning_modules.common.version_behavior import version_behavior
+from ...lightning_modules.data.loaders import skip_batches
 from ...lightning_modules.distributed import sharding
 from ...lightning_modules.evaluation.joined_objects import cut_objects, join_objects
 from ...lightning_modules.internals.precision import HALF, LossScaler, start_casting, stop_casting
@@ -185,7 +185,7 @@ class Accelerator(Processes):
         It is 1 where a newer version of transformers is followed, whose Trainer divides losses.
         """
         self.gradient_accumulation_steps = args.gradient_accumulation_steps
-        if followed().hides_accumulation:
+        if version_behavior().hides_accumulation:
             self.gradient_accumulation_steps = 1
 
     def __getattr__(self, name: str) -> Any:
@@ -386,8 +386,8 @@ class Accelerator(Processes):
         if self._open_windows and not self.in_run:
             loss = loss / self.gradient_accumulation_steps
         elif self.micro_batch is not None:
-            self.micro_batch.is_weighed_by_trainer = True
-            loss = self.micro_batch.weigh(loss)
+            self.micro_batch.is_scaled_by_trainer = True
+            loss = self.micro_batch.scale(loss)
 
         # An optimizer that steps in the backward pass gets the learning rate.
         stepping_optimizer = None
@@ -714,7 +714,7 @@ class Accelerator(Processes):
 
     def skip_first_batches(self, dataloader: DataLoader, num_batches: int = 0) -> DataLoader:
         """Return a loader without its first batches; those of a map-style dataset are not read."""
-        return loader_after(dataloader, num_batches)
+        return skip_batches(dataloader, num_batches)
 
     def verify_device_map(self, model: nn.Module) -> bool:
         """Return whether a model, or a part of it, is on several devices (`device_map`)."""
@@ -778,7 +778,7 @@ class Accelerator(Processes):
             model: wrapped or not.
             unwrap: False keeps the names of the wrapper, if the model is not sharded.
         """
-        weights = self.strategy.whole_weights(model, keep=self.is_main_process)
+        weights = self.strategy.full_weights(model, keep=self.is_main_process)
         if weights is not None:
             return weights
         if unwrap:

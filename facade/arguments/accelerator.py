@@ -45,9 +45,9 @@ class AcceleratorConfig:
             ValueError: It is not a JSON object, or a key in it is not one of the fields.
         """
         config = read_object(json_file, "accelerator_config", "its fields")
-        faults = cls.unknown_keys(config)
-        if faults:
-            raise ValueError(f"accelerator_config: in {json_file}, {' '.join(faults)}")
+        problems = cls.unknown_keys(config)
+        if problems:
+            raise ValueError(f"accelerator_config: in {json_file}, {' '.join(problems)}")
         return cls(**config)
 
     @classmethod
@@ -92,9 +92,9 @@ def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
         )
         raise wrong_type(name, value, expected)
 
-    faults = [f"{name}: {fault}" for fault in _faults(config)]
-    if faults:
-        raise ValueError(*faults)
+    problems = [f"{name}: {problem}" for problem in _problems(config)]
+    if problems:
+        raise ValueError(*problems)
     return config
 
 
@@ -105,7 +105,7 @@ def _from_settings(name: str, settings: dict[str, Any]) -> AcceleratorConfig:
     return AcceleratorConfig(**settings)
 
 
-def _faults(config: AcceleratorConfig) -> Iterator[str]:
+def _problems(config: AcceleratorConfig) -> Iterator[str]:
     """Yield a sentence for each invalid value."""
     for item in fields(config):
         value = getattr(config, item.name)
@@ -120,14 +120,14 @@ def _faults(config: AcceleratorConfig) -> Iterator[str]:
 
     accumulation = cast("object", config.gradient_accumulation_kwargs)
     if isinstance(accumulation, Mapping):
-        for fault in _accumulation_faults(cast("Mapping[str, Any]", accumulation)):
-            yield f"gradient_accumulation_kwargs: {fault}"
+        for problem in _accumulation_problems(cast("Mapping[str, Any]", accumulation)):
+            yield f"gradient_accumulation_kwargs: {problem}"
     elif accumulation is not None:
         keys = ", ".join(ACCUMULATION_KEYS)
         yield f"gradient_accumulation_kwargs={accumulation!r} must be a dict with keys of {keys}."
 
 
-def _accumulation_faults(accumulation: Mapping[str, Any]) -> Iterator[str]:
+def _accumulation_problems(accumulation: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each invalid setting of accumulation."""
     for key, value in accumulation.items():
         if key not in ACCUMULATION_KEYS:

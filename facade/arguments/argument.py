@@ -146,11 +146,11 @@ def number(
     return read_number
 
 
-def whole_number(low: float = -math.inf, high: float = math.inf, remedy: str = "") -> Reader:
+def integer(low: float = -math.inf, high: float = math.inf, remedy: str = "") -> Reader:
     """Return a reader of whole numbers; floats such as 1e3 become whole numbers. See `number`."""
     read_number = number(low, high, remedy=remedy)
 
-    def read_whole_number(name: str, value: Any) -> Any:
+    def read_integer(name: str, value: Any) -> Any:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not hasattr(value, "__index__"):
@@ -158,7 +158,7 @@ def whole_number(low: float = -math.inf, high: float = math.inf, remedy: str = "
             raise wrong_type(name, value, f"a whole number{hint}")
         return read_number(name, value)
 
-    return read_whole_number
+    return read_integer
 
 
 def _bounds_text(low: float, high: float, below: float | None) -> str:
@@ -221,14 +221,14 @@ def read_members(name: str, words: Iterable[object], kind: type[EnumType]) -> li
     """
     read = member_of(kind)
     members: list[EnumType] = []
-    faults: list[str] = []
+    problems: list[str] = []
     for word in words:
         try:
             members.append(read(name, word))
         except ValueError as error:
-            faults.append(str(error))
-    if faults:
-        raise ValueError(*faults)
+            problems.append(str(error))
+    if problems:
+        raise ValueError(*problems)
     return members
 
 
@@ -295,7 +295,7 @@ _READERS: dict[type, Reader] = {
     dict: read_dict,
     bool: _read_flag,
     float: number(),
-    int: whole_number(),
+    int: integer(),
     str: _read_text,
 }
 """The reader of a field by a type that its annotation contains; the first one counts."""

@@ -43,11 +43,11 @@ def read_deepspeed(name: str, value: object) -> object:
         return source
 
     config = load_deepspeed(source)
-    faults = [*key_faults(config), *_zero_faults(config)]
+    problems = [*key_problems(config), *_zero_problems(config)]
     if value_at(config, "fp16.enabled") is True and value_at(config, "bf16.enabled") is True:
-        faults.append("deepspeed: fp16.enabled and bf16.enabled cannot be combined. Use one.")
-    if faults:
-        raise ValueError(*faults)
+        problems.append("deepspeed: fp16.enabled and bf16.enabled cannot be combined. Use one.")
+    if problems:
+        raise ValueError(*problems)
     return source
 
 
@@ -342,24 +342,24 @@ REFUSED: dict[str, tuple[Callable[[object], bool], str]] = {
 """Unsupported keys: a test whether the value enables the feature, and the reason."""
 
 
-def key_faults(config: Mapping[str, object]) -> list[str]:
+def key_problems(config: Mapping[str, object]) -> list[str]:
     """Return one sentence for each unknown or unsupported key of a configuration."""
     known = PASSED_ON | {key.partition(".")[0] for key in REFUSED}
-    faults: list[str] = []
+    problems: list[str] = []
     for key in config:
         if key not in known:
-            faults.append(
+            problems.append(
                 f"deepspeed: {key!r} is not a key of DeepSpeed's configuration."
                 f"{did_you_mean(key, known)} Remove it."
             )
     for key, (is_requested, reason) in REFUSED.items():
         value = value_at(config, key)
         if value is not None and is_requested(value):
-            faults.append(f"deepspeed: {key} is not supported: {reason}. Remove it.")
-    return faults
+            problems.append(f"deepspeed: {key} is not supported: {reason}. Remove it.")
+    return problems
 
 
-def _zero_faults(config: Mapping[str, object]) -> Iterator[str]:
+def _zero_problems(config: Mapping[str, object]) -> Iterator[str]:
     """Check the required section, the stage, and the devices of offloading."""
     section = config.get("zero_optimization")
     if not isinstance(section, dict):
@@ -375,10 +375,10 @@ def _zero_faults(config: Mapping[str, object]) -> Iterator[str]:
         yield f"deepspeed: zero_optimization.stage={stage!r} must be 0, 1, 2 or 3."
     for part in ("offload_optimizer", "offload_param"):
         if isinstance(zero.get(part), dict):
-            yield from _offload_faults(part, zero[part], stage)
+            yield from _offload_problems(part, zero[part], stage)
 
 
-def _offload_faults(part: str, section: dict[str, Any], stage: object) -> Iterator[str]:
+def _offload_problems(part: str, section: dict[str, Any], stage: object) -> Iterator[str]:
     device = section.get("device", "none")
     setting = f"zero_optimization.{part}.device={device!r}"
     if device not in ("none", None, "cpu", "nvme"):

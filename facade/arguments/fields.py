@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from .argument import Argument, argument, declared, whole_number
+from .argument import Argument, argument, declared, integer
 from .readers import read_generation_config
 from .result_fields import (
     CheckpointUseArguments,
@@ -83,15 +83,13 @@ class GenerationArguments:
         None,
         "Longest generated sequence, in tokens; unset is the model's.",
         maps_to="`generate(max_length=)`",
-        read=whole_number(
-            low=1, remedy=" Leave it out for what the model's generation config says."
-        ),
+        read=integer(low=1, remedy=" Leave it out for what the model's generation config says."),
     )
     generation_num_beams: int | None = argument(
         None,
         "Beams to search with; unset is the model's.",
         maps_to="`generate(num_beams=)`",
-        read=whole_number(low=1, remedy=" 1 means no beam search."),
+        read=integer(low=1, remedy=" 1 means no beam search."),
     )
     generation_config: str | Path | dict[str, Any] | Any | None = argument(
         None,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.json_files import read_object
 from ...lightning_modules.common.suggestions import did_you_mean
+from ...lightning_modules.common.version_behavior import version_behavior
 from .argument import existing_file, read_members, wrong_type
 from .enums import FSDPOption
 
@@ -184,20 +184,20 @@ def read_fsdp(
 
     # As in transformers, `fsdp=True` is version 2, layer by layer. Words are version 1, except for
     # scripts that import transformers 5.10.1 or later.
-    is_version_2 = fsdp is True or followed().words_mean_fsdp_2
+    is_version_2 = fsdp is True or version_behavior().fsdp_options_mean_version_2
     if is_version_2:
         words.append("auto_wrap")
-    values, faults = read_keys(config)
-    faults += _unsupported_keys(config)
+    values, problems = read_keys(config)
+    problems += _unsupported_keys(config)
     if words == ["offload"]:
-        faults.append(
+        problems.append(
             "fsdp='offload' has no effect alone. Pass 'full_shard offload' or 'shard_grad_op "
             "offload'."
         )
 
     default_version = 2 if is_version_2 else 1
     version = values.get("version", default_version)
-    wrap, layers = _wrapping(words, values, faults)
+    wrap, layers = _wrapping(words, values, problems)
 
     # torch has None for no prefetching.
     prefetch = values.get("backward_prefetch")
@@ -208,14 +208,14 @@ def read_fsdp(
     same_names = {key: values[key] for key in _KEYS_OF_SETTINGS if key in values}
     settings = FSDPSettings(
         version=version,
-        sharding=_sharding(words, values.get("reshard_after_forward"), version, faults),
+        sharding=_sharding(words, values.get("reshard_after_forward"), version, problems),
         offload="offload" in words or values.get("cpu_offload", False),
         wrap=wrap,
         layers=layers,
         backward_prefetch=prefetch,
         **same_names,
     )
-    return settings, faults + _combination_faults(settings)
+    return settings, problems + _combination_problems(settings)
 
 
 def without_effect(settings: FSDPSettings, config: Mapping[str, object]) -> list[str]:
@@ -337,10 +337,10 @@ def read_keys(config: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
     """
     known = [*READERS, *REFUSED]
     values: dict[str, Any] = {}
-    faults: list[str] = []
+    problems: list[str] = []
     for key, raw_value in config.items():
         if key not in known:
-            faults.append(
+            problems.append(
                 f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} "
                 f"Known: {', '.join(READERS)}."
             )
@@ -348,29 +348,31 @@ def read_keys(config: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
             read, expected = READERS[key]
             value = read(raw_value)
             if value is None:
-                faults.append(f"fsdp_config[{key!r}]={raw_value!r} must be {expected}.")
+                problems.append(f"fsdp_config[{key!r}]={raw_value!r} must be {expected}.")
             else:
                 values[key] = value
-    return values, faults
+    return values, problems
 
 
 def _unsupported_keys(config: Mapping[str, object]) -> list[str]:
-    faults: list[str] = []
+    problems: list[str] = []
     for key, remedy in REFUSED.items():
         value = config.get(key)
         if value is not None and _boolean(value) is not False:
-            faults.append(
+            problems.append(
                 f"fsdp_config[{key!r}]={value!r} has no counterpart in Lightning: {remedy}."
             )
-    return faults
+    return problems
 
 
-def _sharding(words: list[str], reshard: bool | str | None, version: int, faults: list[str]) -> str:
+def _sharding(
+    words: list[str], reshard: bool | str | None, version: int, problems: list[str]
+) -> str:
     """Choose the sharding strategy from the words and from `reshard_after_forward`."""
     strategies = [word for word in words if word in SHARDING]
     if len(strategies) > 1:
         names = " and ".join(repr(name) for name in strategies)
-        faults.append(f"fsdp: {names} cannot be combined. Use one.")
+        problems.append(f"fsdp: {names} cannot be combined. Use one.")
     strategy = strategies[0] if strategies else None
     if reshard is None:
         return strategy or "full_shard"
@@ -378,7 +380,7 @@ def _sharding(words: list[str], reshard: bool | str | None, version: int, faults
     # Version 2 has a switch.
     if isinstance(reshard, bool):
         if version == 1:
-            faults.append(
+            problems.append(
                 f"fsdp_config['reshard_after_forward']={reshard} needs version 2: pass "
                 "fsdp_config['version']=2, or a name such as 'full_shard'."
             )
@@ -389,11 +391,11 @@ def _sharding(words: list[str], reshard: bool | str | None, version: int, faults
 
     # Version 1 has names.
     if version == 2:
-        faults.append(
+        problems.append(
             f"fsdp_config['reshard_after_forward']={reshard!r} must be True or False in version 2."
         )
     elif strategy is not None and strategy != reshard:
-        faults.append(
+        problems.append(
             f"fsdp={strategy!r} and fsdp_config['reshard_after_forward']={reshard!r} contradict "
             "each other. Use one."
         )
@@ -401,7 +403,7 @@ def _sharding(words: list[str], reshard: bool | str | None, version: int, faults
 
 
 def _wrapping(
-    words: list[str], values: dict[str, Any], faults: list[str]
+    words: list[str], values: dict[str, Any], problems: list[str]
 ) -> tuple[str | None, tuple[str, ...] | None]:
     """Return the wrapping policy, and the class names of the wrapped layers."""
     # Without a policy, the other keys tell which one is meant.
@@ -409,12 +411,12 @@ def _wrapping(
     layers = values.get("transformer_layer_cls_to_wrap")
     size = values.get("min_num_params", 0)
     if size and layers:
-        faults.append(
+        problems.append(
             f"fsdp_config: min_num_params={size} and transformer_layer_cls_to_wrap={list(layers)} "
             "cannot be combined. Use one."
         )
     if policy == "size_based_wrap" and not size:
-        faults.append(
+        problems.append(
             "fsdp_config['auto_wrap_policy']='SIZE_BASED_WRAP' needs min_num_params above 0."
         )
 
@@ -427,22 +429,22 @@ def _wrapping(
     return None, None
 
 
-def _combination_faults(settings: FSDPSettings) -> list[str]:
+def _combination_problems(settings: FSDPSettings) -> list[str]:
     """Return one sentence for each setting that lacks another one."""
-    faults: list[str] = []
+    problems: list[str] = []
     is_version_1 = settings.version == 1
     if settings.cpu_ram_efficient_loading and is_version_1 and not settings.sync_module_states:
-        faults.append(
+        problems.append(
             "fsdp_config['cpu_ram_efficient_loading']=True needs sync_module_states=True."
         )
     if settings.version == 2 and settings.sharding == "no_shard":
-        faults.append(
+        problems.append(
             "fsdp='no_shard' is not available in version 2: remove fsdp; the ranks then train with "
             "DDP."
         )
     if settings.activation_checkpointing and settings.wrap is None:
-        faults.append(
+        problems.append(
             "fsdp_config['activation_checkpointing']=True needs the layers: add 'auto_wrap' to "
             "fsdp, or pass transformer_layer_cls_to_wrap."
         )
-    return faults
+    return problems

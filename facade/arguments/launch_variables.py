@@ -226,13 +226,13 @@ def require_clear_switches() -> None:
     Raises:
         ValueError: a value is neither; names the option of each such variable.
     """
-    faults: list[str] = []
+    problems: list[str] = []
     for name in (*_SWITCHES, _SAVE_16BIT_MODEL):
         value = os.environ.get(name, "")
         if value not in _OFF and value.lower() not in (*_OFF, *_ON):
-            faults.append(f"{set_by(name)} is neither true nor false. Set it to one of them.")
-    if faults:
-        raise ValueError("\n".join(faults))
+            problems.append(f"{set_by(name)} is neither true nor false. Set it to one of them.")
+    if problems:
+        raise ValueError("\n".join(problems))
 
 
 def set_by(name: str) -> str:

@@ -201,7 +201,7 @@ def _refuse_invalid_fsdp_values() -> None:
     Raises:
         ValueError: A value is misspelt; names its option and variable, and the valid values.
     """
-    faults: list[str] = []
+    problems: list[str] = []
     for name, variable in VARIABLES.items():
         if not variable.argument.startswith("fsdp_config."):
             continue
@@ -209,10 +209,10 @@ def _refuse_invalid_fsdp_values() -> None:
         if value is None:
             continue
         key = variable.argument.partition(".")[2]
-        _, faults_of_key = read_keys({key: typed(value)})
-        faults += [f"{set_by(name)}: {fault}" for fault in faults_of_key]
-    if faults:
-        raise ValueError("\n".join(faults))
+        _, problems_of_key = read_keys({key: typed(value)})
+        problems += [f"{set_by(name)}: {problem}" for problem in problems_of_key]
+    if problems:
+        raise ValueError("\n".join(problems))
 
 
 def _has_ranks_to_shard_over(args: TrainingArguments) -> bool:

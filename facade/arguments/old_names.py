@@ -61,7 +61,7 @@ def format_argument(name: str, value: object) -> str:
     return text[: len(f"{name}=") + _MAX_VALUE_LENGTH]
 
 
-class NoLongerPossibleError(ValueError):
+class RemovedFeatureError(ValueError):
     """An argument of transformers 4 requests a removed feature."""
 
 
@@ -100,7 +100,7 @@ class Renamed(_Replaced):
 
 
 @dataclass(frozen=True)
-class KeyOf(_Replaced):
+class KeyOfDict(_Replaced):
     """The new argument is a dict, and one of its keys has the value."""
 
     key: str
@@ -116,7 +116,7 @@ class KeyOf(_Replaced):
         """Return the dict, or the object with the same names, with the value at the key.
 
         Raises:
-            NoLongerPossibleError: The new argument is a path to a file, for example.
+            RemovedFeatureError: The new argument is a path to a file, for example.
         """
         if value is None:
             return {}
@@ -126,7 +126,7 @@ class KeyOf(_Replaced):
         if is_dataclass(settings) and not isinstance(settings, type):
             return {self.new_name: replace(settings, **{self.key: value})}
         if not isinstance(settings, Mapping):
-            raise NoLongerPossibleError(
+            raise RemovedFeatureError(
                 f"{self.key}={value!r} is a key of {self.new_name} now, which is passed too. Set "
                 "the key there."
             )
@@ -140,7 +140,7 @@ class KeyOf(_Replaced):
 
 
 @dataclass(frozen=True)
-class FlagFor(_Replaced):
+class FlagToValue(_Replaced):
     """A truth value: True is one of the values of the new argument."""
 
     value: str
@@ -163,7 +163,7 @@ class FlagFor(_Replaced):
 
 
 @dataclass(frozen=True)
-class WordIn(_Replaced):
+class FlagToListItem(_Replaced):
     """A truth value: True is a word in the list that is the new argument."""
 
     word: str
@@ -205,7 +205,7 @@ class Removed:
         return self.harmless is not None and value not in (None, self.default, *self.harmless)
 
 
-OldName = Renamed | KeyOf | FlagFor | WordIn | Removed
+OldName = Renamed | KeyOfDict | FlagToValue | FlagToListItem | Removed
 """An argument of transformers 4, and what has become of it."""
 
 
@@ -216,9 +216,9 @@ def _optional_int(text: str) -> int | None:
 _AMP = ("amp", "cuda_amp", "cpu_amp")
 
 OLD_NAMES: dict[str, OldName] = {
-    "adafactor": FlagFor("optim", "adafactor"),
-    "dispatch_batches": KeyOf("accelerator_config", "dispatch_batches", parse_word=None),
-    "evaluate_during_training": FlagFor("eval_strategy", "steps"),
+    "adafactor": FlagToValue("optim", "adafactor"),
+    "dispatch_batches": KeyOfDict("accelerator_config", "dispatch_batches", parse_word=None),
+    "evaluate_during_training": FlagToValue("eval_strategy", "steps"),
     "evaluation_strategy": Renamed("eval_strategy"),
     "fp16_backend": Removed(
         "nothing: `fp16=True` takes torch's own", default="auto", harmless=_AMP
@@ -226,16 +226,16 @@ OLD_NAMES: dict[str, OldName] = {
     "fp16_opt_level": Removed(
         "nothing: it was for Apex, `fp16=True` takes torch's own", default="O1"
     ),
-    "fsdp_min_num_params": KeyOf("fsdp_config", "min_num_params", parse_word=int),
-    "fsdp_transformer_layer_cls_to_wrap": KeyOf("fsdp_config", "transformer_layer_cls_to_wrap"),
-    "group_by_length": FlagFor("train_sampling_strategy", "group_by_length"),
+    "fsdp_min_num_params": KeyOfDict("fsdp_config", "min_num_params", parse_word=int),
+    "fsdp_transformer_layer_cls_to_wrap": KeyOfDict("fsdp_config", "transformer_layer_cls_to_wrap"),
+    "group_by_length": FlagToValue("train_sampling_strategy", "group_by_length"),
     "half_precision_backend": Removed(
         "nothing: `fp16=True` and `bf16=True` take torch's own",
         default="auto",
         harmless=_AMP,
     ),
-    "include_inputs_for_metrics": WordIn("include_for_metrics", "inputs"),
-    "include_tokens_per_second": FlagFor("include_num_input_tokens_seen", "all"),
+    "include_inputs_for_metrics": FlagToListItem("include_for_metrics", "inputs"),
+    "include_tokens_per_second": FlagToValue("include_num_input_tokens_seen", "all"),
     "jit_mode_eval": Removed("`torch_compile=True`", default=False, harmless=(), parse_word=None),
     "mp_parameters": Removed(
         "nothing: SageMaker model parallelism does not exist any more",
@@ -266,9 +266,9 @@ OLD_NAMES: dict[str, OldName] = {
         parse_word=None,
     ),
     "sharded_ddp": Removed("`fsdp='full_shard'`", default="", harmless=(False, [])),
-    "split_batches": KeyOf("accelerator_config", "split_batches", parse_word=None),
+    "split_batches": KeyOfDict("accelerator_config", "split_batches", parse_word=None),
     "torchdynamo": Renamed("torch_compile_backend"),
-    "tpu_metrics_debug": WordIn("debug", "tpu_metrics_debug"),
+    "tpu_metrics_debug": FlagToListItem("debug", "tpu_metrics_debug"),
     "tpu_num_cores": Removed("nothing: the launcher sets it", parse_word=_optional_int),
     "use_ipex": Removed("`torch_compile=True`", default=False, harmless=(), parse_word=None),
     "use_legacy_prediction_loop": Removed(
@@ -311,11 +311,11 @@ def replace_argument(name: str, value: object, kwargs: Mapping[str, object]) -> 
         kwargs: All current arguments.
 
     Raises:
-        NoLongerPossibleError: It requests a removed feature, or conflicts with its new name.
+        RemovedFeatureError: It requests a removed feature, or conflicts with its new name.
     """
     old = OLD_NAMES[name]
     if isinstance(old, Removed) and old.refuses(value):
-        raise NoLongerPossibleError(
+        raise RemovedFeatureError(
             f"{format_argument(name, value)} is not possible since transformers 5. Instead: "
             f"{old.replacement_text}."
         )
@@ -334,7 +334,7 @@ def with_current_names(kwargs: Mapping[str, object], old_names: Iterable[str]) -
         old_names: The old names that a class accepts.
 
     Raises:
-        NoLongerPossibleError: An old argument requests a removed feature, or conflicts with its new
+        RemovedFeatureError: An old argument requests a removed feature, or conflicts with its new
             name.
     """
     names = sorted(name for name in old_names if name in kwargs)
@@ -343,7 +343,7 @@ def with_current_names(kwargs: Mapping[str, object], old_names: Iterable[str]) -
         value = kwargs[name]
         old = OLD_NAMES[name]
         if isinstance(old, Renamed) and old.new_name in kwargs and kwargs[old.new_name] != value:
-            raise NoLongerPossibleError(
+            raise RemovedFeatureError(
                 f"{format_argument(name, value)} is called {old.new_name} now, and "
                 f"{format_argument(old.new_name, kwargs[old.new_name])} is passed too. Remove "
                 f"{name}."

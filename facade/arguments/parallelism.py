@@ -175,11 +175,11 @@ def read_parallelism(value: object) -> ParallelismConfig:
             "written as JSON."
         )
 
-    faults: list[str] = []
+    problems: list[str] = []
     known_settings: dict[str, Any] = {}
     for key, setting in cast("Mapping[str, Any]", settings).items():
         if key not in NAMES:
-            faults.append(
+            problems.append(
                 f"{key!r} is not a known key.{did_you_mean(key, NAMES)} Known: {', '.join(NAMES)}."
             )
         elif key in _HANDLERS:
@@ -188,9 +188,9 @@ def read_parallelism(value: object) -> ParallelismConfig:
             known_settings[key] = setting
 
     config = ParallelismConfig(**known_settings)
-    faults = faults or list(_value_faults(config)) or list(_combination_faults(config))
-    if faults:
-        raise ValueError(*[f"parallelism_config: {fault}" for fault in faults])
+    problems = problems or list(_value_problems(config)) or list(_combination_problems(config))
+    if problems:
+        raise ValueError(*[f"parallelism_config: {problem}" for problem in problems])
     return config
 
 
@@ -207,7 +207,7 @@ def _read_handler(
     return value
 
 
-def _value_faults(config: ParallelismConfig) -> Iterator[str]:
+def _value_problems(config: ParallelismConfig) -> Iterator[str]:
     for name in SIZES:
         size = getattr(config, name)
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
@@ -236,7 +236,7 @@ def _value_faults(config: ParallelismConfig) -> Iterator[str]:
         )
 
 
-def _combination_faults(config: ParallelismConfig) -> Iterator[str]:
+def _combination_problems(config: ParallelismConfig) -> Iterator[str]:
     if config.cp_enabled and config.sp_enabled:
         yield (
             f"cp_size={config.cp_size} and sp_size={config.sp_size} cannot be combined: both split "

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ...callbacks.loggers.availability import TRACKERS
-from ...lightning_modules.common.parameter_rules import rule_faults
-from ...lightning_modules.common.schedule_curves import number_faults
+from ...lightning_modules.common.parameter_rules import rule_problems
+from ...lightning_modules.common.schedule_curves import number_problems
 from ..distributed.xla_device import xla_is_chosen
 from .argument import member_of, read_dict, read_members, unknown_choice, wrong_type
 from .enums import DebugOption, OptimizerNames
@@ -28,18 +28,18 @@ def read_optimizer(name: str, value: object) -> str | OptimizerNames:
 def read_schedule_settings(name: str, value: object) -> Mapping[str, Any]:
     """Read the settings of a schedule."""
     settings = read_dict(name, value)
-    faults = [f"{name}: {fault}" for fault in number_faults(settings)]
-    if faults:
-        raise ValueError(*faults)
+    problems = [f"{name}: {problem}" for problem in number_problems(settings)]
+    if problems:
+        raise ValueError(*problems)
     return settings
 
 
 def read_parameter_rules(name: str, value: object) -> Mapping[str, Any]:
     """Read settings by patterns of the names of parameters."""
     rules = read_dict(name, value)
-    faults = list(rule_faults(rules))
-    if faults:
-        raise ValueError(*faults)
+    problems = list(rule_problems(rules))
+    if problems:
+        raise ValueError(*problems)
     return rules
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from .argument import anything, argument, whole_number
+from .argument import anything, argument, integer
 from .enums import HubStrategy, IntervalStrategy, SaveStrategy
 from .readers import read_metric_inputs, read_static_space, read_token_counting, read_trackers
 
@@ -146,7 +146,7 @@ class EvaluationArguments:
         8,
         "Samples in one evaluation batch of one process.",
         maps_to="`build_loader(batch_size=)` of evaluation and prediction",
-        read=whole_number(low=1),
+        read=integer(low=1),
     )
     prediction_loss_only: bool = argument(
         False, "Keep nothing but the loss.", maps_to="`prediction_step(prediction_loss_only=)`"
@@ -170,7 +170,7 @@ class EvaluationArguments:
         None,
         "Batches after which predictions go to main memory; unset is at the end.",
         maps_to="`evaluation_loop`",
-        read=whole_number(low=1, remedy=" Leave it out to move predictions once, at the end."),
+        read=integer(low=1, remedy=" Leave it out to move predictions once, at the end."),
     )
     include_for_metrics: list[str] = argument(
         list,

@@ -64,7 +64,7 @@ class ReadableArguments(Seq2SeqTrainingArguments):
     """The argument `fsdp_config`; only if it sets a key."""
     fsdp_settings: FSDPSettings
     """`fsdp` and `fsdp_config`; only if `fsdp` is set."""
-    fsdp_faults: list[str]
+    fsdp_problems: list[str]
     """One sentence for each error in `fsdp` and `fsdp_config`; only if `fsdp` is set."""
 
     def __init__(self, args: ArgumentFields, values: Mapping[str, Any]) -> None:
@@ -95,9 +95,9 @@ class ReadableArguments(Seq2SeqTrainingArguments):
         if fsdp_config is not None and fsdp_config != FSDP_DEFAULTS:
             self.fsdp_keys = fsdp_config
         if fsdp_config is not None and values.get("fsdp"):
-            settings, faults = read_fsdp(values["fsdp"], fsdp_config)
+            settings, fsdp_problems = read_fsdp(values["fsdp"], fsdp_config)
             self.fsdp_settings = settings
-            self.fsdp_faults = faults
+            self.fsdp_problems = fsdp_problems
 
     # Hidden from type checkers, which then report a misspelt name in a rule.
     if not TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Rule:
     kind: type[Exception] = ValueError
     """The error that is raised; a `Warning` is logged when the arguments are made."""
 
-    def sentences(self, args: ReadableArguments) -> list[str]:
+    def messages(self, args: ReadableArguments) -> list[str]:
         """Return one sentence for each way in which arguments break the rule."""
         try:
             if not self.message:
@@ -430,7 +430,7 @@ RULES = [
         "one. For sp_size remove deepspeed; FSDP then shards the model.",
     ),
     Rule(lambda args: args.deepspeed_config and args.fsdp and _fsdp_with_deepspeed(args.fsdp)),
-    Rule(lambda args: args.fsdp_faults),
+    Rule(lambda args: args.fsdp_problems),
     # A misspelt setting is refused in one process, too, although nothing reads it there.
     Rule(lambda args: not args.fsdp and read_keys(args.fsdp_keys)[1]),
     Rule(lambda args: _fsdp_in_groups(args.fsdp_settings, args.groups)),
@@ -551,14 +551,14 @@ def report(args: ArgumentFields, values: dict[str, Any], errors: dict[str, Excep
     return warnings
 
 
-def raise_unsupported(sentences: list[str]) -> None:
+def raise_unsupported(messages: list[str]) -> None:
     """Raise one error with all sentences about unsupported values; do nothing without any.
 
     Raises:
         NotImplementedError: There are sentences.
     """
-    if sentences:
-        raise NotImplementedError("\n".join(["Not supported by lightrainer yet:", *sentences]))
+    if messages:
+        raise NotImplementedError("\n".join(["Not supported by lightrainer yet:", *messages]))
 
 
 def _problems(
@@ -577,5 +577,5 @@ def _problems(
     right_values = {name: value for name, value in values.items() if name not in errors}
     readable = ReadableArguments(args, right_values)
     for rule in RULES:
-        for sentence in rule.sentences(readable):
+        for sentence in rule.messages(readable):
             yield rule.kind, sentence

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...callbacks._files import write_whole
+from ...callbacks._files import write_atomically
 from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
 from ...lightning_modules.common.local_paths import is_address
 from .trial_values import cast_to_field, declared_types
@@ -57,7 +57,7 @@ class TrialResult:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Replace the file at once, so that readers get either the old or the new content."""
-        write_whole(path, json.dumps(asdict(self)).encode())
+        write_atomically(path, json.dumps(asdict(self)).encode())
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .accelerator import AcceleratorConfig, read_accelerator_config
-from .argument import SettingsDict, anything, argument, number, whole_number
+from .argument import SettingsDict, anything, argument, integer, number
 from .deepspeed_config import read_deepspeed
 from .enums import DebugOption, FSDPOption
 from .fsdp_config import FSDP_DEFAULTS, read_fsdp_config, read_fsdp_words
@@ -27,7 +27,7 @@ class PlatformArguments:
         42,
         "Seed of all random numbers, set when training starts.",
         maps_to="`set_seed(seed)`",
-        read=whole_number(low=0, high=2**32 - 1, remedy=" NumPy takes no other seed."),
+        read=integer(low=0, high=2**32 - 1, remedy=" NumPy takes no other seed."),
     )
     data_seed: int | None = argument(
         None, "Seed of the order of the data; unset is seed.", maps_to="`build_loader(seed=)`"
@@ -80,7 +80,7 @@ class DataArguments:
         0,
         "Processes that read data ahead; with 0 the training process reads it itself.",
         maps_to="`DataLoader(num_workers=)`",
-        read=whole_number(low=0, remedy=" 0 loads data in the training process."),
+        read=integer(low=0, remedy=" 0 loads data in the training process."),
     )
     dataloader_pin_memory: bool = argument(
         True, "Put batches into page-locked memory.", maps_to="`DataLoader(pin_memory=)`"
@@ -94,7 +94,7 @@ class DataArguments:
         None,
         "Batches that each reading process holds ready; unset is torch's.",
         maps_to="`DataLoader(prefetch_factor=)`",
-        read=whole_number(low=1),
+        read=integer(low=1),
     )
     remove_unused_columns: bool = argument(
         True, "Drop columns that forward does not take.", maps_to="`RemoveColumnsCollator`"
@@ -142,7 +142,7 @@ class OwnDataArguments:
         "train_sampling_strategy='token_budget'. per_device_train_batch_size, unless it is the "
         "default, is then its most samples.",
         maps_to="`TokenBudgetSampler(max_tokens=)`",
-        read=whole_number(low=1),
+        read=integer(low=1),
     )
 
 
@@ -163,7 +163,7 @@ class DistributedArguments:
         None,
         "Size of DDP's buckets of gradients in MiB; unset is torch's default.",
         maps_to="`DDPStrategy(bucket_cap_mb=)`",
-        read=whole_number(low=1),
+        read=integer(low=1),
     )
     ddp_broadcast_buffers: bool | None = argument(
         None,
@@ -180,7 +180,7 @@ class DistributedArguments:
         1800,
         "Seconds after which processes stop waiting for one that does not answer.",
         maps_to="`DDPStrategy(timeout=)`",
-        read=whole_number(low=1, remedy=" It is a number of seconds."),
+        read=integer(low=1, remedy=" It is a number of seconds."),
     )
     fsdp: list[FSDPOption] | str | None = argument(
         None,

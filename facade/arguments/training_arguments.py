@@ -24,7 +24,7 @@ from .reading import read_fields
 from .rules import report
 from .setters import Setters
 from .sweep_trial import apply_trial, note_applied, this_trial
-from .unknown import NamesItsArguments, understand_old_names
+from .unknown import RejectsUnknownKeywords, understand_old_names
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def _describe_arguments(cls: type[ArgumentFields]) -> None:
 
 @understand_old_names
 @dataclass(repr=False)
-class TrainingArguments(Setters, Serialization, ProcessView, NamesItsArguments):
+class TrainingArguments(Setters, Serialization, ProcessView, RejectsUnknownKeywords):
     """Hold all arguments of a training: what is trained, evaluated, logged and saved, and when.
 
     They have the names, the order and the defaults of `transformers.TrainingArguments`; further

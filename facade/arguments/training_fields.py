@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .argument import SettingsDict, anything, argument, number, whole_number
+from .argument import SettingsDict, anything, argument, integer, number
 from .enums import OptimizerNames, SchedulerType
 from .readers import (
     read_cache_steps,
@@ -28,7 +28,7 @@ class RunArguments:
         8,
         "Samples in a training batch of one process, before accumulation.",
         maps_to="`build_loader(batch_size=)`",
-        read=whole_number(low=1),
+        read=integer(low=1),
     )
     num_train_epochs: float = argument(
         3.0, "Passes over the training data, or a fraction.", maps_to="`Trainer(max_epochs=)`"
@@ -114,7 +114,7 @@ class OptimizationArguments:
         1,
         "Batches whose gradients are summed into one optimizer step.",
         maps_to="micro-batches in a Lightning batch",
-        read=whole_number(low=1, remedy=" 1 means no accumulation."),
+        read=integer(low=1, remedy=" 1 means no accumulation."),
     )
     average_tokens_across_devices: bool = argument(
         True,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class NamesItsArguments:
+class RejectsUnknownKeywords:
     """A class whose constructor refuses unknown keywords, with their new name or the nearest one.
 
     The check is in `__new__`, which gets all keywords, of subclasses too, before `__init__`; Python
@@ -61,14 +61,14 @@ class NamesItsArguments:
 
 
 for _name in OLD_NAMES:
-    setattr(NamesItsArguments, _name, OldAttribute(_name))
+    setattr(RejectsUnknownKeywords, _name, OldAttribute(_name))
 
 
 def refuse_unknown(cls: Any, kwargs: dict[str, Any]) -> None:
     """Refuse keywords that the constructor of a class does not accept.
 
     Args:
-        cls: The class, which has the methods of `NamesItsArguments`.
+        cls: The class, which has the methods of `RejectsUnknownKeywords`.
         kwargs: The keyword arguments.
 
     Raises:

@@ -440,12 +440,12 @@ class ElasticResumption:
         """Return a loader state that continues in the order drawn for the epoch.
 
         Args:
-            loader_state: state of the loader of rank 0, from `EpochLoader` or `RereadLoader`.
+            loader_state: state of the loader of rank 0, from `EpochLoader` or `ReplayLoader`.
             before: the layout of that state.
             batches_done: the batches of the current layout to skip.
             stored: positions in the checkpoint.
         """
-        # The state of a RereadLoader is the generator at the start of the epoch, which suffices.
+        # The state of a ReplayLoader is the generator at the start of the epoch, which suffices.
         if "began" in loader_state:
             return loader_state
         generators = loader_state["start"]

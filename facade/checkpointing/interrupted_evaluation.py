@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .. import TrainingRun
 
 
-class Before(NamedTuple):
+class StateBeforeEvaluation(NamedTuple):
     """The state before an evaluation that the evaluation changes."""
 
     generators: dict[str, Any]
@@ -36,7 +36,7 @@ class InterruptedEvaluation:
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
-        self.before: Before | None = None
+        self.before: StateBeforeEvaluation | None = None
         self.owed: dict[str, Any] | None = None
         """The `state` of the checkpoint to resume from, if it was saved in an evaluation."""
 
@@ -51,7 +51,7 @@ class InterruptedEvaluation:
         generators = capture_generators(self.run.trainer)
         data_states = part_states(*self._drawing_parts)
         worker_states = self.worker_states(loaders)
-        self.before = Before(generators, data_states, logs, worker_states)
+        self.before = StateBeforeEvaluation(generators, data_states, logs, worker_states)
         try:
             yield
         finally:

@@ -218,9 +218,9 @@ class ObjectStore:
 
         # A checkpoint has to be intact on every machine; otherwise all try the one before.
         for name in reversed(broadcast_from_rank_zero(names, args.world_size)):
-            first_of_machine = args.local_process_index == 0
-            self._run_on_ranks(partial(store.fetch, name), runs=first_of_machine)
-            damaged = first_of_machine and bool(
+            first_rank_of_node = args.local_process_index == 0
+            self._run_on_ranks(partial(store.fetch, name), runs=first_rank_of_node)
+            damaged = first_rank_of_node and bool(
                 checkpoints.problems(store.folder / name, weights=weights)
             )
             if not any(gather_objects(damaged)):

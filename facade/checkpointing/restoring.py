@@ -18,7 +18,7 @@ from ...lightning_modules.checkpoints import owners
 from ...lightning_modules.checkpoints.adapters import is_peft_model
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
-from ...lightning_modules.common.followed import followed
+from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..distributed.collectives import broadcast_from_rank_zero
 from ..hub.session import HubSession
@@ -83,13 +83,13 @@ class CheckpointRestorer:
 
         # Find the newest checkpoint that this job wrote before it was restarted.
         launchers = [launcher]
-        if self._on_several_machines:
+        if self._on_multiple_nodes:
             launchers = gather_objects(launcher)
         owners.begin_training(launchers)
         if owners.restarts():
             self.store.fetch_newest()
         checkpoint = self._newest(choose=owners.is_of_this_training)
-        if not self._on_several_machines:
+        if not self._on_multiple_nodes:
             checkpoint = broadcast_from_rank_zero(checkpoint, self.trainer.args.world_size)
 
         if resume_from is False:
@@ -192,7 +192,7 @@ class CheckpointRestorer:
                 checkpoint = checkpoints.last_intact_checkpoint(
                     folder, is_candidate=may_be_taken, weights=weights
                 )
-            if not self._on_several_machines:
+            if not self._on_multiple_nodes:
                 return checkpoint
 
             # The newest checkpoint of one machine may be missing or damaged on another. Then all
@@ -205,10 +205,10 @@ class CheckpointRestorer:
             if all(step == oldest for _, step in steps):
                 return checkpoint
             if oldest < 0:
-                raise checkpoints.CheckpointNotFoundError(self._differing_machines(steps))
+                raise checkpoints.CheckpointNotFoundError(self._differing_nodes(steps))
             newest_step = oldest
 
-    def _differing_machines(self, steps: list[tuple[str, int]]) -> str:
+    def _differing_nodes(self, steps: list[tuple[str, int]]) -> str:
         has = sorted({f"checkpoint-{step} on {host}" for host, step in steps if step >= 0})
         lacks = sorted({host for host, step in steps if step < 0})
         return (
@@ -224,7 +224,7 @@ class CheckpointRestorer:
         *,
         replaces_weights: bool,
         load_scaler: Callable[[str], None],
-        load_outside_model: Callable[[str], None],
+        load_external_parameters: Callable[[str], None],
     ) -> None:
         """Load weights and optimizer of the newest checkpoint of this training.
 
@@ -237,7 +237,7 @@ class CheckpointRestorer:
             strategy: loads both.
             replaces_weights: a Lightning callback replaces the weights in checkpoints by its own.
             load_scaler: `Trainer._load_scaler`.
-            load_outside_model: loads trained parameters that are not part of the model.
+            load_external_parameters: loads trained parameters that are not part of the model.
 
         Raises:
             CheckpointNotFoundError: a machine does not see the checkpoint.
@@ -275,10 +275,10 @@ class CheckpointRestorer:
         for group, rate in zip(trainer.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         load_scaler(checkpoint)
-        load_outside_model(checkpoint)
+        load_external_parameters(checkpoint)
 
     @property
-    def _on_several_machines(self) -> bool:
+    def _on_multiple_nodes(self) -> bool:
         return self.trainer.args.world_size > self.trainer.args.distributed_state.local_world_size
 
     # --- its state
@@ -323,7 +323,7 @@ class CheckpointRestorer:
         if isinstance(best, str):
             parents = Path(os.path.realpath(best)).parents
             if any(Path(run) in parents for run in runs):
-                if os.path.isdir(best) or not followed().forgets_missing_best:
+                if os.path.isdir(best) or not version_behavior().forgets_missing_best:
                     return best
                 logger.warning(
                     "The best checkpoint, %s, does not exist anymore; ignoring it.", best
@@ -377,25 +377,27 @@ class CheckpointRestorer:
             )
         return best is not None
 
-    def load_best(self, strategy: Strategy, load_outside_model: Callable[[str], None]) -> None:
+    def load_best(
+        self, strategy: Strategy, load_external_parameters: Callable[[str], None]
+    ) -> None:
         """Load the weights of the best checkpoint; warn if it is missing or damaged.
 
         Args:
             strategy: loads the weights of the model.
-            load_outside_model: loads trained parameters that are not part of the model.
+            load_external_parameters: loads trained parameters that are not part of the model.
         """
         state = self.trainer.state
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
 
         # Only the machine of the saving process may have it on its disk.
-        if self._on_several_machines:
+        if self._on_multiple_nodes:
             self.store.finish_uploads()
             self.store.fetch(best)
         parts = strategy.weights_are_in_parts(best)
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.trainer.model, best)
-            load_outside_model(best)
+            load_external_parameters(best)
             # Scripts generate with it right after the training, and expect no dropout: PEFT
             # leaves a model with a loaded adapter in evaluation mode.
             if is_peft_model(self.trainer.model):

@@ -443,7 +443,7 @@ class CheckpointSaver:
         is_sharded = strategy.sharded_model is not None
         weights = None
         if is_sharded:
-            weights = strategy.whole_weights(trainer.model, keep=saves)
+            weights = strategy.full_weights(trainer.model, keep=saves)
         self._expect_weights(weights, is_sharded=is_sharded)
         if weights is None and self.lightning.callbacks:
             weights = self.lightning.weights(run)

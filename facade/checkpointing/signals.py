@@ -89,7 +89,7 @@ class SignalListening:
         return self.own_listener in self.trainer.callback_handler.callbacks
 
     @contextlib.contextmanager
-    def until_the_end(self) -> Iterator[None]:
+    def stop_listening_at_end(self) -> Iterator[None]:
         """Stop listening at the end of the block, and re-raise a signal that was received."""
         self.newest_checkpoint = None
         try:

@@ -98,7 +98,7 @@ def require_same_evaluation(trainer: Trainer, loader: Any, *, distributes_model:
     facts: dict[str, int] = {}
     if has_length(loader) and not may_be_uneven(loader):
         facts["batches of the loader"] = len(loader)
-    dataset = getattr(loader, "whole_dataset", loader)
+    dataset = getattr(loader, "full_dataset", loader)
     _require_same(trainer, {"the dataset": dataset}, facts, distributes_model=distributes_model)
 
 

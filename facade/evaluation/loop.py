@@ -11,8 +11,8 @@ import torch
 
 from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
-from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import count_rows, nested_detach
+from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.data.iteration import iterate
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
@@ -376,7 +376,7 @@ def _keys_of(batch: object) -> list[str] | None:
 
 def _dataset_of(loader: object) -> Any:
     """Return the dataset of a loader that all processes share; None if unknown."""
-    return getattr(loader, "whole_dataset", getattr(loader, "dataset", None))
+    return getattr(loader, "full_dataset", getattr(loader, "dataset", None))
 
 
 def _expected_samples(loader: Any) -> int | None:
@@ -395,7 +395,7 @@ def _mean(losses: np.ndarray | list[np.ndarray], skip_not_finite: bool) -> float
     """Return the mean of the losses of all samples; optionally of the finite ones only."""
     if isinstance(losses, list):
         losses = np.concatenate(losses)
-    if skip_not_finite and followed().keeps_nan_out_of_eval_loss:
+    if skip_not_finite and version_behavior().keeps_nan_out_of_eval_loss:
         is_finite = np.isfinite(losses)
         if is_finite.any():
             losses = losses[is_finite]

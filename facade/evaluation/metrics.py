@@ -16,13 +16,13 @@ import torch
 from ...lightning_modules.common.json_files import read_object
 
 
-class Moment(float):
+class StartTime(float):
     """The current `time.time()`, with the elapsed time taken from a monotonic clock.
 
     A float: overrides of `log` and calls of `speed_metrics` get it as `start_time`.
     """
 
-    def __new__(cls) -> Moment:
+    def __new__(cls) -> StartTime:
         """Read both clocks."""
         made = super().__new__(cls, time.time())
         made._clock = time.perf_counter()
@@ -62,7 +62,7 @@ def speed_metrics(
         `{split}_runtime` in seconds, and `{split}_samples_per_second`, `_steps_per_second` and
         `_tokens_per_second` of the numbers that were passed.
     """
-    if isinstance(start_time, Moment):
+    if isinstance(start_time, StartTime):
         runtime = start_time.seconds_ago
     else:
         runtime = time.time() - start_time

@@ -29,7 +29,7 @@ from ...lightning_modules.common.suggestions import did_you_mean
 from ..arguments.fields import CONCERNS, ArgumentFields
 from ..arguments.old_names import OLD_NAMES, advice, old_names_accepted
 from ..arguments.trial_options import remove_words_of_trial, values_of_trial
-from ..arguments.unknown import NamesItsArguments
+from ..arguments.unknown import RejectsUnknownKeywords
 from .options import AcceptsOptions, add_field, flags_of, to_bool
 
 if TYPE_CHECKING:
@@ -480,7 +480,7 @@ def argument_group_of(dataclass_type: type, field_name: str) -> ArgumentGroup | 
 
 def _old_names(dataclass_type: type[DataclassInstance]) -> set[str]:
     """Return the names of transformers 4 that a dataclass accepts; empty if they are disabled."""
-    if old_names_accepted() and issubclass(dataclass_type, NamesItsArguments):
+    if old_names_accepted() and issubclass(dataclass_type, RejectsUnknownKeywords):
         return set(dataclass_type._old_names())
     return set()
 

@@ -84,7 +84,7 @@ def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, 
     settings = {key: item.metadata[key] for key in ARGPARSE_KEYS if key in item.metadata}
 
     # `choices_of` is empty for a list whose elements are choices.
-    value_type, keeps_text = type_to_parse(item.name, declared_type)
+    value_type, keeps_text = option_type(item.name, declared_type)
     choices = choices_of(value_type)
     if value_type is bool:
         settings |= _flag_settings(item, declared_type, keeps_text)
@@ -99,7 +99,7 @@ def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, 
     return settings
 
 
-class TypeToParse(NamedTuple):
+class OptionType(NamedTuple):
     """The type that the text of an option is converted to."""
 
     value_type: Any
@@ -107,7 +107,7 @@ class TypeToParse(NamedTuple):
     """Whether text that cannot be converted is kept as text."""
 
 
-def type_to_parse(field_name: str, declared_type: object) -> TypeToParse:
+def option_type(field_name: str, declared_type: object) -> OptionType:
     """Return the member of a union that text is converted to.
 
     In a union of `str` and another type it is the other type. If None is among three or more
@@ -129,9 +129,9 @@ def type_to_parse(field_name: str, declared_type: object) -> TypeToParse:
 
     # A single type, or one type and None.
     if not members_but_none:
-        return TypeToParse(declared_type, keeps_text=False)
+        return OptionType(declared_type, keeps_text=False)
     if len(members_but_none) == 1:
-        return TypeToParse(members_but_none[0], keeps_text=False)
+        return OptionType(members_but_none[0], keeps_text=False)
 
     if str not in members_but_none:
         raise ValueError(
@@ -144,16 +144,16 @@ def type_to_parse(field_name: str, declared_type: object) -> TypeToParse:
     first_member = members[0]
     second_member = members[1]
     if is_optional and bool in members_but_none:
-        return TypeToParse(bool, keeps_text=True)
+        return OptionType(bool, keeps_text=True)
     if is_optional and get_origin(second_member) is list:
-        return TypeToParse(str, keeps_text=False)
+        return OptionType(str, keeps_text=False)
 
     # Otherwise the order of the members decides, as in the reference.
     chosen = second_member
     is_text_second = second_member is str and not is_optional
     if second_member is types.NoneType or is_text_second:
         chosen = first_member
-    return TypeToParse(chosen, keeps_text=chosen is not str)
+    return OptionType(chosen, keeps_text=chosen is not str)
 
 
 def choices_of(value_type: object) -> Sequence[Any]:
@@ -283,7 +283,7 @@ def _flag_settings(item: Field[Any], declared_type: object, keeps_text: bool) ->
 def _list_settings(item: Field[Any], list_type: object) -> dict[str, Any]:
     """Return the settings of a list: the words after `--x` are its elements."""
     element_types = get_args(list_type) or (str,)
-    element_type, keeps_text = type_to_parse(item.name, element_types[0])
+    element_type, keeps_text = option_type(item.name, element_types[0])
     choices = choices_of(element_type)
 
     settings: dict[str, Any] = {"nargs": "+"}

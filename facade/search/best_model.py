@@ -61,7 +61,7 @@ class BestModel:
         except (ValueError, RuntimeError) as error:  # quantized models cannot be moved
             logger.debug("The best model stays on its device: %s", error)
 
-    def give_to(self, trainer: Trainer, run_id: str) -> bool:
+    def move_to_trainer(self, trainer: Trainer, run_id: str) -> bool:
         """Give the model and its state to the Trainer; this object does not hold it any more.
 
         Args:

@@ -221,7 +221,7 @@ class HyperparameterSearch:
         else:
             # Compute the objective even if nothing is reported below: that of the last evaluation
             # becomes the objective of the trial.
-            search.judge(metrics)
+            search.set_objective(metrics)
 
         value = trainer.objective
         if search is not None and isinstance(trial, dict):

@@ -116,7 +116,7 @@ def _train_trial(
     # If there was no evaluation during the training, evaluate at its end.
     if trainer.objective is None:
         metrics = trainer.evaluate()
-        report(trainer, metrics, search.judge(metrics))
+        report(trainer, metrics, search.set_objective(metrics))
 
 
 def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[float]) -> None:

@@ -126,7 +126,7 @@ class SearchRun:
         try:
             trainer.train(resume_from_checkpoint=start.checkpoint, trial=trial)
             if trainer.objective is None:
-                self.judge(trainer.evaluate())
+                self.set_objective(trainer.evaluate())
             value: Any = trainer.objective
         finally:
             free_optimizer(trainer)
@@ -138,7 +138,7 @@ class SearchRun:
         """Keep the model of the last trial if it is the best so far; called in every process."""
         self.best_model.keep_if_best(self.trainer, self._last_trial, self._last_value)
 
-    def judge(self, metrics: dict[str, float]) -> float | list[float]:
+    def set_objective(self, metrics: dict[str, float]) -> float | list[float]:
         """Compute the objective of an evaluation, and set it as `trainer.objective`."""
         self.metrics = dict(metrics)
         self._warn_of_minimized_metrics()
@@ -198,7 +198,7 @@ class SearchRun:
         self.original_arguments.restore()
         if trainer.model is not None:
             return
-        if self.best_model.give_to(trainer, str(self.best_model.number)):
+        if self.best_model.move_to_trainer(trainer, str(self.best_model.number)):
             return
         # A failure here must not hide the error that ended the search.
         try:
@@ -228,7 +228,7 @@ class SearchRun:
             return
 
         # The best trial may be of another process, or of an earlier search on the same study.
-        if self.best_model.give_to(self.trainer, best.run_id) or self._load(best):
+        if self.best_model.move_to_trainer(self.trainer, best.run_id) or self._load(best):
             return
         logger.warning(
             "The best run, trial %s, was not trained by this process and has no checkpoint here, "

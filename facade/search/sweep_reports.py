@@ -44,14 +44,14 @@ class _TrialState:
 _trial_state = _TrialState()
 
 
-class EndedBySweep(SystemExit):
+class TrialPrunedExit(SystemExit):
     """Ends a script whose trial is pruned.
 
     It is a `SystemExit`, so that `except Exception` in the script does not catch it.
     """
 
 
-class RefusedBySweep(SystemExit):
+class InvalidTrialScriptExit(SystemExit):
     """Ends a script that cannot be a trial, with any values."""
 
 
@@ -64,7 +64,7 @@ def begin_training(trainer: Trainer) -> None:
     """End the script if the training does not use the values of the trial.
 
     Raises:
-        RefusedBySweep: it does not use them.
+        InvalidTrialScriptExit: it does not use them.
     """
     trial = this_trial()
     if trial is not None:
@@ -75,7 +75,7 @@ def record_evaluation(trainer: Trainer, metrics: dict[str, float]) -> None:
     """Write an evaluation of a Trainer into the result of the trial.
 
     Raises:
-        RefusedBySweep: the training does not use the values of the trial.
+        InvalidTrialScriptExit: the training does not use the values of the trial.
     """
     trial = this_trial()
     if trial is None:
@@ -91,15 +91,15 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
 
     Raises:
         MissingMetricError: the objective is a metric that does not exist.
-        RefusedBySweep: an earlier training has reported.
-        EndedBySweep: the trial is pruned.
+        InvalidTrialScriptExit: an earlier training has reported.
+        TrialPrunedExit: the trial is pruned.
     """
     trial = this_trial()
     if trial is None:
         return
     if _is_pruned(trial, metrics, step):
         end_training(trainer)
-        raise EndedBySweep(0)
+        raise TrialPrunedExit(0)
 
 
 def end_training(trainer: Trainer) -> None:
@@ -115,7 +115,7 @@ def _require_values(trial: ChildTrial, trainer: Trainer) -> None:
     if problem is not None:
         if trainer.is_world_process_zero():
             _refuse(trial, problem)
-        raise RefusedBySweep(problem)
+        raise InvalidTrialScriptExit(problem)
 
 
 def _refuse(trial: ChildTrial, problem: str) -> None:
@@ -172,7 +172,7 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bo
             "Leave --pruner out, or evaluate in one training only."
         )
         _trial_state.run_on_first(lambda: _refuse(trial, problem))
-        raise RefusedBySweep(problem)
+        raise InvalidTrialScriptExit(problem)
     _trial_state.pruned_training = training
 
     if not _trial_state.run_on_first(lambda: _should_prune(trial, step, value)):

@@ -29,7 +29,7 @@ from ...lightning_modules.distributed.deepspeed_setup import choose_accelerator
 from ...lightning_modules.distributed.zero_files import SavedStates, saved_schedule, saved_states
 from ...lightning_modules.distributed.zero_states import ZeroStates
 from ...lightning_modules.models.wrappers import base_of_adapter, unwrap_model
-from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
+from ...lightning_modules.optim import OptimizerRequirements, optimizer_requirements
 from ..arguments.deepspeed_config import (
     GATHER,
     fill_from_arguments,
@@ -158,13 +158,13 @@ class DeepSpeed(Strategy):
 
     def check_optimizer(self, args: TrainingArguments, description: str, name: str) -> None:
         """See `Strategy.check_optimizer`; stage 0 keeps the shapes of parameters."""
-        demands = optimizer_demands(name)
-        if OptimizerDemands.OWN_STEPS in demands:
+        requirements = optimizer_requirements(name)
+        if OptimizerRequirements.OWN_STEPS in requirements:
             raise ValueError(
                 f"{description} does not go with deepspeed. Use FSDP (fsdp=True), or another "
                 "optimizer."
             )
-        if self.stage != 0 and OptimizerDemands.WHOLE_PARAMETERS in demands:
+        if self.stage != 0 and OptimizerRequirements.FULL_PARAMETERS in requirements:
             raise ValueError(
                 f"{description} needs whole parameters, and deepspeed flattens parameters. Use "
                 "version 2 of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
@@ -506,7 +506,7 @@ class DeepSpeed(Strategy):
         if saved is None or self._is_sharded_as_now(saved):
             deepspeed_states.load_states(engine, checkpoint, strict=strict)
         else:
-            deepspeed_states.load_whole_states(engine, ZeroStates(checkpoint), strict=strict)
+            deepspeed_states.load_full_states(engine, ZeroStates(checkpoint), strict=strict)
 
     def _is_sharded_as_now(self, saved: SavedStates) -> bool:
         has_as_many_ranks = saved.processes in (None, self.processes_on_disk)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...lightning_modules.common.enums import optimizer_name
 from ...lightning_modules.distributed import sharding
-from ...lightning_modules.optim import OptimizerDemands, optimizer_demands
+from ...lightning_modules.optim import OptimizerRequirements, optimizer_requirements
 from ..arguments.fsdp_config import FSDPSettings
 from .strategy import PROCESS_GROUP_OPTIONS, Group, Strategy, picked, process_group
 from .wrapping import check_sharding, layers_of, wrap_option
@@ -102,7 +102,7 @@ class FSDP(Strategy):
         whole = not self.shards_weights or args.world_size == 1
         if whole and self.options["use_orig_params"]:
             return
-        if OptimizerDemands.WHOLE_PARAMETERS in optimizer_demands(name):
+        if OptimizerRequirements.FULL_PARAMETERS in optimizer_requirements(name):
             raise ValueError(
                 f"{description} needs whole parameters, and version 1 of fsdp flattens parameters. "
                 "Set fsdp_config={'version': 2}, or choose another optimizer, such as "

@@ -57,9 +57,9 @@ class RunPlan:
         # Strategies may require an accelerator.
         accelerator = self.strategy.build_accelerator() or self.accelerator
         if accelerator == "cuda":
-            from ...lightning_modules.internals.cuda_accelerator import TolerantCudaAccelerator
+            from ...lightning_modules.internals.cuda_accelerator import QuietCudaAccelerator
 
-            accelerator = TolerantCudaAccelerator()
+            accelerator = QuietCudaAccelerator()
         return {
             "accelerator": accelerator,
             "devices": self.devices,

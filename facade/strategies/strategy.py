@@ -390,7 +390,7 @@ class Strategy:
             name: the name of the optimizer or its class.
 
         Raises:
-            ValueError: the strategy does not meet its demands, see `OptimizerDemands`.
+            ValueError: the strategy does not meet its requirements, see `OptimizerRequirements`.
         """
 
     def _check_made_optimizer(self, trainer: Trainer) -> None:
@@ -423,7 +423,7 @@ class Strategy:
             return False
         return self.sharded_model is not None
 
-    def whole_weights(self, model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor] | None:
+    def full_weights(self, model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor] | None:
         """Gather the weights of a sharded model in host memory.
 
         Args:
@@ -436,13 +436,13 @@ class Strategy:
         forward_model = self.forward_model_of(model)
         if not sharding.is_sharded(forward_model):
             return None
-        return sharding.whole_state_dict(forward_model, keep=keep)
+        return sharding.full_state_dict(forward_model, keep=keep)
 
-    def whole_view(self, model: nn.Module) -> nn.Module | sharding.WholeModel:
+    def full_view(self, model: nn.Module) -> nn.Module | sharding.FullModel:
         """Return the user's model, or a view of it in which sharded weights appear whole."""
         forward_model = self.forward_model_of(model)
         if sharding.is_sharded(forward_model):
-            return sharding.WholeModel(forward_model)
+            return sharding.FullModel(forward_model)
         return unwrap_model(model)
 
     def save_weights(
@@ -466,7 +466,7 @@ class Strategy:
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
         """Fill a model from a checkpoint."""
-        checkpoints.load_weights(self.whole_view(model), checkpoint)
+        checkpoints.load_weights(self.full_view(model), checkpoint)
 
     # The state of the optimizer, and of the schedule.
 
@@ -502,7 +502,7 @@ class Strategy:
         if checkpoint and self.saves_by_name:
             states_by_file = checkpoints.gather_states_by_name(sharded_model, optimizer)
         else:
-            state = sharding.whole_optimizer_state(sharded_model, optimizer, keep=writes)
+            state = sharding.full_optimizer_state(sharded_model, optimizer, keep=writes)
             states_by_file = {OPTIMIZER_NAME: state}
         if writes:
             for file_name, state in states_by_file.items():
@@ -555,7 +555,7 @@ class Strategy:
 
             state = checkpoints.load_torch(file)
             if sharded_model is not None:
-                sharding.load_whole_optimizer_state(sharded_model, optimizer, state, file=file)
+                sharding.load_full_optimizer_state(sharded_model, optimizer, state, file=file)
             else:
                 require_fitting_optimizer_state(optimizer, state, file, model=trainer.model)
                 optimizer.load_state_dict(state)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ...lightning_modules.common.suggestions import did_you_mean
-from ...lightning_modules.distributed.sequence_sharding import model_faults
+from ...lightning_modules.distributed.sequence_sharding import model_problems
 from ...lightning_modules.distributed.sharding import is_sharded, modules_by_class, modules_by_size
-from ...lightning_modules.distributed.tensor_parallel import split_faults, tensor_parallel_plan
+from ...lightning_modules.distributed.tensor_parallel import split_problems, tensor_parallel_plan
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..arguments.parallelism import groups_of
 from ..distributed.launchers import find_launch
@@ -117,21 +117,21 @@ def check_split(model: nn.Module, size: int) -> None:
     """
     if size == 1 or is_sharded(model):
         return
-    faults = split_faults(model, size)
+    problems = split_problems(model, size)
     if (getattr(model, "_tp_size", None) or 1) > 1:
-        faults = [
+        problems = [
             f"from_pretrained(tp_plan=...) has split {type(model).__name__} already. Load it "
             "without tp_plan"
         ]
-    if faults:
+    if problems:
         raise ValueError(
-            f"parallelism_config: tp_size={size}: {'; '.join(faults)}, or use dp_shard_size."
+            f"parallelism_config: tp_size={size}: {'; '.join(problems)}, or use dp_shard_size."
         )
 
 
 def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int = 1) -> None:
     """Check that a model can be trained on parts of sequences, see
-    `sequence_sharding.model_faults`.
+    `sequence_sharding.model_problems`.
 
     Args:
         model: to be trained.
@@ -142,10 +142,10 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
     Raises:
         ValueError: it cannot; says what to do.
     """
-    faults = model_faults(model, heads_over=heads_over)
-    if faults:
+    problems = model_problems(model, heads_over=heads_over)
+    if problems:
         raise ValueError(
-            f"parallelism_config: {argument}={size}: {'; '.join(faults)}, or use dp_shard_size."
+            f"parallelism_config: {argument}={size}: {'; '.join(problems)}, or use dp_shard_size."
         )
 
 

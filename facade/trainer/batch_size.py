@@ -71,7 +71,9 @@ class BatchSizeFinder:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def until_it_fits(self, attempt: Callable[[], Result], checkpoint: str | None) -> Result:
+    def run_with_fitting_batch(
+        self, attempt: Callable[[], Result], checkpoint: str | None
+    ) -> Result:
         """Train, retrying with smaller batches if `auto_find_batch_size` is set.
 
         Args:
@@ -85,7 +87,7 @@ class BatchSizeFinder:
         trainer = self.trainer
         if not trainer.args.auto_find_batch_size:
             return attempt()
-        self._require_whole_models()
+        self._require_unsharded_models()
         self.apply_found_size(checkpoint)
         args = trainer.args
         start = _InitialState(trainer)
@@ -131,7 +133,7 @@ class BatchSizeFinder:
         if saved_size:
             trainer._train_batch_size = min(trainer._train_batch_size, saved_size)
 
-    def _require_whole_models(self) -> None:
+    def _require_unsharded_models(self) -> None:
         strategy = self.trainer._run_strategy
         if not strategy.can_restart:
             raise ValueError(
@@ -254,7 +256,7 @@ class _InitialState:
             else:
                 self._frozen[name] = (weight, weight._version)
 
-        for parameter in trainer._outside_model.parameters:
+        for parameter in trainer._external_parameters.parameters:
             self._trained.append((parameter, _copied(parameter)))
 
         # Buffers; lazy ones are not copied.

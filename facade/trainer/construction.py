@@ -271,7 +271,7 @@ def _script_default(variable: str, package_default: Any) -> Any:
     return default
 
 
-def lend_save_model(trainer: Trainer, callback: Any) -> None:
+def expose_save_model(trainer: Trainer, callback: Any) -> None:
     """Let a tracker call the Trainer's `save_model`, to upload the model."""
     if not isinstance(callback, LoggerCallback):
         return

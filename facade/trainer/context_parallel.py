@@ -16,7 +16,7 @@ from ...lightning_modules.distributed.sequence_sharding import IGNORED, ready_to
 from ...lightning_modules.models.outputs import find_loss
 from ...lightning_modules.models.pretrained import is_pretrained, shifts_smoothed_labels
 from ...lightning_modules.models.wrappers import base_of_adapter
-from ...lightning_modules.training.noted_items import NotedItems
+from ...lightning_modules.training.tracked_items import TrackedItems
 from ..arguments.parallelism import groups_of, parts_of_sequences
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ class ContextParallel:
             )
 
         # Models of transformers build their own attention mask, over the whole sequence.
-        whole_mask = is_pretrained(base_of_adapter(model))
-        inputs = ready_to_split(inputs, size=size, whole_mask=whole_mask)
+        full_mask = is_pretrained(base_of_adapter(model))
+        inputs = ready_to_split(inputs, size=size, full_mask=full_mask)
         inputs = trainer._prepare_input(inputs)
         return partial(self._split, model, inputs, argument), inputs
 
@@ -132,13 +132,13 @@ class ContextParallel:
         Args:
             loss: returned by `compute_loss`.
             model: the trained model.
-            items: `num_items_in_batch` as `compute_loss` got it; `NotedItems` record whether it
+            items: `num_items_in_batch` as `compute_loss` got it; `TrackedItems` record whether it
                 divided by them.
         """
         if self._is_scaled:
             return loss
         if loss is self._model_loss:
-            was_divided = isinstance(items, NotedItems) and items.use.noted
+            was_divided = isinstance(items, TrackedItems) and items.use.is_used
             return self.loss_of_part(loss, model, self._inputs, None, is_mean=not was_divided)
         if not self._warned:
             self._warned = True
@@ -187,15 +187,15 @@ class ContextParallel:
         assert self.targets is not None
         if smoothed_labels is None:
             labels = inputs["shift_labels"]
-            whole_count = self.targets["shift_labels"]
+            total_count = self.targets["shift_labels"]
         elif shifts_smoothed_labels(model):
             labels = smoothed_labels
-            whole_count = self.targets["shift_labels"]
+            total_count = self.targets["shift_labels"]
         else:
             labels = smoothed_labels
-            whole_count = self.targets["labels"]
+            total_count = self.targets["labels"]
 
         # The mean over no labels is NaN, which 0 times NaN would keep.
         count = labels.ne(IGNORED).sum()
-        share = size * count / whole_count.clamp(min=1)
+        share = size * count / total_count.clamp(min=1)
         return torch.where(count > 0, loss * share, torch.zeros_like(loss))

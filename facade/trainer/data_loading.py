@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
-from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.libraries import is_instance
 from ...lightning_modules.common.nested import to_device
 from ...lightning_modules.common.seeding import seed_worker
+from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.common.worker_processes import attached_worker, ignore_signals
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
@@ -54,7 +54,7 @@ class DataLoading:
         self._lengths = LengthCache()
         self._reduced_dataset: object = None
         """The dataset without unused columns, while a sampler is made for it."""
-        self._whole_dataset: object = None
+        self._full_dataset: object = None
         """The same dataset with all columns."""
 
     def loader(
@@ -74,7 +74,7 @@ class DataLoading:
             collator = trainer.eval_data_collator
 
         # A table drops its unused columns here; from other data the collator removes them.
-        whole_dataset = dataset
+        full_dataset = dataset
         if is_table(dataset):
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:
@@ -84,7 +84,7 @@ class DataLoading:
         is_stream = isinstance(dataset, IterableDataset)
         sampler = None
         if sampler_fn is not None and not is_stream:
-            sampler = self._sampler(dataset, whole_dataset, sampler_fn)
+            sampler = self._sampler(dataset, full_dataset, sampler_fn)
 
         loader: Any = build_loader(
             dataset,
@@ -134,7 +134,7 @@ class DataLoading:
             return None
         if args.train_sampling_strategy == "group_by_length":
             generator = None
-            if followed().seeds_evaluation_in_groups:
+            if version_behavior().seeds_evaluation_in_groups:
                 generator = torch.Generator().manual_seed(_data_seed(args))
             return self._by_length(dataset, args.eval_batch_size, generator)
         if args.world_size > 1:
@@ -142,11 +142,11 @@ class DataLoading:
         return SequentialSampler(dataset)
 
     def _sampler(
-        self, dataset: object, whole_dataset: object, sampler_fn: Callable[..., Sampler[int] | None]
+        self, dataset: object, full_dataset: object, sampler_fn: Callable[..., Sampler[int] | None]
     ) -> object:
-        """Call `sampler_fn`; lengths are read from the `whole_dataset`, with all columns."""
+        """Call `sampler_fn`; lengths are read from the `full_dataset`, with all columns."""
         self._reduced_dataset = dataset
-        self._whole_dataset = whole_dataset
+        self._full_dataset = full_dataset
         try:
             # Overrides in older scripts have no parameter, and read `self.train_dataset`.
             if not inspect.signature(sampler_fn).parameters:
@@ -154,7 +154,7 @@ class DataLoading:
             return sampler_fn(dataset)
         finally:
             self._reduced_dataset = None
-            self._whole_dataset = None
+            self._full_dataset = None
 
     def _by_length(
         self, dataset: Any, batch_size: int, generator: Any = None
@@ -201,17 +201,17 @@ class DataLoading:
         input_name = (input_names or ["input_ids"])[0]
 
         # The column of lengths is not an input of the model, so it was removed.
-        whole_dataset = dataset
+        full_dataset = dataset
         if dataset is self._reduced_dataset:
-            whole_dataset = self._whole_dataset
+            full_dataset = self._full_dataset
 
         def measure() -> Any:
-            lengths = column_lengths(whole_dataset, length_column)
+            lengths = column_lengths(full_dataset, length_column)
             if lengths is None:
                 return sample_lengths(dataset, input_name)
             return lengths
 
-        return self._lengths.get(whole_dataset, (length_column, input_name), measure)
+        return self._lengths.get(full_dataset, (length_column, input_name), measure)
 
     def _worker_options(self, seeded: bool) -> dict[str, Any]:
         args = self.trainer.args
@@ -363,9 +363,9 @@ def training_length(
     else:
         max_steps = math.ceil(args.num_train_epochs * steps_per_epoch)
         epochs = args.num_train_epochs
-    whole_epochs = sys.maxsize
+    full_epochs = sys.maxsize
     if is_sized:
-        whole_epochs = math.ceil(epochs)
+        full_epochs = math.ceil(epochs)
 
     # Samples. Batches of a token budget differ in their number of samples, so the mean is used.
     examples = max_steps * samples_per_step
@@ -380,7 +380,7 @@ def training_length(
         train_samples = examples * args.num_train_epochs
 
     return TrainingLength(
-        num_train_epochs=whole_epochs,
+        num_train_epochs=full_epochs,
         num_update_steps_per_epoch=steps_per_epoch,
         num_examples=examples,
         num_train_samples=train_samples,

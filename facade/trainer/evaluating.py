@@ -17,7 +17,7 @@ from ...lightning_modules.distributed.health import name_first_error
 from ..arguments.parallelism import data_ranks, samples_of_rank
 from ..distributed.consistency import require_same_evaluation
 from ..evaluation.loop import Evaluation, EvaluationFeed
-from ..evaluation.metrics import Moment, metrics_of_runtime
+from ..evaluation.metrics import StartTime, metrics_of_runtime
 from ..evaluation.out_of_memory_advice import evaluating
 from ..evaluation.results import EvalLoopOutput
 from ..evaluation.sets import aggregate, metrics_of
@@ -43,7 +43,7 @@ def evaluate_loader(
         description: see `Trainer.evaluation_loop`.
         settings: parameters of `Evaluation`.
     """
-    started = Moment()
+    started = StartTime()
     num_examples: int | str = "unknown"
     if has_length(dataloader):
         num_examples = trainer.num_examples(dataloader)
@@ -104,7 +104,7 @@ def _cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
 
 
 def _run_lightning(
-    trainer: Trainer, evaluation: Evaluation, started: Moment, *, test: bool
+    trainer: Trainer, evaluation: Evaluation, started: StartTime, *, test: bool
 ) -> None:
     """Run Lightning's evaluation loop: inside `fit`, or by a separate `validate` or `test`.
 

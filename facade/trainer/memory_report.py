@@ -43,7 +43,7 @@ class MemoryTracker:
             self._process = _this_process()
         self._stage: str | None = None
         self._report: dict[str, int] = {}
-        self._watch: _PeakWatch | None = None
+        self._watch: _PeakMemorySampler | None = None
         self._begin: dict[str, int] = {}
 
     def start(self, stage: str | None = None) -> None:
@@ -76,7 +76,7 @@ class MemoryTracker:
         if stage == "init":
             for kind, amount in self._begin.items():
                 self._report[f"before_init_mem_{kind}"] = amount
-        self._watch = _PeakWatch(self._process)
+        self._watch = _PeakMemorySampler(self._process)
         self._watch.start()
 
     def stop_and_update_metrics(self, metrics: dict[str, Any] | None = None) -> None:
@@ -129,7 +129,7 @@ class MemoryTracker:
         return amounts
 
 
-class _PeakWatch(threading.Thread):
+class _PeakMemorySampler(threading.Thread):
     """Samples the resident memory of the process until it is stopped."""
 
     def __init__(self, process: Any) -> None:

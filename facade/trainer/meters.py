@@ -120,7 +120,7 @@ class RunningLoss:
         self.first_step = state["last_logged"]
         self.meter.load_state_dict(state["losses"])
 
-    def take_recorded(self) -> dict[str, float]:
+    def pop_recorded(self) -> dict[str, float]:
         """Return the means of recorded values over all processes.
 
         It follows `take`, which tells whether any process has recorded values.

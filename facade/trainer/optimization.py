@@ -15,9 +15,9 @@ from ...lightning_modules.common.enums import MUON
 from ...lightning_modules.models.wrappers import unwrap_model
 from ...lightning_modules.optim import (
     LayerwiseOptimizer,
+    add_no_op_step,
     build_optimizer,
     freeze_parameters,
-    let_backward_step,
     parameter_groups,
     steps_in_backward,
 )
@@ -193,7 +193,7 @@ def create_scheduler(
 ) -> LRScheduler:
     """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
     # Schedules of torch wrap `step` of their optimizer, which LOMO does not have.
-    let_backward_step(trainer.optimizer)
+    add_no_op_step(trainer.optimizer)
     if trainer.lr_scheduler is not None:
         return trainer.lr_scheduler
 

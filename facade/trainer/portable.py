@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
 from ..search.best_model import free_optimizer
 from ..search.search_run import Transport
-from .construction import lend_save_model
+from .construction import expose_save_model
 from .memory_report import MemoryTracker
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
     trainer.create_accelerator_and_postprocess()
     trainer._memory_tracker = MemoryTracker(True)
     for callback in trainer.callback_handler.callbacks:
-        lend_save_model(trainer, callback)
+        expose_save_model(trainer, callback)
     if trainer.pop_callback(NotebookProgressCallback):
         trainer.add_callback(ProgressCallback)
 

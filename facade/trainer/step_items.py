@@ -1,4 +1,4 @@
-"""The items of an optimizer step, and how the losses of its micro-batches are weighed by them."""
+"""Count the items of an optimizer step, by which the losses of its micro-batches are scaled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ...lightning_modules.common.device_copies import to_device_without_waiting
-from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import count_rows
+from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.data.uneven_inputs import may_differ_in_rows
 from ...lightning_modules.models.pretrained import shifts_smoothed_labels
 from ...lightning_modules.training.micro_batch_loss import (
@@ -22,7 +22,7 @@ from ...lightning_modules.training.micro_batch_loss import (
     ignored_labels,
     shifts_labels,
 )
-from ...lightning_modules.training.noted_items import NotedItems
+from ...lightning_modules.training.tracked_items import TrackedItems
 from ..arguments.parallelism import (
     copies_of_batches,
     data_ranks,
@@ -69,14 +69,14 @@ class LossWeights:
             items: `num_items_in_batch`, None where it is not counted.
         """
         # Record whether the user's code divides by the items, unless it declares that.
-        noted_items = items
+        tracked_items = items
         if items is not None and self._is_scaled is None:
-            noted_items = NotedItems.of(items)
+            tracked_items = TrackedItems.of(items)
 
         micro_batches = []
         for divisor in self._divisors(batches, items):
             micro_batch = MicroBatchLoss(
-                noted_items,
+                tracked_items,
                 divisor,
                 len(batches),
                 is_scaled=self._is_scaled,
@@ -126,7 +126,7 @@ class LossWeights:
 
         own_labels = to_device_without_waiting(torch.stack(labels), device)
         # At least 1, to avoid 0 / 0 if no label of the whole step counts.
-        all_labels = self._count_whole(own_labels.sum(), items).clamp(min=1)
+        all_labels = self._count_full(own_labels.sum(), items).clamp(min=1)
         return (all_labels / own_labels).unbind()
 
     def _count_labels(self, batch: Any) -> Tensor | None:
@@ -140,7 +140,7 @@ class LossWeights:
         labels = batch.get("labels")
         return count_labels(labels, shifted=self._shifted, ignored=self._ignored)
 
-    def _count_whole(self, own_labels: Tensor, items: object) -> Tensor:
+    def _count_full(self, own_labels: Tensor, items: object) -> Tensor:
         """Return the labels of the whole step divided by the ranks.
 
         Averaging the gradients over the ranks divides by their number as well.
@@ -154,7 +154,11 @@ class LossWeights:
 
         # The same labels have been counted in all processes.
         same_labels = not self._shifted and self._ignored == IGNORED_LABELS
-        if isinstance(items, Tensor) and same_labels and not followed().counts_shifted_labels:
+        if (
+            isinstance(items, Tensor)
+            and same_labels
+            and not version_behavior().counts_shifted_labels
+        ):
             return items / self.ranks
 
         return self._of_all_ranks(own_labels)
@@ -193,7 +197,7 @@ def equal_part(trainer: Trainer, items: Any) -> MicroBatchLoss:
         items: `num_items_in_batch`, None where it is not counted.
     """
     parts = trainer.current_gradient_accumulation_steps
-    noted_items = None
+    tracked_items = None
     if items is not None:
-        noted_items = NotedItems.of(items)
-    return MicroBatchLoss(noted_items, parts, parts, is_scaled=declares_scaled_loss(trainer))
+        tracked_items = TrackedItems.of(items)
+    return MicroBatchLoss(tracked_items, parts, parts, is_scaled=declares_scaled_loss(trainer))

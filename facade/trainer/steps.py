@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 from ...lightning_modules.common.device_copies import to_device_without_waiting
-from ...lightning_modules.common.followed import followed
 from ...lightning_modules.common.nested import map_nested, mapping_like, sequence_like
+from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.data.lengths import is_table
 from ...lightning_modules.models.liger import can_skip_logits
 from ...lightning_modules.models.pretrained import loss_shifts_labels, shifts_smoothed_labels
 from ...lightning_modules.models.signatures import accepted_arguments, signature_columns
 from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss
-from ...lightning_modules.training.noted_items import NotedItems
+from ...lightning_modules.training.tracked_items import TrackedItems
 from ..arguments.parallelism import copies_of_batches, parts_of_sequences, ranks_of_items
 from .checks import describe
 from .overrides import is_own
@@ -44,7 +44,7 @@ def count_items(
     if args.average_tokens_across_devices and args.world_size > 1:
         # Ranks with the same batches have counted the same labels.
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)
-    if followed().counts_items_in_floats:
+    if version_behavior().counts_items_in_floats:
         return items.float()
     return items
 
@@ -57,7 +57,7 @@ def _own_items(trainer: Trainer, batches: list[Any]) -> torch.Tensor:
 
 def _counted_labels(trainer: Trainer, batches: list[Any]) -> Iterator[torch.Tensor]:
     """Yield the labels that the followed version of transformers counts."""
-    version = followed()
+    version = version_behavior()
     counts_shifted = version.counts_shifted_labels
 
     # A loss that shifts the labels does not compare the first one of a row.
@@ -209,7 +209,7 @@ def smoothed_loss(
     accumulates = model.training and trainer.current_gradient_accumulation_steps > 1
     is_one_of_several = trainer.args.world_size > 1 or accumulates
     counted_items = None
-    if is_one_of_several or followed().smooths_by_items:
+    if is_one_of_several or version_behavior().smooths_by_items:
         counted_items = items
 
     shift = shifts_smoothed_labels(model) and not split
@@ -227,7 +227,7 @@ def loss_and_outputs(
     weighing: AbstractContextManager[None] = nullcontext()
     router_losses = trainer._router_losses
     if items is not None and router_losses is not None:
-        items = NotedItems.of(items)
+        items = TrackedItems.of(items)
         factor = ranks_of_items(trainer.args) * parts_of_sequences(trainer.args)
         weighing = router_losses.weighed(MicroBatchLoss(items, 1, 1), factor)
 

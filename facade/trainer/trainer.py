@@ -50,7 +50,7 @@ from ...lightning_modules.models.signatures import (
 from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother
-from ...lightning_modules.training.noted_items import NotedItems
+from ...lightning_modules.training.tracked_items import TrackedItems
 from ..accelerator.accelerator import Accelerator
 from ..arguments import TrainingArguments
 from ..arguments.enums import DebugOption, HPSearchBackend
@@ -77,7 +77,7 @@ from ..checkpointing.training_state import (
 from ..distributed.xla_device import print_metrics
 from ..evaluation.best_metric import BestMetric
 from ..evaluation.metrics import (
-    Moment,
+    StartTime,
     metrics_format,
     print_metrics_table,
     speed_metrics,
@@ -92,15 +92,15 @@ from ..strategies.plan import RunPlan, optimizer_config, stop_if_asked_to
 from ..strategies.strategy import Strategy
 from . import checks, construction, optimization, steps
 from .batch_size import BatchSizeFinder
-from .construction import AppliedArguments, lend_save_model, seed_everything
+from .construction import AppliedArguments, expose_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading, chosen_dataset, default_collator, training_length
 from .evaluating import add_speed, data_to_evaluate, evaluate_each, evaluate_loader
+from .external_parameters import ExternalParameters
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import ParameterCounter, RunningLoss, RunningLossAttribute, TokenCounter
 from .model_preparation import ModelPreparation
-from .outside_model import OutsideModel
 from .overrides import is_own
 from .step_items import equal_part
 from .tracebacks import ShortTraceback
@@ -263,7 +263,7 @@ class Trainer:
     _elastic = cached_property(ElasticResumption)
     _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
     _data_loading = cached_property(DataLoading)
-    _outside_model = cached_property(OutsideModel)
+    _external_parameters = cached_property(ExternalParameters)
     _checkpoint_saver = cached_property(
         lambda self: CheckpointSaver(
             self,
@@ -460,7 +460,7 @@ class Trainer:
             self.lr_scheduler,
         )
         for callback in self.callback_handler.callbacks:
-            lend_save_model(self, callback)
+            expose_save_model(self, callback)
 
         # Progress display and signal listener are called after the others.
         display = construction.display_callback(self.args)
@@ -675,7 +675,7 @@ class Trainer:
             TypeError: the loader has no length either.
         """
         try:
-            dataset = getattr(dataloader, "whole_dataset", dataloader.dataset)
+            dataset = getattr(dataloader, "full_dataset", dataloader.dataset)
             return len(cast(Sized, dataset))
         except (NameError, AttributeError, TypeError):
             return len(dataloader) * self.args.per_device_train_batch_size
@@ -917,7 +917,7 @@ class Trainer:
         """
         with (
             ShortTraceback(),
-            self._signals.until_the_end(),
+            self._signals.stop_listening_at_end(),
             name_first_error(),
         ):
             self._fit_run = TrainingRun(self, trial, ignore_keys_for_eval)
@@ -995,7 +995,7 @@ class Trainer:
                 num_items_in_batch = micro_batch.items
             splits_sequences = self._context_parallel.targets is not None
             if splits_sequences and num_items_in_batch is not None:
-                num_items_in_batch = NotedItems.of(num_items_in_batch)
+                num_items_in_batch = TrackedItems.of(num_items_in_batch)
 
             # Forward. An override of `compute_loss` may lack `num_items_in_batch`.
             loss_kwargs = accepted_arguments(
@@ -1013,7 +1013,7 @@ class Trainer:
 
             # Backward. A loss that is a mean counts by this micro-batch's share of the step.
             if micro_batch is not None:
-                loss = micro_batch.weigh_in_step(loss)
+                loss = micro_batch.scale_in_step(loss)
             backward_kwargs = {}
             if hasattr(self.optimizer, "fused_backward"):
                 backward_kwargs["learning_rate"] = self._get_learning_rate()
@@ -1031,7 +1031,7 @@ class Trainer:
 
         Called by `training_step` for each micro-batch, with gradients, and by `prediction_step`
         without them and with `return_outputs=True`. An override may leave out `num_items_in_batch`;
-        its loss is then taken for a mean over the micro-batch, and weighed by the Trainer. One that
+        its loss is then taken for a mean over the micro-batch, and scaled by the Trainer. One that
         divides by `num_items_in_batch` itself sets `loss_is_scaled_for_ga = True`. It may take
         labels out of `inputs`, and log further values by `self.record`.
 
@@ -1056,7 +1056,7 @@ class Trainer:
         split = self._context_parallel.targets is not None
         items = num_items_in_batch
         if items is not None and self.args.world_size > 1:
-            items = NotedItems.of(items)
+            items = TrackedItems.of(items)
 
         # Forward. The model gets no labels if the loss is computed below.
         takes_labels = self.label_smoother is not None or self.compute_loss_func is not None
@@ -1086,7 +1086,7 @@ class Trainer:
                 why = partial(steps.why_no_loss, self, model, inputs)
                 loss = read_loss(outputs, inputs, why, first_of_vector=True)
 
-        divided_by_items = isinstance(items, NotedItems) and items.use.noted
+        divided_by_items = isinstance(items, TrackedItems) and items.use.is_used
         if divided_by_items:
             ranks = ranks_of_items(self.args)
             if ranks > 1:
@@ -1350,7 +1350,7 @@ class Trainer:
 
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
-        start_time = Moment()
+        start_time = StartTime()
         with metrics_of(self, eval_dataset):
             output = self.evaluation_loop(
                 dataloader,
@@ -1446,7 +1446,7 @@ class Trainer:
             self._apply_arguments()
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
-        start_time = Moment()
+        start_time = StartTime()
         output = self.evaluation_loop(
             dataloader,
             description="Prediction",
@@ -1562,7 +1562,7 @@ class Trainer:
             self._save_optimizer_and_scheduler,
             self._save_scaler,
             self._save_rng_state,
-            self._outside_model.save,
+            self._external_parameters.save,
         ]
         run = self._fitting
         if run is not None:
@@ -1619,7 +1619,7 @@ class Trainer:
 
     def _load_best_model(self) -> None:
         """Fill the model with the weights of the best checkpoint."""
-        self._restorer.load_best(self._run_strategy, self._outside_model.load)
+        self._restorer.load_best(self._run_strategy, self._external_parameters.load)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warn of names that a checkpoint lacks or adds; overrides that load weights call it."""
@@ -2070,7 +2070,7 @@ class Trainer:
             self._lightning_callbacks.append(callback)
         else:
             self.callback_handler.add_callback(callback)
-            lend_save_model(self, self.callback_handler.callbacks[-1])
+            expose_save_model(self, self.callback_handler.callbacks[-1])
 
     def pop_callback(
         self, callback: TrainerCallback | type[TrainerCallback] | Callback | type[Callback]

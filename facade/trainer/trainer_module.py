@@ -17,11 +17,11 @@ from ...lightning_modules.internals.lightning_import import callbacks_of
 from ...lightning_modules.models.signatures import accepted_arguments, takes_by_position
 from ...lightning_modules.tasks.resuming import add_process_states
 from ...lightning_modules.training.accumulation import Window
-from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss, WeighsBackward
+from ...lightning_modules.training.micro_batch_loss import MicroBatchLoss, ScaledBackward
 from ...lightning_modules.training.out_of_memory import explain
 from ..arguments.enums import DebugOption
 from ..distributed.xla_device import print_metrics
-from ..evaluation.metrics import Moment
+from ..evaluation.metrics import StartTime
 from ..evaluation.module import EvaluationModule
 from ..evaluation.out_of_memory_advice import advice_for_training
 from . import optimization
@@ -57,7 +57,7 @@ class TrainerModule(EvaluationModule):
         self.run = run
         self.memory = run.trainer._batch_size_finder.consensus()
         self.loss_weights = LossWeights(run.trainer, run.windows.loader)
-        self.lends_losses = not is_own(run.trainer, "_maybe_log_save_evaluate")
+        self.exposes_losses = not is_own(run.trainer, "_maybe_log_save_evaluate")
         self.schedule = ReplacedSchedule()
         self.stepped_optimizer: Any = None
         """The optimizer of the Trainer, which a callback may replace."""
@@ -125,18 +125,18 @@ class TrainerModule(EvaluationModule):
         if run.checkpoint is not None:
             trainer._load_optimizer_and_scheduler(run.checkpoint)
             trainer._load_scaler(run.checkpoint)
-            trainer._outside_model.load(run.checkpoint)
+            trainer._external_parameters.load(run.checkpoint)
 
         # Gradients from before the training must not count.
         trainer.model.zero_grad()
-        trainer._outside_model.zero_grad()
+        trainer._external_parameters.zero_grad()
 
         handler = trainer.callback_handler
         handler.model = trainer.model
         handler.optimizer = trainer.optimizer
         handler.lr_scheduler = trainer.lr_scheduler
         handler.train_dataloader = run.windows.loader
-        run.start_time = Moment()
+        run.start_time = StartTime()
         trainer.control = handler.on_train_begin(trainer.args, trainer.state, trainer.control)
         if trainer.args.eval_on_start:
             trainer._evaluate(run.trial, run.ignore_keys, skip_scheduler=True)
@@ -260,9 +260,9 @@ class TrainerModule(EvaluationModule):
             return loss
 
         # DDP's wrapper averages the gradients of the model only.
-        outside_model = trainer._outside_model
-        if outside_model.parameters:
-            outside_model.average_gradients()
+        external_parameters = trainer._external_parameters
+        if external_parameters.parameters:
+            external_parameters.average_gradients()
         strategy.average_unfrozen()
 
         # Clip.
@@ -310,8 +310,8 @@ class TrainerModule(EvaluationModule):
                 run.lightning_trainer, "on_before_zero_grad", trainer.optimizer
             )
         epoch.model.zero_grad()
-        if outside_model.parameters:
-            outside_model.zero_grad()
+        if external_parameters.parameters:
+            external_parameters.zero_grad()
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:
@@ -434,7 +434,7 @@ class TrainerModule(EvaluationModule):
                 "not part of the model, which is sharded: torch cannot save the states of "
                 "both. Make their module an attribute of the model."
             )
-        trainer._outside_model.begin(outside)
+        trainer._external_parameters.begin(outside)
 
         # Parameters in no group count in the norm, so their gradients are unscaled, too.
         if trainer.accelerator.scaler is not None:
@@ -455,7 +455,7 @@ class TrainerModule(EvaluationModule):
         epoch = run.epoch
         losses = run.losses
 
-        # `accelerator.backward` and `record` weigh by this micro-batch's share of the step.
+        # `accelerator.backward` and `record` scale by this micro-batch's share of the step.
         if micro_batch is not None:
             items = micro_batch.items
             trainer.accelerator.micro_batch = micro_batch
@@ -468,14 +468,14 @@ class TrainerModule(EvaluationModule):
             positional = (items,)
         elif epoch.takes_items:
             keywords["num_items_in_batch"] = items
-        weighing = ExitStack()
+        scaled_backward = ExitStack()
         if micro_batch is not None:
-            weighing.enter_context(self.loss_weights.weigh_router_losses(micro_batch))
+            scaled_backward.enter_context(self.loss_weights.weigh_router_losses(micro_batch))
             if epoch.runs_own_backward:
-                weighing.enter_context(WeighsBackward(micro_batch))
+                scaled_backward.enter_context(ScaledBackward(micro_batch))
 
         try:
-            with weighing:
+            with scaled_backward:
                 loss = trainer.training_step(epoch.model, inputs, *positional, **keywords)
             if loss is None:
                 raise wrong_loss(f"{type(trainer).__name__}.training_step", loss)
@@ -491,7 +491,7 @@ class TrainerModule(EvaluationModule):
 
         # Meters.
         if micro_batch is not None:
-            if micro_batch.is_weighed_by_trainer:
+            if micro_batch.is_scaled_by_trainer:
                 epoch.runs_own_backward = False
             loss = micro_batch.to_log(loss)
         losses.meter.add(loss, trainer.state.global_step - losses.last_logged)
@@ -522,7 +522,7 @@ class TrainerModule(EvaluationModule):
             self.run.strategy,
             replaces_weights=trainer._lightning_callback_states.weights(self.run) is not None,
             load_scaler=trainer._load_scaler,
-            load_outside_model=trainer._outside_model.load,
+            load_external_parameters=trainer._external_parameters.load,
         )
 
     def _log_save_evaluate(self) -> None:
@@ -531,7 +531,7 @@ class TrainerModule(EvaluationModule):
         # An override gets the loss as a tensor, as in the reference; reading it waits for the
         # device.
         losses: Any = run.losses
-        if self.lends_losses:
+        if self.exposes_losses:
             losses = losses.since_log
         run.trainer._maybe_log_save_evaluate(
             losses,

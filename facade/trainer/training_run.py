@@ -25,7 +25,7 @@ from ..checkpointing.generators import capture_generators, restore_generators
 from ..checkpointing.interrupted_evaluation import InterruptedEvaluation
 from ..distributed.consistency import require_same_training
 from ..distributed.shared_decisions import SharedDecisions
-from ..evaluation.metrics import Moment, speed_metrics
+from ..evaluation.metrics import StartTime, speed_metrics
 from ..evaluation.results import TrainingLength, TrainOutput
 from .checks import require_training_data
 from .epoch import Epoch
@@ -148,7 +148,7 @@ class TrainingRun:
                 trainer._elastic.same_global_batch(checkpoint, batch_size) as adjusted,
                 self._adjusted(adjusted),
             ):
-                output = trainer._batch_size_finder.until_it_fits(
+                output = trainer._batch_size_finder.run_with_fitting_batch(
                     lambda: trainer._inner_training_loop(
                         batch_size=trainer._train_batch_size,
                         args=trainer.args,
@@ -273,7 +273,7 @@ class TrainingRun:
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         trainer._was_prepared = True
         self.first_step = trainer.state.global_step
-        self.start_time = Moment()
+        self.start_time = StartTime()
         self.losses = RunningLoss(trainer)
         trainer._loss_of_run = self.losses
         self.epoch = Epoch()
@@ -453,7 +453,7 @@ class TrainingRun:
         losses = self.losses
         steps = trainer.state.global_step - losses.last_logged
         logs: dict[str, float] = {"loss": losses.take() / steps}
-        recorded = losses.take_recorded()
+        recorded = losses.pop_recorded()
         if isinstance(grad_norm, torch.Tensor):
             grad_norm = grad_norm.item()
         if grad_norm is not None:

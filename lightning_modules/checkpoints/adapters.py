@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..common.libraries import is_instance, loaded
 from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
-from ..distributed.sharding import WholeModel
+from ..distributed.sharding import FullModel
 from ..models.pretrained import is_pretrained
 from ..models.signatures import accepted_arguments
 from ..models.wrappers import unwrap_model, without_inner_wrappers
@@ -35,7 +35,7 @@ _PREFIX_OF_PEFT = "base_model.model."
 
 
 def load_adapters(
-    model: nn.Module | WholeModel, folder: Path, adapters: Mapping[str, Path]
+    model: nn.Module | FullModel, folder: Path, adapters: Mapping[str, Path]
 ) -> LoadReport:
     """Load all adapters of a PEFT model from a checkpoint.
 
@@ -45,7 +45,7 @@ def load_adapters(
 
     Args:
         model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`; if sharded, as
-            a `WholeModel`.
+            a `FullModel`.
         folder: the folder of the checkpoint.
         adapters: the folder of each adapter, see `adapter_folders`.
 
@@ -329,9 +329,9 @@ def _refuse_finished_prompt(model: nn.Module, adapter: str, folder: Path) -> Non
         )
 
 
-def _ready_to_load(model: nn.Module | WholeModel) -> AbstractContextManager[Any]:
-    if isinstance(model, WholeModel):
-        return model.reading_whole()
+def _ready_to_load(model: nn.Module | FullModel) -> AbstractContextManager[Any]:
+    if isinstance(model, FullModel):
+        return model.reading_full()
     return with_peft_names(model)
 
 

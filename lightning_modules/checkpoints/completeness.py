@@ -17,7 +17,7 @@ from ..models.pretrained import is_pretrained
 from ..models.wrappers import own_attribute
 from .adapters import adapters_of, is_of_base
 from .tied_weights import tensor_key
-from .weights import header_of, some_of
+from .weights import abbreviate, header_of
 
 _log = logging.getLogger(__name__)
 
@@ -129,14 +129,14 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
             "The saved model lacks %s trained weights, whose values are in no file: %s. Check the "
             "`_save`, `save_pretrained` or `state_dict` that leaves them out.",
             len(trained),
-            some_of(trained),
+            abbreviate(trained),
         )
     if frozen:
         _log.warning(
             "The saved model lacks %s frozen weights: %s. To load it, build the model with their "
             "values first.",
             len(frozen),
-            some_of(frozen),
+            abbreviate(frozen),
         )
 
 

@@ -112,7 +112,7 @@ def convert(
     if is_folder and saved_states(source) is not None:
         return _zero_to_folder(source, target, force)
     if is_folder and has_model_parts(source) and target.suffix != ".ckpt":
-        return _parts_to_whole(source, target, force)
+        return _shards_to_full(source, target, force)
     if is_folder:
         return _folder_to_file(source, target, prefix, accumulation, force)
 
@@ -188,7 +188,7 @@ def _zero_to_folder(folder: Path, target: Path, force: bool) -> Path:
 
         # Weights of adapters are among the copied files.
         if not adapter_folders(folder):
-            save_weights(torch.nn.Module(), staged, state_dict=_whole_weights(states))
+            save_weights(torch.nn.Module(), staged, state_dict=_full_weights(states))
         if _is_checkpoint(folder):
             _write_states_of_zero(folder, states, staged)
     return final
@@ -202,7 +202,7 @@ def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> Non
         states: the states of that folder.
         staged: the folder to write into.
     """
-    save_torch(states.whole_optimizer(), staged / OPTIMIZER_NAME)
+    save_torch(states.full_optimizer(), staged / OPTIMIZER_NAME)
     # A schedule that DeepSpeed has not stepped itself was copied.
     schedule = saved_schedule(folder)
     if schedule is not None and not (staged / SCHEDULER_NAME).exists():
@@ -212,14 +212,14 @@ def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> Non
         save_torch(scaler, staged / SCALER_NAME)
 
 
-def _parts_to_whole(folder: Path, target: Path, force: bool) -> Path:
+def _shards_to_full(folder: Path, target: Path, force: bool) -> Path:
     """Write the folder with whole weights and optimizer for one with parts of processes."""
     final = _folder_for(folder, target)
     with _new_folder(final, force) as staged:
         _copy_other_files(folder, staged)
-        _write_whole_weights(folder, staged)
+        _write_full_weights(folder, staged)
         if has_optimizer_parts(folder):
-            save_torch(_whole_optimizer(folder / OPTIMIZER_PARTS_NAME), staged / OPTIMIZER_NAME)
+            save_torch(_full_optimizer(folder / OPTIMIZER_PARTS_NAME), staged / OPTIMIZER_NAME)
     return final
 
 
@@ -304,7 +304,7 @@ def _without_numpy(leaf: object) -> object:
 # --- states of DeepSpeed
 
 
-def _whole_weights(states: ZeroStates) -> dict[str, torch.Tensor]:
+def _full_weights(states: ZeroStates) -> dict[str, torch.Tensor]:
     """Return the weights in the precision of the optimizer; others in half precision as float32."""
     whole: dict[str, torch.Tensor] = {}
     # Tied weights come last: they take the tensor that was cast under the other name.
@@ -346,7 +346,7 @@ def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
 # --- parts of processes
 
 
-def _write_whole_weights(folder: Path, staged: Path) -> None:
+def _write_full_weights(folder: Path, staged: Path) -> None:
     """Write weights as safetensors from the parts of processes."""
     sizes = describe_model_parts(folder)
     split = split_torch_state_dict_into_shards(sizes, max_shard_size=_LARGEST_FILE)
@@ -360,7 +360,7 @@ def _write_whole_weights(folder: Path, staged: Path) -> None:
         (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
 
 
-def _whole_optimizer(path: Path) -> dict[str, Any]:
+def _full_optimizer(path: Path) -> dict[str, Any]:
     """Return the state of an optimizer with numbers instead of the names of its parameters.
 
     Args:

@@ -185,11 +185,11 @@ def gather_states_by_name(
     Returns:
         The content of each file by its name, in host memory; empty except on rank 0.
     """
-    whole_options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    trained = dataclasses.replace(whole_options, ignore_frozen_params=True)
+    full_options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    trained = dataclasses.replace(full_options, ignore_frozen_params=True)
     return {
         TRAINED_WEIGHTS_NAME: get_model_state_dict(model, options=trained),
-        OPTIMIZER_NAME_BIN: get_optimizer_state_dict(model, optimizer, options=whole_options),
+        OPTIMIZER_NAME_BIN: get_optimizer_state_dict(model, optimizer, options=full_options),
     }
 
 

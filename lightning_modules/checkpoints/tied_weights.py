@@ -13,7 +13,7 @@ from ..models.wrappers import own_attribute
 
 
 class StateDictOwner(Protocol):
-    """A module, or a `WholeModel`, which presents a sharded module as a whole one."""
+    """A module, or a `FullModel`, which presents a sharded module as a whole one."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the tensors by name."""

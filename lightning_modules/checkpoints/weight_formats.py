@@ -94,10 +94,10 @@ def adapter_folders(folder: Path) -> dict[str, Path]:
 
 def has_weights(folder: Path) -> bool:
     """Return whether the folder holds weights in any of the formats."""
-    return has_whole_weights(folder) or bool(adapter_folders(folder)) or has_model_parts(folder)
+    return has_full_weights(folder) or bool(adapter_folders(folder)) or has_model_parts(folder)
 
 
-def has_whole_weights(folder: Path) -> bool:
+def has_full_weights(folder: Path) -> bool:
     """Return whether the folder holds all weights of a model, in one file or several."""
     return first_existing_file(folder, WEIGHT_FILES + INDEX_FILES) is not None
 

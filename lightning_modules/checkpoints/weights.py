@@ -25,7 +25,7 @@ from ..common.local_paths import StrPath, require_local
 from ..common.parameter_rules import plain_name
 from ..common.seeding import host_rng_untouched
 from ..common.torch_files import load_torch, on_host, state_on_host
-from ..distributed.sharding import KeyDifferences, WholeModel
+from ..distributed.sharding import FullModel, KeyDifferences
 from ..internals.torch_names import renames_what_it_loads
 from ..models.signatures import accepted_arguments
 from ..models.wrappers import class_of, unwrap_model
@@ -46,8 +46,8 @@ from .weight_formats import (
     LoadReport,
     adapter_folders,
     first_existing_file,
+    has_full_weights,
     has_model_parts,
-    has_whole_weights,
     only_strings,
     read_index,
 )
@@ -178,7 +178,7 @@ def _without_distributed_config(model: nn.Module) -> Generator[None]:
 
 
 def load_weights(
-    model: nn.Module | WholeModel, folder: StrPath, *, strict: bool = True
+    model: nn.Module | FullModel, folder: StrPath, *, strict: bool = True
 ) -> LoadReport:
     """Load the weights of a folder into a model; missing trained weights are an error.
 
@@ -225,12 +225,12 @@ def load_weights(
         if strict and report.missing:
             total = len(_trained_by_name(model))
             raise ValueError(_missing_message(report.missing, total, report.unexpected, folder))
-    elif has_whole_weights(folder):
-        report = _load_files(model, folder, whole_files(folder), require)
+    elif has_full_weights(folder):
+        report = _load_files(model, folder, unsharded_files(folder), require)
     elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
-        if isinstance(model, WholeModel):
+        if isinstance(model, FullModel):
             report = load_model_parts(model.sharded, folder, all_ranks=True)
         else:
             report = load_model_parts(model, folder, all_ranks=False)
@@ -251,7 +251,7 @@ class WeightFiles(NamedTuple):
 
 
 def _load_files(
-    model: nn.Module | WholeModel,
+    model: nn.Module | FullModel,
     folder: Path,
     files: WeightFiles,
     require: Callable[[LoadReport], None],
@@ -268,7 +268,7 @@ def _load_files(
     return report
 
 
-def _expected_report(model: nn.Module | WholeModel, files: WeightFiles) -> LoadReport | None:
+def _expected_report(model: nn.Module | FullModel, files: WeightFiles) -> LoadReport | None:
     """Predict the report of loading from the names in the files.
 
     It is None if a module renames weights or a file has no header of names.
@@ -305,7 +305,7 @@ def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
         raise ValueError(f"the weights file {file} is damaged or missing: {error}") from error
 
 
-def _trained_by_name(model: nn.Module | WholeModel) -> dict[str, bool]:
+def _trained_by_name(model: nn.Module | FullModel) -> dict[str, bool]:
     """Return by name whether a weight of the model is trained."""
     is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
     for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
@@ -318,16 +318,16 @@ def _missing_message(
 ) -> str:
     others = ""
     if unexpected:
-        others = f" It has {some_of(unexpected)} instead."
+        others = f" It has {abbreviate(unexpected)} instead."
     return (
         f"{folder} has no values for {len(missing)} of {total} weights of the model: "
-        f"{some_of(missing)}.{others} Build the model as in the run that wrote it, or list the "
+        f"{abbreviate(missing)}.{others} Build the model as in the run that wrote it, or list the "
         "weights that keep their initial values: model._keys_to_ignore_on_load_missing = "
         f"[{re.escape(missing[0])!r}, ...] (regular expressions)."
     )
 
 
-def some_of(names: Sequence[str]) -> str:
+def abbreviate(names: Sequence[str]) -> str:
     """Return the first names as text, with the number of the others."""
     shown = ", ".join(names[:_SHOWN_NAMES])
     others = len(names) - _SHOWN_NAMES
@@ -343,7 +343,7 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
         ValueError: a file is damaged, or there are no weights, or only those of an adapter.
     """
     folder = Path(folder)
-    if not has_whole_weights(folder):
+    if not has_full_weights(folder):
         if has_model_parts(folder):
             from .sharded_files import read_model_parts
 
@@ -352,7 +352,7 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
             f"{folder} does not hold all weights of a model: expected one of {_EXPECTED}"
         )
 
-    files = whole_files(folder)
+    files = unsharded_files(folder)
     weights: dict[str, Tensor] = {}
     for state_dict in _read_files(files.paths):
         weights.update(state_dict)
@@ -411,7 +411,7 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
-def whole_files(folder: Path) -> WeightFiles:
+def unsharded_files(folder: Path) -> WeightFiles:
     """Return the files of all weights, in a folder that has them."""
     file = first_existing_file(folder, WEIGHT_FILES + INDEX_FILES)
     assert file is not None
@@ -425,7 +425,7 @@ def whole_files(folder: Path) -> WeightFiles:
 
 
 def _load_file_by_file(
-    model: nn.Module | WholeModel, folder: Path, files: WeightFiles
+    model: nn.Module | FullModel, folder: Path, files: WeightFiles
 ) -> LoadReport:
     """Load the files one at a time, to keep only one in memory."""
     names_in_model = model.state_dict().keys()
@@ -476,17 +476,17 @@ def _warn(report: LoadReport, source: StrPath) -> None:
         _log.warning(
             "%s has no values for %s; they keep their present values.",
             source,
-            some_of(report.missing),
+            abbreviate(report.missing),
         )
     if report.unexpected:
         _log.warning(
             "%s has values for names that the model does not have, which are ignored: %s.",
             source,
-            some_of(report.unexpected),
+            abbreviate(report.unexpected),
         )
 
 
-def may_rename(model: nn.Module | WholeModel) -> bool:
+def may_rename(model: nn.Module | FullModel) -> bool:
     """Return whether the model's files may use other names than the module.
 
     That is so with mixtures of experts in `transformers` 5.
@@ -495,15 +495,15 @@ def may_rename(model: nn.Module | WholeModel) -> bool:
     return any(cls.__name__ == "PreTrainedModel" for cls in classes)
 
 
-def _module_of(model: nn.Module | WholeModel) -> Any:
-    """Return the module of a `WholeModel`, or the model, without wrappers."""
-    if isinstance(model, WholeModel):
+def _module_of(model: nn.Module | FullModel) -> Any:
+    """Return the module of a `FullModel`, or the model, without wrappers."""
+    if isinstance(model, FullModel):
         return unwrap_model(model.sharded)
     return unwrap_model(model)
 
 
 def _load_through_class(
-    model: nn.Module | WholeModel, folder: Path, require: Callable[[LoadReport], None]
+    model: nn.Module | FullModel, folder: Path, require: Callable[[LoadReport], None]
 ) -> LoadReport:
     """Load a second model with the class's `from_pretrained`, and copy its weights.
 

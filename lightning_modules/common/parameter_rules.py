@@ -17,7 +17,7 @@ KEYS = ("lr", "lr_factor", "weight_decay", "layer_decay", "frozen")
 _WRAPPERS = re.compile(r"_(?:fsdp_wrapped_module|checkpoint_wrapped_module|orig_mod)\.")
 
 
-def rule_faults(rules: Mapping[Any, object]) -> Iterator[str]:
+def rule_problems(rules: Mapping[Any, object]) -> Iterator[str]:
     """Yield a sentence for each error in rules that shows without a model."""
     for pattern, settings in rules.items():
         argument = f"parameter_rules: {pattern!r}"
@@ -28,12 +28,12 @@ def rule_faults(rules: Mapping[Any, object]) -> Iterator[str]:
             )
             continue
         for key, value in settings.items():
-            fault = _setting_fault(key, value)
-            if fault is not None:
-                yield f"{argument}: {fault}"
+            problem = _setting_problem(key, value)
+            if problem is not None:
+                yield f"{argument}: {problem}"
 
 
-def _setting_fault(key: object, value: Any) -> str | None:
+def _setting_problem(key: object, value: Any) -> str | None:
     """Return the error in one setting of a rule, or None."""
     if key not in KEYS:
         near = did_you_mean(key, KEYS)

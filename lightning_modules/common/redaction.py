@@ -28,7 +28,7 @@ class Secret(str):
         return self
 
 
-class SecretThing:
+class RedactedObject:
     """Stand-in for a secret that is not text, such as bytes or a list.
 
     Args:
@@ -47,11 +47,11 @@ def secret(value: object) -> Any:
 
     None, True and False are returned unchanged.
     """
-    if value is None or isinstance(value, (bool, Secret, SecretThing)):
+    if value is None or isinstance(value, (bool, Secret, RedactedObject)):
         return value
     if isinstance(value, str):
         return Secret(value)
-    return SecretThing(value)
+    return RedactedObject(value)
 
 
 def is_secret_name(name: str) -> bool:
@@ -128,7 +128,7 @@ def replace_token(text: str, token: object = None) -> str:
     return redacted(text)
 
 
-def shown_word(word: str) -> str:
+def redact_argument(word: str) -> str:
     """Return a word of a command line for a message, with only the name of a secret one."""
     if not isinstance(word, Secret):
         return word

@@ -46,23 +46,23 @@ _MAY_BE_NONE = (
 """Arguments that are computed, or whose absence is another error."""
 
 
-def number_faults(arguments: Mapping[str, object]) -> list[str]:
+def number_problems(arguments: Mapping[str, object]) -> list[str]:
     """Return the errors in the numbers among a schedule's arguments, one sentence each.
 
     Args:
         arguments: the arguments of the functions in `schedules`, and of torch's
             `ReduceLROnPlateau`, by name. Other arguments are not checked.
     """
-    faults: list[str] = []
+    problems: list[str] = []
     for name, value in arguments.items():
-        fault = _fault(name, value)
-        if fault is not None:
-            faults.append(fault)
-    return faults
+        problem = _problem(name, value)
+        if problem is not None:
+            problems.append(problem)
+    return problems
 
 
 def require_numbers(owner: str, arguments: Mapping[str, object]) -> None:
-    """Raise the errors of `number_faults`, if any.
+    """Raise the errors of `number_problems`, if any.
 
     Args:
         owner: name of the function or class, for the message.
@@ -72,11 +72,11 @@ def require_numbers(owner: str, arguments: Mapping[str, object]) -> None:
         TypeError: none of the faulty arguments is a number.
         ValueError: one of them is a number that is not allowed.
     """
-    faults = number_faults(arguments)
-    if not faults:
+    problems = number_problems(arguments)
+    if not problems:
         return
-    message = f"{owner}: {' '.join(faults)}"
-    if all(_NOT_A_NUMBER in fault for fault in faults):
+    message = f"{owner}: {' '.join(problems)}"
+    if all(_NOT_A_NUMBER in problem for problem in problems):
         raise TypeError(message)
     raise ValueError(message)
 
@@ -84,7 +84,7 @@ def require_numbers(owner: str, arguments: Mapping[str, object]) -> None:
 _NOT_A_NUMBER = "must be a number"
 
 
-def _fault(name: str, value: object) -> str | None:
+def _problem(name: str, value: object) -> str | None:
     """Return the error in the value of an argument, or None."""
     if name not in _AT_LEAST_0 and name not in _ABOVE_0:
         return None
@@ -94,9 +94,9 @@ def _fault(name: str, value: object) -> str | None:
     # One rate for each group of parameters.
     if name in ("min_lr", "max_lr") and isinstance(value, (list, tuple)):
         for rate in value:
-            fault = _fault(name, rate)
-            if fault is not None:
-                return fault
+            problem = _problem(name, rate)
+            if problem is not None:
+                return problem
         return None
 
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -23,7 +23,7 @@ def stop_iteration_error(error: StopIteration) -> RuntimeError:
     )
 
 
-class StopIterationSurfaces(ContextDecorator):
+class StopIterationGuard(ContextDecorator):
     """As PEP 479 for generators: turn a `StopIteration` that leaves the block into a
     `RuntimeError`.
 
@@ -45,5 +45,5 @@ class StopIterationSurfaces(ContextDecorator):
             raise stop_iteration_error(error) from error
 
 
-stop_iteration_surfaces = StopIterationSurfaces()
-"""The one instance, which has no state: `with stop_iteration_surfaces:`, or above a method."""
+stop_iteration_guard = StopIterationGuard()
+"""The one instance, which has no state: `with stop_iteration_guard:`, or above a method."""

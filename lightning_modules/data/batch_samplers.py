@@ -225,7 +225,7 @@ class ShardedBatchSampler(BatchSampler):
         return [batch[index * size : (index + 1) * size] for index in range(self.world_size)]
 
 
-class BatchesAfter(BatchSampler):
+class SkipBatchSampler(BatchSampler):
     """Batch sampler without the first batches of another one, whose samples are not loaded.
 
     Args:

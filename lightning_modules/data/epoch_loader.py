@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import count_rows
 from ..common.seeding import capture_host_rng, restore_host_rng
-from .batch_samplers import BatchesAfter
+from .batch_samplers import SkipBatchSampler
 from .iteration import batches_of, replaced_attributes
 from .loader_state import (
     is_between_epochs,
     skip_items,
     workers_in,
 )
-from .samplers import IterableShard, shared_in_turn
+from .samplers import IterableShard, interleave_shards
 from .stateful_parts import (
     drawing_parts,
     has_new_generator,
@@ -35,9 +35,9 @@ from .stream_passes import StreamPasses
 from .worker_state import (
     ENDED,
     DatasetInEpoch,
-    Fetched,
     ReportingCollate,
     ResumedWorkers,
+    WorkerBatch,
     WorkerStates,
     is_resumable,
     packed_position,
@@ -86,9 +86,9 @@ class IterationPosition:
     Attributes:
         epoch: number of the epoch.
         num_workers: workers that read; a resumed pass over a stream keeps those that it began with.
-        files_in_turn: the arguments of `FilesInTurn`, if a resumed pass is read by one.
+        files_in_turn: the arguments of `InterleavedShards`, if a resumed pass is read by one.
         unread: yields the batches that are not read yet.
-        handed_out: batches yielded so far.
+        batches_yielded: batches yielded so far.
         prefetched: the batches that were read ahead, each with the state before it: one batch as in
             the reference, none at the end. The state is None if the loader is not tracked.
         before_yielded: the states before the last two batches that were yielded, because Lightning
@@ -108,7 +108,7 @@ class IterationPosition:
     num_workers: int
     files_in_turn: list[int] | None = None
     unread: Iterator[Any] = field(default_factory=lambda: iter(()))
-    handed_out: int = 0
+    batches_yielded: int = 0
     prefetched: deque[tuple[Any, StateBeforeBatch | None]] = field(
         default_factory=deque[tuple[Any, StateBeforeBatch | None]]
     )
@@ -187,14 +187,14 @@ class EpochLoader(DataLoader[Any]):
         """Persistent workers were started, here or before an interruption."""
         self._resumed_worker_states: dict[int, dict[str, Any]] = {}
         """By index of the worker, the state from which it resumes in the iteration being opened."""
-        # Not `whole_dataset`, which subclasses override.
+        # Not `full_dataset`, which subclasses override.
         stream = dataset.dataset if isinstance(dataset, IterableShard) else dataset
         self._stream_passes = StreamPasses(stream)
         self._dataset_in_epoch: DatasetInEpoch | None = None
         """The wrapper around the dataset through which persistent workers read it."""
 
     @property
-    def whole_dataset(self) -> Any:
+    def full_dataset(self) -> Any:
         """The dataset of all processes; `dataset` may be this process's share of it."""
         if isinstance(self.dataset, IterableShard):
             return self.dataset.dataset
@@ -212,15 +212,15 @@ class EpochLoader(DataLoader[Any]):
         Raises:
             TypeError: the dataset is a stream.
         """
-        return len(self.whole_dataset)
+        return len(self.full_dataset)
 
     @property
-    def handed_out(self) -> int:
+    def batches_yielded(self) -> int:
         """Return how many batches of the current epoch were yielded.
 
         Lightning reads streams one batch ahead, so it may be one more than those that were used.
         """
-        return self._position.handed_out
+        return self._position.batches_yielded
 
     @property
     def remainder(self) -> int:
@@ -271,7 +271,7 @@ class EpochLoader(DataLoader[Any]):
         # The epoch of a loader that has not begun an iteration was set by `set_epoch`.
         position = self._position
         epoch = self.epoch
-        if position.handed_out > 0:
+        if position.batches_yielded > 0:
             epoch = position.epoch
 
         # Batches that were read, but not used, are read again after a resumption. If the state
@@ -285,7 +285,7 @@ class EpochLoader(DataLoader[Any]):
         knows_unused = unused == 0 or bool(states_before)
         state: dict[str, Any] = {
             "epoch": epoch,
-            "handed_out": position.handed_out - unused,
+            "handed_out": position.batches_yielded - unused,
             "ended": not position.prefetched and knows_unused,
             "start": position.start_states,
             "now": part_states(*loader_parts(self)),
@@ -418,7 +418,7 @@ class EpochLoader(DataLoader[Any]):
                 self._prefetch(position)
             batch, state_before = position.prefetched.popleft()
             position.before_yielded.append(state_before)
-            position.handed_out += 1
+            position.batches_yielded += 1
 
             self.end_of_loader = not position.prefetched
             if self.end_of_loader:
@@ -473,7 +473,7 @@ class EpochLoader(DataLoader[Any]):
         batch = next(position.unread, _NO_BATCH)
         if batch is _NO_BATCH:
             return
-        if isinstance(batch, Fetched):
+        if isinstance(batch, WorkerBatch):
             position.worker_states = position.worker_states.after(batch)
             batch = batch.batch
         position.prefetched.append((batch, state_before))
@@ -493,7 +493,7 @@ class EpochLoader(DataLoader[Any]):
         generators_now = state.get("rng") or capture_host_rng()
         position = self._begin_as_interrupted(state)
         if not is_between_epochs(state):
-            position.unread = self._open_after_handed_out(position, state)
+            position.unread = self._open_after_yielded(position, state)
 
         # Read each prefetched batch again, with the generators as they were before it.
         for generators in state["before"]:
@@ -538,7 +538,7 @@ class EpochLoader(DataLoader[Any]):
             restore_host_rng(state["start"])
             self._restore_parts(state["start"]["own"])
 
-        position.handed_out = state["handed_out"]
+        position.batches_yielded = state["handed_out"]
         position.draws_worker_seed = state["renewed"]
         position.start_states = state["start"]
         position.stream_at_start = state.get("stream_at_start")
@@ -548,7 +548,7 @@ class EpochLoader(DataLoader[Any]):
         self._has_started_workers = self.persistent_workers and num_workers == self.num_workers
         return position
 
-    def _open_after_handed_out(
+    def _open_after_yielded(
         self, position: IterationPosition, state: dict[str, Any]
     ) -> Iterator[Any]:
         """Return the batches after those that were yielded before the interruption.
@@ -556,7 +556,7 @@ class EpochLoader(DataLoader[Any]):
         Samples of a map-style dataset are not loaded for skipped batches. A stream resumes from its
         state; without a state it is read again up to its position.
         """
-        batches_done = position.handed_out
+        batches_done = position.batches_yielded
         num_workers = position.num_workers
         worker_states = position.worker_states
         is_stream = isinstance(self.dataset, IterableDataset)
@@ -636,12 +636,12 @@ class EpochLoader(DataLoader[Any]):
 
         # Read the files in another order, or leave out the first batches.
         if position.files_in_turn is not None:
-            dataset = shared_in_turn(self.dataset, *position.files_in_turn)
+            dataset = interleave_shards(self.dataset, *position.files_in_turn)
             dataset.set_epoch(position.epoch)
             replaced["dataset"] = dataset
         if skipped > 0 and not is_stream:
             batches_to_skip = skipped * self.batches_of_round
-            replaced["batch_sampler"] = BatchesAfter(self.batch_sampler, batches_to_skip)
+            replaced["batch_sampler"] = SkipBatchSampler(self.batch_sampler, batches_to_skip)
 
         with replaced_attributes(self, **replaced):
             batches = self._batches()

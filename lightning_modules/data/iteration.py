@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe, get_worker_info
 
-from ..common.stop_iteration import stop_iteration_error, stop_iteration_surfaces
+from ..common.stop_iteration import stop_iteration_error, stop_iteration_guard
 from ..internals import torch_names
-from .batch_samplers import BatchesAfter
+from .batch_samplers import SkipBatchSampler
 
 
 class TorchLoader(Protocol):
@@ -36,7 +36,7 @@ _TORCH_METHODS: Mapping[str, Callable[..., Any]] = vars(DataLoader)
 """The methods of `DataLoader`, whose types torch leaves open, also those that a script patches."""
 
 
-class SurfacingCollate:
+class StopIterationSafeCollate:
     """Wrapper around a `collate_fn` that raises errors which torch would lose.
 
     torch takes a `StopIteration` for the end of a stream, and loses the error if a worker cannot
@@ -49,7 +49,7 @@ class SurfacingCollate:
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def __call__(self, samples: Any) -> Any:
         """Return the batch."""
         batch = self.collate(samples)
@@ -91,7 +91,9 @@ def can_be_rebuilt(loader: object) -> bool:
     return iterates_as_torch(loader) and not hasattr(loader, "state_dict")
 
 
-def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> Iterator[Any]:
+def batches_of(
+    loader: TorchLoader, collate: StopIterationSafeCollate | None = None
+) -> Iterator[Any]:
     """Iterate as `DataLoader.__iter__`, but without losing errors of dataset or collator.
 
     Args:
@@ -113,7 +115,7 @@ def batches_of(loader: TorchLoader, collate: SurfacingCollate | None = None) -> 
         return batches
 
     if collate is None:
-        collate = SurfacingCollate(loader.collate_fn)
+        collate = StopIterationSafeCollate(loader.collate_fn)
     with replaced_attributes(loader, collate_fn=collate):
         batches = _TORCH_METHODS["__iter__"](loader)
     return _until_end(batches)
@@ -178,7 +180,7 @@ def _read_here(loader: TorchLoader) -> Iterator[object]:
     if loader.batch_sampler is not None:
         sampler = loader.batch_sampler
     skipped = 0
-    if isinstance(sampler, BatchesAfter):
+    if isinstance(sampler, SkipBatchSampler):
         skipped = sampler.skipped
         sampler = sampler.batches
     indices: Iterator[Any] = iter(sampler)
@@ -198,7 +200,7 @@ def _read_here(loader: TorchLoader) -> Iterator[object]:
 def _collated(loader: TorchLoader, indices: Iterator[Any]) -> Iterator[Any]:
     """Yield the collated samples of each index, or of each batch of indices."""
     fetcher = torch_names.dataset_fetcher(loader)
-    with stop_iteration_surfaces:
+    with stop_iteration_guard:
         for batch in indices:
             yield fetcher.fetch(batch)
 

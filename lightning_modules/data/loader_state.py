@@ -37,7 +37,7 @@ def workers_in(state: Mapping[str, Any]) -> int:
 
 
 def before_epoch(state: Mapping[str, object], epoch: int) -> dict[str, Any]:
-    """Return the state of a loader that is about to start an epoch, from one in another epoch."""
+    """Convert the state of a loader to the state before the start of the given epoch."""
     return {**state, "epoch": epoch, "handed_out": 0, "ended": True, "before": []}
 
 
@@ -53,13 +53,13 @@ def from_epoch_start(state: Mapping[str, Any]) -> dict[str, object]:
 
 
 def with_other_batches(
-    state: dict[str, Any], handed_out: int, generators: dict[str, Any] | None = None
+    state: dict[str, Any], batches_yielded: int, generators: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return a state with the same order of samples in batches of another size.
 
     Args:
         state: the state of an `EpochLoader`.
-        handed_out: the batches, of the new size, that were yielded.
+        batches_yielded: the batches, of the new size, that were yielded.
         generators: the global ones before the next batch is read; by default they stay as they are.
     """
     # The states of workers were taken after batches of the old size, so they do not fit.
@@ -70,7 +70,7 @@ def with_other_batches(
 
     # So a stream is read again, up to the number of batches.
     adapted.pop("stream", None)
-    adapted["handed_out"] = handed_out
+    adapted["handed_out"] = batches_yielded
     adapted["ended"] = False
     adapted["before"] = []
     if generators is not None:
@@ -79,11 +79,11 @@ def with_other_batches(
     return adapted
 
 
-def position_at(epoch: int, handed_out: int) -> dict[str, Any]:
+def position_at(epoch: int, batches_yielded: int) -> dict[str, Any]:
     """Return the state of a loader if only the number of yielded batches is known."""
     return {
         "epoch": epoch,
-        "handed_out": handed_out,
+        "handed_out": batches_yielded,
         "ended": False,
         "start": None,
         "before": [],
@@ -98,7 +98,7 @@ def skip_items(batches: Iterator[object], count: int) -> Iterator[Any]:
     return batches
 
 
-class RereadLoader:
+class ReplayLoader:
     """Resume a loader that has no state: read an interrupted epoch again from its start.
 
     The generators are restored to their states at that start.

@@ -16,7 +16,7 @@ from torch.utils.data import (
 )
 
 from ..common.libraries import is_instance
-from .batch_samplers import BatchesAfter, ShardedBatchSampler, batch_size_of_rank, options_of
+from .batch_samplers import ShardedBatchSampler, SkipBatchSampler, batch_size_of_rank, options_of
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .iteration import TorchLoader, iterate
@@ -212,7 +212,7 @@ def _number_of_files(dataset: Any) -> int:
     return dataset.n_shards  # its name in older versions
 
 
-def loader_after(loader: Any, batches: int) -> Any:
+def skip_batches(loader: Any, batches: int) -> Any:
     """Skip the first batches of each iteration; as `accelerate.skip_first_batches`.
 
     Unlike there, a prepared loader and the result share their count of epochs, so that the next
@@ -229,18 +229,18 @@ def loader_after(loader: Any, batches: int) -> Any:
     if batches < 0:
         raise ValueError(f"num_batches={batches} must be 0 or more.")
     if type(loader) is not DataLoader:
-        return LoaderAfter(loader, batches)
+        return SkipDataLoader(loader, batches)
 
     torch_loader = cast("TorchLoader", loader)
     batch_sampler = torch_loader.batch_sampler
     dataset = torch_loader.dataset
     if batch_sampler is None or isinstance(dataset, IterableDataset):
-        return LoaderAfter(loader, batches)
-    remaining = BatchesAfter(batch_sampler, batches)
+        return SkipDataLoader(loader, batches)
+    remaining = SkipBatchSampler(batch_sampler, batches)
     return DataLoader[Any](dataset, batch_sampler=remaining, **options_of(torch_loader))
 
 
-class LoaderAfter:
+class SkipDataLoader:
     """Loader without the first batches of another one.
 
     All other attributes are those of that loader.

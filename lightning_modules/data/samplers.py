@@ -179,7 +179,7 @@ class IterableShard(IterableDataset[Any]):
             generator.manual_seed(self.epoch)
 
 
-class FilesInTurn(IterableDataset[Any]):
+class InterleavedShards(IterableDataset[Any]):
     """A stream of several files, in the order in which several processes read it.
 
     It lets another number of processes resume a training in which each process read its own files.
@@ -211,12 +211,12 @@ class FilesInTurn(IterableDataset[Any]):
             yield from itertools.chain.from_iterable(batches)
 
 
-def shared_in_turn(dataset: object, processes: int, batch_size: int) -> Any:
-    """Return a stream, or this process's share of it, as `FilesInTurn`."""
+def interleave_shards(dataset: object, processes: int, batch_size: int) -> Any:
+    """Return a stream, or this process's share of it, as `InterleavedShards`."""
     if not isinstance(dataset, IterableShard):
-        return FilesInTurn(dataset, processes, batch_size)
+        return InterleavedShards(dataset, processes, batch_size)
     share = copy.copy(dataset)
-    share.dataset = FilesInTurn(dataset.dataset, processes, batch_size)
+    share.dataset = InterleavedShards(dataset.dataset, processes, batch_size)
     return share
 
 

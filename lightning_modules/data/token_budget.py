@@ -86,8 +86,8 @@ class TokenBudgetSampler(BatchSampler):
         order = random_order(len(self._batch_ends), generator)
 
         # The last round of batches is filled up from the start of the order, or cut off.
-        whole_rounds = np.resize(order, len(self) * self.world_size)
-        batches: list[int] = whole_rounds[self.rank :: self.world_size].tolist()
+        full_rounds = np.resize(order, len(self) * self.world_size)
+        batches: list[int] = full_rounds[self.rank :: self.world_size].tolist()
         for batch in batches:
             start = 0
             if batch > 0:

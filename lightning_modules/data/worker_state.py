@@ -12,8 +12,14 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ..common.libraries import is_instance
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
 from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
-from ..common.stop_iteration import stop_iteration_surfaces
-from .iteration import SurfacingCollate, batches_of, iterate, iterates_as_torch, replaced_attributes
+from ..common.stop_iteration import stop_iteration_guard
+from .iteration import (
+    StopIterationSafeCollate,
+    batches_of,
+    iterate,
+    iterates_as_torch,
+    replaced_attributes,
+)
 from .stateful_parts import part_states, restore_parts, walk_wrapped
 
 
@@ -49,7 +55,7 @@ ENDED = "ended"
 """State of a stream that has been read to its end."""
 
 
-class Fetched(NamedTuple):
+class WorkerBatch(NamedTuple):
     """A batch from a worker, and the states of the worker after it.
 
     Attributes:
@@ -65,7 +71,7 @@ class Fetched(NamedTuple):
     states: dict[str, bytes]
 
 
-class ReportingCollate(SurfacingCollate):
+class ReportingCollate(StopIterationSafeCollate):
     """Wrapper around a `collate_fn` that attaches the states of the worker to each batch.
 
     Args:
@@ -93,7 +99,7 @@ class ReportingCollate(SurfacingCollate):
         self._reported: dict[str, bytes] = {}
         self._rng: dict[str, Any] | None = None
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def __call__(self, samples: Any) -> Any:
         """Return the batch and the states of the worker after it."""
         info: Any = get_worker_info()
@@ -106,7 +112,7 @@ class ReportingCollate(SurfacingCollate):
 
         # The states are taken after the collator has drawn for this batch.
         batch = super().__call__(samples)
-        return Fetched(batch, info.id, self._changed(info.dataset, samples))
+        return WorkerBatch(batch, info.id, self._changed(info.dataset, samples))
 
     def _changed(self, dataset: Any, samples: Any) -> dict[str, bytes]:
         """Return the states that changed since the last report.
@@ -170,7 +176,7 @@ class WorkerStates(NamedTuple):
             states[worker] = {name: packed(value) for name, value in values.items()}
         return cls(states, state["last"])
 
-    def after(self, fetched: Fetched) -> WorkerStates:
+    def after(self, fetched: WorkerBatch) -> WorkerStates:
         """Return the states after a batch."""
         if not fetched.states:
             return WorkerStates(self.states, fetched.worker)
@@ -297,7 +303,7 @@ class WatchedLoader:
         """Yield the batches, and record the states of workers that come with them."""
         for batch in batches:
             # Batches have no states if the loader made the iterator before it was watched.
-            if isinstance(batch, Fetched):
+            if isinstance(batch, WorkerBatch):
                 self._states = self._states.after(batch)
                 yield batch.batch
             else:

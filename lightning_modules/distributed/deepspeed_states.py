@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from ..common.local_paths import StrPath
 from ..optim.optimizer_fit import require_fitting_loaded_state
-from .deepspeed_weights import at_rest, load_whole, whole_shapes
+from .deepspeed_weights import full_shapes, load_full, pause_parameter_gathering
 from .zero_files import require_plain_states, saved_states, states_folder_name
-from .zero_part import MASTER_WEIGHTS, ZeroPart
+from .zero_partition import MASTER_WEIGHTS, ZeroPartition
 from .zero_states import ZeroStates
 
 
@@ -54,7 +54,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
     require_fitting_loaded_state(engine.basic_optimizer, folder)
 
 
-def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
+def load_full_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
     """Load states that another number of processes, or another stage of ZeRO, may have written.
 
     Args:
@@ -72,13 +72,13 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
     # The shapes of the trained parameters by name, for each flat tensor.
     shapes_by_group: list[dict[str, torch.Size]] = engine._get_zero_param_shapes()
     optimizer_state = optimizer.state_dict()
-    part = ZeroPart(optimizer_state, shapes_by_group, rank, world_size)
+    part = ZeroPartition(optimizer_state, shapes_by_group, rank, world_size)
     _require_same_trained_parameters(shapes_by_group, part, states)
     _require_same_other_weights(engine, states, strict)
     optimizer_state[part.states_key] = _optimizer_state_of_this_rank(part, shapes_by_group, states)
 
-    load_whole(engine, states.weights)
-    with at_rest(engine), torch.no_grad():
+    load_full(engine, states.weights)
+    with pause_parameter_gathering(engine), torch.no_grad():
         # A piece is the slice of a parameter that this process has.
         for name, piece in part.pieces.items():
             master_weights = states.read(name, MASTER_WEIGHTS, piece.offset, piece.length)
@@ -96,7 +96,7 @@ def load_whole_states(engine: Any, states: ZeroStates, *, strict: bool = True) -
 
 
 def _optimizer_state_of_this_rank(
-    part: ZeroPart, shapes_by_group: list[dict[str, torch.Size]], states: ZeroStates
+    part: ZeroPartition, shapes_by_group: list[dict[str, torch.Size]], states: ZeroStates
 ) -> dict[str, object]:
     """Return the state that this process would have saved with the present number of processes.
 
@@ -115,7 +115,7 @@ def _optimizer_state_of_this_rank(
 
 
 def _state_of_group(
-    part: ZeroPart, group: int, names: list[str], states: ZeroStates
+    part: ZeroPartition, group: int, names: list[str], states: ZeroStates
 ) -> dict[str, object]:
     """Return the optimizer state of a flat tensor, for the slice that this process has."""
     # A flat tensor has a single state, so all parameters in it must have been at the same step.
@@ -141,7 +141,7 @@ def _state_of_group(
 
 
 def _require_same_trained_parameters(
-    shapes_by_group: list[dict[str, torch.Size]], part: ZeroPart, states: ZeroStates
+    shapes_by_group: list[dict[str, torch.Size]], part: ZeroPartition, states: ZeroStates
 ) -> None:
     """Check that the model trains the saved parameters, in the same groups of the optimizer."""
     in_model: dict[str, tuple[torch.Size, int]] = {}
@@ -174,7 +174,7 @@ def _require_same_trained_parameters(
 
 def _require_same_other_weights(engine: Any, states: ZeroStates, strict: bool) -> None:
     """Check that the saved buffers and frozen parameters fit; `strict` requires all of them."""
-    for name, tensor in whole_shapes(engine).items():
+    for name, tensor in full_shapes(engine).items():
         if name in states.shapes:
             continue
         if name not in states.weights:

@@ -41,11 +41,11 @@ def parameters_beside_embeddings(model: nn.Module) -> int | None:
     return count
 
 
-def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """Return the whole weights, as `sharding.whole_state_dict` does."""
+def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
+    """Return the whole weights, as `sharding.full_state_dict` does."""
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
-    with at_rest(model):
+    with pause_parameter_gathering(model):
         for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
             # Tied weights are gathered once, and stay tied.
             if id(tensor) not in gathered:
@@ -60,14 +60,14 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     return state
 
 
-def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
+def full_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return each whole tensor by name, without values."""
     return meta_tensors(_module_of(model).state_dict(keep_vars=True).items())
 
 
-def load_whole(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
+def load_full(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
     """Load the whole tensors that a model has into it; the values of rank 0 are used."""
-    with torch.no_grad(), at_rest(model):
+    with torch.no_grad(), pause_parameter_gathering(model):
         for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
             if name in state_dict:
                 with _gathered(tensor, writes=True):
@@ -94,7 +94,7 @@ def _zero_optimizer(model: nn.Module) -> Any:
 
 
 @contextlib.contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
+def pause_parameter_gathering(model: nn.Module) -> Iterator[None]:
     """Wait until no parameter is being gathered or released, and prevent that in the block."""
     # Only the optimizer of stage 3 has these methods.
     optimizer = _zero_optimizer(model)

@@ -123,9 +123,9 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
 
 
-def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """Return the whole weights, as `sharding.whole_state_dict` does."""
-    with _whole_states(model, everywhere=False):
+def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
+    """Return the whole weights, as `sharding.full_state_dict` does."""
+    with _full_states(model, everywhere=False):
         state = model.state_dict()
     if not keep:
         return {}
@@ -142,13 +142,13 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     }
 
 
-def whole_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
+def full_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
     """Return each whole parameter and buffer, by its name in the model, without values."""
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
         return meta_tensors(_named_tensors(model))
 
 
-def load_whole(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
+def load_full(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
     """Load the whole tensors that a model has into it."""
     with torch.no_grad(), FullyShardedDataParallel.summon_full_params(model, writeback=True):
         for name, tensor in _named_tensors(model):
@@ -164,11 +164,11 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield _clean(name), tensor
 
 
-def whole_optimizer_state(
+def full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
-    """Return the whole state of the optimizer, as `sharding.whole_optimizer_state` does."""
-    with _whole_states(model, everywhere=False):
+    """Return the whole state of the optimizer, as `sharding.full_optimizer_state` does."""
+    with _full_states(model, everywhere=False):
         by_name = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if not keep:
         return {}
@@ -196,21 +196,21 @@ def whole_optimizer_state(
     return {"state": states, "param_groups": groups}
 
 
-def load_whole_optimizer_state(
+def load_full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
-    """Shard and load a whole state, as `sharding.load_whole_optimizer_state` does."""
+    """Shard and load a whole state, as `sharding.load_full_optimizer_state` does."""
     # Names of the parameters, and how many are in each group.
     names = _parameter_names(model, optimizer)
     groups = optimizer.param_groups
     if names is None:
-        with _whole_states(model, everywhere=True):
+        with _full_states(model, everywhere=True):
             named_state = FullyShardedDataParallel.optim_state_dict(model, optimizer)
         names = _names_in(named_state)
         groups = named_state["param_groups"]
 
     # Compare them with the state.
-    whole = whole_shapes(model)
+    whole = full_shapes(model)
     in_order = iter(names)
     shapes: list[list[ParameterShape]] = []
     for group in groups:
@@ -231,7 +231,7 @@ def load_whole_optimizer_state(
         by_name["param_groups"].append(
             {**group, "params": [name_of[number] for number in group["params"]]}
         )
-    with _whole_states(model, everywhere=True):
+    with _full_states(model, everywhere=True):
         named_state = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, by_name)
     optimizer.load_state_dict(named_state)
 
@@ -280,7 +280,7 @@ def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) ->
 
 
 @contextlib.contextmanager
-def _whole_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
+def _full_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
     """Make state dicts hold whole tensors, on rank 0 only unless `everywhere`.
 
     On the CPU all ranks get them: torch crashes there with `offload_to_cpu`.

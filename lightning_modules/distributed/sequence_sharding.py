@@ -21,7 +21,7 @@ IGNORED = -100
 """Label of positions that are not targets."""
 
 
-def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
+def model_problems(model: nn.Module, *, heads_over: int = 1) -> list[str]:
     """Return the reasons why a model cannot be trained on sharded sequences; none if no obstacle is
     found.
 
@@ -37,27 +37,27 @@ def model_faults(model: nn.Module, *, heads_over: int = 1) -> list[str]:
     if config is not None and hasattr(config, "get_text_config"):
         text = config.get_text_config()
 
-    faults: list[str] = []
+    problems: list[str] = []
     # Only this function is computed over sharded sequences, see `replaced_attention`.
     attention = getattr(config, "_attn_implementation", None)
     if attention not in (None, "sdpa"):
-        faults.append(
+        problems.append(
             f"{kind} has attn_implementation={attention!r}. Load it with attn_implementation='sdpa'"
         )
     if getattr(config, "is_encoder_decoder", False):
-        faults.append(f"{kind} has an encoder, and only causal attention is split")
+        problems.append(f"{kind} has an encoder, and only causal attention is split")
     others = _other_layers(text)
     if others:
-        faults.append(
+        problems.append(
             f"{kind} has layers with {', '.join(others)}, and only full causal attention is split"
         )
     heads = getattr(text, "num_attention_heads", None)
     if isinstance(heads, int) and heads % heads_over:
-        faults.append(
+        problems.append(
             f"{kind} has {heads} heads of attention, which cannot be shared by {heads_over} "
             "processes"
         )
-    return faults + _missing_parameters(base, kind)
+    return problems + _missing_parameters(base, kind)
 
 
 def _other_layers(config: object) -> list[str]:
@@ -79,22 +79,22 @@ def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
     if has_kwargs and is_pretrained(model):
         return []
 
-    faults: list[str] = []
+    problems: list[str] = []
     if "position_ids" not in parameters:
-        faults.append(
+        problems.append(
             f"{kind}.forward has no parameter 'position_ids': where in the whole sequence each "
             "token is"
         )
     if "shift_labels" not in parameters:
-        faults.append(
+        problems.append(
             f"{kind}.forward has no parameter 'shift_labels': the next tokens, of which some are "
             "in other processes; labels shifted in the model are wrong"
         )
-    return faults
+    return problems
 
 
 def ready_to_split(
-    inputs: Mapping[str, Any], *, size: int, whole_mask: bool = False
+    inputs: Mapping[str, Any], *, size: int, full_mask: bool = False
 ) -> dict[str, Any]:
     """Return the inputs of a model ready to be sharded; the given ones are not changed.
 
@@ -105,7 +105,7 @@ def ready_to_split(
     Args:
         inputs: keyword arguments of a causal language model, of shape (batch, positions, ...).
         size: how many processes share a sequence.
-        whole_mask: add an attention mask that hides nothing; without one, models of transformers
+        full_mask: add an attention mask that hides nothing; without one, models of transformers
             guess it.
 
     Returns:
@@ -140,7 +140,7 @@ def ready_to_split(
         padding = [0, 0] * (tensor.ndim - 2) + [0, missing]
         is_label = name in ("labels", "shift_labels")
         ready[name] = pad(tensor, padding, value=IGNORED if is_label else 0)
-    if whole_mask:
+    if full_mask:
         ready["attention_mask"] = torch.ones_like(ready["position_ids"])
     return ready
 

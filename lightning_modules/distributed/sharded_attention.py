@@ -51,10 +51,10 @@ def replaced_attention(
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        fault = _fault(query, key, attn_mask, dropout_p, is_causal)
-        if fault is not None:
+        problem = _problem(query, key, attn_mask, dropout_p, is_causal)
+        if problem is not None:
             raise ValueError(
-                f"{argument} above 1: the model calls scaled_dot_product_attention with {fault}."
+                f"{argument} above 1: the model calls scaled_dot_product_attention with {problem}."
             )
         calls.count += 1
         return attend(
@@ -69,7 +69,7 @@ def replaced_attention(
         functional.scaled_dot_product_attention = torch_attention
 
 
-def _fault(
+def _problem(
     query: torch.Tensor,
     key: torch.Tensor,
     mask: torch.Tensor | None,

@@ -212,7 +212,7 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
+def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
     """Gather the state dict of a sharded model as whole tensors in host memory.
 
     All processes must call this.
@@ -223,23 +223,23 @@ def whole_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]
     """
     library = _library_of(model)
     if library is not None:
-        return library.whole_state_dict(model, keep=keep)
+        return library.full_state_dict(model, keep=keep)
 
     # Tied weights are gathered once, and stay tied.
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in gathered:
-            whole_tensor = gather_dtensor(tensor).detach()
+            gather_full_tensor = gather_dtensor(tensor).detach()
             # Every process gathers; one that keeps nothing frees each tensor at once.
-            gathered[id(tensor)] = whole_tensor.cpu() if keep else tensor
+            gathered[id(tensor)] = gather_full_tensor.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
     if not keep:
         return {}
     return state
 
 
-class WholeModel:
+class FullModel:
     """Present a sharded model through the state-dict interface of an unsharded one.
 
     All processes must call this.
@@ -263,7 +263,7 @@ class WholeModel:
         """Return whole tensors without values; tied names share one tensor."""
         library = _library_of(self.sharded)
         if library is not None:
-            return library.whole_shapes(self.sharded)
+            return library.full_shapes(self.sharded)
         return meta_tensors(self.sharded.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
@@ -288,7 +288,7 @@ class WholeModel:
 
         library = _library_of(self.sharded)
         if library is not None:
-            library.load_whole(self.sharded, state_dict)
+            library.load_full(self.sharded, state_dict)
             return differences
         targets = self.sharded.state_dict(keep_vars=True)
         parts: dict[str, Any] = {}
@@ -299,7 +299,7 @@ class WholeModel:
         return differences
 
     @contextlib.contextmanager
-    def reading_whole(self) -> Iterator[nn.Module]:
+    def reading_full(self) -> Iterator[nn.Module]:
         """Let other code load whole tensors into the model itself, within the block.
 
         Its state-dict methods collect the tensors, which are sharded and loaded after the block.
@@ -339,7 +339,7 @@ def _compared(in_model: Mapping[str, object], loaded: Mapping[str, object]) -> K
     return KeyDifferences(missing, unexpected)
 
 
-def whole_optimizer_state(
+def full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
     """Gather the state of an optimizer as whole tensors in host memory.
@@ -352,7 +352,7 @@ def whole_optimizer_state(
         keep: return the tensors in this process; otherwise it gets an empty dict.
     """
     if _is_wrapper(model):
-        return fsdp_wrapping().whole_optimizer_state(model, optimizer, keep=keep)
+        return fsdp_wrapping().full_optimizer_state(model, optimizer, keep=keep)
 
     def gather(leaf: object) -> Any:
         if not is_dtensor(leaf):
@@ -367,7 +367,7 @@ def whole_optimizer_state(
     return map_nested(gather, optimizer.state_dict())
 
 
-def load_whole_optimizer_state(
+def load_full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
     """Load a state of whole tensors into the optimizer of a sharded model.
@@ -382,7 +382,7 @@ def load_whole_optimizer_state(
         ValueError: it does not fit the parameters.
     """
     if _is_wrapper(model):
-        fsdp_wrapping().load_whole_optimizer_state(model, optimizer, state, file=file)
+        fsdp_wrapping().load_full_optimizer_state(model, optimizer, state, file=file)
         return
     require_fitting_optimizer_state(optimizer, state, file, model=model)
     parts: dict[int, dict[str, Any]] = {}

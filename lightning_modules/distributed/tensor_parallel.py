@@ -60,7 +60,7 @@ def _plan_of_config(model: nn.Module) -> Mapping[str, object] | None:
     return plan
 
 
-def split_faults(model: nn.Module, size: int) -> list[str]:
+def split_problems(model: nn.Module, size: int) -> list[str]:
     """Return the reasons why the layers of a model cannot be sharded over `size` processes."""
     # A model that shards itself also checks its layers.
     if callable(getattr(model, "parallelize", None)):
@@ -82,11 +82,11 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
         elif isinstance(style, str) and style not in STYLES:
             unknown_styles.setdefault(style, []).append(pattern)
 
-    faults: list[str] = []
+    problems: list[str] = []
     for style in sorted(unknown_styles):
         patterns = ", ".join(unknown_styles[style])
         suggestion = did_you_mean(style, list(STYLES))
-        faults.append(
+        problems.append(
             f"the plan of {model_class} has the style {style!r} ({patterns}), which is not "
             f"supported.{suggestion} Choose from: {', '.join(STYLES)}"
         )
@@ -96,18 +96,18 @@ def split_faults(model: nn.Module, size: int) -> list[str]:
     some_may_be_unmatched = is_plan_of_family and len(unmatched_patterns) < len(plan)
     if unmatched_patterns and not some_may_be_unmatched:
         patterns = ", ".join(repr(pattern) for pattern in unmatched_patterns)
-        faults.append(
+        problems.append(
             f"the plan of {model_class} has {patterns}, but the model has no module of that name"
         )
 
     # The sizes of layers are only checked under a valid plan.
-    if faults:
-        return faults
+    if problems:
+        return problems
     return [*_indivisible_heads(model, size), *_unfit_layers(model, size)]
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard the layers of a model in place; `split_faults` must be empty.
+    """Shard the layers of a model in place; `split_problems` must be empty.
 
     Args:
         model: the model; all processes of the group have the same weights.
@@ -263,26 +263,26 @@ def _indivisible_heads(model: nn.Module, size: int) -> list[str]:
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
 
-    faults: list[str] = []
+    problems: list[str] = []
     for name in ("num_attention_heads", "num_key_value_heads"):
         count = getattr(config, name, None)
         if isinstance(count, int) and count % size:
             divisors = [str(divisor) for divisor in range(2, count + 1) if count % divisor == 0]
-            faults.append(
+            problems.append(
                 f"tp_size={size} does not divide {name}={count} of {type(model).__name__}. Choose "
                 f"one of: {', '.join(divisors) or 'none'}"
             )
-    return faults
+    return problems
 
 
 def _unfit_layers(model: nn.Module, size: int) -> list[str]:
     """Return errors for layers that their style does not fit."""
-    faults: list[str] = []
+    problems: list[str] = []
     for name, style in _styles(model).items():
         problem = style.problem_with(model.get_submodule(name), size)
         if problem is not None:
-            faults.append(f"the plan of {type(model).__name__}: {name}: {problem}")
-    return faults
+            problems.append(f"the plan of {type(model).__name__}: {name}: {problem}")
+    return problems
 
 
 def _reduce_partial_gradients(model: nn.Module) -> None:
@@ -293,10 +293,14 @@ def _reduce_partial_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         placements = getattr(parameter, "placements", None)
         if placements is not None and parameter.requires_grad:
-            parameter.register_hook(functools.partial(_as_placed, placements=placements))
+            parameter.register_hook(
+                functools.partial(_redistribute_like_parameter, placements=placements)
+            )
 
 
-def _as_placed(gradient: torch.Tensor, *, placements: Sequence[Placement]) -> torch.Tensor:
+def _redistribute_like_parameter(
+    gradient: torch.Tensor, *, placements: Sequence[Placement]
+) -> torch.Tensor:
     """Return a gradient with the placements of its parameter, which sums partial gradients."""
     from torch.distributed.tensor import DTensor
 

@@ -70,7 +70,7 @@ class Style:
         return None
 
 
-class WholeWeights(ParallelStyle):
+class FullWeights(ParallelStyle):
     """Style for layers with unsharded weights whose input is sharded, such as norms.
 
     As torch's `SequenceParallel`, but inputs and outputs are plain tensors, and gradients are
@@ -78,13 +78,13 @@ class WholeWeights(ParallelStyle):
 
     Args:
         dim: dimension along which the first argument is sharded.
-        has_whole_inputs: argument and result are whole; otherwise both are shards already.
+        has_full_inputs: argument and result are whole; otherwise both are shards already.
     """
 
-    def __init__(self, *, dim: int, has_whole_inputs: bool) -> None:
+    def __init__(self, *, dim: int, has_full_inputs: bool) -> None:
         super().__init__()
         self.inside = Shard(dim)
-        self.outside = Replicate() if has_whole_inputs else self.inside
+        self.outside = Replicate() if has_full_inputs else self.inside
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         return distribute_module(
@@ -123,21 +123,21 @@ def as_style(value: str | ParallelStyle) -> Style:
     return Style(type(value).__name__, lambda: value)
 
 
-_rowwise_from_whole = partial(RowwiseParallel, input_layouts=Replicate())
-_colwise_to_whole = partial(ColwiseParallel, output_layouts=Replicate())
+_rowwise_from_full = partial(RowwiseParallel, input_layouts=Replicate())
+_colwise_to_full = partial(ColwiseParallel, output_layouts=Replicate())
 # The sequence is the second dimension of (samples, tokens, hidden).
-_by_sequence = partial(WholeWeights, dim=1, has_whole_inputs=True)
+_by_sequence = partial(FullWeights, dim=1, has_full_inputs=True)
 # The inputs are sharded by heads already, in the last dimension but one.
-_by_heads = partial(WholeWeights, dim=-2, has_whole_inputs=False)
+_by_heads = partial(FullWeights, dim=-2, has_full_inputs=False)
 
 _ALL = (
     Style("colwise", ColwiseParallel, "out_features", weight_dim=0, layer_classes=(nn.Linear,)),
     Style("rowwise", RowwiseParallel, "in_features", weight_dim=1, layer_classes=(nn.Linear,)),
-    Style("colwise_gather_output", _colwise_to_whole, weight_dim=0, layer_classes=(nn.Linear,)),
-    Style("colwise_rep", _colwise_to_whole, weight_dim=0, layer_classes=(nn.Linear,)),
-    Style("rowwise_split_input", _rowwise_from_whole, weight_dim=1, layer_classes=(nn.Linear,)),
-    Style("rowwise_rep", _rowwise_from_whole, weight_dim=1, layer_classes=(nn.Linear,)),
-    Style("embedding_rowwise", _rowwise_from_whole, weight_dim=0, layer_classes=(nn.Embedding,)),
+    Style("colwise_gather_output", _colwise_to_full, weight_dim=0, layer_classes=(nn.Linear,)),
+    Style("colwise_rep", _colwise_to_full, weight_dim=0, layer_classes=(nn.Linear,)),
+    Style("rowwise_split_input", _rowwise_from_full, weight_dim=1, layer_classes=(nn.Linear,)),
+    Style("rowwise_rep", _rowwise_from_full, weight_dim=1, layer_classes=(nn.Linear,)),
+    Style("embedding_rowwise", _rowwise_from_full, weight_dim=0, layer_classes=(nn.Embedding,)),
     Style("sequence_parallel", _by_sequence),
     Style("replicated_with_grad_allreduce", _by_heads),
 )

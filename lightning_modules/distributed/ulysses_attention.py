@@ -56,7 +56,7 @@ def ulysses_attention(
         )
 
     # The buffers are resized in place, and restored from these copies.
-    whole_buffers = [buffer.clone() for buffer in buffers]
+    full_buffers = [buffer.clone() for buffer in buffers]
     for buffer, dim in zip(buffers, dims, strict=True):
         shards = buffer.chunk(mesh.size(), dim)
         _set(buffer, shards[mesh.get_local_rank()].clone())
@@ -66,7 +66,7 @@ def ulysses_attention(
         ) as calls:
             yield calls
     finally:
-        for buffer, before in zip(buffers, whole_buffers, strict=True):
+        for buffer, before in zip(buffers, full_buffers, strict=True):
             if kept is None or buffer not in kept:
                 _set(buffer, before)
 

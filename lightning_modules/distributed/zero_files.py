@@ -12,7 +12,7 @@ from ..common.torch_files import describe_value, load_torch, require_known_objec
 _STATES = "global_step"
 """Prefix of DeepSpeed's folder in a checkpoint, before the step."""
 
-WHOLE_MODEL_NAME = "mp_rank_00_model_states.pt"
+FULL_MODEL_NAME = "mp_rank_00_model_states.pt"
 
 
 class SavedStates(NamedTuple):
@@ -54,7 +54,7 @@ def saved_states(folder: StrPath) -> SavedStates | None:
     parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
     if parts == 0:
         return SavedStates(tag, (0,), None)
-    if (folder / tag / WHOLE_MODEL_NAME).is_file():
+    if (folder / tag / FULL_MODEL_NAME).is_file():
         return SavedStates(tag, (1, 2), parts)
     return SavedStates(tag, (3,), parts)
 

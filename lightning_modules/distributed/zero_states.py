@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..common.local_paths import StrPath
-from .zero_files import WHOLE_MODEL_NAME, StandIn, load_file, saved_states
-from .zero_part import MASTER_WEIGHTS, ZeroPart
+from .zero_files import FULL_MODEL_NAME, StandIn, load_file, saved_states
+from .zero_partition import MASTER_WEIGHTS, ZeroPartition
 
 
 class SavedScaler(NamedTuple):
@@ -68,9 +68,9 @@ class ZeroStates:
 
     def _read_models(self, ranks: int) -> None:
         """Open the files with the weights: one for all ranks in stages 1 and 2, else one each."""
-        whole_model = self.folder / WHOLE_MODEL_NAME
-        is_stage_3 = not whole_model.is_file()
-        files = self._files("model", ranks) if is_stage_3 else [whole_model]
+        full_model = self.folder / FULL_MODEL_NAME
+        is_stage_3 = not full_model.is_file()
+        files = self._files("model", ranks) if is_stage_3 else [full_model]
         self._models = [load_file(path) for path in files]
         self._model = self._models[0]
 
@@ -89,15 +89,15 @@ class ZeroStates:
         for name, value in self._model["module"].items():
             if isinstance(value, torch.Tensor):
                 names_in_module.append(name)
-        whole_names = set(names_in_module)
+        full_names = set(names_in_module)
         self._frozen: dict[str, torch.Size] = {}
         if is_stage_3:
-            whole_names &= set(self._model["buffer_names"])
+            full_names &= set(self._model["buffer_names"])
             frozen_shapes = self._model.get("frozen_param_shapes") or {}
             self._frozen = {name: torch.Size(shape) for name, shape in frozen_shapes.items()}
 
         # A tied weight has the values of another one, its source.
-        stored_names = whole_names | self._frozen.keys() | self.shapes.keys()
+        stored_names = full_names | self._frozen.keys() | self.shapes.keys()
         self.tied: dict[str, str] = {}
         for name, source in self._model["shared_params"].items():
             if source in stored_names:
@@ -115,7 +115,7 @@ class ZeroStates:
 
     def _read_optimizers(self, ranks: int) -> None:
         """Open the files with the optimizer states."""
-        self._parts: list[ZeroPart] = []
+        self._parts: list[ZeroPartition] = []
         for rank, path in enumerate(self._files("optim", ranks)):
             content = load_file(path)["optimizer_state_dict"]
             written_ranks = content["partition_count"]
@@ -131,7 +131,7 @@ class ZeroStates:
             # The part has the elements of this rank; scalars are the other entries, such as the
             # step.
             try:
-                part = ZeroPart(content, self._groups, rank, ranks)
+                part = ZeroPartition(content, self._groups, rank, ranks)
                 scalars = [part.scalars(group) for group in range(len(part.states))]
             except ValueError as error:
                 raise ValueError(f"{path} cannot be read: it holds {error}.") from error
@@ -273,7 +273,7 @@ class ZeroStates:
             values.append(part.values(piece, entry)[first:last])
         return torch.cat(values)
 
-    def whole_optimizer(self) -> dict[str, Any]:
+    def full_optimizer(self) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of the whole, unsharded parameters."""
         # With `round_robin_gradients` the stored order of parameters is not that of the model.
         names = list(self.shapes)

@@ -19,7 +19,7 @@ def move_to_host(*collectors: BatchCollector) -> None:
     Args:
         collectors: the collectors of the parts of the same batches, such as predictions and labels.
     """
-    pending = [collector.take_pending() for collector in collectors]
+    pending = [collector.pop_pending() for collector in collectors]
     while any(pending):
         # Move one batch of each collector at a time, so that its memory on the device is free
         # before the next one is moved.
@@ -69,14 +69,14 @@ class BatchCollector:
         """Move the pending batches to the CPU."""
         move_to_host(self)
 
-    def take_pending(self) -> deque[object]:
+    def pop_pending(self) -> deque[object]:
         """Return the pending batches, and clear them."""
         pending = self._pending
         self._pending = deque()
         return pending
 
     def keep_on_host(self, batch: object) -> None:
-        """Keep a batch that `take_pending` returned, and that was moved to the CPU."""
+        """Keep a batch that `pop_pending` returned, and that was moved to the CPU."""
         batch = nested_numpify(batch)
         if self.concatenate:
             self._write(batch)
@@ -112,9 +112,9 @@ class LossCollector(BatchCollector):
     once instead of once a batch.
     """
 
-    def take_pending(self) -> deque[object]:
+    def pop_pending(self) -> deque[object]:
         """Return the pending losses, joined, and clear them."""
-        pending: deque[Any] = super().take_pending()
+        pending: deque[Any] = super().pop_pending()
         if self.concatenate and pending:
             # A loss that user code has gathered may be a scalar.
             losses = [torch.atleast_1d(loss) for loss in pending]

@@ -32,7 +32,7 @@ def disable_dynamo(function: Any = None, recursive: bool = True, **_: object) ->
     if function is None:
         return functools.partial(disable_dynamo, recursive=recursive)
     disabled: Any = _disable_dynamo(function, recursive)
-    _call_plainly(disabled)
+    _bypass_dynamo(disabled)
     return disabled
 
 
@@ -41,7 +41,7 @@ def build_optimizers_without_compiler() -> None:
     for name in _METHODS:
         method = getattr(Optimizer, name)
         if hasattr(method, "__wrapped__"):
-            _call_plainly(method)
+            _bypass_dynamo(method)
 
 
 def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
@@ -66,7 +66,7 @@ def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step = types.MethodType(Optimizer.profile_hook_step(step), optimizer)
 
 
-def _call_plainly(disabled: Any) -> None:
+def _bypass_dynamo(disabled: Any) -> None:
     """Call a function without its wrapper `_disable_dynamo` while the compiler is not loaded.
 
     The wrapper loads the compiler at the first call, and stores the function that it calls from
@@ -76,13 +76,13 @@ def _call_plainly(disabled: Any) -> None:
     function = disabled.__wrapped__
 
     @functools.wraps(function)
-    def plainly(*args: Any, **kwargs: Any) -> object:
+    def without_dynamo(*args: Any, **kwargs: Any) -> object:
         if DYNAMO not in sys.modules:
             return function(*args, **kwargs)
-        if vars(function).get("__dynamo_disable") is plainly:
+        if vars(function).get("__dynamo_disable") is without_dynamo:
             # The compiler has been loaded: use torch's own wrapper from now on.
             del function.__dynamo_disable
         return disabled(*args, **kwargs)
 
     if DYNAMO not in sys.modules and not hasattr(function, "__dynamo_disable"):
-        function.__dynamo_disable = plainly
+        function.__dynamo_disable = without_dynamo

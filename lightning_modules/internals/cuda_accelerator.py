@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch.accelerators import CUDAAccelerator
 
 
-class TolerantCudaAccelerator(CUDAAccelerator):
+class QuietCudaAccelerator(CUDAAccelerator):
     """Lightning's `CUDAAccelerator` without its advice on TF32.
 
     For that advice Lightning calls `torch.get_float32_matmul_precision()`, which raises where a

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..common.stop_iteration import stop_iteration_surfaces
+from ..common.stop_iteration import stop_iteration_guard
 from .ddp import ModelDDPStrategy
 from .lightning_import import (
     LightningModule,
@@ -251,7 +251,7 @@ class HookGuard(PassThroughProfiler):
 
     def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override] - all it needs to be
         """Return the context of a hook."""
-        return stop_iteration_surfaces
+        return stop_iteration_guard
 
 
 def no_op(*_: object, **__: object) -> None:

@@ -117,10 +117,10 @@ def combined(loader: object, *, training: bool) -> CombinedLoader:
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         if training:
             return CombinedLoader(loader, "max_size_cycle")
-        return UnmeasuredLoader(loader, "sequential")
+        return UnsizedLoader(loader, "sequential")
 
 
-class UnmeasuredLoader(CombinedLoader):
+class UnsizedLoader(CombinedLoader):
     """Loaders of an evaluation, with an endless length if the real one is unknown.
 
     Without a length Lightning reads one more batch ahead, which holds it in memory, and draws its

@@ -106,7 +106,7 @@ def current_loop_position(trainer: Trainer) -> LoopPosition:
     return loop_position_of(states)
 
 
-def settle_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
+def normalize_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
     """Rewrite the counters so that Lightning uses them unchanged.
 
     From differences between counters, Lightning guesses in which hook they were written, and then
@@ -170,23 +170,23 @@ def loaders_given_to_fit(trainer: Trainer) -> list[object]:
     return list(loaders.flattened)
 
 
-def loaders_used_up(trainer: Trainer) -> list[bool]:
+def exhausted_loaders(trainer: Trainer) -> list[bool]:
     """Return for each train loader whether Lightning has restarted it in this epoch, because other
     loaders have more batches.
 
     The list is empty if Lightning restarts none.
     """
-    return list(_marks_of_used_up(trainer))
+    return list(_exhausted_flags(trainer))
 
 
-def set_loaders_used_up(trainer: Trainer, used_up: list[bool]) -> None:
-    """Tell Lightning the result of `loaders_used_up`, once the iteration has begun."""
-    marks = _marks_of_used_up(trainer)
-    for index, was_used_up in enumerate(used_up[: len(marks)]):
-        marks[index] = marks[index] or was_used_up
+def set_exhausted_loaders(trainer: Trainer, exhausted: list[bool]) -> None:
+    """Tell Lightning the result of `exhausted_loaders`, once the iteration has begun."""
+    marks = _exhausted_flags(trainer)
+    for index, was_exhausted in enumerate(exhausted[: len(marks)]):
+        marks[index] = marks[index] or was_exhausted
 
 
-def _marks_of_used_up(trainer: Trainer) -> list[bool]:
+def _exhausted_flags(trainer: Trainer) -> list[bool]:
     """Return the list in which Lightning's iterator marks loaders that are used up, or []."""
     for part in vars(trainer.fit_loop._combined_loader).values():
         if hasattr(part, "_consumed"):

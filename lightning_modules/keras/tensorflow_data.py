@@ -225,7 +225,7 @@ class BatchLoader(EpochLoader):
         self.batches = batches
 
     @property
-    def whole_dataset(self) -> range:
+    def full_dataset(self) -> range:
         """Return a range as long as the dataset of all processes.
 
         Raises:

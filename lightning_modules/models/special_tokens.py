@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..common.followed import followed
+from ..common.version_behavior import version_behavior
 from .pretrained import set_in_config
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def align_special_tokens(model: nn.Module, processing_class: object) -> dict[str
                 changed[name] = token
 
     # transformers before 5.18 puts a single EOS token of a generation config into a list.
-    if generation_config is not None and not followed().keeps_single_end_token:
+    if generation_config is not None and not version_behavior().keeps_single_end_token:
         end_token = getattr(generation_config, "eos_token_id", None)
         if isinstance(end_token, int):
             generation_config.eos_token_id = [end_token]

@@ -8,16 +8,16 @@ from .adafactor import Adafactor, AdafactorSchedule, get_adafactor_schedule
 from .build import (
     BUILDERS,
     OptimizerConfig,
+    add_no_op_step,
     build_optimizer,
-    let_backward_step,
     optimizer_class_and_kwargs,
     steps_in_backward,
 )
-from .demands import OptimizerDemands, optimizer_demands
 from .groups import decay_parameter_names, freeze_parameters, parameter_groups
 from .layerwise import LayerwiseOptimizer, LayerwiseSchedule
 from .libraries import MissingLibraryError
 from .request import parse_optimizer_args
+from .requirements import OptimizerRequirements, optimizer_requirements
 
 __all__ = [
     "BUILDERS",
@@ -27,14 +27,14 @@ __all__ = [
     "LayerwiseSchedule",
     "MissingLibraryError",
     "OptimizerConfig",
-    "OptimizerDemands",
+    "OptimizerRequirements",
+    "add_no_op_step",
     "build_optimizer",
     "decay_parameter_names",
     "freeze_parameters",
     "get_adafactor_schedule",
-    "let_backward_step",
     "optimizer_class_and_kwargs",
-    "optimizer_demands",
+    "optimizer_requirements",
     "parameter_groups",
     "parse_optimizer_args",
     "steps_in_backward",

@@ -43,19 +43,19 @@ def _adafactor(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def _sgd(request: OptimizerRequest) -> ClassAndKwargs:
-    kwargs = request.arguments.take_given(float, "momentum", "dampening", "weight_decay")
-    kwargs |= request.arguments.take_given(bool, "nesterov")
+    kwargs = request.arguments.pop_given(float, "momentum", "dampening", "weight_decay")
+    kwargs |= request.arguments.pop_given(bool, "nesterov")
     return torch.optim.SGD, kwargs
 
 
 def _adagrad(request: OptimizerRequest) -> ClassAndKwargs:
-    kwargs = request.arguments.take_given(float, "lr_decay", "eps", "weight_decay")
+    kwargs = request.arguments.pop_given(float, "lr_decay", "eps", "weight_decay")
     return torch.optim.Adagrad, kwargs
 
 
 def _rmsprop(request: OptimizerRequest) -> ClassAndKwargs:
-    kwargs = request.arguments.take_given(float, "momentum", "alpha", "eps", "weight_decay")
-    kwargs |= request.arguments.take_given(bool, "centered")
+    kwargs = request.arguments.pop_given(float, "momentum", "alpha", "eps", "weight_decay")
+    kwargs |= request.arguments.pop_given(bool, "centered")
     return torch.optim.RMSprop, kwargs
 
 
@@ -202,8 +202,8 @@ def build_optimizer(
         optimizer = make_optimizer(model, **kwargs)
 
     step_without_compiler(optimizer)
-    libraries.keep_embeddings_whole(optimizer_class, kwargs, model)
-    let_backward_step(optimizer)
+    libraries.skip_embedding_quantization(optimizer_class, kwargs, model)
+    add_no_op_step(optimizer)
     save_group_state_by_index(optimizer)
     return optimizer
 
@@ -224,7 +224,7 @@ def steps_in_backward(optimizer: object) -> bool:
     return callable(getattr(optimizer, "fused_backward", None))
 
 
-def let_backward_step(optimizer: torch.optim.Optimizer) -> None:
+def add_no_op_step(optimizer: torch.optim.Optimizer) -> None:
     """Give optimizers that step in the backward pass a `step` that only runs its closure.
 
     LOMO has no `step`, which schedules and Lightning call. `accelerate` adds the same.

@@ -132,8 +132,8 @@ def build_stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
         "kahan_sum": None,
     }
     kwargs |= request.arguments.take(decouple_lr=False)
-    kwargs |= request.arguments.take_given(float, "max_lr")
-    kwargs |= request.arguments.take_given(bool, "kahan_sum")
+    kwargs |= request.arguments.pop_given(float, "max_lr")
+    kwargs |= request.arguments.pop_given(bool, "kahan_sum")
     return optimizer, kwargs
 
 
@@ -183,7 +183,7 @@ def build_bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
     return optimizer, {**kwargs, "optim_bits": optim_bits, "is_paged": "paged" in name}
 
 
-def keep_embeddings_whole(
+def skip_embedding_quantization(
     optimizer_class: object, kwargs: dict[str, Any], model: nn.Module
 ) -> None:
     """Make bitsandbytes keep 32 bits of state for embeddings, whose gradients vary too much for 8.
@@ -217,7 +217,7 @@ def _ademamix_arguments(request: OptimizerRequest) -> dict[str, object]:
     return {
         "betas": (betas["beta1"], betas["beta2"], betas["beta3"]),
         **arguments.take(alpha=5.0, eps=config.epsilon),
-        **arguments.take_given(int, "t_alpha", "t_beta3"),
+        **arguments.pop_given(int, "t_alpha", "t_beta3"),
     }
 
 
@@ -228,7 +228,7 @@ def _rmsprop_arguments(request: OptimizerRequest) -> dict[str, object]:
     """
     arguments = request.arguments
     return {
-        **arguments.take_given(float, "alpha", "eps", "weight_decay", "momentum"),
-        **arguments.take_given(int, "min_8bit_size"),
-        **arguments.take_given(bool, "centered"),
+        **arguments.pop_given(float, "alpha", "eps", "weight_decay", "momentum"),
+        **arguments.pop_given(int, "min_8bit_size"),
+        **arguments.pop_given(bool, "centered"),
     }

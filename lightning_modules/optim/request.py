@@ -111,7 +111,7 @@ class OptimizerArguments:
                 values[name] = self._take(name, type(default))
         return values
 
-    def take_given(self, kind: type, *names: str) -> dict[str, object]:
+    def pop_given(self, kind: type, *names: str) -> dict[str, object]:
         """Return the values, of one type, of those named arguments that the text has."""
         return {name: self._take(name, kind) for name in names if name in self._left}
 

@@ -80,7 +80,7 @@ class SharedTrial:
         return value
 
 
-class _CaughtElsewhereError(Exception):
+class _FailureOnOtherRankError(Exception):
     """A failure on another rank, after which the search continues."""
 
 
@@ -134,14 +134,16 @@ def optimize_together(
     try:
         if used_channel.is_first:
             own_study = cast("Study", study)  # rank 0 has it
-            return _lead(own_study, trials, result, n_trials=n_trials, timeout=timeout, **options)
+            return _optimize_on_rank_0(
+                own_study, trials, result, n_trials=n_trials, timeout=timeout, **options
+            )
         return _follow(trials)
     finally:
         if channel is None:
             used_channel.close()
 
 
-def _lead(
+def _optimize_on_rank_0(
     study: Study,
     trials: _SharedTrials,
     result: Callable[[Study], Any] | None,
@@ -149,8 +151,8 @@ def _lead(
 ) -> object:
     """Run optuna's loop on rank 0, and tell the other ranks how it ended."""
     channel = trials.channel
-    run_trial = trials.lead
-    caught = (*trials.caught, _CaughtElsewhereError)
+    run_trial = trials.run_on_rank_0
+    caught = (*trials.caught, _FailureOnOtherRankError)
     if channel.is_single_process:
         run_trial = trials.run_alone
         caught = trials.caught
@@ -202,7 +204,7 @@ class _SharedTrials:
         self._notify_completed()
         return value
 
-    def lead(self, trial: Trial) -> Value:
+    def run_on_rank_0(self, trial: Trial) -> Value:
         """Run the trial on rank 0."""
         self.channel.broadcast(("trial", None))
         value, outcome = self._run(SharedTrial(trial, self.channel))
@@ -231,7 +233,7 @@ class _SharedTrials:
             trial.set_user_attr(FAILURE, message)
             error_class: type[Exception] = OtherProcessError
             if all(outcome.caught for outcome in failed):
-                error_class = _CaughtElsewhereError
+                error_class = _FailureOnOtherRankError
             raise error_class(f"The trial failed in another process: {message}")
         if any(outcome.kind == "pruned" for outcome in outcomes):
             raise optuna.TrialPruned()

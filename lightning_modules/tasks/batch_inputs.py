@@ -175,7 +175,7 @@ def count_unrepeated_samples(
         return None
 
     # The loader is at its end, but this batch is not the last one: that has been read ahead.
-    if index + 1 < loader.handed_out:
+    if index + 1 < loader.batches_yielded:
         return None
 
     # A round is a batch on each process; the last one may be filled up with repeated samples.

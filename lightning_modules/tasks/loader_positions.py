@@ -23,10 +23,10 @@ from ..internals.loop_states import (
     LoopPosition,
     count_read_ahead,
     current_loop_position,
-    loaders_used_up,
+    exhausted_loaders,
     restart_loaders,
     set_batches_done,
-    set_loaders_used_up,
+    set_exhausted_loaders,
     train_loaders,
 )
 from ..training.accumulation import WindowLoader
@@ -57,22 +57,22 @@ def position_state(trainer: Trainer, *, module_accumulates: bool = False) -> obj
     position: dict[str, Any] = {"layout": _layout(trainer), "unused": unused}
     if epoch_loaders(trainer):
         loaders = train_loaders(trainer)
-        used_up = loaders_used_up(trainer) or [False] * len(loaders)
+        exhausted = exhausted_loaders(trainer) or [False] * len(loaders)
 
         # Save the state of each loader before the batches on which no step was taken.
         unused_of_loaders: list[int] = []
         states: list[Any] = []
-        for loader, is_used_up in zip(loaders, used_up, strict=True):
+        for loader, is_exhausted in zip(loaders, exhausted, strict=True):
             unused_of_loader = unused
-            if not is_used_up:
+            if not is_exhausted:
                 unused_of_loader = _count_unused(loader, loop_position, unused, batches_in_progress)
             unused_of_loaders.append(unused_of_loader)
             states.append(_state_before(loader, unused_of_loader))
 
-        position["used_up"] = used_up
+        position["used_up"] = exhausted
         position["states"] = states
         position["began_again"] = batches_in_progress > 0 and _may_have_begun_again(
-            loaders, unused_of_loaders, used_up, loop_position
+            loaders, unused_of_loaders, exhausted, loop_position
         )
 
     # Gradients of an incomplete step.
@@ -230,7 +230,7 @@ def restore_position(
     else:
         states_to_load = _states_in_current_batches(trainer, loop_position, position, states)
         _resume_loaders(trainer, loop_position, states_to_load, is_next_epoch)
-        set_loaders_used_up(trainer, position.get("used_up", []))
+        set_exhausted_loaders(trainer, position.get("used_up", []))
         if position.get("began_again"):
             _log.warning(
                 "The checkpoint was written in the middle of a batch, just before a stream began "
@@ -410,7 +410,7 @@ def _count_unused(
     """
     if not isinstance(loader, EpochLoader):
         return unused
-    read = max(loader.handed_out - loop_position.done, 0)
+    read = max(loader.batches_yielded - loop_position.done, 0)
     # Lightning may have read this loader once more before it noticed that another one had ended.
     if batches_in_progress:
         return read
@@ -421,7 +421,7 @@ def _count_unused(
 def _may_have_begun_again(
     loaders: list[Any],
     unused_of_loaders: list[int],
-    used_up: list[bool],
+    exhausted: list[bool],
     loop_position: LoopPosition,
 ) -> bool:
     """Return whether a loader may have begun again since the batch in progress.
@@ -429,17 +429,17 @@ def _may_have_begun_again(
     Then it has no state for that batch. At the end of an epoch Lightning finds the longest loader
     by reading the loaders before it once more.
     """
-    if all(used_up):
+    if all(exhausted):
         if len(loaders) == 1:
             return False
 
         # No loader was read once more if the first one is the longest.
-        handed_out = getattr(loaders[0], "handed_out", None)
-        is_first_longest = loop_position.done > 0 and handed_out == loop_position.done + 1
+        batches_yielded = getattr(loaders[0], "batches_yielded", None)
+        is_first_longest = loop_position.done > 0 and batches_yielded == loop_position.done + 1
         return not is_first_longest
 
-    for loader, unused, is_used_up in zip(loaders, unused_of_loaders, used_up, strict=True):
-        if is_used_up and isinstance(loader, EpochLoader) and loader.handed_out < unused:
+    for loader, unused, is_exhausted in zip(loaders, unused_of_loaders, exhausted, strict=True):
+        if is_exhausted and isinstance(loader, EpochLoader) and loader.batches_yielded < unused:
             return True
     return False
 
@@ -454,7 +454,7 @@ def _state_before(loader: Any, unused: int) -> dict[str, object] | None:
         unused: batches that it handed out last, and that no step was taken on.
     """
     if isinstance(loader, EpochLoader):
-        return _if_plain(loader.state_dict(min(unused, loader.handed_out)))
+        return _if_plain(loader.state_dict(min(unused, loader.batches_yielded)))
     if _is_stateful(loader):
         return _if_plain(loader.state_dict())
     return None

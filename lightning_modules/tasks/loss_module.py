@@ -13,7 +13,7 @@ from torch import nn
 from ..common.batch_rows import slice_rows
 from ..common.class_paths import build_described, is_description
 from ..common.nested import count_rows, find_batch_size, map_nested
-from ..common.stop_iteration import stop_iteration_surfaces
+from ..common.stop_iteration import stop_iteration_guard
 from ..internals.precision import to_float32
 from ..models.outputs import CACHES, predictions_in, read_loss
 from ..models.pretrained import predicts_next_token
@@ -22,7 +22,7 @@ from ..models.wrappers import base_of_adapter
 from ..optim.module_optimizers import OptimizerSetting, ScheduleSetting, to_stored_setting
 from ..training.label_smoothing import LabelSmoother
 from ..training.micro_batch_loss import count_labels, ignored_labels
-from ..training.noted_items import NotedItems
+from ..training.tracked_items import TrackedItems
 from .batch_inputs import (
     as_arguments,
     count_targets,
@@ -210,7 +210,7 @@ class LossModule(MetricsModule):
         """
         return self._require_model()(*args, **kwargs)
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Compute the loss of a batch; batches of several loaders are weighted by their items.
 
@@ -264,7 +264,7 @@ class LossModule(MetricsModule):
         """
         return self._compute_evaluation_loss("test", batch, batch_idx, dataloader_idx)
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Return the predictions for a batch: the output of the model, without a loss.
 
@@ -448,7 +448,7 @@ class LossModule(MetricsModule):
             ignored = list(getattr(config, "keys_to_ignore_at_inference", CACHES))
         return predictions_in(outputs, ignored)
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def _compute_evaluation_loss(
         self, stage: str, batch: object, batch_idx: int, loader: int
     ) -> torch.Tensor:
@@ -641,7 +641,7 @@ class LossModule(MetricsModule):
         labels = self._labels_by_name(batch)
         if not isinstance(labels, torch.Tensor) or not self._model_accepts_items():
             return None
-        return NotedItems.of(self._count_labels(labels))
+        return TrackedItems.of(self._count_labels(labels))
 
     def _items_of_loss(
         self, batch: object, items: torch.Tensor | None, outputs: object
@@ -657,7 +657,7 @@ class LossModule(MetricsModule):
             return count_targets(self.loss_fn, self._labels(batch), self.device)
 
         # The model has divided by the number that it was given.
-        if isinstance(items, NotedItems) and items.use.noted:
+        if isinstance(items, TrackedItems) and items.use.is_used:
             return items.number
 
         # The loss is a mean over the labels; over the rows where there are no class numbers.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..common.stop_iteration import stop_iteration_surfaces
+from ..common.stop_iteration import stop_iteration_guard
 from ..evaluation.metrics import as_batch_metrics
 from ..evaluation.stage_metrics import StageMetrics, as_numbers, name_in_stage
 from ..internals.lightning_internals import log_of_loader
@@ -116,7 +116,7 @@ class MetricsModule(OptimizerModule):
             return len(loaders)
         return 0
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def _log_metrics(self, stage: str) -> None:
         values_of_loaders = self._stage_metrics[stage].compute_and_reset(
             stage, self._metrics_process_group()

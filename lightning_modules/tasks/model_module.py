@@ -122,7 +122,7 @@ class ModelModule(HookedModule):
         Args:
             folder: created if needed.
         """
-        from ..distributed.sharding import is_sharded, whole_state_dict
+        from ..distributed.sharding import full_state_dict, is_sharded
 
         require_local(folder, "folder")
         model = unwrap_model(self._require_model())
@@ -131,7 +131,7 @@ class ModelModule(HookedModule):
         is_first = not dist.is_initialized() or dist.get_rank() == 0
         state_dict = None
         if is_sharded(model):
-            state_dict = whole_state_dict(model, keep=is_first)
+            state_dict = full_state_dict(model, keep=is_first)
         if is_first:
             Path(folder).mkdir(parents=True, exist_ok=True)
             save_weights(model, folder, state_dict=state_dict)
@@ -258,9 +258,9 @@ class ModelModule(HookedModule):
 
         # All processes start with the weights of the first; those on "meta" are loaded later.
         tensors = [*parameters, *self.model.buffers()]
-        whole_tensors = [tensor for tensor in tensors if not is_dtensor(tensor)]
-        if not any(tensor.is_meta for tensor in whole_tensors):
-            broadcast_tensors(whole_tensors)
+        full_tensors = [tensor for tensor in tensors if not is_dtensor(tensor)]
+        if not any(tensor.is_meta for tensor in full_tensors):
+            broadcast_tensors(full_tensors)
 
         if data_parallel.size() > 1 or not is_split:
             names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..common.parameter_rules import rule_faults
+from ..common.parameter_rules import rule_problems
 from ..internals.lightning_import import MixedPrecision, Precision
 from ..optim import freeze_parameters, steps_in_backward
 from ..optim.gradient_norms import clip_gradients
@@ -65,9 +65,9 @@ class OptimizerModule(ModelModule):
         **kwargs: Any,
     ) -> None:
         super().__init__(model, **kwargs)
-        faults = list(rule_faults(parameter_rules or {}))
-        if faults:
-            raise ValueError(" ".join(faults))
+        problems = list(rule_problems(parameter_rules or {}))
+        if problems:
+            raise ValueError(" ".join(problems))
         self.parameter_rules = parameter_rules
         self.optimizer_config = as_optimizer_setting(optimizer)
         self.schedule_config = as_schedule_setting(schedule)

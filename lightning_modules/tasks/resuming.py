@@ -39,10 +39,10 @@ from ..internals.loop_states import (
     is_inside_validation,
     loaders_given_to_fit,
     loop_position_of,
+    normalize_counters,
     pop_loader_states,
     restart_loaders,
     resume_inside_epoch,
-    settle_counters,
     step_plateau_schedules,
 )
 from ..training.accumulation import WindowLoader
@@ -55,7 +55,7 @@ from .loader_positions import (
     restore_position,
 )
 from .missing_optimizer_states import explain_missing_optimizer_states
-from .upstream_faults import warn_of_upstream_faults
+from .upstream_bugs import warn_of_upstream_bugs
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class ResumingCallback(Callback):
     library.
 
     A checkpoint may be written at any hook: `loop_position_of` reads the position from Lightning's
-    counters, `settle_counters` and `resume_inside_epoch` let Lightning's loops do the rest.
+    counters, `normalize_counters` and `resume_inside_epoch` let Lightning's loops do the rest.
     """
 
     def __init__(self) -> None:
@@ -152,10 +152,10 @@ class ResumingCallback(Callback):
 
         fit_loop = checkpoint["loops"]["fit_loop"]
         self._loop_position = loop_position_of(fit_loop)
-        warn_of_upstream_faults(
+        warn_of_upstream_bugs(
             callbacks_of(trainer), self._loop_position, is_inside_validation(fit_loop)
         )
-        settle_counters(fit_loop, self._loop_position)
+        normalize_counters(fit_loop, self._loop_position)
         self._loader_states = pop_loader_states(checkpoint)
 
         positions = checkpoint.get(POSITIONS) or {}

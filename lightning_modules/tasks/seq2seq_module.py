@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..common.stop_iteration import stop_iteration_surfaces
+from ..common.stop_iteration import stop_iteration_guard
 from ..distributed.sharding import is_sharded
 from ..models.generation import generate, padding_token, without_answers
 from ..models.wrappers import base_of_adapter
@@ -53,7 +53,7 @@ class Seq2SeqModule(TaskModule):
         self.pad_token_id = pad_token_id
         self.keep_hyperparameters(generation=self.generation, pad_token_id=pad_token_id)
 
-    @stop_iteration_surfaces
+    @stop_iteration_guard
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> torch.Tensor:
         """Return generated token ids for a batch.
 
@@ -100,7 +100,7 @@ class Seq2SeqModule(TaskModule):
         if stage == "train":
             tokens = self.predictions_of(outputs)
         else:
-            tokens = self._without_start(self.generate(batch))
+            tokens = self._strip_start_token(self.generate(batch))
 
         labels = self._labels(batch)
         if isinstance(labels, torch.Tensor):
@@ -118,7 +118,7 @@ class Seq2SeqModule(TaskModule):
         # `forward` may have further parameters, which keep their defaults.
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
-    def _without_start(self, tokens: torch.Tensor) -> torch.Tensor:
+    def _strip_start_token(self, tokens: torch.Tensor) -> torch.Tensor:
         """Remove the token that starts each sequence, which labels do not have."""
         start = None
         for name in ("generation_config", "config"):

@@ -16,7 +16,7 @@ from ..common.stop_iteration import stop_iteration_error
 from ..data.epoch_loader import EpochLoader
 from ..data.loader_state import (
     ForeignLoader,
-    RereadLoader,
+    ReplayLoader,
     before_epoch,
     has_ended,
     is_of_other_batches,
@@ -94,14 +94,14 @@ class WindowLoader:
 
         # Three kinds of loaders can resume: ours, those of other libraries that have a state, and
         # those without one, which are read again from the start of the epoch.
-        self._source: EpochLoader | RereadLoader | ForeignLoader
+        self._source: EpochLoader | ReplayLoader | ForeignLoader
         if isinstance(loader, EpochLoader):
             self._source = loader
             loader.tracked = True
         elif hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
             self._source = ForeignLoader(loader)
         else:
-            self._source = RereadLoader(loader)
+            self._source = ReplayLoader(loader)
 
     def __len__(self) -> int:
         return self.windows_per_epoch
@@ -280,7 +280,7 @@ class WindowLoader:
         if state is None:
             return
         if isinstance(source, EpochLoader):
-            # The epoch of the state may have been stopped before its last batch.
+            # The saved epoch may have been stopped before its last batch.
             if state["handed_out"] > 0:
                 next_epoch = self.epoch
                 if self.is_at_end:
@@ -317,7 +317,7 @@ class WindowLoader:
             batches = self._batches_of_foreign_loader(source, state, batches_done)
         else:
             source.load_state_dict(state, inside_epoch=True)
-            if isinstance(source, RereadLoader):
+            if isinstance(source, ReplayLoader):
                 source.skip(batches_done)
             batches = iter(source)
         self._report_positioned()
@@ -346,9 +346,9 @@ class WindowLoader:
 
 
 def _source_class(loader_state: dict[str, Any]) -> type:
-    """Return the class of loader that has written a state; only ours have these entries."""
+    """Return the class of the loader that wrote a state, whose entries are specific to it."""
     if "handed_out" in loader_state:
         return EpochLoader
     if "began" in loader_state:
-        return RereadLoader
+        return ReplayLoader
     return ForeignLoader

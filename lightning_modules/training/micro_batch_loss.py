@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..models.pretrained import predicts_next_token
 from ..models.wrappers import base_of_adapter
-from .noted_items import NotedItems
+from .tracked_items import TrackedItems
 
 IGNORED_LABELS = (-100,)
 """The labels of positions that do not count, in most models."""
@@ -93,7 +93,7 @@ def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:
 
 
 class MicroBatchLoss:
-    """Weighs the loss of one micro-batch.
+    """Scales the loss of one micro-batch.
 
     The losses of a step then add up to the mean over all of its items.
 
@@ -105,10 +105,10 @@ class MicroBatchLoss:
     Each loss is divided once, by the first method that gets it. Which one that is depends on the
     code that runs the backward pass:
 
-    - `Trainer.training_step` calls `weigh_in_step`. Its `accelerator.backward` then calls `weigh`,
+    - `Trainer.training_step` calls `scale_in_step`. Its `accelerator.backward` then calls `scale`,
       which returns that loss unchanged.
-    - An override of `training_step` calls `accelerator.backward`, which calls `weigh`.
-    - An override calls `loss.backward()` itself, for which `WeighsBackward` calls `weigh`.
+    - An override of `training_step` calls `accelerator.backward`, which calls `scale`.
+    - An override calls `loss.backward()` itself, for which `ScaledBackward` calls `scale`.
 
     Args:
         items: `num_items_in_batch` of the step as the user's code gets it; None if it is not
@@ -124,7 +124,7 @@ class MicroBatchLoss:
     Attributes:
         items: as passed.
         divisor: as passed.
-        is_weighed_by_trainer: the losses of this micro-batch go through `Trainer.training_step` or
+        is_scaled_by_trainer: the losses of this micro-batch go through `Trainer.training_step` or
             `accelerator.backward`.
     """
 
@@ -142,76 +142,76 @@ class MicroBatchLoss:
         self._parts = parts
         self._is_scaled = is_scaled
         self._may_be_divided = may_be_divided
-        self._weighed: Tensor | None = None
-        """The result of the last call of `weigh_in_step` or `weigh`."""
-        self._unweighed: Tensor | None = None
-        """The loss of the first backward pass of an override, before it was weighed."""
-        self._returns_weighed_loss = False
-        """What `training_step` returns is weighed already, so the log takes it as it is."""
-        self.is_weighed_by_trainer = False
+        self._scaled_loss: Tensor | None = None
+        """The result of the last call of `scale_in_step` or `scale`."""
+        self._raw_loss: Tensor | None = None
+        """The loss of the first backward pass of an override, before it was scaled."""
+        self._returns_scaled_loss = False
+        """What `training_step` returns is already scaled, so the log takes it as it is."""
+        self.is_scaled_by_trainer = False
 
     @property
     def is_mean(self) -> bool:
         """Return whether the loss computed so far is a mean over this micro-batch."""
         if self._is_scaled is not None:
             return not self._is_scaled
-        return not (isinstance(self.items, NotedItems) and self.items.use.noted)
+        return not (isinstance(self.items, TrackedItems) and self.items.use.is_used)
 
-    def weigh_in_step(self, loss: Tensor) -> Tensor:
+    def scale_in_step(self, loss: Tensor) -> Tensor:
         """Return the loss that `Trainer.training_step` hands to the backward pass, and returns."""
-        self._returns_weighed_loss = True
-        self.is_weighed_by_trainer = True
-        self._weighed = loss
+        self._returns_scaled_loss = True
+        self.is_scaled_by_trainer = True
+        self._scaled_loss = loss
         if self.is_mean:
-            self._weighed = divide_mean(loss, self.divisor)
-        return self._weighed
+            self._scaled_loss = divide_mean(loss, self.divisor)
+        return self._scaled_loss
 
-    def weigh(self, loss: Tensor) -> Tensor:
-        """Weigh the loss of a backward pass by the share of the micro-batch in the step.
+    def scale(self, loss: Tensor) -> Tensor:
+        """Scale the loss of a backward pass by the share of the micro-batch in the step.
 
         Args:
-            loss: the loss of the forward pass; the result of `weigh_in_step` is returned unchanged.
+            loss: the loss of the forward pass; the result of `scale_in_step` is returned unchanged.
         """
-        if loss is self._weighed:
+        if loss is self._scaled_loss:
             return loss
-        if self._unweighed is None:
-            self._unweighed = loss.detach()
+        if self._raw_loss is None:
+            self._raw_loss = loss.detach()
 
         is_divided_by_override = self._may_be_divided and _is_divided_by(loss, self._parts)
-        self._weighed = loss
+        self._scaled_loss = loss
         if is_divided_by_override:
             # The log does not divide it again, either.
-            self._returns_weighed_loss = True
+            self._returns_scaled_loss = True
         elif self.is_mean:
-            self._weighed = divide_mean(loss, self.divisor)
-        return self._weighed
+            self._scaled_loss = divide_mean(loss, self.divisor)
+        return self._scaled_loss
 
     def to_log(self, loss: Tensor) -> Tensor:
-        """Weigh the loss that `Trainer.training_step` returned, for the log.
+        """Scale the loss that `Trainer.training_step` returned, for the log.
 
-        An override usually returns the loss of its backward pass, from before it was weighed. Some
+        An override usually returns the loss of its backward pass, from before it was scaled. Some
         divide it by the number of micro-batches after the backward pass; then it stays as it is.
         """
-        if self._returns_weighed_loss or self._unweighed is None or not self.is_mean:
+        if self._returns_scaled_loss or self._raw_loss is None or not self.is_mean:
             return loss
 
-        # Compared on the device, so that the host does not wait.
-        unweighed = self._unweighed.to(loss)
-        is_unchanged = torch.isclose(loss, unweighed, equal_nan=True)
-        is_divided = torch.isclose(loss * self._parts, unweighed, equal_nan=True) & ~is_unchanged
+        # Compared on the device, so that no device synchronization is needed.
+        raw_loss = self._raw_loss.to(loss)
+        is_unchanged = torch.isclose(loss, raw_loss, equal_nan=True)
+        is_divided = torch.isclose(loss * self._parts, raw_loss, equal_nan=True) & ~is_unchanged
         return torch.where(is_divided, loss, divide_mean(loss, self.divisor))
 
 
 def _is_divided_by(loss: Tensor, parts: int) -> bool:
     """Return whether the last operation on a loss divided it by the number of micro-batches.
 
-    This tells whether an override of `training_step` has weighed its loss, for example by
+    This tells whether an override of `training_step` has scaled its loss, for example by
     `loss = loss / self.args.gradient_accumulation_steps`, and is asked only if the source of the
     override mentions that argument. The values cannot tell, because the undivided loss is not
     known: an override need not compute it by `compute_loss`. The graph of autograd can.
 
     Recognized are `loss / n`, `loss.div(n)` and `loss.div_(n)` with a Python number as the last
-    operation. Any other form, such as `loss * (1 / n)`, is weighed like a mean, unless the class
+    operation. Any other form, such as `loss * (1 / n)`, is scaled like a mean, unless the class
     declares it by `loss_is_scaled_for_ga = True`.
     """
     operation = loss.grad_fn
@@ -229,8 +229,8 @@ def _is_divided_by(loss: Tensor, parts: int) -> bool:
     )
 
 
-class WeighsBackward(TorchFunctionMode):
-    """A mode in which `loss.backward()`, called by the code in the block, weighs the loss first.
+class ScaledBackward(TorchFunctionMode):
+    """A mode in which `loss.backward()`, called by the code in the block, scales the loss first.
 
     Args:
         micro_batch: the micro-batch of the block.
@@ -247,8 +247,8 @@ class WeighsBackward(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Any = None,
     ) -> object:
-        """Call the function; `Tensor.backward` gets the weighed loss, unless that was weighed."""
-        if func is Tensor.backward and not self.micro_batch.is_weighed_by_trainer:
+        """Call the function; scale the loss of `Tensor.backward` unless it is scaled already."""
+        if func is Tensor.backward and not self.micro_batch.is_scaled_by_trainer:
             loss, *others = args
-            args = (self.micro_batch.weigh(loss), *others)
+            args = (self.micro_batch.scale(loss), *others)
         return func(*args, **(kwargs or {}))

@@ -26,7 +26,7 @@ _SIGNS = (
 )
 
 
-class OutOfMemoryElsewhereError(torch.OutOfMemoryError):
+class OutOfMemoryOnOtherRankError(torch.OutOfMemoryError):
     """Another process of the same training ran out of memory; this one did not."""
 
     is_shared = True
@@ -121,7 +121,7 @@ class OutOfMemoryConsensus:
         Raises:
             torch.OutOfMemoryError, RuntimeError: the error that was kept. `is_shared` is True on
                 it.
-            OutOfMemoryElsewhereError: it was kept in another process.
+            OutOfMemoryOnOtherRankError: it was kept in another process.
         """
         # One exchange tells whether any process has failed, and which gradients any of them has.
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
@@ -136,7 +136,7 @@ class OutOfMemoryConsensus:
             failure = self.failure
             self.failure = None
             if failure is None:
-                failure = OutOfMemoryElsewhereError("Another process ran out of memory.")
+                failure = OutOfMemoryOnOtherRankError("Another process ran out of memory.")
             # Tells callers that every process raises here, so that all may start again.
             vars(failure)["is_shared"] = True
             raise failure

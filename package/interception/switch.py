@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 # These are light; the heavy modules beside them are loaded on use.
 from ..facade.arguments import old_names
-from ..lightning_modules.common import followed, versions
+from ..lightning_modules.common import version_behavior, versions
 from . import environment
 from .finder import LIBRARY, Finder
 from .loaded import LoadedModules
@@ -65,7 +65,7 @@ def install(children: bool = True) -> Finder:
 
     _forward_logs()
     old_names.set_old_names_accepted(True)
-    followed.serve(versions.installed(LIBRARY))
+    version_behavior.serve(versions.installed(LIBRARY))
     _interception.loaded_modules.replace_names()
     return _interception.finder
 
@@ -85,7 +85,7 @@ def uninstall() -> None:
     _interception.loaded_modules.restore()
     _stop_forwarding_logs()
     old_names.set_old_names_accepted(False)
-    followed.serve(None)
+    version_behavior.serve(None)
     _interception = None
 
 

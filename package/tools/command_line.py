@@ -88,7 +88,7 @@ def spellings(name: str) -> list[str]:
     return [with_underscores, with_dashes]
 
 
-def whole(minimum: int = 1, maximum: float = math.inf) -> Callable[[str], int]:
+def integer(minimum: int = 1, maximum: float = math.inf) -> Callable[[str], int]:
     """Return a `type` for argparse that parses whole numbers from `minimum` to `maximum`."""
 
     def parse(text: str) -> int:

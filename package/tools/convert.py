@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .command_line import CommandParser, whole
+from .command_line import CommandParser, integer
 
 _DESCRIPTION = """\
 Convert a checkpoint file of lightning.Trainer into a folder checkpoint-N of the Trainer API, or
@@ -62,18 +62,18 @@ def _make_parser() -> CommandParser:
     )
     add(
         "--accumulation",
-        type=whole(),
+        type=integer(),
         default=1,
         help="batches in a step, for folders from transformers (%(default)s)",
     )
     add(
         "--batches-in-epoch",
-        type=whole(),
+        type=integer(),
         help="batches in an epoch, for files from the middle of an epoch that do not store it",
     )
     add(
         "--batch-size",
-        type=whole(),
+        type=integer(),
         help="samples in a batch, for files that do not store it",
     )
     return parser

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .changed_run import read_options, run_changed, write_result
-from .command_line import CommandParser, positive, table, whole
+from .command_line import CommandParser, integer, positive, table
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -105,7 +105,7 @@ def _read_options(words: Sequence[str]) -> Namespace:
         "--max", type=positive, default=1.0, metavar="RATE", help="the last rate (1)"
     )
     parser.add_argument(
-        "--steps", type=whole(20), default=100, help="number of optimizer steps (100)"
+        "--steps", type=integer(20), default=100, help="number of optimizer steps (100)"
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON, with the loss of each step"
@@ -220,7 +220,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
     losses: list[float] = []
     original = trainer_class.train
 
-    class GrowingRate(TrainerCallback):
+    class LearningRateSweep(TrainerCallback):
         """Sets the rate of each step, and stops when the loss explodes."""
 
         def on_pre_optimizer_step(
@@ -252,7 +252,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
                     control.should_training_stop = True
 
     def train(self: Trainer, *args: object, **kwargs: object) -> NoReturn:
-        self.add_callback(GrowingRate())
+        self.add_callback(LearningRateSweep())
         # The arguments that the script passes to `train` are dropped: it must not resume from a
         # checkpoint.
         original(self)

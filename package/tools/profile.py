@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from .changed_run import warn_of_ambiguous_options
-from .command_line import CommandParser, whole
+from .command_line import CommandParser, integer
 
 
 def profile(words: Sequence[str]) -> int:
@@ -34,15 +34,17 @@ def profile(words: Sequence[str]) -> int:
         "lightrainer profile [--wait N] [--warmup N] [--active N] SCRIPT [ARGUMENTS]",
     )
     parser.add_argument(
-        "--wait", type=whole(0), default=5, help="steps before the profiler starts (5)"
+        "--wait", type=integer(0), default=5, help="steps before the profiler starts (5)"
     )
     parser.add_argument(
         "--warmup",
-        type=whole(1),
+        type=integer(1),
         default=2,
         help="steps with the profiler that are not recorded (2)",
     )
-    parser.add_argument("--active", type=whole(1), default=10, help="steps that are recorded (10)")
+    parser.add_argument(
+        "--active", type=integer(1), default=10, help="steps that are recorded (10)"
+    )
     parser.add_script()
     options = parser.parse_args(words)
     warn_of_ambiguous_options("profile", options)

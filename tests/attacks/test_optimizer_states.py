@@ -308,9 +308,9 @@ def test_sharded_parameters_are_compared_as_a_whole(alone, version):
         model, optimizer = sharded_model(version)
         model(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))["loss"].backward()
         optimizer.step()
-        state = sharding.whole_optimizer_state(model, optimizer, keep=True)
+        state = sharding.full_optimizer_state(model, optimizer, keep=True)
         fresh_model, fresh = sharded_model(version)
-        sharding.load_whole_optimizer_state(
+        sharding.load_full_optimizer_state(
             fresh_model, fresh, copy.deepcopy(state), file="optimizer.pt"
         )
         for wrong in (
@@ -323,7 +323,7 @@ def test_sharded_parameters_are_compared_as_a_whole(alone, version):
             with pytest.raises(
                 ValueError, match=r"optimizer\.pt cannot be loaded.* as exp_avg of first\.weight"
             ):
-                sharding.load_whole_optimizer_state(*pair, state, file="optimizer.pt")
+                sharding.load_full_optimizer_state(*pair, state, file="optimizer.pt")
             assert not fresh.state
 
 

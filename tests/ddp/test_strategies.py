@@ -111,8 +111,8 @@ def test_processes_with_parts_of_a_layer_read_the_same(
     for rank, share in zip(runs(way), shares, strict=True):
         assert rank["batches"]["training"] == alone["training"][share::count]
         for name in ("validation", "stream"):
-            whole_rounds = len(alone[name]) // count - 1
-            assert rank["batches"][name][:whole_rounds] == alone[name][share::count][:whole_rounds]
+            full_rounds = len(alone[name]) // count - 1
+            assert rank["batches"][name][:full_rounds] == alone[name][share::count][:full_rounds]
 
 
 def test_model_parallel_refuses_a_model_that_is_not_split(runs: Runs) -> None:

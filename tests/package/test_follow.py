@@ -57,9 +57,9 @@ def test_follow_names_a_row_without_a_reason(follow):
 
 def test_followed_changes_name_existing_tests(follow):
     page = follow.PAGE.read_text(encoding="utf-8")
-    followed = page[page.index("Followed:") : page.index("Not needed:")]
-    named = re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", followed)
-    assert len(named) >= followed.count("\n| `")
+    version_behavior = page[page.index("Followed:") : page.index("Not needed:")]
+    named = re.findall(r"`(tests/[^`:]+)(?:::(\w+))?`", version_behavior)
+    assert len(named) >= version_behavior.count("\n| `")
     for file, test in named:
         assert test, f"{file} is named without a test"
         assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")

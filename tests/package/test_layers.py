@@ -33,9 +33,9 @@ MAY_IMPORT = {
 # import.
 COMMON = {
     ("lightrainer", "lightning_modules", "common", "suggestions", "did_you_mean"),
-    ("lightrainer", "lightning_modules", "common", "followed", "followed"),
+    ("lightrainer", "lightning_modules", "common", "version_behavior", "version_behavior"),
     ("lightrainer", "lightning_modules", "common", "metric_directions", "known_direction"),
-    ("lightrainer", "lightning_modules", "common", "stop_iteration", "stop_iteration_surfaces"),
+    ("lightrainer", "lightning_modules", "common", "stop_iteration", "stop_iteration_guard"),
     *(
         ("lightrainer", "lightning_modules", "common", "libraries", name)
         for name in ("is_installed", "is_instance", "loaded")

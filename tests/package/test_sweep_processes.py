@@ -15,7 +15,7 @@ import pytest
 from lightrainer.__main__ import main
 from lightrainer.facade.search import retries
 from lightrainer.facade.search.storages import open_storage
-from lightrainer.tools.sweep import keeper, workers
+from lightrainer.tools.sweep import watchdog, workers
 
 SECONDS = 120
 SPACE = "width: {low: 1, high: 1000000000}"
@@ -36,8 +36,8 @@ def until(condition):
 
 
 def kept(folder, code):
-    """Start a shell under a keeper; it may write to `pids`."""
-    words = [sys.executable, "-I", "-S", keeper.__file__, "bash", "-c", textwrap.dedent(code)]
+    """Start a shell under a watchdog; it may write to `pids`."""
+    words = [sys.executable, "-I", "-S", watchdog.__file__, "bash", "-c", textwrap.dedent(code)]
     return subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, start_new_session=True)
 
 
@@ -54,7 +54,7 @@ TREE = """
 
 
 @pytest.mark.parametrize("end", ["pipe", "SIGTERM"])
-def test_keeper_ends_all_that_a_script_started(tmp_path, end):
+def test_watchdog_ends_all_that_a_script_started(tmp_path, end):
     """The pipe is closed when the sweep is killed; SIGTERM is passed on by a sweep that is
     stopped.
     """
@@ -78,7 +78,7 @@ time.sleep(600)
 """
 
 
-def test_keeper_lets_the_script_behind_a_launcher_save(tmp_path):
+def test_watchdog_lets_the_script_behind_a_launcher_save(tmp_path):
     """The shell dies of SIGTERM at once; the script that it waited for gets the signal too."""
     (tmp_path / "saves.py").write_text(SAVES)
     process = kept(tmp_path, f"{sys.executable} -S saves.py; true")
@@ -92,7 +92,7 @@ def test_keeper_lets_the_script_behind_a_launcher_save(tmp_path):
 @pytest.mark.parametrize(
     ("code", "status"), [("exit 3", 3), ("kill -SEGV $$", 128 + signal.SIGSEGV), ("true", 0)]
 )
-def test_keeper_exits_as_the_script(tmp_path, code, status):
+def test_watchdog_exits_as_the_script(tmp_path, code, status):
     process = kept(tmp_path, code)
     assert process.wait(SECONDS) == status
     process.stdin.close()

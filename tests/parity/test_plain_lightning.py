@@ -17,7 +17,7 @@ from lightrainer.lightning_modules import (
     Seq2SeqModule,
     SequenceClassificationModule,
 )
-from lightrainer.lightning_modules.common.followed import followed
+from lightrainer.lightning_modules.common.version_behavior import version_behavior
 
 pytestmark = WARNINGS
 
@@ -48,7 +48,7 @@ CASES = {
 
 
 def skip_where_labels_are_counted_otherwise(name):
-    if name.startswith("gpt2, smoothed") and followed().smooths_by_items:
+    if name.startswith("gpt2, smoothed") and version_behavior().smooths_by_items:
         pytest.skip(
             "GPT2LMHeadModel says of no loss: smoothed, its first labels are counted and not "
             "compared there"

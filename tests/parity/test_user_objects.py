@@ -52,7 +52,7 @@ def describe_value(value):
         "DataLoaderShard": "Loader",
         "EpochLoader": "Loader",
     }
-    kinds["NotedItems"] = "Tensor"  # a subclass, which notes whether a loss was divided by it
+    kinds["TrackedItems"] = "Tensor"  # a subclass, which notes whether a loss was divided by it
     name = type(value).__name__
     return kinds.get(name, name)
 

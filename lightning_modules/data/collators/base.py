@@ -139,7 +139,7 @@ def has_fraction(numbers: np.ndarray) -> bool:
     return not bool(are_whole.all())
 
 
-def whole_numbers(values: Any, name: str, index: int) -> np.ndarray:
+def as_integers(values: Any, name: str, index: int) -> np.ndarray:
     """Return the indices of classes or tokens in a column of a sample, as int64.
 
     Args:

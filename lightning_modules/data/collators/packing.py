@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .base import Batch, DataCollatorMixin, as_return_type, check_return_tensors, whole_numbers
+from .base import Batch, DataCollatorMixin, as_integers, as_return_type, check_return_tensors
 
 _LOWEST = {
     "float32": np.finfo(np.float32).min,
@@ -72,7 +72,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
         check_return_tensors(return_tensors)
         documents: list[np.ndarray] = []
         for index, feature in enumerate(features):
-            documents.append(whole_numbers(feature["input_ids"], "input_ids", index))
+            documents.append(as_integers(feature["input_ids"], "input_ids", index))
         lengths = [len(document) for document in documents]
         rows = self._assign_to_rows(lengths)
 
@@ -100,7 +100,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
 
                 # The first label is masked: the token before it belongs to another document.
                 labels_of_document = features[index].get("labels", document)
-                labels[row, start:end] = whole_numbers(labels_of_document, "labels", index)
+                labels[row, start:end] = as_integers(labels_of_document, "labels", index)
                 labels[row, start] = -100
                 start = end
 

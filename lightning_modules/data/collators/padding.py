@@ -11,11 +11,11 @@ from .base import (
     LABELS,
     Batch,
     DataCollatorMixin,
+    as_integers,
     as_return_type,
     label_name,
     pad_without_fast_tokenizer_warning,
     padded_rows,
-    whole_numbers,
     without_columns,
 )
 
@@ -174,5 +174,5 @@ def _label_rows(features: list[Any], name: str) -> list[np.ndarray]:
     """Return the labels of each sample."""
     rows: list[np.ndarray] = []
     for index, feature in enumerate(features):
-        rows.append(whole_numbers(feature[name], name, index))
+        rows.append(as_integers(feature[name], name, index))
     return rows

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .base import (
+    as_integers,
     as_return_type,
     check_return_tensors,
     pad_without_fast_tokenizer_warning,
     padded_rows,
-    whole_numbers,
     without_columns,
 )
 
@@ -98,7 +98,7 @@ class DataCollatorForSeq2Seq:
                 f"Sample {without_labels[0]} of the batch has no {name!r}, but others have. Give "
                 "all samples labels, or none."
             )
-        arrays = [whole_numbers(row, name, index) for index, row in enumerate(rows)]
+        arrays = [as_integers(row, name, index) for index, row in enumerate(rows)]
         length = self._label_length(arrays, name)
         return padded_rows(arrays, length, self.label_pad_token_id, self.tokenizer)
 

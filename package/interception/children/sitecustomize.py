@@ -21,7 +21,7 @@ _RECORDER = "LIGHTRAINER_RECORDER"
 _TRIAL = "LIGHTRAINER_TRIAL"
 
 
-class Waiting:
+class WaitForTransformers:
     """Finder that switches the interception on when transformers is imported; it removes itself."""
 
     is_of_lightrainer = True
@@ -112,7 +112,7 @@ def _start() -> None:
 
     if os.environ.get(_INSTALL, "0") in ("", "0"):
         return
-    sys.meta_path.insert(0, Waiting)
+    sys.meta_path.insert(0, WaitForTransformers)
 
 
 if __name__ == "sitecustomize":

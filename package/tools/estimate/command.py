@@ -8,7 +8,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from ..command_line import CommandParser, positive, spellings, table, whole
+from ..command_line import CommandParser, integer, positive, spellings, table
 from .estimation import (
     GIB,
     OPTIMIZERS,
@@ -86,7 +86,7 @@ def _make_parser() -> CommandParser:
     def add_number(name: str, meaning: str, default: int) -> None:
         parser.add_argument(
             *spellings(name),
-            type=whole(),
+            type=integer(),
             metavar="N",
             default=default,
             help=f"{meaning} (%(default)s)",

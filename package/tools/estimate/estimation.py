@@ -245,7 +245,7 @@ def _strategies(gpus: int) -> list[_Strategy]:
 
     # Devices that share layers or sequences are in one machine, which usually has 8.
     neighbors = min(8, gpus)
-    fsdp_between_machines = "full_shard" if gpus > neighbors else None
+    fsdp_between_nodes = "full_shard" if gpus > neighbors else None
     return [
         _Strategy(),
         _Strategy("shard_grad_op"),
@@ -253,8 +253,8 @@ def _strategies(gpus: int) -> list[_Strategy]:
         _Strategy(checkpointing=True),
         _Strategy("shard_grad_op", checkpointing=True),
         _Strategy("full_shard", checkpointing=True),
-        _Strategy(fsdp_between_machines, tp=neighbors),
-        _Strategy(fsdp_between_machines, tp=neighbors, checkpointing=True),
+        _Strategy(fsdp_between_nodes, tp=neighbors),
+        _Strategy(fsdp_between_nodes, tp=neighbors, checkpointing=True),
         _Strategy("full_shard", cp=neighbors),
         _Strategy("full_shard", cp=neighbors, checkpointing=True),
     ]

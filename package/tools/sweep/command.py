@@ -13,7 +13,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..command_line import CommandParser, positive, whole
+from ..command_line import CommandParser, integer, positive
 from .plan import SweepError, SweepPlan
 
 _DEFAULT_TRIALS = 20
@@ -89,7 +89,7 @@ def _add_search_options(parser: ArgumentParser) -> None:
     )
     add(
         "--n-trials",
-        type=whole(),
+        type=integer(),
         metavar="N",
         help=(
             "number of trials of the study, including earlier ones "
@@ -126,7 +126,7 @@ def _add_search_options(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="tpe, random, grid, gp, qmc, nsgaii (%(default)s)",
     )
-    add("--seed", type=whole(0, 2**32 - 1), metavar="N", help="seed of the sampler")
+    add("--seed", type=integer(0, 2**32 - 1), metavar="N", help="seed of the sampler")
 
 
 def _add_run_options(parser: ArgumentParser) -> None:
@@ -134,7 +134,7 @@ def _add_run_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--workers",
-        type=whole(),
+        type=integer(),
         default=1,
         metavar="N",
         help="number of trials that run in parallel (%(default)s)",
@@ -158,14 +158,14 @@ def _add_run_options(parser: ArgumentParser) -> None:
     add("--timeout", type=positive, metavar="SECONDS", help="start no trial after this time")
     add(
         "--max-retry",
-        type=whole(0),
+        type=integer(0),
         default=3,
         metavar="N",
         help="how often a trial whose process was killed is retried (%(default)s)",
     )
     add(
         "--max-failures",
-        type=whole(),
+        type=integer(),
         default=3,
         metavar="N",
         help="end the sweep after N failures without a completed trial (%(default)s)",
@@ -188,7 +188,7 @@ def _add_run_options(parser: ArgumentParser) -> None:
     )
     add(
         "--gpus-per-trial",
-        type=whole(0),
+        type=integer(0),
         metavar="N",
         help=(
             "number of GPUs of each trial, not shared. By default all with a single worker; with "

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from ...facade.arguments.sweep_trial import ChildTrial
     from .space import Value
 
-_KEEPER = Path(__file__).with_name("keeper.py")
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
 _KILL_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals that other processes send. Any other signal comes from a crash."""
 
 
 class ScriptProcess(subprocess.Popen[bytes]):
-    """Runs the script once, under a keeper that kills all its processes (`keeper.py`).
+    """Runs the script once, under a watchdog that kills all its processes (`watchdog.py`).
 
     Its exit status is that of the script, or 128 plus the number of the signal that killed it.
     `terminate` asks the script to write a checkpoint and to exit; it is killed after a minute.
@@ -47,10 +47,10 @@ class ScriptProcess(subprocess.Popen[bytes]):
         # The values follow the user's words, so that argparse uses the values.
         words = [*plan.script_arguments, *_assign_values(values, plan, trial)]
 
-        # -I and -S leave site-packages out, so that the keeper starts quickly.
-        keeper = [sys.executable, "-I", "-S", str(_KEEPER)]
+        # -I and -S leave site-packages out, so that the watchdog starts quickly.
+        watchdog = [sys.executable, "-I", "-S", str(_WATCHDOG)]
         super().__init__(
-            [*keeper, *plan.command, *words],
+            [*watchdog, *plan.command, *words],
             env=_environment(trial, gpus),
             stdin=subprocess.PIPE,
             stdout=output,

@@ -19,7 +19,7 @@ from ...facade.arguments.sweep_trial import ChildTrial, TrialEvaluation, TrialRe
 from ...facade.search import retries
 from ...facade.search.metric_objective import why_unusable
 from ...facade.search.storages import absolute_address
-from ...lightning_modules.common.redaction import shown_word
+from ...lightning_modules.common.redaction import redact_argument
 from ...lightning_modules.common.suggestions import did_you_mean
 from .plan import SweepError, SweepPlan
 from .script_process import ScriptProcess, crash, was_killed
@@ -34,7 +34,7 @@ class ScriptFailed(Exception):  # noqa: N818 - caught here, not shown
     """A trial whose script did not report a value."""
 
 
-class Unusable(ScriptFailed):
+class InvalidTrialValue(ScriptFailed):
     """A trial whose value is NaN or infinite, perhaps because of its parameters."""
 
 
@@ -134,7 +134,7 @@ class ScriptRun:
         options = ["--space", json.dumps(entries), "--folder", folder]
         sweep = ["lightrainer", "sweep", *self.plan.options_of_rerun]
         words = [*sweep, *options, "--", *script_words]
-        shown_words = [shown_word(word) for word in words]
+        shown_words = [redact_argument(word) for word in words]
         return shlex.join(shown_words)
 
     def _child_trial(self) -> ChildTrial:
@@ -185,7 +185,7 @@ class ScriptRun:
         values = evaluations[-1].values
         problem = why_unusable(values, self.plan.direction, self.plan.metric)
         if problem is not None:
-            raise Unusable(problem)
+            raise InvalidTrialValue(problem)
         return values
 
     def _require_not_killed(self, status: int) -> None:

@@ -25,7 +25,7 @@ from ...facade.search.samplers import make_pruner, make_sampler
 from ...facade.search.storages import database_address, open_storage
 from ...lightning_modules.search.channel import FAILURE
 from .plan import SweepError, SweepPlan
-from .trial_script import ScriptFailed, ScriptKilled, ScriptRun, Unusable
+from .trial_script import InvalidTrialValue, ScriptFailed, ScriptKilled, ScriptRun
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -259,7 +259,7 @@ class Sweep:
             SweepError: there were too many failures.
         """
         # A script that runs, but whose metrics cannot be used, may have had bad values.
-        if isinstance(error, Unusable):
+        if isinstance(error, InvalidTrialValue):
             return
         # Several workers may fail at the same time.
         with self.lock:
@@ -303,8 +303,8 @@ class Sweep:
 
         # For a whole grid, run every point that is still queued, even if that is more trials than
         # there are points: on a file system without locks two sweeps may queue a point twice.
-        is_whole_grid = self.plan.n_trials == len(self.plan.points)
-        return waiting if is_whole_grid else min(trials_left, waiting)
+        is_full_grid = self.plan.n_trials == len(self.plan.points)
+        return waiting if is_full_grid else min(trials_left, waiting)
 
     def _retry_killed_trials(self) -> None:
         """Queue trials whose process was killed, and those that no process has claimed in time."""

@@ -63,8 +63,8 @@ READ = [
 @pytest.mark.parametrize(("words", "config", "expected"), READ, ids=str)
 def test_fsdp_config_word_or_key_has_its_effect(tmp_path, words, config, expected):
     args = arguments(tmp_path, fsdp=words, fsdp_config=config)
-    settings, faults = read_fsdp(args.fsdp, args.fsdp_config)
-    assert faults == []
+    settings, problems = read_fsdp(args.fsdp, args.fsdp_config)
+    assert problems == []
     assert {name: getattr(settings, name) for name in expected} == expected
 
 

@@ -9,10 +9,14 @@ from lightrainer.facade.strategies.deepspeed import DeepSpeed
 from lightrainer.facade.strategies.fsdp import FSDP
 from lightrainer.facade.strategies.model_parallel import ModelParallel
 from lightrainer.lightning_modules.common.enums import OptimizerNames
-from lightrainer.lightning_modules.optim import Adafactor, OptimizerDemands, optimizer_demands
+from lightrainer.lightning_modules.optim import (
+    Adafactor,
+    OptimizerRequirements,
+    optimizer_requirements,
+)
 
-WHOLE = OptimizerDemands.WHOLE_PARAMETERS
-OWN_STEPS = OptimizerDemands.OWN_STEPS
+WHOLE = OptimizerRequirements.FULL_PARAMETERS
+OWN_STEPS = OptimizerRequirements.OWN_STEPS
 DEMANDS = {
     "adafactor": WHOLE,
     "galore_adamw": WHOLE | OWN_STEPS,
@@ -40,7 +44,7 @@ PATHS_OF_LIBRARIES = [
 
 
 def demanding(demand):
-    return [name for name, demands in DEMANDS.items() if demand in demands]
+    return [name for name, requirements in DEMANDS.items() if demand in requirements]
 
 
 def fsdp(**changes):
@@ -67,15 +71,15 @@ class OwnOptimizer(Trainer):
 
 
 def test_names_of_optimizers_that_demand_something_are_these():
-    found = {name.value: optimizer_demands(name.value) for name in OptimizerNames}
-    assert {name: demands for name, demands in found.items() if demands} == DEMANDS
+    found = {name.value: optimizer_requirements(name.value) for name in OptimizerNames}
+    assert {name: requirements for name, requirements in found.items() if requirements} == DEMANDS
     for path in PATHS + PATHS_OF_LIBRARIES:
-        assert optimizer_demands(path) == WHOLE
-    assert optimizer_demands("AdamWScheduleFree") == OWN_STEPS
+        assert optimizer_requirements(path) == WHOLE
+    assert optimizer_requirements("AdamWScheduleFree") == OWN_STEPS
     others = (
         "Adam AdamW SGD NAdam RAdam RMSprop Adagrad Adadelta ASGD Rprop AdEMAMix Lion AdamW8bit"
     )
-    assert not any(optimizer_demands(name) for name in others.split())
+    assert not any(optimizer_requirements(name) for name in others.split())
 
 
 @pytest.mark.parametrize("optim", [*demanding(WHOLE), *PATHS])

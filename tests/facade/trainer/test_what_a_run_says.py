@@ -8,7 +8,7 @@ import pytest
 
 from helpers.trainer.tiny_trainings import At, Tiny, points, trainer
 from lightrainer import ProgressCallback, Trainer
-from lightrainer.facade.evaluation.metrics import Moment
+from lightrainer.facade.evaluation.metrics import StartTime
 
 
 class Failing(Tiny):
@@ -183,7 +183,7 @@ def test_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, ending
 
 def test_speeds_count_what_this_call_did(tmp_path, monkeypatch):
     """A training of 4 steps of 2 samples, the last of which is resumed; as in 5.23."""
-    monkeypatch.setattr(Moment, "seconds_ago", 1.0)
+    monkeypatch.setattr(StartTime, "seconds_ago", 1.0)
     trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=3).train()
     metrics = (
         trainer(tmp_path, max_steps=4)

@@ -42,7 +42,7 @@ ADAPTERS = "tests/parity/test_adapters.py::"
 LOADERS = "tests/lightning_modules/data/test_loaders.py::"
 FAILED = "tests/ddp/test_faults.py::"
 IGNORED = "tests/parity/test_ignored_by_the_reference.py::"
-OUTSIDE = "tests/facade/trainer/test_outside_model.py::"
+OUTSIDE = "tests/facade/trainer/test_external_parameters.py::"
 OUTSIDE_OF_KINDS = OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside_of_every_kind"
 ALL_EVALUATED = (
     "tests/ddp/test_evaluation.py::test_evaluation_in_training_is_of_one_model_for_all_kinds"
@@ -141,7 +141,7 @@ PROMISES: dict[str, Promise] = {
                 OUTSIDE + "test_weights_outside_the_model_are_trained_as_if_inside"
             ),
             "two processes": (
-                "tests/ddp/test_outside_model.py::test_weights_of_a_loss_are_those_of_one_process"
+                "tests/ddp/test_external_parameters.py::test_weights_of_a_loss_are_those_of_one_process"
             ),
             "head of transformers": OUTSIDE_OF_KINDS,
             "adapter": OUTSIDE_OF_KINDS,

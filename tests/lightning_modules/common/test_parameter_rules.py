@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lightrainer.lightning_modules.common.parameter_rules import rule_faults, settings_by_name
+from lightrainer.lightning_modules.common.parameter_rules import rule_problems, settings_by_name
 
 NAMES = [
     "embed.weight",
@@ -105,6 +105,6 @@ def test_rules_that_do_not_fit_the_model_are_named(rules, said):
     ],
 )
 def test_settings_that_cannot_be(settings, said):
-    (fault,) = rule_faults({"head": settings})
-    assert fault.startswith("parameter_rules: 'head': ")
-    assert re.search(said, fault)
+    (problem,) = rule_problems({"head": settings})
+    assert problem.startswith("parameter_rules: 'head': ")
+    assert re.search(said, problem)

@@ -370,15 +370,15 @@ def epochs_of(loader, count):
     return [[batch.tolist() for batch in loader] for _ in range(count)]
 
 
-@pytest.mark.parametrize("handed_out", [0, 2, 6])
-def test_resumed_order_is_that_of_the_seed_in_the_state(handed_out):
+@pytest.mark.parametrize("batches_yielded", [0, 2, 6])
+def test_resumed_order_is_that_of_the_seed_in_the_state(batches_yielded):
     """Another seed of the arguments does not matter."""
     whole = epochs_of(shuffled(seed=3), 2)
     first = shuffled(seed=3)
-    list(itertools.islice(first, handed_out))
+    list(itertools.islice(first, batches_yielded))
     resumed = shuffled(seed=4)
     resumed.load_state_dict(first.state_dict())
-    assert epochs_of(resumed, 1) == [whole[0][handed_out:] or whole[1]]
+    assert epochs_of(resumed, 1) == [whole[0][batches_yielded:] or whole[1]]
 
 
 def test_state_before_the_resumed_iteration_is_the_loaded_one():

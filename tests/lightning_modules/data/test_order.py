@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightrainer.lightning_modules.data.batch_samplers import BatchesAfter, ShardedBatchSampler
+from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler, SkipBatchSampler
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
 from lightrainer.lightning_modules.data.order import in_sequence, random_order
 from lightrainer.lightning_modules.data.samplers import SeedableRandomSampler
@@ -64,6 +64,6 @@ def test_order_is_never_a_list(kind, world_size):
         batches = ShardedBatchSampler(
             SAMPLERS[kind](), 8, False, rank=world_size - 1, world_size=world_size
         )
-        return BatchesAfter(batches, len(batches) // 2)
+        return SkipBatchSampler(batches, len(batches) // 2)
 
     assert peak_of(make) < 10 * MILLION

@@ -15,7 +15,7 @@ from torch.utils.data import (
 )
 from transformers import trainer_pt_utils
 
-from lightrainer.lightning_modules.data.batch_samplers import BatchesAfter, ShardedBatchSampler
+from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler, SkipBatchSampler
 from lightrainer.lightning_modules.data.length_grouping import LengthGroupedSampler
 from lightrainer.lightning_modules.data.samplers import (
     IterableShard,
@@ -94,7 +94,7 @@ def test_sharded_batches_follow_the_order_of_the_sampler(kind, world_size):
         ours = our_batches(sampler, 2, drop_last, even_batches, rank, world_size)
         assert list(ours) == expected
         ours = our_batches(SHUFFLED[kind](epoch)[1], 2, drop_last, even_batches, rank, world_size)
-        assert list(BatchesAfter(ours, 2)) == expected[2:]
+        assert list(SkipBatchSampler(ours, 2)) == expected[2:]
 
 
 @pytest.mark.parametrize(

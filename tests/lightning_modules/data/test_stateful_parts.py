@@ -26,7 +26,7 @@ from lightrainer.lightning_modules.common.safe_serialization import from_plain, 
 from lightrainer.lightning_modules.data.collators.unused_columns import (
     RemoveColumnsCollator,
 )
-from lightrainer.lightning_modules.data.loader_state import RereadLoader
+from lightrainer.lightning_modules.data.loader_state import ReplayLoader
 from lightrainer.lightning_modules.data.loaders import rebuild_loader
 from lightrainer.lightning_modules.data.stateful_parts import part_states, restore_parts
 
@@ -324,17 +324,17 @@ def test_epoch_loader_resumes_the_order_of_its_samplers(name, done):
 @pytest.mark.parametrize("name", LOADERS)
 def test_reread_loader_begins_again_with_the_same_order(name):
     """In the middle of the second epoch, and after it."""
-    loader = RereadLoader(LOADERS[name]())
+    loader = ReplayLoader(LOADERS[name]())
     epochs_of(loader, 1)
     expected = epochs_of(loader, 1)
     state = through_a_checkpoint(loader.state_dict())
     expected += epochs_of(loader, 1)
 
-    resumed = RereadLoader(LOADERS[name]())
+    resumed = ReplayLoader(LOADERS[name]())
     resumed.load_state_dict(state, inside_epoch=True)
     resumed.skip(1)
     assert epochs_of(resumed, 2) == [expected[0][1:], expected[1]]
-    resumed = RereadLoader(LOADERS[name]())
+    resumed = ReplayLoader(LOADERS[name]())
     resumed.load_state_dict(state)
     assert epochs_of(resumed, 1) == expected[1:]
 
@@ -347,7 +347,7 @@ class Table(list):
 
 
 def test_reread_loader_skips_batches_of_a_loader_with_a_method_skip():
-    loader = RereadLoader(Table([1, 2, 3]))
+    loader = ReplayLoader(Table([1, 2, 3]))
     loader.skip(2)
     assert list(loader) == [3]
     assert list(loader) == [1, 2, 3]

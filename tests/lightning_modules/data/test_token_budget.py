@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lightrainer.lightning_modules.data.batch_samplers import BatchesAfter
+from lightrainer.lightning_modules.data.batch_samplers import SkipBatchSampler
 from lightrainer.lightning_modules.data.token_budget import TokenBudgetSampler
 
 LENGTHS = np.random.default_rng(0).lognormal(3, 1, 1000).astype(int).clip(1, 400)
@@ -64,7 +64,7 @@ def test_processes_take_equally_many_batches_in_turn(processes, drop_last):
 @pytest.mark.parametrize("skipped", [0, 1, 40, 1000])
 def test_token_budget_epoch_can_start_in_the_middle_once(skipped):
     sampler = TokenBudgetSampler(LENGTHS, 512)
-    assert list(BatchesAfter(sampler, skipped)) == batches()[skipped:]
+    assert list(SkipBatchSampler(sampler, skipped)) == batches()[skipped:]
     assert list(sampler) == batches()
 
 

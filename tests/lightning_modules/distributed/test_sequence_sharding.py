@@ -8,7 +8,7 @@ import transformers
 from torch import nn
 
 from lightrainer.lightning_modules.distributed.sequence_sharding import (
-    model_faults,
+    model_problems,
     ready_to_split,
     split_names,
 )
@@ -82,9 +82,7 @@ def test_padding_on_the_right_is_seen_by_no_token_and_left_out():
     labels = ROWS.where(mask.bool(), -100)
     given = batch(labels=labels, attention_mask=mask, position_ids=positions)
     assert "attention_mask" not in ready_to_split(given, size=2)
-    assert (
-        ready_to_split(given, size=2, whole_mask=True)["attention_mask"].tolist() == [[1] * 8] * 2
-    )
+    assert ready_to_split(given, size=2, full_mask=True)["attention_mask"].tolist() == [[1] * 8] * 2
 
 
 LEFT = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1]])
@@ -149,7 +147,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("model", "message"), FAULTS, ids=[message[:40] for _, message in FAULTS])
 def test_models_that_would_take_a_part_for_the_whole_are_refused(model, message):
-    assert message in "; ".join(model_faults(model))
+    assert message in "; ".join(model_problems(model))
 
 
 @pytest.mark.parametrize(
@@ -175,6 +173,6 @@ def test_models_of_transformers(name, changes, message):
     config = getattr(transformers, f"{kind}Config")(**{**sizes, **heads, **changes})
     with torch.device("meta"):
         model = getattr(transformers, f"{name}ForCausalLM")(config)
-    found = "; ".join(model_faults(model))
+    found = "; ".join(model_problems(model))
     assert (found == "") is (message == "")
     assert message in found

@@ -92,7 +92,7 @@ def test_sharding_refuses_what_does_not_fit():
     """As `load_state_dict` of a module does; names without values are what a module would
     report.
     """
-    whole = sharding.WholeModel(Tied())
+    whole = sharding.FullModel(Tied())
     state = {name: torch.zeros(tensor.shape) for name, tensor in whole.state_dict().items()}
     assert all(tensor.device.type == "meta" for tensor in whole.state_dict().values())
     for name in ("head.weight", "more"):
@@ -115,10 +115,10 @@ def test_sharding_tied_weight_without_a_file_is_not_missing(tmp_path):
     save_file(
         {name: tensor.clone() for name, tensor in kept.items()}, tmp_path / "model.safetensors"
     )
-    report = load_weights(sharding.WholeModel(fresh), tmp_path)
+    report = load_weights(sharding.FullModel(fresh), tmp_path)
     assert len(tied) == 2
     assert report.missing == ()
     assert torch.equal(fresh.head.weight, saved.head.weight)
     fresh.head.weight = torch.nn.Parameter(torch.zeros_like(saved.head.weight))
     with pytest.raises(ValueError, match=r"no values for 1 of .*weight"):
-        load_weights(sharding.WholeModel(fresh), tmp_path)
+        load_weights(sharding.FullModel(fresh), tmp_path)

@@ -10,7 +10,7 @@ import torch
 from helpers.checkpoints.zero_files import BUFFER, FROZEN, SHAPES, number, of_process, written
 from lightrainer.lightning_modules.distributed import deepspeed_states
 from lightrainer.lightning_modules.distributed.zero_files import saved_states
-from lightrainer.lightning_modules.distributed.zero_part import ZeroPart
+from lightrainer.lightning_modules.distributed.zero_partition import ZeroPartition
 from lightrainer.lightning_modules.distributed.zero_states import SavedScaler, ZeroStates
 
 
@@ -193,4 +193,4 @@ def test_zero_states_keep_the_class_of_the_loss_scale():
 
 def test_shapes_and_parts_have_to_belong_together():
     with pytest.raises(ValueError, match="2 flat tensors, 2 states, 1 descriptions"):
-        ZeroPart(of_process(2, 2, 0, 0), SHAPES[:1], rank=0, ranks=2)
+        ZeroPartition(of_process(2, 2, 0, 0), SHAPES[:1], rank=0, ranks=2)

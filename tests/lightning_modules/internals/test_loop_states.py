@@ -15,8 +15,8 @@ from lightrainer.lightning_modules.internals.loop_states import (
     current_loop_position,
     loop_position_of,
     loops_at,
+    normalize_counters,
     place_from_state,
-    settle_counters,
 )
 
 
@@ -173,7 +173,7 @@ class GoingOn(Linear):
     def on_load_checkpoint(self, checkpoint):
         fit_loop = checkpoint["loops"]["fit_loop"]
         self.loop_position = loop_position_of(fit_loop)
-        settle_counters(fit_loop, self.loop_position)
+        normalize_counters(fit_loop, self.loop_position)
 
     def on_train_start(self):
         if self.loop_position is not None:
@@ -237,9 +237,9 @@ def test_loaders_of_a_training_and_those_used_up():
 
         def on_train_batch_end(self, *args):
             loaders = loop_states.train_loaders(self.trainer)
-            found.append((len(loaders), loop_states.loaders_used_up(self.trainer)))
+            found.append((len(loaders), loop_states.exhausted_loaders(self.trainer)))
             if len(found) == 1:
-                loop_states.set_loaders_used_up(self.trainer, [True, False])
+                loop_states.set_exhausted_loaders(self.trainer, [True, False])
 
     with lightning_internals.quiet():
         trainer = make_trainer(max_epochs=1, limit_val_batches=0)

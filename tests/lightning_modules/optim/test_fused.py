@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 from helpers.lightning.tiny_modules import make_trainer
 from lightrainer import LossModule
-from lightrainer.lightning_modules.optim import OptimizerConfig, let_backward_step
+from lightrainer.lightning_modules.optim import OptimizerConfig, add_no_op_step
 from lightrainer.lightning_modules.optim.schedules import ScheduleConfig
 
 
@@ -44,7 +44,7 @@ class Config(OptimizerConfig):
 
     def build(self, model, decay_names=None):
         optimizer = InBackward(model.parameters(), self.learning_rate)
-        let_backward_step(optimizer)
+        add_no_op_step(optimizer)
         return optimizer
 
 

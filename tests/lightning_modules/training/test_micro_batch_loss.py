@@ -10,16 +10,16 @@ from torch import nn
 
 from lightrainer.lightning_modules.training.micro_batch_loss import (
     MicroBatchLoss,
-    WeighsBackward,
+    ScaledBackward,
     count_labels,
     divide_mean,
     ignored_labels,
 )
-from lightrainer.lightning_modules.training.noted_items import NotedItems
+from lightrainer.lightning_modules.training.tracked_items import TrackedItems
 
 
 def micro_batch(items=12, divisor=4.0, parts=4, **declared):
-    return MicroBatchLoss(NotedItems.of(items), divisor, parts, **declared)
+    return MicroBatchLoss(TrackedItems.of(items), divisor, parts, **declared)
 
 
 def a_loss():
@@ -28,33 +28,33 @@ def a_loss():
 
 
 def test_micro_batch_loss_divides_a_mean():
-    assert micro_batch().weigh_in_step(torch.tensor(8.0)) == 2
+    assert micro_batch().scale_in_step(torch.tensor(8.0)) == 2
 
 
 def test_micro_batch_loss_keeps_a_loss_computed_from_items():
     made = micro_batch()
     loss = torch.tensor(24.0) / made.items
-    assert made.weigh_in_step(loss) is loss
+    assert made.scale_in_step(loss) is loss
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])
 def test_micro_batch_loss_declaration_overrides_what_was_noted(is_scaled):
     made = micro_batch(is_scaled=is_scaled)
     loss = torch.tensor(96.0) / made.items if not is_scaled else torch.tensor(8.0)
-    assert made.weigh_in_step(loss) == (8 if is_scaled else 2)
+    assert made.scale_in_step(loss) == (8 if is_scaled else 2)
 
 
 def test_micro_batch_loss_backward_does_not_divide_again():
     made = micro_batch()
-    weighed = made.weigh_in_step(torch.tensor(8.0))
-    assert made.weigh(weighed) is weighed
+    weighed = made.scale_in_step(torch.tensor(8.0))
+    assert made.scale(weighed) is weighed
 
 
 def test_micro_batch_loss_divides_a_further_loss():
     """As in adversarial training after `super().training_step(...)`."""
     made = micro_batch()
-    made.weigh_in_step(torch.tensor(8.0))
-    assert made.weigh(torch.tensor(4.0)) == 1
+    made.scale_in_step(torch.tensor(8.0))
+    assert made.scale(torch.tensor(4.0)) == 1
 
 
 DIVISIONS = [
@@ -69,7 +69,7 @@ DIVISIONS = [
 def test_micro_batch_loss_keeps_a_loss_divided_by_the_override(divides):
     _, loss = a_loss()
     divided = divides(loss)
-    assert micro_batch(may_be_divided=True).weigh(divided) is divided
+    assert micro_batch(may_be_divided=True).scale(divided) is divided
 
 
 OTHER_FORMS = [
@@ -83,27 +83,27 @@ OTHER_FORMS = [
 def test_micro_batch_loss_weighs_other_forms_unless_they_are_declared(divides):
     _, loss = a_loss()
     divided = divides(loss)
-    assert micro_batch(may_be_divided=True).weigh(divided) == 1
-    assert micro_batch(may_be_divided=True, is_scaled=True).weigh(divided) is divided
+    assert micro_batch(may_be_divided=True).scale(divided) == 1
+    assert micro_batch(may_be_divided=True, is_scaled=True).scale(divided) is divided
 
 
 def test_micro_batch_loss_keeps_a_division_unrelated_to_accumulation():
     """Negative control: the mean of four terms, in a step of four micro-batches."""
     _, loss = a_loss()
-    assert micro_batch().weigh(loss / 4) == 1
+    assert micro_batch().scale(loss / 4) == 1
 
 
 @pytest.mark.parametrize(("returned", "logged"), [(8.0, 2.0), (2.0, 2.0), (5.0, 1.25)])
 def test_micro_batch_loss_logs_what_an_override_returns(returned, logged):
     """The loss of its backward pass; that loss divided by the micro-batches; another value."""
     made = micro_batch()
-    made.weigh(torch.tensor(8.0))
+    made.scale(torch.tensor(8.0))
     assert made.to_log(torch.tensor(returned)) == logged
 
 
 def test_micro_batch_loss_weighs_a_backward_pass_of_an_override():
     weight, loss = a_loss()
-    with WeighsBackward(micro_batch()):
+    with ScaledBackward(micro_batch()):
         loss.backward()
     assert weight.grad == 2
 
@@ -111,8 +111,8 @@ def test_micro_batch_loss_weighs_a_backward_pass_of_an_override():
 def test_micro_batch_loss_does_not_weigh_the_accelerator_again():
     weight, loss = a_loss()
     made = micro_batch()
-    made.is_weighed_by_trainer = True
-    with WeighsBackward(made):
+    made.is_scaled_by_trainer = True
+    with ScaledBackward(made):
         loss.backward()
     assert weight.grad == 8
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from lightrainer.lightning_modules.training.out_of_memory import (
     OutOfMemoryConsensus,
-    OutOfMemoryElsewhereError,
+    OutOfMemoryOnOtherRankError,
     is_out_of_memory,
 )
 
@@ -46,7 +46,7 @@ def test_out_of_memory_of_another_process(monkeypatch):
         flags[0] = 1
 
     monkeypatch.setattr(dist, "all_reduce", said_elsewhere)
-    with pytest.raises(OutOfMemoryElsewhereError) as error:
+    with pytest.raises(OutOfMemoryOnOtherRankError) as error:
         OutOfMemoryConsensus(torch.device("cpu")).settle()
     assert is_out_of_memory(error.value)
 

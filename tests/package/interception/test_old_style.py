@@ -112,7 +112,7 @@ def test_old_style_that_cannot_be_is_refused(found, number):
     text, _, _ = found[f"case {len(HONOURED) + number}"]
     assert isinstance(text, str), text
     assert reason in text
-    assert text.split(":")[0] in ("NoLongerPossibleError", "ValueError", "TypeError")
+    assert text.split(":")[0] in ("RemovedFeatureError", "ValueError", "TypeError")
     assert "hf_secret" not in text
 
 

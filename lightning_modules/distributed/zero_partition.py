@@ -32,7 +32,7 @@ class Piece(NamedTuple):
     length: int
 
 
-class ZeroPart:
+class ZeroPartition:
     """State of ZeRO's optimizer on one rank, read from its file or from a live engine.
 
     Args:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OUTSIDE_MODEL_NAME = "outside_model.pt"
+EXTERNAL_PARAMETERS_NAME = "outside_model.pt"
 """File of a checkpoint; transformers has no such file."""
 
 
-class OutsideModel:
+class ExternalParameters:
     """Trained parameters outside the model, and the buffers of a `compute_loss_func`.
 
     `model.zero_grad` clears the gradients of the model's parameters only, its wrapper averages only
@@ -67,7 +67,7 @@ class OutsideModel:
 
         state = self._state()
         if any(state.values()):
-            path = os.path.join(folder, OUTSIDE_MODEL_NAME)
+            path = os.path.join(folder, EXTERNAL_PARAMETERS_NAME)
             files = trainer._checkpoint_saver.files_of(folder)
             files.write_tensors(state, path)
 
@@ -77,14 +77,14 @@ class OutsideModel:
         Raises:
             ValueError: the parameters of the checkpoint are others.
         """
-        path = os.path.join(checkpoint, OUTSIDE_MODEL_NAME)
+        path = os.path.join(checkpoint, EXTERNAL_PARAMETERS_NAME)
         if not os.path.isfile(path):
             if self.parameters:
                 logger.warning(
                     "%s has no %s: %s trained parameters that are not part of the model keep their "
                     "present values.",
                     checkpoint,
-                    OUTSIDE_MODEL_NAME,
+                    EXTERNAL_PARAMETERS_NAME,
                     len(self.parameters),
                 )
             return

@@ -15,7 +15,7 @@ from ..internals.loop_states import LoopPosition
 _log = logging.getLogger(__name__)
 
 
-def warn_of_upstream_faults(
+def warn_of_upstream_bugs(
     callbacks: Iterable[Callback], loop_position: LoopPosition, in_validation: bool
 ) -> None:
     """Warn of callbacks of Lightning that make a resumed training differ from an uninterrupted one.

@@ -5,14 +5,14 @@ import json
 import pytest
 
 from helpers import HELPERS
-from helpers.ddp.outside_model_script import SHARDED, LossWithHead, trainer, values
+from helpers.ddp.external_parameters_script import SHARDED, LossWithHead, trainer, values
 from helpers.processes.starting import finished_ranks
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outside_model")
-    script = HELPERS / "ddp" / "outside_model_script.py"
+    script = HELPERS / "ddp" / "external_parameters_script.py"
     finished_ranks(script, str(folder), log=folder / "log", seconds=240, library="lightrainer")
     return [json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)]
 

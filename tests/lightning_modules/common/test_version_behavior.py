@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from lightrainer.lightning_modules.common import followed
-from lightrainer.lightning_modules.common.followed import Followed
+from lightrainer.lightning_modules.common import version_behavior
+from lightrainer.lightning_modules.common.version_behavior import VersionBehavior
 
-SWITCHES = [one for one in dataclasses.fields(Followed) if one.metadata]
+SWITCHES = [one for one in dataclasses.fields(VersionBehavior) if one.metadata]
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch):
-    monkeypatch.delenv(followed.VARIABLE, raising=False)
-    monkeypatch.setattr(followed, "_served", None)
+    monkeypatch.delenv(version_behavior.VARIABLE, raising=False)
+    monkeypatch.setattr(version_behavior, "_served", None)
 
 
 def test_followed_documented_version_sets_no_switch():
-    assert not any(getattr(followed.followed(), one.name) for one in SWITCHES)
+    assert not any(getattr(version_behavior.version_behavior(), one.name) for one in SWITCHES)
 
 
 def test_followed_switches_are_in_the_table_with_a_test():
@@ -34,23 +34,23 @@ def test_followed_switches_are_in_the_table_with_a_test():
 def test_followed_switch_applies_from_its_version(switch):
     major, minor, patch = map(int, switch.metadata["since"].split("."))
     before = f"{major}.{minor}.{patch - 1}" if patch else f"{major}.{minor - 1}.9"
-    assert getattr(Followed.at(switch.metadata["since"]), switch.name) is True
-    assert getattr(Followed.at(f"{major}.{minor}.{patch + 1}.dev0"), switch.name) is True
-    assert getattr(Followed.at(before), switch.name) is False
+    assert getattr(VersionBehavior.at(switch.metadata["since"]), switch.name) is True
+    assert getattr(VersionBehavior.at(f"{major}.{minor}.{patch + 1}.dev0"), switch.name) is True
+    assert getattr(VersionBehavior.at(before), switch.name) is False
 
 
 def test_followed_variable_precedes_the_served_version(monkeypatch):
-    followed.serve("5.23.0")
-    assert followed.followed().evaluates_last_step
-    monkeypatch.setenv(followed.VARIABLE, "5.3.0")
-    assert not followed.followed().evaluates_last_step
-    followed.serve(None)
-    monkeypatch.setenv(followed.VARIABLE, "5.23")
-    assert followed.followed().evaluates_last_step
+    version_behavior.serve("5.23.0")
+    assert version_behavior.version_behavior().evaluates_last_step
+    monkeypatch.setenv(version_behavior.VARIABLE, "5.3.0")
+    assert not version_behavior.version_behavior().evaluates_last_step
+    version_behavior.serve(None)
+    monkeypatch.setenv(version_behavior.VARIABLE, "5.23")
+    assert version_behavior.version_behavior().evaluates_last_step
 
 
 @pytest.mark.parametrize("wrong", ["newest", "5.x"])
 def test_followed_invalid_version_raises(monkeypatch, wrong):
-    monkeypatch.setenv(followed.VARIABLE, wrong)
+    monkeypatch.setenv(version_behavior.VARIABLE, wrong)
     with pytest.raises(ValueError, match=f"LIGHTRAINER_FOLLOW='{wrong}' is not a version"):
-        followed.followed()
+        version_behavior.version_behavior()

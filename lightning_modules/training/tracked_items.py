@@ -18,23 +18,23 @@ class Use:
     """Whether the number of items has taken part in a computation.
 
     Attributes:
-        noted: it was combined with another tensor, or read as a Python number.
+        is_used: it was combined with another tensor, or read as a Python number.
     """
 
     def __init__(self) -> None:
-        self.noted = False
+        self.is_used = False
 
 
-class NotedItems(Tensor):
+class TrackedItems(Tensor):
     """`num_items_in_batch` of a micro-batch, which records whether the loss is computed from it.
 
     A model that divides the sum of its losses by the items of the whole step reads the number; a
     model whose loss is a mean passes it on, in `**kwargs`, or drops it. The signature of `forward`
     does not tell the two apart.
 
-    An operation on the number alone, such as a copy to another device, returns a `NotedItems` with
-    the same `use`. An operation with another tensor returns a plain tensor. Compiled code gets the
-    plain number, and its use is recorded too.
+    An operation on the number alone, such as a copy to another device, returns a `TrackedItems`
+    that shares the `use` of the original. An operation with another tensor returns a plain tensor.
+    Compiled code receives the plain number, and its use is recorded as well.
 
     Attributes:
         number: the plain tensor.
@@ -45,21 +45,21 @@ class NotedItems(Tensor):
     use: Use
 
     @classmethod
-    def of(cls, number: Tensor | int, use: Use | None = None) -> NotedItems:
+    def of(cls, number: Tensor | int, use: Use | None = None) -> TrackedItems:
         """Wrap a number; return it unchanged if it is wrapped already.
 
         Args:
             number: the items of the step.
             use: the use of a number from which this one was computed; by default a new one.
         """
-        if isinstance(number, NotedItems):
+        if isinstance(number, TrackedItems):
             return number
         if not isinstance(number, Tensor):
             number = torch.tensor(number, device="cpu")
-        noted = number.as_subclass(cls)
-        noted.number = number
-        noted.use = Use() if use is None else use
-        return noted
+        is_used = number.as_subclass(cls)
+        is_used.number = number
+        is_used.use = Use() if use is None else use
+        return is_used
 
     @classmethod
     def __torch_function__(
@@ -80,7 +80,7 @@ class NotedItems(Tensor):
         if use is None:
             return result
         if operands.other_tensors or getattr(func, "__name__", "") in _READS_THE_NUMBER:
-            use.noted = True
+            use.is_used = True
         elif isinstance(result, Tensor):
             return cls.of(result, use)
         return result
@@ -99,11 +99,11 @@ class _Operands:
         self.other_tensors = False
 
     def unwrap(self, argument: Any) -> object:
-        """Return an argument with the plain number instead of a `NotedItems`.
+        """Return an argument with the plain number instead of a `TrackedItems`.
 
         Those in lists and tuples are replaced, too.
         """
-        if isinstance(argument, NotedItems):
+        if isinstance(argument, TrackedItems):
             self.use = argument.use
             return argument.number
         if isinstance(argument, Tensor):

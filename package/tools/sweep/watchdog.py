@@ -1,15 +1,15 @@
 """A program that runs a script for a sweep, and kills all its processes when the sweep ends.
 
-    keeper.py COMMAND...
+    watchdog.py COMMAND...
 
-Its standard input is a pipe whose other end the sweep holds: however the sweep dies, the pipe is
-closed, and all processes are killed. SIGTERM is forwarded, so that the script can save a
-checkpoint; processes that still run a minute later are killed. The keeper exits with the status of
-the script, or with 128 plus the number of the signal that killed it.
+The sweep holds the other end of the pipe on its standard input. However the sweep dies, the pipe is
+closed, and the watchdog kills all processes of the script. SIGTERM is forwarded, so that the script
+can save a checkpoint; processes that are still running a minute later are killed. The watchdog
+exits with the status of the script, or with 128 plus the number of the signal that killed it.
 
-On Linux, processes that lost their parent become children of the keeper, even those in other
-sessions such as the workers of torchrun, and /proc lists them. On other systems the keeper reaches
-the process group of the script only. It imports only the standard library.
+On Linux the watchdog is a subreaper: orphaned processes become its children, even those in other
+sessions such as the workers of torchrun, and /proc lists them. On other systems it only reaches the
+process group of the script. It imports only the standard library.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import BertConfig, BertForSequenceClassification
 
-from helpers.ddp.outside_model_script import LossWithHead, Regression, trainer, values
+from helpers.ddp.external_parameters_script import LossWithHead, Regression, trainer, values
 from lightrainer import Trainer, TrainingArguments
-from lightrainer.facade.trainer.outside_model import OUTSIDE_MODEL_NAME
+from lightrainer.facade.trainer.external_parameters import EXTERNAL_PARAMETERS_NAME
 
 
 class LossInTrainer(Trainer):
@@ -102,7 +102,7 @@ def test_a_checkpoint_without_weights_outside_the_model_is_warned_of(tmp_path, c
     one, _ = made(tmp_path, Trainer, max_steps=2)
     one.train()
     os.remove(tmp_path / "checkpoint-2" / "_manifest.json")
-    os.remove(tmp_path / "checkpoint-2" / OUTSIDE_MODEL_NAME)
+    os.remove(tmp_path / "checkpoint-2" / EXTERNAL_PARAMETERS_NAME)
     resumed, _ = made(tmp_path, Trainer, max_steps=4)
     resumed.train(resume_from_checkpoint=True)
     assert "2 trained parameters that are not part of the model" in caplog.text
@@ -111,9 +111,9 @@ def test_a_checkpoint_without_weights_outside_the_model_is_warned_of(tmp_path, c
 def test_other_weights_outside_the_model_are_refused(tmp_path):
     one, _ = made(tmp_path, Trainer, max_steps=2)
     one.train()
-    one._outside_model.begin(list(nn.Linear(3, 2).parameters()))
-    with pytest.raises(ValueError, match=OUTSIDE_MODEL_NAME):
-        one._outside_model.load(str(tmp_path / "checkpoint-2"))
+    one._external_parameters.begin(list(nn.Linear(3, 2).parameters()))
+    with pytest.raises(ValueError, match=EXTERNAL_PARAMETERS_NAME):
+        one._external_parameters.load(str(tmp_path / "checkpoint-2"))
 
 
 def test_a_training_without_weights_outside_writes_no_such_file(tmp_path):
@@ -121,7 +121,7 @@ def test_a_training_without_weights_outside_writes_no_such_file(tmp_path):
     model = Regression()
     model.loss = loss
     trainer(tmp_path, loss, model=model, max_steps=2).train()
-    assert not (tmp_path / "checkpoint-2" / OUTSIDE_MODEL_NAME).exists()
+    assert not (tmp_path / "checkpoint-2" / EXTERNAL_PARAMETERS_NAME).exists()
 
 
 class WeightedLoss(nn.Module):

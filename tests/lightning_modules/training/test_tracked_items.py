@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from lightrainer.lightning_modules.training.noted_items import NotedItems
+from lightrainer.lightning_modules.training.tracked_items import TrackedItems
 
 USES = {
     "divides a loss": lambda items: torch.ones(3).sum() / items,
@@ -37,23 +37,23 @@ NO_USES = {
 
 
 @pytest.mark.parametrize("name", USES)
-def test_noted_items_note_a_use(name):
-    items = NotedItems.of(torch.tensor(6))
+def test_tracked_items_note_a_use(name):
+    items = TrackedItems.of(torch.tensor(6))
     result = USES[name](items)
-    assert items.use.noted
-    assert not isinstance(result, NotedItems)
+    assert items.use.is_used
+    assert not isinstance(result, TrackedItems)
 
 
 @pytest.mark.parametrize("name", NO_USES)
-def test_noted_items_ignore_other_operations(name):
-    items = NotedItems.of(torch.tensor(6))
+def test_tracked_items_ignore_other_operations(name):
+    items = TrackedItems.of(torch.tensor(6))
     NO_USES[name](items)
-    assert not items.use.noted
+    assert not items.use.is_used
 
 
-def test_noted_items_compute_as_a_plain_number():
+def test_tracked_items_compute_as_a_plain_number():
     loss = torch.tensor(7.0, requires_grad=True)
-    quotient = loss / NotedItems.of(torch.tensor(6))
+    quotient = loss / TrackedItems.of(torch.tensor(6))
     quotient.backward()
     assert type(quotient) is torch.Tensor
     assert torch.equal(quotient, torch.tensor(7.0) / 6)
@@ -82,10 +82,10 @@ def test_compiled_code_notes_each_use(backend, model_class):
     model.compile(backend=backend)
     x = torch.ones(3, 2)
     for number in (3, 4, 5):
-        items = NotedItems.of(torch.tensor(number))
+        items = TrackedItems.of(torch.tensor(number))
         loss = model(x, num_items_in_batch=items)
         loss.backward()
-        assert items.use.noted is (model_class is Summing)
+        assert items.use.is_used is (model_class is Summing)
         assert torch.equal(
             loss, model_class.forward(model, x, num_items_in_batch=torch.tensor(number))
         )

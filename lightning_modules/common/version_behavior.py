@@ -16,7 +16,7 @@ def _since(version: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Followed:
+class VersionBehavior:
     """Behaviour of one version of `transformers`, as far as results depend on the version.
 
     Additions of later versions that change no result (arguments, methods, schedules), and fixes
@@ -35,7 +35,7 @@ class Followed:
     """
     hides_accumulation: bool = _since("5.5.4")
     """`accelerator.gradient_accumulation_steps` is 1 in a Trainer, which divides losses itself."""
-    words_mean_fsdp_2: bool = _since("5.10.1")
+    fsdp_options_mean_version_2: bool = _since("5.10.1")
     """`fsdp="full_shard"` and other words mean version 2 of FSDP, layer by layer, where
     `fsdp_config` says nothing of it, as `fsdp=True` does under every version; before, version 1 and
     the model as one.
@@ -63,7 +63,7 @@ class Followed:
 
     @classmethod
     @functools.lru_cache(maxsize=8)  # called in steps
-    def at(cls, version: str) -> Followed:
+    def at(cls, version: str) -> VersionBehavior:
         """Return the behaviour of a version.
 
         Args:
@@ -92,7 +92,7 @@ def serve(version: str | None) -> None:
     _served = version
 
 
-def followed() -> Followed:
+def version_behavior() -> VersionBehavior:
     """Return the behaviour to follow.
 
     That is the one of `LIGHTRAINER_FOLLOW`, otherwise of the version served, otherwise of 5.3.0.
@@ -102,7 +102,7 @@ def followed() -> Followed:
     """
     requested = os.environ.get(VARIABLE)
     try:
-        return Followed.at(requested or _served or DOCUMENTED)
+        return VersionBehavior.at(requested or _served or DOCUMENTED)
     except ValueError:
         raise ValueError(
             f"{VARIABLE}={requested!r} is not a version of transformers, such as 5.3.0 or 5.23. "

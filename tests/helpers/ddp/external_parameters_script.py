@@ -1,7 +1,7 @@
 """Trains a model with a loss that has weights and a running buffer, in two processes, and resumes
 it; a sharded model refuses.
 
-torchrun --nproc_per_node 2 outside_model_script.py OUTPUT_FOLDER
+torchrun --nproc_per_node 2 external_parameters_script.py OUTPUT_FOLDER
 """
 
 import json
