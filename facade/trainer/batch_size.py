@@ -42,25 +42,26 @@ _REPLACED_BY_A_TRAINING = (
     "current_flos",
     "_created_lr_scheduler",
 )
-"""Attributes of the Trainer to which a training assigns."""
+"""Attributes of the Trainer that are assigned during a training."""
 
 
 class BatchSizeFinder:
     """Reduce the batch size per device until the training fits into memory.
 
-    As in the reference, each attempt takes nine tenths of the samples, rounded down (64, 57, 51,
-    and so on), so that steps get smaller and more numerous. With `keep_effective_batch_size` it
-    takes half of the samples, and twice the accumulation.
+    As in the reference, each attempt multiplies the batch size by 0.9, rounded down (64, 57, 51,
+    ...), so the training takes more, smaller steps. With `keep_effective_batch_size` the batch size
+    is halved and the number of accumulation steps is doubled.
 
-    The training restarts from its initial state, or the checkpoint, so that it ends with the
-    weights of a run that had the smaller batch from the start; the reference continues with the
-    weights of the failed attempt. So trainable weights, buffers and optimizer state are copied to
-    host memory. Dataset and collator are restored as by a resumption, and callbacks that are an
-    `ExportableState`; existing checkpoints stay until they are overwritten.
+    Each attempt restarts from the initial state, or from the checkpoint that is resumed, so the
+    result equals that of a run with the smaller batch size from the start. (The reference continues
+    with the weights of the failed attempt.) For this, trainable weights, buffers and the optimizer
+    state are copied to CPU memory. The states of the dataset, the collator and every
+    `ExportableState` callback are restored too. Existing checkpoints are kept until they are
+    overwritten.
 
-    The batch size found is `state.train_batch_size`, also in checkpoints; the next `train` starts
-    with it. With `keep_effective_batch_size`, `trainer.args` is an adjusted copy of the arguments
-    during the training.
+    The batch size that was found is stored in `state.train_batch_size` and in checkpoints, and the
+    next call of `train` starts with it. With `keep_effective_batch_size`, `trainer.args` is
+    replaced by an adjusted copy during the training.
 
     Args:
         trainer: the Trainer.
@@ -107,8 +108,8 @@ class BatchSizeFinder:
                         ) from error
                     reason = str(error).partition("\n")[0]
 
-                # Outside of the except block: as long as the error is alive, the frames of its
-                # traceback hold the tensors of the failed attempt.
+                # Restore outside of the except block: while the error is alive, the frames of its
+                # traceback keep the tensors of the failed attempt in memory.
                 start.restore(trainer)
                 self._apply_smaller_size(args, reason, checkpoint)
         finally:
@@ -116,7 +117,7 @@ class BatchSizeFinder:
             trainer.accelerator.apply_accumulation(args)
 
     def consensus(self) -> OutOfMemoryConsensus:
-        """Return the consensus by which all processes raise an out-of-memory error together."""
+        """Return the object that raises an out-of-memory error of one rank on all ranks."""
         args = self.trainer.args
         device = None
         if args.auto_find_batch_size and args.world_size > 1:
@@ -125,7 +126,7 @@ class BatchSizeFinder:
         return OutOfMemoryConsensus(device, shares_buffers=shares_buffers)
 
     def apply_found_size(self, checkpoint: str | None) -> None:
-        """Start with the batch size of a checkpoint, unless the arguments have a smaller one."""
+        """Use the batch size stored in a checkpoint, unless the arguments set a smaller one."""
         if checkpoint is None:
             return
         trainer = self.trainer
@@ -137,12 +138,12 @@ class BatchSizeFinder:
         strategy = self.trainer._run_strategy
         if not strategy.can_restart:
             raise ValueError(
-                "auto_find_batch_size=True needs a whole copy of the model in each process, but "
+                "auto_find_batch_size=True needs a full copy of the model in each process, but "
                 f"the arguments ask for {strategy.name}. Remove auto_find_batch_size."
             )
 
     def _smaller_size(self) -> int:
-        """Return the next size, 0 after the smallest.
+        """Return the next smaller batch size; 0 if there is none.
 
         It is a multiple of the number of processes that split a batch.
         """
@@ -155,14 +156,16 @@ class BatchSizeFinder:
         return smaller - smaller % unit
 
     def _apply_size(self, args: TrainingArguments) -> None:
-        """Adjust the accumulation to the size, from the arguments of the user."""
+        """Adjust the accumulation steps of the user's arguments to the current batch size."""
         if not self.trainer.keep_effective_batch_size:
             return
         self.trainer.args = with_batch_size(args, self.trainer._train_batch_size)
         self.trainer.accelerator.apply_accumulation(self.trainer.args)
 
     def _may_try_again(self, error: Exception, start: _InitialState) -> bool:
-        """Return whether smaller batches can help; otherwise add the reason to a memory error."""
+        """Return whether a smaller batch can help; if not, add the reason to an out-of-memory
+        error.
+        """
         if not is_out_of_memory(error):
             return False
         if getattr(error, "in_evaluation", False):
@@ -182,12 +185,12 @@ class BatchSizeFinder:
             )
         elif start.changed_frozen_weights:
             reason = (
-                "these weights were frozen, so not copied, and have changed: "
+                "these weights are frozen, so they were not copied, but they have changed: "
                 f"{', '.join(start.changed_frozen_weights[:5])}"
             )
         if reason is not None:
             error.add_note(
-                f"auto_find_batch_size cannot start again: {reason}. Lower "
+                f"auto_find_batch_size cannot restart the training: {reason}. Lower "
                 "per_device_train_batch_size.",
             )
         return reason is None
@@ -195,7 +198,7 @@ class BatchSizeFinder:
     def _apply_smaller_size(
         self, args: TrainingArguments, reason: str, checkpoint: str | None
     ) -> None:
-        """Set the next size, and log what changes.
+        """Set the next batch size, and log the change.
 
         Args:
             args: the arguments of the user.
@@ -209,7 +212,7 @@ class BatchSizeFinder:
         if not args.should_log:
             return
 
-        # Where the effective batch is kept, the next attempt adjusts the accumulation to the size.
+        # With `keep_effective_batch_size`, the next attempt adjusts the accumulation accordingly.
         change = (
             f"a batch size of {size} instead of {old_size} "
             "(`Trainer.keep_effective_batch_size` keeps the samples)"
@@ -223,7 +226,7 @@ class BatchSizeFinder:
                 f"{effective_batch(args)} -> {effective_batch(adjusted)}"
             )
         logger.warning(
-            "Out of memory (%s). Training starts again from %s with %s.",
+            "Out of memory (%s). Restarting the training from %s with %s.",
             reason,
             checkpoint or "its beginning",
             change,
@@ -231,11 +234,11 @@ class BatchSizeFinder:
 
 
 class _InitialState:
-    """Copy of all state that a training changes, in main memory.
+    """CPU copy of all state that a training modifies.
 
-    That is trainable weights, buffers, modes, optimizer, schedule, loss scale, callbacks, random
-    generators, and what dataset and collator draw from. Frozen weights are not copied;
-    `changed_frozen_weights` names those that were changed.
+    It covers trainable weights, buffers, train/eval modes, optimizer, schedule, loss scale,
+    callbacks, and random generators including those of the dataset and the collator. Frozen weights
+    are not copied; `changed_frozen_weights` lists the ones that were modified.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -244,8 +247,8 @@ class _InitialState:
         self._pending_tokens = trainer._tokens_of_run.pending
         self._modes = [(module, module.training) for module in model.modules()]
 
-        # Weights: a copy of trained ones; of frozen ones the version, by which torch counts changes
-        # in place.
+        # Copy trained weights. For frozen ones remember the version counter, which torch increments
+        # with each in-place change.
         self._trained: list[tuple[nn.Parameter, torch.Tensor]] = []
         self._frozen: dict[str, tuple[nn.Parameter, int]] = {}
         for name, weight in model.named_parameters():
@@ -259,7 +262,7 @@ class _InitialState:
         for parameter in trainer._external_parameters.parameters:
             self._trained.append((parameter, _copied(parameter)))
 
-        # Buffers; lazy ones are not copied.
+        # Buffers, except uninitialized (lazy) ones.
         self._buffers: list[tuple[nn.Module, str, Any, torch.Tensor | None]] = []
         for module in model.modules():
             for name, buffer in module._buffers.items():
@@ -268,8 +271,8 @@ class _InitialState:
                     copied = _copied(buffer)
                 self._buffers.append((module, name, buffer, copied))
 
-        # Optimizer, schedule and loss scale. The scaler is made again in each attempt, so only its
-        # state is kept.
+        # Optimizer, schedule and loss scale. Each attempt creates a new scaler, so only the state
+        # of the scaler is kept.
         self._states = []
         for part in (trainer.optimizer, trainer.lr_scheduler):
             if part is not None:
@@ -284,7 +287,7 @@ class _InitialState:
         for callback in trainer._callback_states.exportable():
             self._callback_states.append((callback, copy.deepcopy(callback.state())))
 
-        # Dataset and collator, and the position of a stream. Generators may not have been made yet.
+        # Dataset and collator, and the position of a stream. Their generators may not exist yet.
         self._parts = (trainer.data_collator, trainer.train_dataset)
         self._part_states = part_states(*self._parts)
         self._stream_passes = StreamPasses(trainer.train_dataset)
@@ -303,7 +306,7 @@ class _InitialState:
 
     @property
     def changed_frozen_weights(self) -> list[str]:
-        """The names of frozen weights that have been changed since, and cannot be restored."""
+        """Names of frozen weights that were modified since, and therefore cannot be restored."""
         return [
             name for name, (weight, version) in self._frozen.items() if weight._version != version
         ]
@@ -314,7 +317,7 @@ class _InitialState:
             setattr(trainer, name, value)
         trainer._tokens_of_run.pending = self._pending_tokens
 
-        # Callbacks. Their states are copied, as another attempt may follow.
+        # Callbacks. Load copies of their states, because another attempt may need the originals.
         handler = trainer.callback_handler
         handler.callbacks[:] = self._callbacks
         handler.optimizer = trainer.optimizer
@@ -341,7 +344,7 @@ class _InitialState:
         for weight, _ in self._frozen.values():
             weight.requires_grad_(False).grad = None
 
-        # A copy of the states, as another attempt may follow.
+        # Load copies of the states, because another attempt may need the originals.
         for part, state in self._states:
             part.load_state_dict(snapshot(state))
         if self._scaler_state is not None and trainer.accelerator.scaler is not None:
@@ -357,12 +360,12 @@ class _InitialState:
 
 
 def effective_batch(args: TrainingArguments) -> int:
-    """Return the samples of one process in an optimizer step."""
+    """Return the number of samples that one process contributes to an optimizer step."""
     return args.train_batch_size * args.gradient_accumulation_steps
 
 
 def with_batch_size(args: TrainingArguments, batch_size: int) -> TrainingArguments:
-    """Return a copy of the arguments with another batch size, and the nearest effective batch.
+    """Return a copy of the arguments with another batch size and the closest effective batch size.
 
     Args:
         args: training arguments; not modified.

@@ -1,4 +1,4 @@
-"""Validation of a Trainer's parameters, with all problems in one error, and of its data."""
+"""Validate the parameters of a Trainer, reporting all problems in one error, and its data."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 _IGNORED_LABEL = -100
-_LONGEST_VALUE = 60  # of a value in a message
+_LONGEST_VALUE = 60  # characters of a value that an error message shows
 _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": (
-        "create_accelerator_and_postprocess is called, and may change trainer.accelerator"
+        "create_accelerator_and_postprocess is called, and may modify trainer.accelerator"
     ),
     "_init_training_state": "set_initial_training_values is called",
     "_prepare_for_training": (
@@ -43,11 +43,13 @@ _STEPS_OF_THE_REFERENCE = {
     ),
     "_run_epoch": "get_batch_samples, training_step and the events of callbacks are called",
     "_wrap_model": (
-        "a model that is to be wrapped is passed as the model; DDP and FSDP follow from the "
+        "a wrapped model is passed as the model; DDP and FSDP are configured by the training "
         "arguments"
     ),
 }
-"""Private steps of the reference's loop, which is not used here, with their alternatives."""
+"""Private methods of the reference's training loop, which has no counterpart here, with what to use
+instead.
+"""
 
 
 _INSTEAD_OF_OPTIMIZERS = (
@@ -56,7 +58,7 @@ _INSTEAD_OF_OPTIMIZERS = (
 
 
 class MissingModelError(RuntimeError, ValueError):
-    """No model was passed: a RuntimeError as in the reference, and a ValueError."""
+    """Raised if no model was passed. A RuntimeError as in the reference, and also a ValueError."""
 
 
 def advice_on_keyword(cls: type, name: str, known_names: Collection[str]) -> str:
@@ -86,10 +88,11 @@ def without_tokenizer(kwargs: dict[str, Any]) -> dict[str, object]:
 
 
 def missing_attribute(trainer: Trainer, name: str) -> object:
-    """Return an attribute of other versions, or of a Trainer whose model is not wrapped.
+    """Resolve an attribute of an older version, or `model_wrapped` of a Trainer that has not run
+    yet.
 
     Raises:
-        AttributeError: unknown name.
+        AttributeError: the name is unknown.
     """
     # Before the first run the model is not wrapped.
     if name == "model_wrapped" and "model" in vars(trainer):
@@ -112,14 +115,14 @@ def check_construction(
 
     Args:
         args: the training arguments.
-        parameters: by name.
+        parameters: the parameters by name.
         calls_loss_func: `compute_loss` is not overridden, and calls `compute_loss_func`.
 
     Raises:
-        MissingModelError: neither `model` nor `model_init`.
-        TypeError: wrong types.
-        ValueError: incompatible values.
-        RuntimeError: optimizers that are incompatible with other parameters.
+        MissingModelError: neither `model` nor `model_init` was passed.
+        TypeError: parameters have wrong types.
+        ValueError: parameters are incompatible.
+        RuntimeError: `optimizers` is incompatible with other parameters.
         ImportError: a required package is missing.
     """
     if not hasattr(args, "output_dir") or isinstance(args, type):
@@ -154,12 +157,12 @@ def check_construction(
 
 
 def check_overrides(trainer_class: type) -> None:
-    """Refuse a Trainer with overrides that would never be called.
+    """Raise an error for overrides that would never be called.
 
     Raises:
-        NotImplementedError: names the methods and their alternatives.
+        NotImplementedError: lists the methods and their alternatives.
     """
-    lines = [f"{trainer_class.__name__} overrides private steps that no loop of Lightning calls:"]
+    lines = [f"{trainer_class.__name__} overrides private methods that Lightning never calls:"]
     for name, alternative in _STEPS_OF_THE_REFERENCE.items():
         if hasattr(trainer_class, name):
             lines.append(f"- {name}: {alternative}.")
@@ -170,17 +173,17 @@ def check_overrides(trainer_class: type) -> None:
 def check_label_names(trainer: Trainer) -> None:
     """Check the label names of a Trainer with the default data_collator.
 
-    An override of `compute_loss` may take `labels` out of the inputs, and data to predict may have
-    no labels.
+    Skipped for predictions, whose data may have no labels, and if `compute_loss` is overridden,
+    which may remove `labels` from the inputs.
 
     Raises:
-        ValueError: the labels are called `label`.
+        ValueError: the model expects the labels as `label`, which the collator renames to `labels`.
     """
     names = trainer.label_names
     if "label" not in names or "labels" in names or not is_own(trainer, "compute_loss"):
         return
 
-    # In a training, these two take `labels` out of the inputs as well.
+    # In a training, both of these remove `labels` from the inputs as well.
     takes_labels_out = trainer.compute_loss_func is not None or trainer.label_smoother is not None
     trains_with_labels = trainer.train_dataset is not None and not takes_labels_out
     if trains_with_labels or trainer.eval_dataset is not None:
@@ -240,7 +243,7 @@ def _container_problems(parameters: Mapping[str, Any]) -> list[str | None]:
     if callbacks is not None and not isinstance(callbacks, Iterable):
         problems.append(f"callbacks must be a list of callbacks, but is {describe(callbacks)}.")
 
-    # An optimizer of Keras would never step.
+    # Rejects optimizers of other frameworks such as Keras, which would never step.
     pair = parameters["optimizers"]
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         problems.append(
@@ -254,7 +257,7 @@ def _container_problems(parameters: Mapping[str, Any]) -> list[str | None]:
 
     for name in ("train_dataset", "eval_dataset"):
         for key, dataset in _datasets(parameters[name]).items():
-            # Some libraries pass a string as eval_dataset, and evaluate by themselves.
+            # Some libraries pass a string as eval_dataset, and run their own evaluation.
             is_inner = bool(key)
             is_name = isinstance(dataset, str) and name == "eval_dataset"
             if not is_inner and (dataset is None or is_name):
@@ -269,7 +272,7 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     Args:
         dataset: the value passed.
         name: the name of the parameter, for the message.
-        inner: it is a value in a dict of datasets.
+        inner: whether it is a value in a dict of datasets.
     """
     expected = "a dataset (with __getitem__ and __len__, or __iter__)"
     if hasattr(dataset, "__next__") and not hasattr(dataset, "__getitem__"):
@@ -280,25 +283,25 @@ def dataset_problem(dataset: Any, name: str, *, inner: bool = False) -> str | No
     unusable = not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__")
     if dataset is None or isinstance(dataset, str) or unusable:
         return f"{name} must be {expected}, but is {describe(dataset)}."
-    # Look into plain lists and tuples only: reading a sample of a subclass may be expensive.
+    # Inspect plain lists and tuples only, because reading a sample of a subclass may be expensive.
     if type(dataset) in (list, tuple) and any(map(_is_dataset, dataset[:1])):
         remedy = "Pass a dict, {'first': ..., 'second': ...}, to evaluate each under its name"
         if name == "train_dataset":
             remedy = "Join them with torch.utils.data.ConcatDataset"
         return (
-            f"{name} is a {type(dataset).__name__} of datasets, whose samples would be whole "
-            f"datasets. {remedy}."
+            f"{name} is a {type(dataset).__name__} of datasets, so each sample would be a whole "
+            f"dataset. {remedy}."
         )
     if inner and isinstance(dataset, dict):
         return (
-            f"{name} must be {expected}, but is a dict ({', '.join(map(str, dataset))}): those go "
-            "into eval_dataset."
+            f"{name} must be {expected}, but is a dict ({', '.join(map(str, dataset))}): dicts of "
+            "datasets are only accepted as eval_dataset."
         )
     return None
 
 
 def _is_dataset(sample: object) -> bool:
-    """Return whether a sample is a dataset itself."""
+    """Return whether a sample is itself a dataset."""
     # A list may be a sample, such as the messages of a chat.
     return isinstance(sample, Dataset) or is_table(sample)
 
@@ -358,7 +361,7 @@ def _backend_problem(args: TrainingArguments) -> str | None:
     if backend in backends:
         return None
 
-    # Somebody who started the script with the launcher's option never wrote the argument.
+    # With an option of `accelerate launch` the user never set the training argument.
     source = f"torch_compile_backend={backend!r}"
     if "torch_compile_backend" in args.set_by_launcher:
         source = set_by("ACCELERATE_DYNAMO_BACKEND")
@@ -377,7 +380,7 @@ def _compile_mode_problem(args: TrainingArguments) -> str | None:
     if "torch_compile_mode" in args.set_by_launcher:
         source = set_by("ACCELERATE_DYNAMO_MODE")
 
-    # Only wraps the module; torch's error names the modes.
+    # This only wraps the module. torch's error message lists the valid modes.
     try:
         torch.compile(torch.nn.Identity(), mode=mode)
     except RuntimeError as error:
@@ -392,14 +395,14 @@ def _stream_problem(args: TrainingArguments, dataset: object) -> str | None:
     if args.max_tokens_per_batch and is_stream:
         return (
             f"train_dataset ({type(dataset).__name__}) is a stream, but "
-            "train_sampling_strategy='token_budget' needs all lengths first. Pass a dataset with "
-            "a length, or another strategy."
+            "train_sampling_strategy='token_budget' needs the length of each sample. Pass a dataset "
+            "with a length, or another strategy."
         )
     if has_length(dataset) or args.max_steps > 0:
         return None
     reason = why_without_length(dataset)
     return (
-        f"train_dataset ({type(dataset).__name__}) has no length{reason}. Set max_steps (now "
+        f"train_dataset ({type(dataset).__name__}) has no length{reason}. Set max_steps (currently "
         f"{args.max_steps})."
     )
 
@@ -451,8 +454,8 @@ def _check_optimizers(args: TrainingArguments, parameters: Mapping[str, Any]) ->
 
 
 def require_training_data(trainer: Trainer) -> None:
-    """Refuse a training without data, or with DataLoaders instead of datasets."""
-    # Evaluation data is checked too, or the error would come in the middle of the training.
+    """Raise an error if a training has no data, or DataLoaders instead of datasets."""
+    # Check evaluation data as well; otherwise the error would only occur in mid-training.
     evaluates = trainer.args.eval_strategy != "no"
     if evaluates and is_own(trainer, "get_eval_dataloader"):
         for key, dataset in _datasets(trainer.eval_dataset).items():
@@ -480,14 +483,15 @@ def require_training_data(trainer: Trainer) -> None:
 
 
 def check_labels(trainer: Trainer, batch: object) -> None:
-    """Compare the labels of the first batch with the number of classes of the model: on CUDA,
-    labels out of range end in an assert that names neither.
+    """Check that the labels of the first batch are below the model's number of classes.
 
-    Does nothing where the number of classes is unknown, or where the loss is the user's own.
+    On CUDA, a label out of range triggers a device-side assert that mentions neither.
+
+    Nothing is checked if the number of classes is unknown, or if the user computes the loss.
 
     Args:
         trainer: the Trainer.
-        batch: as the data_collator returned it.
+        batch: the batch as returned by the data_collator.
 
     Raises:
         ValueError: a label is out of range.
@@ -495,7 +499,7 @@ def check_labels(trainer: Trainer, batch: object) -> None:
     if trainer.compute_loss_func is not None or not is_own(trainer, "compute_loss"):
         return
 
-    # Only integers can be numbers of classes; floats are targets of a regression.
+    # Only integers can be class indices; floats are regression targets.
     labels = batch.get("labels") if isinstance(batch, Mapping) else None
     classes = number_of_classes(trainer.model)
     if classes is None or not isinstance(labels, torch.Tensor):
@@ -510,14 +514,14 @@ def check_labels(trainer: Trainer, batch: object) -> None:
     name = type(base_of_adapter(trainer.model)).__name__
     raise ValueError(
         f"The first batch has the label {int(wrong[0])}, but {name} has {classes} classes: labels "
-        f"are 0 to {classes - 1}, or {_IGNORED_LABEL} where they do not count. Number the classes "
-        "from 0, and make the model with as many (num_labels; for tokens, "
+        f"range from 0 to {classes - 1}, or are {_IGNORED_LABEL} to be ignored. Number the classes "
+        "from 0, and create the model with enough of them (num_labels; for tokens, "
         "model.resize_token_embeddings(len(tokenizer)))."
     )
 
 
 def require_new_models(trainer: Trainer) -> None:
-    """Refuse a search that cannot create a new model, and its optimizer, for each trial."""
+    """Raise an error if a search cannot create a new model and optimizer for each trial."""
     if trainer.model_init is None:
         raise RuntimeError(
             "hyperparameter_search needs a new model for each trial: pass model_init=... to "
@@ -532,7 +536,7 @@ def require_new_models(trainer: Trainer) -> None:
 
 
 def describe(value: object) -> str:
-    """Return type and value for a message; a long value is cut."""
+    """Return type and value for a message; a long value is truncated."""
     text = repr(value)
     if len(text) > _LONGEST_VALUE:
         text = f"{text[:_LONGEST_VALUE]}..."

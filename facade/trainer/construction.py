@@ -1,4 +1,4 @@
-"""What a Trainer derives from its arguments and its model; the Trainer assigns the results."""
+"""Functions that derive the attributes of a Trainer from its arguments and its model."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 _ROOT = __name__.partition(".")[0]
 
 _CHECKPOINTING = ("is_activation_checkpointing", "is_gradient_checkpointing")
-"""Attributes of `transformers` models with activation checkpointing, in newer and older
-versions.
+"""Attributes of `transformers` models that tell whether activation checkpointing is enabled, in
+newer and older versions.
 """
 
 _DERIVED_FROM = (
@@ -59,26 +59,26 @@ _DERIVED_FROM = (
     "label_smoothing_factor",
     "neftune_noise_alpha",
 )
-"""Arguments from which the Trainer has derived attributes that callers may set, too."""
+"""Arguments from which the Trainer derives attributes that callers may also set directly."""
 
 
 class AppliedArguments:
-    """The arguments that a Trainer has checked, and those that its attributes were derived from.
+    """Track which arguments a Trainer has checked, and which its attributes were derived from.
 
-    Scripts and libraries change arguments between two runs.
+    Scripts and libraries may change arguments between two runs.
 
     Args:
-        args: the arguments that the attributes agree with.
+        args: the arguments from which the attributes were derived.
     """
 
     def __init__(self, args: TrainingArguments) -> None:
         self.remember(args)
         self._checked: dict[str, Any] | None = None
-        """The arguments that the last successful check has seen; None before."""
+        """The arguments at the last successful check; None before the first one."""
 
     def remember(self, args: TrainingArguments) -> None:
-        """Record that the attributes of the Trainer agree with these arguments."""
-        # Copies, because a list of names may be changed in place.
+        """Record that the attributes of the Trainer were derived from these arguments."""
+        # Copy the values, because a list of names may be modified in place.
         self._derived_from = {name: copy.copy(getattr(args, name)) for name in _DERIVED_FROM}
 
     def changed(self, args: TrainingArguments) -> set[str]:
@@ -86,12 +86,12 @@ class AppliedArguments:
         return {name for name, value in self._derived_from.items() if getattr(args, name) != value}
 
     def check(self, args: TrainingArguments) -> None:
-        """Check the rules between the arguments again if any argument has changed.
+        """Check the rules between arguments again if any argument has changed.
 
         Raises:
             ValueError, NotImplementedError: See `raise_for_problems`.
         """
-        # A library may have replaced them by an object of its own class.
+        # A library may have replaced the arguments by an object of another class.
         if not isinstance(args, TrainingArguments):
             return
         values = copy.deepcopy(_checked_fields(args))
@@ -101,7 +101,7 @@ class AppliedArguments:
 
 
 def _checked_fields(args: TrainingArguments) -> dict[str, object]:
-    """Return the values of the fields that are checked: not those of a user's subclass."""
+    """Return the values of the fields that are checked, which excludes fields of subclasses."""
     package_class = next(
         cls for cls in type(args).__mro__ if cls.__module__.startswith(f"{_ROOT}.")
     )
@@ -110,16 +110,16 @@ def _checked_fields(args: TrainingArguments) -> dict[str, object]:
 
 @cache
 def preload_lightning() -> None:
-    """Import Lightning, once, before anything is measured: the import takes a second.
+    """Import Lightning before anything is timed, because the import takes about a second.
 
-    The import draws from Python's generator, which has to stay as it was seeded.
+    The import draws from Python's random generator, so its state is restored afterwards.
     """
     with host_rng_untouched():
         import_module(".lightning_trainer", __package__)
 
 
 def seed_everything(args: TrainingArguments) -> None:
-    """Seed all generators; with `full_determinism` use deterministic operations of torch."""
+    """Seed all generators; with `full_determinism`, also enable deterministic algorithms."""
     if args.full_determinism:
         enable_full_determinism(args.seed)
     else:
@@ -127,10 +127,10 @@ def seed_everything(args: TrainingArguments) -> None:
 
 
 def set_verbosity(args: TrainingArguments) -> None:
-    """Set the log level as the reference does when a Trainer is made.
+    """Set the log level, as the reference does when a Trainer is created.
 
-    The level `passive` leaves it to the script. Where the script has not set up logging, messages
-    go to stderr.
+    The level `passive` leaves the current level unchanged. If the script has not configured
+    logging, messages go to stderr.
     """
     log_level = args.log_level
     if not args.should_log:
@@ -138,8 +138,8 @@ def set_verbosity(args: TrainingArguments) -> None:
     if log_level == "passive":
         return
 
-    # Where the names of the reference are intercepted, the logger of this package has the parent
-    # `transformers`, and scripts expect the level there.
+    # When imports of transformers are intercepted, the parent logger of this package is
+    # `transformers`, and scripts expect the level to be set there.
     package_logger = logging.getLogger(_ROOT)
     while package_logger.parent is not None and package_logger.parent is not logging.root:
         package_logger = package_logger.parent
@@ -166,13 +166,13 @@ def make_model(model_init: Callable[..., nn.Module], trial: object) -> nn.Module
     """Call a `model_init`, with the trial if it takes one.
 
     Raises:
-        RuntimeError: it takes more arguments, or returns None.
+        RuntimeError: it takes more than one argument, or returns None.
         TypeError: it does not return a model.
     """
     count = len(inspect.signature(model_init).parameters)
     if count > 1:
         raise RuntimeError(
-            f"model_init takes {count} arguments. It has to take none, or one: the trial."
+            f"model_init takes {count} arguments. It must take either none or one, the trial."
         )
     if count == 1:
         model = model_init(trial)
@@ -182,36 +182,37 @@ def make_model(model_init: Callable[..., nn.Module], trial: object) -> nn.Module
     if isinstance(model, nn.Module):
         return model
 
-    # As in the reference, None is a RuntimeError.
-    message = f"model_init returned {model!r:.60}. It has to return the model, a torch.nn.Module."
+    # As in the reference, returning None raises a RuntimeError.
+    message = f"model_init returned {model!r:.60}. It must return the model, a torch.nn.Module."
     if model is None:
         raise RuntimeError(message)
     raise TypeError(message)
 
 
 def moves_model_at_once(args: TrainingArguments, *, is_on_several_devices: bool) -> bool:
-    """Return whether to move the model to the device at once.
+    """Return whether to move the model to the device when the Trainer is constructed.
 
     Args:
         args: the training arguments.
-        is_on_several_devices: its layers have their devices already.
+        is_on_several_devices: whether its layers are already placed on several devices.
     """
     if args.place_model_on_device is not None:
         return args.place_model_on_device
 
-    # An evaluation in half precision moves and casts the model; a strategy that shards moves parts.
+    # An evaluation in half precision moves the model when it casts it; a strategy that shards the
+    # model moves the shards.
     is_cast_later = args.fp16_full_eval or args.bf16_full_eval
     is_sharded_later = bool(args.fsdp or args.deepspeed or spreads_model(args))
     return not (is_on_several_devices or is_cast_later or is_sharded_later)
 
 
 def find_label_names(args: TrainingArguments, model: nn.Module) -> list[str]:
-    """Return the label names of the arguments, or else those of the model's forward."""
+    """Return the label names set in the arguments, or those in the signature of the model."""
     if args.label_names is not None:
         return args.label_names
     names = find_labels(type(model))
 
-    # Where ranks share sequences, shifted labels are made of the labels.
+    # If ranks share sequences, `shift_labels` is computed from `labels`.
     if parts_of_sequences(args) > 1:
         return [name for name in names if name != "shift_labels"]
     return names
@@ -235,7 +236,7 @@ def make_label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoot
 def callbacks_in_order(args: TrainingArguments, user_callbacks: list[Any]) -> list[Any]:
     """Return the callbacks in the order of their calls.
 
-    The Trainer adds the display and the listener to signals after them.
+    The Trainer appends the progress display and the signal listener.
     """
     return [
         *_script_default("DEFAULT_CALLBACKS", [DefaultFlowCallback]),
@@ -256,14 +257,14 @@ def _script_default(variable: str, package_default: Any) -> Any:
     """Return the default that a script has set in `transformers.trainer`, or that of this package.
 
     Args:
-        variable: the name in `transformers.trainer`: of a callback, or of a list of them.
-        package_default: the default of this package.
+        variable: the name of a callback, or of a list of callbacks, in `transformers.trainer`.
+        package_default: the value to return if the script has set none.
     """
-    # Our stand-in for this module imports names on attribute access, so its `__dict__` is read.
+    # Read `__dict__`, because our stand-in for this module imports names on attribute access.
     variables = getattr(loaded("transformers.trainer"), "__dict__", {})
     default = variables.get(variable, package_default)
 
-    # The library itself has callbacks there, which do not work in this package.
+    # Ignore the callbacks of the library itself, which do not work with this package.
     for callback in default if isinstance(default, list) else [default]:
         callback_class = callback if isinstance(callback, type) else type(callback)
         if not issubclass(callback_class, TrainerCallback):
@@ -272,22 +273,22 @@ def _script_default(variable: str, package_default: Any) -> Any:
 
 
 def expose_save_model(trainer: Trainer, callback: Any) -> None:
-    """Let a tracker call the Trainer's `save_model`, to upload the model."""
+    """Give a tracker access to the Trainer's `save_model`, with which it uploads the model."""
     if not isinstance(callback, LoggerCallback):
         return
 
-    # The Trainer keeps the callback; a strong reference back would be a cycle.
+    # The Trainer holds the callback, so a strong reference to the Trainer would create a cycle.
     weak_trainer = weakref.proxy(trainer)
     callback.save_model = lambda folder: weak_trainer.save_model(folder, _internal_call=True)
 
 
 def plan_of(trainer: Trainer) -> RunPlan:
-    """Translate the current arguments of a Trainer; the strategy is bound to it."""
+    """Translate the current arguments of a Trainer into a plan whose strategy is bound to it."""
     args = trainer.args
     model = trainer.model
 
-    # As in the reference: a pretrained model that checkpoints its activations must not be searched
-    # for unused parameters.
+    # As in the reference, DDP does not look for unused parameters in a pretrained model with
+    # activation checkpointing, because the two are incompatible.
     finds_unused = True
     if args.world_size > 1 and is_pretrained(model):
         finds_unused = not _checkpoints_activations(args, model)
@@ -298,8 +299,8 @@ def plan_of(trainer: Trainer) -> RunPlan:
     plan = translate(args, find_unused_parameters=finds_unused, model=model, steps=steps)
     plan.strategy.bind(trainer)
 
-    # The Trainer keeps the plan; a strong reference back would be a cycle. Callers may keep the
-    # plan longer than the Trainer.
+    # The Trainer holds the plan, so a strong reference to the Trainer would create a cycle. The
+    # plan may outlive the Trainer.
     reference = weakref.ref(trainer)
 
     def rows_of_training() -> list[Row]:
@@ -318,7 +319,7 @@ def _checkpoints_activations(args: TrainingArguments, model: nn.Module) -> bool:
     if is_requested:
         return True
 
-    # Only the first name counts where a model has both.
+    # If a model has both attributes, only the first one is read.
     for name in _CHECKPOINTING:
         if hasattr(model, name):
             return getattr(model, name)

@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class ContextParallel:
-    """Prepare batches for splitting, and scale the losses of the parts.
+    """Prepare batches for splitting, and scale the loss of each rank's part.
 
     Args:
         trainer: the Trainer.
 
     Attributes:
-        targets: while a batch is split, the number of labels that count in the whole batch, by
-            label name; otherwise None.
+        targets: number of labels of the full batch that are not ignored, by label name; None unless
+            a batch is split.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -43,21 +43,23 @@ class ContextParallel:
         self.targets: dict[str, torch.Tensor] | None = None
         self._inputs: dict[str, Any] = {}
         self._model_loss: torch.Tensor | None = None
-        """The loss that the model returned last in this split, for overrides of `compute_loss`."""
+        """The last loss that the model returned for the current split; used for overrides of
+        `compute_loss`.
+        """
         self._is_scaled = False
-        """True if `loss_of_part` has scaled the loss of the current split."""
+        """Whether `loss_of_part` has already scaled the loss of the current split."""
         self._warned = False
 
     def prepare(
         self, model: nn.Module, inputs: dict[str, Any]
     ) -> tuple[Callable[[], contextlib.AbstractContextManager[Any]], dict[str, Any]]:
-        """Return a context that splits sequences, and the inputs for it.
+        """Return a context manager that splits sequences, and the inputs to use in it.
 
-        The inputs are new tensors, which the context resizes in place. Without splitting, as in
-        evaluations, they are returned unchanged.
+        The inputs are new tensors, which the context manager resizes in place. If nothing is split,
+        as in evaluations, the inputs are returned unchanged.
 
         Raises:
-            ValueError: they cannot be split.
+            ValueError: the inputs cannot be split.
         """
         trainer = self.trainer
         groups = groups_of(trainer.args)
@@ -75,7 +77,7 @@ class ContextParallel:
                 "shift_labels."
             )
 
-        # Models of transformers build their own attention mask, over the whole sequence.
+        # Models of transformers build an attention mask over the full sequence themselves.
         full_mask = is_pretrained(base_of_adapter(model))
         inputs = ready_to_split(inputs, size=size, full_mask=full_mask)
         inputs = trainer._prepare_input(inputs)
@@ -83,8 +85,8 @@ class ContextParallel:
 
     @contextlib.contextmanager
     def _split(self, model: nn.Module, inputs: dict[str, Any], argument: str) -> Iterator[None]:
-        """Split the sequences of a batch in the block, and note the loss of the model."""
-        # Targets are counted before a rank keeps only its part of them.
+        """Split the sequences of a batch within the block, and record the loss of the model."""
+        # Count the targets before each rank keeps only its part.
         buffers: list[torch.Tensor] = []
         targets: dict[str, torch.Tensor] = {}
         for name in split_names(inputs):
@@ -92,7 +94,7 @@ class ContextParallel:
             if name in ("labels", "shift_labels"):
                 targets[name] = inputs[name].ne(IGNORED).sum()
 
-        # No buffer gets its whole sequence back after the block.
+        # No buffer needs to be restored to the full sequence after the block.
         sequence_dimensions = [1] * len(buffers)
         splitting = self.trainer.accelerator.maybe_context_parallel(
             buffers, sequence_dimensions, set(buffers)
@@ -110,12 +112,12 @@ class ContextParallel:
                 self._inputs = {}
                 self._model_loss = None
 
-        # Attention of another kind would see only a part of each sequence.
+        # Any other attention implementation would attend to the local part of each sequence only.
         if calls.count == 0:
             raise ValueError(
-                f"parallelism_config: {argument} above 1, but the model has not called "
-                "torch.nn.functional.scaled_dot_product_attention, the one attention that is "
-                "split. Call it by that name, or use dp_shard_size."
+                f"parallelism_config: {argument} is above 1, but the model did not call "
+                "torch.nn.functional.scaled_dot_product_attention, the only attention that is "
+                "sharded. Call it by that name, or use dp_shard_size."
             )
 
     def _note_loss(self, model: nn.Module, arguments: object, outputs: Any) -> None:
@@ -126,14 +128,14 @@ class ContextParallel:
     ) -> torch.Tensor:
         """Scale the loss that an override of `compute_loss` returned, if it is the model's loss.
 
-        The loss of the Trainer's `compute_loss` has been scaled already. Any other is returned
-        unchanged; a warning, shown once, explains how it has to be normalised.
+        The loss of the Trainer's own `compute_loss` is already scaled. Any other loss is returned
+        unchanged, with a warning (once) that explains how to normalise it.
 
         Args:
             loss: returned by `compute_loss`.
             model: the trained model.
-            items: `num_items_in_batch` as `compute_loss` got it; `TrackedItems` record whether it
-                divided by them.
+            items: `num_items_in_batch` as passed to `compute_loss`; a `TrackedItems` records
+                whether the loss was divided by it.
         """
         if self._is_scaled:
             return loss
@@ -143,15 +145,15 @@ class ContextParallel:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "compute_loss is overridden, and returns neither the loss of the model nor that of "
-                "the Trainer's. Each process has a part of the sequences, with other numbers of "
-                "labels: the mean of these losses over the processes has to be the loss of the "
-                "whole. Build on super().compute_loss(model, inputs, ...)."
+                "The override of compute_loss returns neither the loss of the model nor that of "
+                "Trainer.compute_loss. Each process has a part of the sequences, with other "
+                "numbers of labels: the mean of these losses over the processes must equal the "
+                "loss of the full batch. Build on super().compute_loss(model, inputs, ...)."
             )
         return loss
 
     def pop_labels(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Remove the labels from the inputs; return those that label smoothing needs."""
+        """Remove the labels from the inputs, and return those that label smoothing needs."""
         labels = inputs.pop("labels")
         shift_labels = inputs.pop("shift_labels")
         if shifts_smoothed_labels(model):
@@ -167,20 +169,22 @@ class ContextParallel:
         *,
         is_mean: bool,
     ) -> torch.Tensor:
-        """Scale the loss of a part so that the mean over the processes is the loss of the whole.
+        """Scale the loss of a part so that the mean over the processes equals the loss of the
+        batch.
 
         Args:
-            loss: the loss of this rank's part: a sum divided by the items of all ranks, or a mean
-                over the labels of the part that count.
+            loss: the loss of this rank's part: either a sum divided by the items of all ranks, or a
+                mean over the labels of the part that are not ignored.
             model: the trained model.
             inputs: the part of the batch.
-            smoothed_labels: its labels, if label smoothing computed the loss.
-            is_mean: the loss is a mean over the labels of the part.
+            smoothed_labels: the labels of the part, if label smoothing computed the loss.
+            is_mean: whether the loss is a mean over the labels of the part.
         """
         self._is_scaled = True
         size = parts_of_sequences(self.trainer.args)
 
-        # A sum over the items adds up over the parts, and the mean over the processes divides it.
+        # Losses that are sums over items add up over the parts; multiply by the number of parts to
+        # compensate for the mean over the processes.
         if not is_mean:
             return loss * size
 
@@ -195,7 +199,7 @@ class ContextParallel:
             labels = smoothed_labels
             total_count = self.targets["labels"]
 
-        # The mean over no labels is NaN, which 0 times NaN would keep.
+        # A mean over zero labels is NaN, and multiplying it by a weight of 0 would stay NaN.
         count = labels.ne(IGNORED).sum()
         share = size * count / total_count.clamp(min=1)
         return torch.where(count > 0, loss * share, torch.zeros_like(loss))

@@ -86,7 +86,7 @@ def test_context_parallel_equals_one_process(results, case):
 def test_context_parallel_refuses_unsupported_batches_with_advice(results, case, argument):
     """The first batch ends the training of both processes, and attention is torch's own again."""
     expected = {
-        "elsewhere": "the model has not called torch.nn.functional.scaled_dot_product_attention",
+        "elsewhere": "the model did not call torch.nn.functional.scaled_dot_product_attention",
         "dropout": "the model calls scaled_dot_product_attention with dropout_p=0.1: ",
         "loss": f"{argument}=2 cannot be combined with compute_loss_func",
     }

@@ -44,7 +44,7 @@ def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     said = finished_ranks(SCRIPT, "faults", str(folder), log=folder / "faults.log", seconds=SECONDS)
     # by the first process: 4 -> 2 twice, and 4 -> 3 -> 2
-    assert said.count("Training starts again") == 2 + 2
+    assert said.count("Restarting the training") == 2 + 2
     return seen("faults", folder)
 
 

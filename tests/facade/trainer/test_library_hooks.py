@@ -413,7 +413,7 @@ def test_library_evaluator_instead_of_data(tmp_path):
 def test_overrides_that_are_never_called_are_refused(tmp_path, name):
     cls = type("Overriding", (Trainer,), {name: lambda self, *rest: None})
     with pytest.raises(
-        NotImplementedError, match=f"Overriding overrides private steps.*\n- {name}: "
+        NotImplementedError, match=f"Overriding overrides private methods.*\n- {name}: "
     ):
         trainer(tmp_path, cls)
 

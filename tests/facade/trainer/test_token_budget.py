@@ -146,7 +146,7 @@ class Endless(IterableDataset):
         ),
         (
             {"train_dataset": Endless(), "max_steps": 3},
-            r"train_dataset \(Endless\) is a stream, but .*'token_budget' needs all lengths",
+            r"train_dataset \(Endless\) is a stream, but .*'token_budget' needs the length",
         ),
         ({"auto_find_batch_size": True}, "auto_find_batch_size=True and .* cannot be combined"),
         (
