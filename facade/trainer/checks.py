@@ -395,7 +395,7 @@ def _stream_problem(args: TrainingArguments, dataset: object) -> str | None:
     if args.max_tokens_per_batch and is_stream:
         return (
             f"train_dataset ({type(dataset).__name__}) is a stream, but "
-            "train_sampling_strategy='token_budget' needs the length of each sample. Pass a dataset "
+            "train_sampling_strategy='token_budget' needs the length of each sample. Pass one "
             "with a length, or another strategy."
         )
     if has_length(dataset) or args.max_steps > 0:

@@ -1,4 +1,4 @@
-"""Data loaders, samplers and worker options of a Trainer."""
+"""Build the data loaders and samplers of a Trainer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class DataLoading:
-    """Build loaders and samplers of a Trainer; lengths of samples are cached.
+    """Build the loaders and samplers of a Trainer, and cache the lengths of samples.
 
     Args:
         trainer: the Trainer; its methods choose columns and samplers.
@@ -53,7 +53,7 @@ class DataLoading:
         self.trainer = trainer
         self._lengths = LengthCache()
         self._reduced_dataset: object = None
-        """The dataset without unused columns, while a sampler is made for it."""
+        """The dataset without unused columns, while its sampler is being created."""
         self._full_dataset: object = None
         """The same dataset with all columns."""
 
@@ -66,21 +66,22 @@ class DataLoading:
         is_training: bool,
         key: str | None,
     ) -> DataLoader:
-        """Build a loader; the parameters are those of `Trainer._get_dataloader`."""
+        """Build a loader; takes the parameters of `Trainer._get_dataloader`."""
         trainer = self.trainer
         args = trainer.args
         collator = trainer.data_collator
         if not is_training and trainer.eval_data_collator is not None:
             collator = trainer.eval_data_collator
 
-        # A table drops its unused columns here; from other data the collator removes them.
+        # Unused columns of a table are dropped here; from other data the collator removes them.
         full_dataset = dataset
         if is_table(dataset):
             dataset = trainer._remove_unused_columns(dataset, description=description)
         else:
             collator = trainer._get_collator_with_removed_columns(collator, description=description)
 
-        # As in the reference, a stream has no sampler, keeps its last batch, and seeds no workers.
+        # As in the reference, a stream has no sampler, keeps its last incomplete batch, and does
+        # not seed workers.
         is_stream = isinstance(dataset, IterableDataset)
         sampler = None
         if sampler_fn is not None and not is_stream:
@@ -100,12 +101,12 @@ class DataLoading:
             **self._worker_options(is_training and not is_stream),
         )
 
-        # Overrides and scripts that iterate over the loader expect batches on the device.
+        # Overrides and scripts that iterate over the loader expect the batches to be on the device.
         if args.device.type != "cpu":
             config: Any = args.accelerator_config
             loader.watcher = DevicePlacement(args.device, config.non_blocking)
 
-        # Keep the loader, because its persistent workers end with it.
+        # Keep a reference to the loader, because its persistent workers exit with it.
         if key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[key] = loader
             loader.tracked = True
@@ -113,7 +114,7 @@ class DataLoading:
         return loader
 
     def train_sampler(self, dataset: Any, order: str) -> Sampler[Any] | None:
-        """Return the sampler of a training for an order of `train_sampling_strategy`."""
+        """Return the training sampler for a value of `train_sampling_strategy`."""
         if dataset is None or not has_length(dataset):
             return None
         args = self.trainer.args
@@ -122,13 +123,13 @@ class DataLoading:
             return self._by_length(dataset, group_size)
         if order == "token_budget":
             return self._by_tokens(dataset)
-        # RandomSampler refuses an empty dataset.
+        # RandomSampler raises an error for an empty dataset.
         if order == "sequential" or len(dataset) == 0:
             return SequentialSampler(dataset)
         return RandomSampler(dataset)
 
     def eval_sampler(self, dataset: Any) -> Sampler[int] | None:
-        """Return the sampler of an evaluation; None if each process takes its share in order."""
+        """Return the sampler of an evaluation; None if each process reads its shard in order."""
         args = self.trainer.args
         if dataset is None or not has_length(dataset):
             return None
@@ -144,11 +145,11 @@ class DataLoading:
     def _sampler(
         self, dataset: object, full_dataset: object, sampler_fn: Callable[..., Sampler[int] | None]
     ) -> object:
-        """Call `sampler_fn`; lengths are read from the `full_dataset`, with all columns."""
+        """Call `sampler_fn`; lengths are read from `full_dataset`, which has all columns."""
         self._reduced_dataset = dataset
         self._full_dataset = full_dataset
         try:
-            # Overrides in older scripts have no parameter, and read `self.train_dataset`.
+            # Overrides in older scripts take no parameter, and read `self.train_dataset`.
             if not inspect.signature(sampler_fn).parameters:
                 return sampler_fn()
             return sampler_fn(dataset)
@@ -168,7 +169,7 @@ class DataLoading:
         self._require_own_batches()
         assert args.max_tokens_per_batch is not None, "a rule of the arguments"
 
-        # The number of samples is limited too if per_device_train_batch_size was set.
+        # The number of samples is only limited if the user has set per_device_train_batch_size.
         max_samples = None
         default = type(args).__dataclass_fields__["per_device_train_batch_size"].default
         if args.train_batch_size != default:
@@ -195,12 +196,12 @@ class DataLoading:
             )
 
     def _lengths_of(self, dataset: object) -> Any:
-        """Return the lengths of all samples; they are measured once for each dataset."""
+        """Return the lengths of all samples; they are measured once per dataset."""
         length_column = self.trainer.args.length_column_name
         input_names = getattr(self.trainer.processing_class, "model_input_names", None)
         input_name = (input_names or ["input_ids"])[0]
 
-        # The column of lengths is not an input of the model, so it was removed.
+        # The model does not take the column of lengths as input, so `dataset` no longer has it.
         full_dataset = dataset
         if dataset is self._reduced_dataset:
             full_dataset = self._full_dataset
@@ -226,19 +227,20 @@ class DataLoading:
             "in_order": args.dataloader_in_order,
         }
 
-        # Functions that a worker calls when it starts. Each wraps the one before, so that the last
-        # one is called first.
+        # Chain the functions that a worker calls when it starts. Each wraps the previous one, so
+        # the last one is called first.
         start: Any = None
         if seeded:
             start = functools.partial(seed_worker, num_workers=workers, rank=data_rank(args))
 
-        # Ctrl-C and schedulers signal the whole process group; the training decides when to end.
+        # Ctrl-C and job schedulers signal the whole process group, but workers must run until the
+        # main process ends the training.
         if workers > 0 and signals.handled:
             start = functools.partial(
                 ignore_signals, signals=signals.handled, listens=signals.shared_flag, then=start
             )
 
-        # A worker that outlives its rank would keep the inherited connections to other ranks open.
+        # A worker that outlives its rank would keep inherited connections to other ranks open.
         if workers > 0 and args.world_size > 1:
             start = functools.partial(attached_worker, then=start)
 
@@ -248,14 +250,14 @@ class DataLoading:
 
 
 def _data_seed(args: TrainingArguments) -> int:
-    """Return the seed of samplers: `data_seed`, or `seed` where it is not set."""
+    """Return the seed of samplers: `data_seed`, or `seed` if that is not set."""
     if args.data_seed is None:
         return args.seed
     return args.data_seed
 
 
 class DevicePlacement:
-    """Move the batches of a Trainer's loader to the device, for overrides and scripts.
+    """Move the batches of a loader to the device, for overrides and scripts that iterate over it.
 
     Args:
         device: the device of the process.
@@ -271,19 +273,18 @@ class DevicePlacement:
         return to_device(batch, self.device, self.non_blocking)
 
     def on_end(self, loader: EpochLoader) -> None:
-        """Do nothing: there is nothing to move at the end of an epoch."""
+        """Do nothing."""
 
 
 _PADDING_OPTIONS = dict.fromkeys(("padding", "max_length", "pad_to_multiple_of", "return_tensors"))
 
 
 def default_collator(processing_class: object) -> Callable[[list[Any]], object]:
-    """Return a collator that pads with a tokenizer or feature extractor, otherwise the default one.
+    """Return a collator that pads with the tokenizer or feature extractor, or the default collator.
 
-    A method `pad` with other parameters than those of transformers, as some tokenizers of scripts
-    have, is not called.
+    A `pad` method whose signature differs from that of transformers is not used.
     """
-    # As in the reference, multimodal processors of `transformers` do not pad.
+    # As in the reference, multimodal processors of `transformers` are not used for padding.
     if is_instance(processing_class, "transformers.processing_utils", "ProcessorMixin"):
         return default_data_collator
 
@@ -301,7 +302,7 @@ def chosen_dataset(eval_dataset: Any, datasets_of_trainer: Any) -> object:
         datasets_of_trainer: the `eval_dataset` of the Trainer.
 
     Raises:
-        ValueError: the dataset does not exist.
+        ValueError: no dataset was passed, or none has this name.
         TypeError: it is not a dataset.
     """
     if isinstance(eval_dataset, str):
@@ -337,7 +338,7 @@ def training_length(
         args: the training arguments.
         dataloader: the training data.
         samples_per_step: samples of an optimizer step, over all processes.
-        num_examples: a loader -> its samples.
+        num_examples: returns the number of samples of a loader.
 
     Raises:
         ValueError: neither the loader nor `max_steps` gives a length.
@@ -349,7 +350,7 @@ def training_length(
             f"The training data has no length. Set max_steps (it is {args.max_steps})."
         )
 
-    # Batches and steps of an epoch; a stream is one epoch that ends after max_steps.
+    # Batches and steps of an epoch. A stream is a single epoch that ends after max_steps.
     if is_sized:
         batches = len(dataloader)
     else:
@@ -367,7 +368,7 @@ def training_length(
     if is_sized:
         full_epochs = math.ceil(epochs)
 
-    # Samples. Batches of a token budget differ in their number of samples, so the mean is used.
+    # Samples. With a token budget, batches vary in their number of samples, so the mean is used.
     examples = max_steps * samples_per_step
     if is_sized:
         examples = num_examples(dataloader)

@@ -1,4 +1,4 @@
-"""Values that the steps of an epoch share."""
+"""Values that are shared by the steps of an epoch."""
 
 from __future__ import annotations
 
@@ -12,35 +12,41 @@ import torch
 
 @dataclass
 class Epoch:
-    """Settings that are looked up once for all steps of an epoch, and values of the last step for
-    the next log.
+    """Settings that are looked up once per epoch instead of in each step, and values of the last
+    step that are logged next.
     """
 
     model: Any = None
-    """The model to call for a forward pass, which a strategy may have wrapped."""
+    """The model to call for a forward pass; it may be wrapped by a strategy."""
     optimizer: Any = None
-    """The object whose `step` Lightning's loop would call; see `fast_path.optimizer_of`."""
+    """The object on which Lightning's loop would call `step`; see `fast_path.optimizer_of`."""
     step_context: Callable[[], AbstractContextManager[Any]] = nullcontext
-    """Makes the context in which the optimizer steps; see `Strategy.step_context`."""
+    """Returns the context manager for an optimizer step; see `Strategy.step_context`."""
     clips_in_step: bool = False
-    """The step of the optimizer clips the gradients, so that their norm is known after it."""
+    """Whether the optimizer clips gradients in its `step`, so that their norm is only known
+    afterwards.
+    """
     may_skip_steps: bool = False
-    """The loss scaler, or an engine, skips steps with infinite gradients."""
+    """Whether the loss scaler or an engine may skip steps because of infinite gradients."""
     items_by_position: bool = False
-    """`Trainer.training_step` takes the items of the step as its third argument."""
+    """Whether `Trainer.training_step` accepts `num_items_in_batch` as its third positional
+    argument.
+    """
     takes_items: bool = False
-    """It has the parameter `num_items_in_batch`, by keyword only."""
+    """Whether it accepts `num_items_in_batch` as a keyword only."""
     runs_own_backward: bool = False
-    """An override of `Trainer.training_step` may call `loss.backward()` itself."""
+    """Whether an override of `Trainer.training_step` may call `loss.backward()` itself."""
     calls_callbacks: bool = False
-    """There are Lightning callbacks."""
+    """Whether there are Lightning callbacks."""
     windows: int = 0
-    """Windows of the epoch that were read."""
+    """Number of windows read in this epoch."""
     stepped: bool = True
-    """The last window that was read ended with a step of the optimizer."""
+    """Whether the last window that was read ended with an optimizer step."""
     grad_norm: torch.Tensor | float | None = None
     """Norm of the gradients in the last step, before clipping."""
     learning_rate: float | None = None
     """Learning rate of the last step."""
     is_over: bool = False
-    """Its last step has been taken, and only its logs, evaluations and saves are left."""
+    """Whether the last step of the epoch is done, so that only logging, evaluation and saving
+    remain.
+    """

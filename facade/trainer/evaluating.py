@@ -52,7 +52,8 @@ def evaluate_loader(
     logger.info("  Batch size = %s", trainer.args.eval_batch_size)
 
     # Model and optimizer stay in evaluation mode until the next training step, even if the
-    # evaluation fails: overrides of `log` read `model.training` to tell an evaluation from a step.
+    # evaluation fails, because overrides of `log` read `model.training` to distinguish evaluation
+    # metrics from training metrics.
     trainer.callback_handler.eval_dataloader = dataloader
     if not trainer.is_in_train:
         _cast_for_evaluation(trainer.model, trainer.args)
@@ -61,8 +62,8 @@ def evaluate_loader(
         trainer.optimizer.eval()
 
     with (
-        # Ranks get the same number of batches; results of the batches that fill up the last round
-        # are dropped.
+        # All ranks process the same number of batches. The results of extra batches, which fill up
+        # the last round, are dropped.
         rounds_filled([getattr(dataloader, "batch_sampler", None)]),
         name_first_error(),
         evaluating(trainer.args),
@@ -76,7 +77,7 @@ def evaluate_loader(
             gather_losses=trainer._gather_losses,
             **settings,
         )
-        # A training has compared the ranks at its start already.
+        # During a training the ranks have already been compared at its start.
         if trainer._fitting is None:
             require_same_evaluation(
                 trainer, dataloader, distributes_model=trainer._run_strategy.configures_model
@@ -86,7 +87,7 @@ def evaluate_loader(
         trainer.gather_function = trainer.accelerator.gather_for_metrics
         output = evaluation.result
 
-    # With neither a loss nor metrics, the labels must be missing.
+    # An evaluation without a loss and without metrics indicates that the labels are missing.
     trainer._metric_of_best.columns = evaluation.columns
     has_results = evaluation.found_labels or evaluation.metrics or not evaluation.steps
     if description == "Evaluation" and not has_results:
@@ -96,7 +97,7 @@ def evaluate_loader(
 
 
 def _cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
-    """Cast the whole model as `bf16_full_eval` and `fp16_full_eval` ask for."""
+    """Cast the model according to `bf16_full_eval` and `fp16_full_eval`."""
     if args.fp16_full_eval:
         model.to(dtype=torch.float16, device=args.device)
     elif args.bf16_full_eval:
@@ -106,13 +107,14 @@ def _cast_for_evaluation(model: nn.Module, args: TrainingArguments) -> None:
 def _run_lightning(
     trainer: Trainer, evaluation: Evaluation, started: StartTime, *, test: bool
 ) -> None:
-    """Run Lightning's evaluation loop: inside `fit`, or by a separate `validate` or `test`.
+    """Run Lightning's evaluation loop, either inside of `fit` or as a separate `validate` or
+    `test`.
 
     Args:
         trainer: the Trainer.
         evaluation: processes each batch.
-        started: start of the preparation.
-        test: run `test` instead of `validate`.
+        started: when the preparation of the evaluation started.
+        test: whether to run `test` instead of `validate`.
     """
     from ...lightning_modules.internals import lightning_internals
     from ..evaluation.module import EvaluationModule
@@ -122,8 +124,9 @@ def _run_lightning(
     if fitting is not None:
         trainer._setup_seconds = 0.0
 
-    # Lightning would warn of a loader without batches. Iterate over it nevertheless, because each
-    # iteration draws a seed for workers from the generator that the next training step uses.
+    # Do not pass a loader without batches to Lightning, which would warn about it. Iterate over it
+    # nevertheless: each iteration draws a seed for workers from the global generator, so skipping
+    # it would change the random numbers of the next training step.
     if has_length(evaluation.feed) and len(evaluation.feed) == 0:
         collections.deque(evaluation.feed, maxlen=0)
         return
@@ -134,7 +137,7 @@ def _run_lightning(
 
     module = EvaluationModule(trainer.model, evaluation)
     with ShortTraceback(), lightning_run(trainer, module) as lightning_trainer:
-        # The reported speed excludes the preparation.
+        # Exclude the preparation from the reported speed.
         trainer._setup_seconds = started.seconds_ago
         if not trainer._was_prepared:
             trainer._was_prepared = True
@@ -148,10 +151,10 @@ def _run_lightning(
 
 
 def data_to_evaluate(trainer: Trainer, eval_dataset: Any) -> Any:
-    """Return the dataset that `evaluate` was called with, or else that of the Trainer.
+    """Return the dataset passed to `evaluate`, or the `eval_dataset` of the Trainer.
 
-    A dict of several datasets that is the Trainer's own becomes a dict of their names, because
-    their loaders are kept under these.
+    If the Trainer's `eval_dataset` is a dict, return a dict that maps each name to itself, because
+    persistent loaders are cached by these names.
     """
     if eval_dataset is None:
         eval_dataset = trainer.eval_dataset
@@ -169,15 +172,15 @@ def evaluate_each(
 ) -> dict[str, float]:
     """Evaluate several datasets, each under `{prefix}_{name}`.
 
-    The aggregate over them, if `eval_aggregate` asks for it, is logged as the metrics of one more
+    With `eval_aggregate`, the aggregate over all of them is logged like the metrics of another
     dataset.
 
     Returns:
-        All metrics.
+        The metrics of all datasets.
     """
     metrics_by_name: dict[str, dict[str, float]] = {}
     metrics: dict[str, float] = {}
-    # A dict of datasets may hold names of the Trainer's datasets instead.
+    # Values may also be names of the Trainer's datasets.
     for name, dataset in datasets.items():
         with metrics_of(trainer, name):
             metrics_of_dataset = trainer.evaluate(
@@ -192,7 +195,7 @@ def evaluate_each(
     if trainer.args.eval_aggregate is not None:
         aggregated = aggregate(trainer.args.eval_aggregate, metrics_by_name, prefix)
         trainer.log(aggregated)
-        # The event of all sets follows those of each set.
+        # After the event of each dataset, fire one for all of them.
         trainer.control = trainer.callback_handler.on_evaluate(
             trainer.args, trainer.state, trainer.control, aggregated
         )

@@ -1,4 +1,4 @@
-"""Train, save and restore what is not part of the model, such as a loss with weights."""
+"""Train, save and restore parameters outside of the model, such as those of a loss module."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXTERNAL_PARAMETERS_NAME = "outside_model.pt"
-"""File of a checkpoint; transformers has no such file."""
+"""File name in a checkpoint; transformers does not write this file."""
 
 
 class ExternalParameters:
-    """Trained parameters outside the model, and the buffers of a `compute_loss_func`.
+    """Trained parameters outside of the model, and the buffers of a `compute_loss_func`.
 
-    `model.zero_grad` clears the gradients of the model's parameters only, its wrapper averages only
-    those, and a saved model has no other weights. This class does all three for the others.
+    `model.zero_grad`, the gradient averaging of DDP and `save_model` only cover the parameters of
+    the model. This class clears, averages and saves the others.
 
     Args:
         trainer: the Trainer.
 
     Attributes:
-        parameters: parameters of the optimizer that are not in the model, in the optimizer's order.
+        parameters: parameters in the optimizer that do not belong to the model, in the order of the
+            optimizer.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -44,7 +45,7 @@ class ExternalParameters:
         self.parameters: list[nn.Parameter] = []
 
     def begin(self, parameters: list[nn.Parameter]) -> None:
-        """Train these parameters, from the values of process 0."""
+        """Train these parameters, starting from the values on rank 0."""
         self.parameters = parameters
         if self.trainer.args.world_size > 1:
             broadcast_tensors(parameters)
@@ -60,7 +61,7 @@ class ExternalParameters:
             parameter.grad = None
 
     def save(self, folder: str) -> None:
-        """Write all values, if there are any; the saving process writes."""
+        """Write all values, if there are any, on the process that saves."""
         trainer = self.trainer
         if not trainer.args.should_save:
             return
@@ -72,17 +73,18 @@ class ExternalParameters:
             files.write_tensors(state, path)
 
     def load(self, checkpoint: str) -> None:
-        """Restore the values of a checkpoint; warn of trained ones that it lacks.
+        """Restore the values from a checkpoint; warn about trained parameters that it does not
+        contain.
 
         Raises:
-            ValueError: the parameters of the checkpoint are others.
+            ValueError: the parameters in the checkpoint differ in number or shape.
         """
         path = os.path.join(checkpoint, EXTERNAL_PARAMETERS_NAME)
         if not os.path.isfile(path):
             if self.parameters:
                 logger.warning(
                     "%s has no %s: %s trained parameters that are not part of the model keep their "
-                    "present values.",
+                    "current values.",
                     checkpoint,
                     EXTERNAL_PARAMETERS_NAME,
                     len(self.parameters),
@@ -110,19 +112,19 @@ class ExternalParameters:
                 buffer.copy_(saved)
 
     def _state(self) -> dict[str, Any]:
-        """Return parameters and buffers as a checkpoint holds them."""
+        """Return parameters and buffers in the format of the checkpoint."""
         return {
             "parameters": [parameter.detach() for parameter in self.parameters],
             "buffers": self._buffers(),
         }
 
     def _buffers(self) -> dict[str, torch.Tensor]:
-        """Return the buffers of a module `compute_loss_func` that a `state_dict` of it holds."""
+        """Return the persistent buffers of `compute_loss_func` if it is a module."""
         loss_function = getattr(self.trainer, "compute_loss_func", None)
         if not isinstance(loss_function, nn.Module):
             return {}
 
-        # A loss may hold the model, whose buffers are saved with it.
+        # A loss module may contain the model, whose buffers are already saved with the model.
         model = self.trainer.model
         buffers_of_model = set(model.buffers())
         saved_names = loss_function.state_dict()

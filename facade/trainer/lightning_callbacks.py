@@ -1,4 +1,4 @@
-"""Lightning callbacks: refusal of incompatible ones, and schedules that they replace."""
+"""Reject incompatible Lightning callbacks, and step schedules that a callback has replaced."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFUSED = {
     ),
     "LightningBridge": "it is for a plain lightning.Trainer. Pass the TrainerCallbacks themselves",
 }
-"""Callbacks that would have no effect or a wrong one, with the reason and what to do instead."""
+"""Callbacks that would have no effect or a wrong effect, with the reason and an alternative."""
 _AVERAGING = ("StochasticWeightAveraging", "WeightAveraging")
 
 
@@ -42,13 +42,13 @@ def is_lightning_callback(callback: object) -> bool:
 
 
 def check_callback(callback: object) -> None:
-    """Refuse callbacks that would have no effect, or a wrong one.
+    """Raise an error for a callback that would have no effect, or a wrong effect.
 
     Args:
         callback: a Lightning callback or its class.
 
     Raises:
-        ValueError: gives the reason and the alternative.
+        ValueError: the callback cannot be used; the message has the reason and an alternative.
     """
     for name, reason in REFUSED.items():
         if _is(callback, name):
@@ -59,7 +59,7 @@ def check_callback(callback: object) -> None:
 
 
 def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, resumed: bool) -> None:
-    """Refuse callbacks that are incompatible with the model, with sharding, or with resumption.
+    """Raise an error for callbacks that are incompatible with the model, sharding, or resuming.
 
     Raises:
         ValueError: as in `check_callback`.
@@ -68,7 +68,7 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
         if sharded and any(_is(callback, name) for name in _AVERAGING):
             name = type(callback).__name__
             raise ValueError(
-                f"{name} averages whole models, but this one is sharded. Remove it, or use DDP."
+                f"{name} averages full models, but this model is sharded. Remove it, or use DDP."
             )
         if resumed and _is(callback, "ModelPruning"):
             raise ValueError(
@@ -78,22 +78,23 @@ def check_training(callbacks: list[Any], model: nn.Module, *, sharded: bool, res
         has_batch_norm = any(isinstance(module, _NORMS) for module in model.modules())
         if has_batch_norm and _is(callback, "StochasticWeightAveraging"):
             raise ValueError(
-                "StochasticWeightAveraging needs one more epoch, without steps, for this model's "
+                "StochasticWeightAveraging needs an extra epoch, without steps, for this model's "
                 "BatchNorm layers, which the Trainer does not run. Use WeightAveraging or "
                 "EMAWeightAveraging."
             )
 
 
 class ReplacedSchedule:
-    """Step the schedule of a Lightning callback that replaces the Trainer's.
+    """Step the schedule of a Lightning callback that has replaced the Trainer's schedule.
 
-    StochasticWeightAveraging replaces it from some epoch on. Optimization is manual here, so that
-    Lightning itself steps no schedule.
+    StochasticWeightAveraging does so from a certain epoch on. The Trainer uses manual optimization,
+    so Lightning itself does not step schedules.
 
     Attributes:
-        configured: the schedule that Lightning got from `configure_optimizers`. The Trainer's may
-            have been replaced since then.
-        config: Lightning's config of the callback's schedule; None while the Trainer's is used.
+        configured: the schedule returned by `configure_optimizers`. The schedule of the Trainer may
+            have been replaced since.
+        config: Lightning's config of the callback's schedule; None as long as the Trainer's
+            schedule is used.
     """
 
     def __init__(self) -> None:
@@ -101,14 +102,14 @@ class ReplacedSchedule:
         self.config: Any = None
 
     def update(self, lightning_trainer: Any) -> None:
-        """Update `config` at the beginning of an epoch."""
+        """Update `config` at the start of an epoch."""
         self.config = None
         configs = lightning_trainer.lr_scheduler_configs
         if configs and configs[0].scheduler is not self.configured:
             self.config = configs[0]
 
     def step(self) -> float:
-        """Step a schedule with the interval `step`; return the learning rate before."""
+        """Step a schedule with the interval `step`; return the learning rate from before."""
         rate = float(self.config.scheduler.optimizer.param_groups[0]["lr"])
         if self.config.interval == "step":
             self.config.scheduler.step()

@@ -1,4 +1,4 @@
-"""Construction of the Lightning Trainer, and the contexts of its runs."""
+"""Construct the Lightning Trainer, and the context of its runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> LightningTrainer:
-    """Return the Lightning Trainer for a plan, with all defaults turned off.
+    """Return the Lightning Trainer for a plan, with all of Lightning's defaults disabled.
 
-    Every parameter of `lightning.Trainer` is passed, because it reads those that are omitted from
-    environment variables such as `PL_TRAINER_LIMIT_TRAIN_BATCHES`, while a training is described by
-    its arguments alone.
+    Every parameter is passed explicitly. Otherwise `lightning.Trainer` would read it from
+    environment variables such as `PL_TRAINER_LIMIT_TRAIN_BATCHES`, but only the training arguments
+    may affect a training.
 
     Args:
         trainer: the Trainer, with the Lightning callbacks of the user.
@@ -42,7 +42,7 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
     callbacks = trainer._lightning_callbacks
     plugins = [_make_precision_plugin(trainer, plan)]
 
-    # With fixed ranks Lightning neither detects a cluster nor launches processes.
+    # Fix the ranks, so that Lightning neither detects a cluster environment nor launches processes.
     if not plan.strategy.manages_processes:
         process = trainer.args.distributed_state
         environment = FixedRankEnvironment(
@@ -53,7 +53,7 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
         )
         plugins.append(environment)
 
-    # Only callbacks log through Lightning.
+    # A logger is only needed by Lightning callbacks.
     logger: ForwardingLogger | bool = False
     if callbacks:
         logger = ForwardingLogger(partial(_log, trainer), plan.default_root_dir)
@@ -67,13 +67,14 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
         "enable_checkpointing": _has_callback(callbacks, "Checkpoint"),
         "enable_progress_bar": _has_callback(callbacks, "ProgressBar"),
         "enable_model_summary": _has_callback(callbacks, "ModelSummary"),
-        # The Trainer evaluates when it is due, and its loaders are sharded by its own samplers.
+        # The Trainer decides when to evaluate, and its own samplers shard the data.
         "num_sanity_val_steps": 0,
         "use_distributed_sampler": False,
-        # Tensors of inference mode cannot take part in a later backward pass.
+        # Tensors created in inference mode cannot be used in a later backward pass.
         "inference_mode": False,
-        # It does not measure: Lightning passes each hook through its profiler, so it can raise an
-        # error for a StopIteration, which would end the loop as the end of the data does.
+        # Not used for profiling. Lightning runs each hook within its profiler, which allows this
+        # class to convert a StopIteration from a hook into an error. Lightning's loops would take
+        # it for the end of the data.
         "profiler": fast_path.HookGuard(),
     }
     with (
@@ -99,8 +100,8 @@ class ForwardingLogger(Logger):
     """Logger for the Lightning callbacks of the user, which forwards their metrics to the Trainer.
 
     Args:
-        listener: called with the metrics of each log; the step is the trainer's.
-        save_dir: the folder of the logger; a `ModelCheckpoint` writes below it.
+        listener: called with the logged metrics; the step is that of the Trainer.
+        save_dir: the folder of the logger, below which a `ModelCheckpoint` writes.
     """
 
     def __init__(self, listener: Callable[[dict[str, Any]], None], save_dir: str) -> None:
@@ -110,12 +111,12 @@ class ForwardingLogger(Logger):
 
     @property
     def name(self) -> str:
-        """Return an empty name, so that no subfolder is made."""
+        """Return an empty name, so that no subfolder is created."""
         return ""
 
     @property
     def version(self) -> str:
-        """Return an empty version, so that no subfolder is made."""
+        """Return an empty version, so that no subfolder is created."""
         return ""
 
     @property
@@ -124,23 +125,23 @@ class ForwardingLogger(Logger):
         return self._save_dir
 
     def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
-        """Forward the metrics in every process, since all keep a history."""
-        # The Trainer adds its own epoch, which is a fraction.
+        """Forward the metrics on every rank, because each rank keeps a log history."""
+        # The Trainer adds its own, fractional epoch.
         forwarded = {name: value for name, value in metrics.items() if name != "epoch"}
         if forwarded:
             self._listener(forwarded)
 
     def log_hyperparams(self, params: object, *args: object, **kwargs: object) -> None:
-        """Do nothing: the trackers have the arguments."""
+        """Do nothing, because the trackers already log the arguments."""
 
 
 def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
-    """Log the metrics of a Lightning callback with the Trainer."""
+    """Log the metrics of a Lightning callback through the Trainer."""
     numbers = {}
     for name, value in metrics.items():
         numbers[name] = value.item() if hasattr(value, "item") else value
 
-    # `log` clears this switch, but the losses of this step may still have to be logged.
+    # `log` resets this flag, but the losses of this step may still have to be logged.
     should_log = trainer.control.should_log
     trainer.log(numbers)
     trainer.control.should_log = should_log
@@ -150,13 +151,13 @@ def _log(trainer: Trainer, metrics: dict[str, Any]) -> None:
 def lightning_run(
     trainer: Trainer, module: EvaluationModule, **kwargs: Any
 ) -> Iterator[LightningTrainer]:
-    """Plan a run of Lightning, and connect the Trainer to its Lightning Trainer in the block.
+    """Plan a run of Lightning, and connect the Trainer to its Lightning Trainer within the block.
 
     The plan and its strategy are kept until the next run.
 
     Args:
         trainer: the Trainer.
-        module: the LightningModule that runs.
+        module: the LightningModule to run.
         kwargs: further arguments of `lightning.Trainer`.
     """
     plan = plan_of(trainer)
@@ -165,7 +166,7 @@ def lightning_run(
     outer_strategy = trainer.accelerator.strategy
     outer_router_losses = trainer._router_losses
 
-    # Lightning's announcements are shown at the level DEBUG only.
+    # Show Lightning's own info messages at the level DEBUG only.
     is_quiet = not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
     with lightning_internals.quiet(is_quiet):
         if strategy.configures_model:
@@ -192,13 +193,14 @@ def lightning_run(
             strategy.end_run()
             lightning_internals.release(lightning_trainer)
 
-            # A copy of a Trainer, made in its training, has the accelerator of that training.
+            # A copy of a Trainer that was made during a training shares the accelerator of that
+            # training, so restore the strategy of that training.
             if outer_strategy.lightning is not None:
                 trainer.accelerator.strategy = outer_strategy
 
 
 def _distribute(trainer: Trainer, strategy: Strategy, module: EvaluationModule) -> nn.Module:
-    """Distribute the model when Lightning configures it; return the object to call."""
+    """Distribute the model when Lightning configures it; return the module to call."""
     if strategy.sharded_model is None and hasattr(trainer.model, "num_parameters"):
         trainer._parameter_counter.count()  # of the whole model, before it is sharded
     return strategy.distribute_model(module)
@@ -207,10 +209,10 @@ def _distribute(trainer: Trainer, strategy: Strategy, module: EvaluationModule) 
 def backward_of(
     lightning_trainer: LightningTrainer, module: EvaluationModule
 ) -> Callable[..., None] | None:
-    """Return the function that computes gradients; None if `loss.backward()` suffices.
+    """Return the function that runs the backward pass; None if `loss.backward()` suffices.
 
-    Lightning's is needed if the strategy, the precision or a callback adds something to it.
-    Otherwise losses are only scaled, if there is a scaler.
+    Lightning's `backward` is needed if the strategy, the precision plugin or a callback hooks into
+    it. Otherwise the loss is only scaled, if there is a gradient scaler.
     """
     if callbacks_of(lightning_trainer) or not fast_path.has_plain_steps(lightning_trainer):
         return module.manual_backward
@@ -226,7 +228,7 @@ def backward_of(
 
 
 def _make_precision_plugin(trainer: Trainer, plan: RunPlan) -> Any:
-    """Make the precision plugin of a plan, and renew the scaler of the accelerator."""
+    """Create the precision plugin of a plan, and replace the scaler of the accelerator."""
     device = trainer.args.device.type
     name: Any = plan.precision  # Lightning's types have a literal for each precision
     strategy_plugin = plan.strategy.precision(name, device)
@@ -237,7 +239,7 @@ def _make_precision_plugin(trainer: Trainer, plan: RunPlan) -> Any:
     if scaler is not None:
         scaler.gradients_are_sharded = plan.strategy.shards_weights
 
-    # The strategy's own plugin, or one of the two here.
+    # Use the plugin of the strategy, or one of the two of this package.
     if strategy_plugin is not None:
         if hasattr(strategy_plugin, "scaler"):
             strategy_plugin.scaler = scaler
@@ -248,7 +250,7 @@ def _make_precision_plugin(trainer: Trainer, plan: RunPlan) -> Any:
 
 
 def _has_callback(callbacks: list[Any], class_name: str) -> bool:
-    # Imported here, since the import takes long and most trainings have no Lightning callback.
+    # Import lazily: the import is slow, and most trainings have no Lightning callback.
     from lightning.pytorch import callbacks as lightning_callbacks
 
     return any(

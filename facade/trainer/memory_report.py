@@ -1,4 +1,4 @@
-"""The memory report of `skip_memory_metrics=False`."""
+"""Measure the memory of a Trainer for `skip_memory_metrics=False`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ...lightning_modules.common.libraries import is_installed
 logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.001
-"""Interval at which the memory of the process is read, to find its peak."""
+"""Interval at which the memory of the process is sampled to find its peak."""
 
 _STAGES = {
     "__init__": "init",
     "train": "train",
-    "_inner_training_loop": "train",  # scripts written for older versions override it
+    "_inner_training_loop": "train",  # overridden by scripts for older versions
     "evaluate": "eval",
     "predict": "test",
 }
-"""Stage of each method of the Trainer, also of an override that does not name its stage."""
+"""Stage by method of the Trainer, used by overrides that do not pass a stage."""
 
 
 class MemoryTracker:
-    """Measure how much memory each stage of a Trainer allocates, and its peak.
+    """Measure how much memory each stage of a Trainer allocates, and the peak.
 
     Works like `transformers.trainer_utils.TrainerMemoryTracker`. Only the outermost stage is
-    measured: an evaluation in the middle of training belongs to the training.
+    measured: an evaluation during a training is part of the training.
 
     Args:
-        skip: measure nothing.
+        skip: whether to measure nothing.
     """
 
     def __init__(self, skip: bool) -> None:
@@ -47,11 +47,11 @@ class MemoryTracker:
         self._begin: dict[str, int] = {}
 
     def start(self, stage: str | None = None) -> None:
-        """Begin to measure a stage.
+        """Start to measure a stage.
 
         Args:
-            stage: `init`, `train`, `eval` or `test`; by default that of the method of the Trainer
-                that calls this.
+            stage: `init`, `train`, `eval` or `test`. By default it is derived from the name of the
+                calling method.
 
         Raises:
             ValueError: no stage was passed, and the caller is not one of these methods.
@@ -61,14 +61,14 @@ class MemoryTracker:
         if stage is None:
             stage = _calling_stage()
 
-        # A stage inside of another one belongs to the outer one.
+        # A nested stage is part of the outer one.
         if self._stage not in (None, stage):
             return
-        # If the same stage begins again, the last attempt has failed.
+        # If the same stage starts again, the previous attempt has failed.
         self.drop()
         self._stage = stage
 
-        # Memory that is garbage already must not count as freed by the stage.
+        # Collect garbage first; otherwise it would count as memory that the stage has freed.
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
@@ -80,10 +80,10 @@ class MemoryTracker:
         self._watch.start()
 
     def stop_and_update_metrics(self, metrics: dict[str, Any] | None = None) -> None:
-        """End the stage of the method of the Trainer that calls this, see `stop`.
+        """End the stage of the calling method; see `stop`.
 
         Args:
-            metrics: gets the memory of the stage, in bytes.
+            metrics: updated with the memory of the stage, in bytes.
 
         Raises:
             ValueError: the caller is not one of these methods.
@@ -92,7 +92,7 @@ class MemoryTracker:
             self.stop(_calling_stage(), metrics)
 
     def stop(self, stage: str, metrics: dict[str, Any] | None = None) -> None:
-        """End a stage, and add its memory to `metrics`, if they are passed.
+        """End a stage, and add its memory to `metrics` if they are passed.
 
         The names are those of transformers, in bytes:
 
@@ -103,7 +103,7 @@ class MemoryTracker:
             return
         peaks = {"cpu": self._watch.stop()}
 
-        # Garbage must not count as memory that the stage has kept.
+        # Collect garbage first; otherwise it would count as memory that the stage still uses.
         gc.collect()
         if torch.cuda.is_available():
             peaks["gpu"] = torch.cuda.max_memory_allocated()
@@ -116,7 +116,7 @@ class MemoryTracker:
             self._report = {}
 
     def drop(self) -> None:
-        """Discard the stage that is being measured, because it failed."""
+        """Discard the stage that is being measured, after it has failed."""
         if self._watch is not None and self._stage is not None:
             self._watch.stop()
             self._stage = None
@@ -151,10 +151,10 @@ class _PeakMemorySampler(threading.Thread):
 
 
 def _calling_stage() -> str:
-    """Return the stage of the method of the Trainer that has called the method of the tracker.
+    """Return the stage of the Trainer method that has called the method of the tracker.
 
-    transformers finds the stage by the name of the calling function, so overrides written for it
-    call `start()` without an argument.
+    transformers derives the stage from the name of the calling function, so overrides written for
+    it call `start()` without an argument.
 
     Raises:
         ValueError: the caller is not a method of a stage.

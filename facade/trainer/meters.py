@@ -1,4 +1,4 @@
-"""Meters of a training for its logs: loss, tokens, parameters."""
+"""Meters of the loss, tokens and parameters of a training."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 
 class RunningLoss:
-    """Sum the losses of all micro-batches, between two logs and over the training.
+    """Sum the losses of all micro-batches, since the last log and over the training.
 
     Args:
         trainer: the Trainer, whose `state.global_step` numbers the steps.
 
     Attributes:
         meter: collects losses and steps since `last_logged` without synchronisation.
-        total: sum over the training since `first_step`.
-        first_step: step after which the sum begins.
+        total: sum of the losses since `first_step`.
+        first_step: step after which `total` starts.
         last_logged: step of the last log.
         not_finite: number of steps with a NaN or infinite loss so far, over all processes.
         recorded: the values of `Trainer.record`.
@@ -50,18 +50,18 @@ class RunningLoss:
         self._others_recorded = False
         self._has_warned = False
 
-        # Steps since the last `take` whose loss was not finite on this rank.
+        # Steps since the last `take` with a loss on this rank that was not finite.
         self._not_finite_steps: set[int] = set()
 
-        # Made by `since_log`.
+        # Created by `since_log`.
         self._tensor: torch.Tensor | None = None
 
     @property
     def since_log(self) -> torch.Tensor:
-        """The sum since the last log in this process, for overrides that log.
+        """The sum of losses in this process since the last log, for overrides that log themselves.
 
-        It is the same tensor for the whole training, and changes in place take effect. Synchronises
-        with the device.
+        The same tensor is returned for the whole training, and in-place changes to it take effect.
+        Synchronises with the device.
         """
         total = self._sum_up()
         self._warn_once(self._not_finite_steps)
@@ -71,7 +71,7 @@ class RunningLoss:
 
     @since_log.setter
     def since_log(self, loss: torch.Tensor) -> None:
-        # `-=` assigns the tensor that it has changed in place.
+        # `-=` also assigns, with the same tensor that it has already modified in place.
         if loss is not self._tensor:
             self._sum_up()
             self._tensor = loss
@@ -79,7 +79,7 @@ class RunningLoss:
     def take(self) -> float:
         """Return the sum since the last call, averaged over all processes."""
         loss = self._sum_up()
-        # In place, because an override may hold the tensor; the sum of a NaN stays NaN.
+        # Reset in place, because an override may hold a reference to the tensor.
         if self._tensor is not None:
             self._tensor -= self._tensor
         steps = self._not_finite_steps
@@ -105,7 +105,9 @@ class RunningLoss:
         return self.total / max(steps, 0.001)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which a resumed training logs what an uninterrupted one would."""
+        """Return the state that a resumed training needs to log the same values as an uninterrupted
+        one.
+        """
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
         return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
@@ -113,8 +115,8 @@ class RunningLoss:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`.
 
-        The mean over the training begins at the last log before the checkpoint: earlier losses are
-        not part of the run.
+        The mean over the training starts at the last log before the checkpoint, because earlier
+        losses are not part of this run.
         """
         self.last_logged = state["last_logged"]
         self.first_step = state["last_logged"]
@@ -123,7 +125,7 @@ class RunningLoss:
     def pop_recorded(self) -> dict[str, float]:
         """Return the means of recorded values over all processes.
 
-        It follows `take`, which tells whether any process has recorded values.
+        Call it after `take`, which determines whether any process has recorded values.
         """
         if not (self.recorded or self._others_recorded):
             return {}
@@ -146,14 +148,14 @@ class RunningLoss:
         losses, counts, recorded = self.trainer.accelerator.gather(local).T.contiguous()
         self._others_recorded = bool(recorded.any())
 
-        # All processes have the same counts, so all of them or none gather the steps.
+        # The counts are equal on all processes, so either all of them gather the steps or none.
         steps: set[int] = set()
         if counts.any():
             steps = steps.union(*gather_objects(self._not_finite_steps))
         return losses.mean().item(), steps
 
     def _warn_once(self, steps: set[int]) -> None:
-        """Warn at the first log with such steps; `mean` reports the number of all of them."""
+        """Warn at the first log with non-finite steps; `mean` reports their total at the end."""
         if not steps or self._has_warned:
             return
         self._has_warned = True
@@ -174,12 +176,12 @@ class RunningLoss:
 
 
 def _share(micro_batch: MicroBatchLoss) -> torch.Tensor | float:
-    """Return the share of its step that a micro-batch has."""
+    """Return the fraction of the optimizer step's items that are in a micro-batch."""
     return 1 / micro_batch.divisor
 
 
 class RunningLossAttribute:
-    """Descriptor that maps an attribute of the reference's Trainer to one of the running loss.
+    """Descriptor that maps an attribute of the reference's Trainer to one of `RunningLoss`.
 
     Args:
         name: the name of the attribute of `RunningLoss`.
@@ -200,16 +202,16 @@ class RunningLossAttribute:
 class TokenCounter:
     """Count tokens for `include_num_input_tokens_seen`.
 
-    `state.num_input_tokens_seen` is the sum over all ranks at logs, evaluations and checkpoints,
-    and at the end of the training. In between it is up to date only in a single process with
-    batches on the CPU: a count on another device stays pending, because reading it would wait for
-    the device.
+    `state.num_input_tokens_seen` is summed over all ranks at logs, evaluations and checkpoints, and
+    at the end of the training. In between it is only up to date in a single process with batches on
+    the CPU: counts on another device stay pending, because reading them would synchronize with the
+    device.
 
     Args:
         trainer: the Trainer.
 
     Attributes:
-        pending: tokens of this process that are not yet in the state; a tensor where they were
+        pending: tokens of this process that are not yet added to the state; a tensor if they were
             counted on the device.
     """
 
@@ -220,7 +222,7 @@ class TokenCounter:
         self.pending: int | torch.Tensor = 0
 
     def add(self, inputs: object) -> None:
-        """Count the tokens of a micro-batch; nothing waits for the device."""
+        """Count the tokens of a micro-batch without synchronizing with the device."""
         self.pending = self.pending + self._count(inputs)
         if isinstance(self.pending, int):
             self.flush_own()
@@ -237,13 +239,13 @@ class TokenCounter:
         self.pending = 0
 
     def flush_own(self) -> None:
-        """Add the pending tokens to the state, where there are no other processes."""
+        """Add the pending tokens to the state if this is the only process."""
         if self.trainer.args.world_size == 1:
             self.trainer.state.num_input_tokens_seen += int(self.pending)
             self.pending = 0
 
     def _count(self, inputs: Any) -> int | torch.Tensor:
-        """Return the tokens of a micro-batch: a tensor where that is on a device."""
+        """Return the number of tokens in a micro-batch, as a tensor if the batch is on a device."""
         trainer = self.trainer
         name = getattr(trainer.model, "main_input_name", "input_ids")
         if name not in inputs:
@@ -254,8 +256,8 @@ class TokenCounter:
             )
             return 0
 
-        # A mask with more dimensions belongs to packed documents, and its sum is not a number of
-        # tokens.
+        # Masks with more than two dimensions are used for packed documents; their sum is not the
+        # number of tokens.
         if trainer.args.include_num_input_tokens_seen == "non_padding":
             if "attention_mask" in inputs and inputs["attention_mask"].ndim == 2:
                 return _number(inputs["attention_mask"].sum())
@@ -263,23 +265,24 @@ class TokenCounter:
             if padding is not None:
                 return _number((inputs[name] != padding).sum())
             logger.warning(
-                "Padding cannot be distinguished from tokens without attention_mask or "
+                "Padding cannot be told from tokens without attention_mask or "
                 "pad_token_id, so all are counted."
             )
         return inputs[name].numel()
 
 
 def _number(count: torch.Tensor) -> int | torch.Tensor:
-    """Return a count as a number if it is on the CPU; reading another device would wait for it."""
+    """Return a count as a number if it is on the CPU; reading it from a device would synchronize.
+    """
     if count.is_cpu:
         return int(count)
     return count
 
 
 class ParameterCounter:
-    """Count the parameters outside of the embeddings.
+    """Count the parameters of a model, excluding embeddings.
 
-    It does so once for each model, or each time if the model has its own method.
+    The count is cached for each model, unless the model has its own method.
 
     Args:
         trainer: the Trainer.
@@ -293,7 +296,7 @@ class ParameterCounter:
         self._count = 0
 
     def count(self) -> int:
-        """Return the count of the whole model, also if it has been sharded since."""
+        """Return the count of the full model, even if it has been sharded since."""
         model: Any = self.trainer.model
         is_known = self._model is not None and self._model() is model
         strategy = self.trainer._run_strategy
@@ -304,5 +307,5 @@ class ParameterCounter:
 
 
 def _counts_itself(model: nn.Module) -> bool:
-    """Return whether `num_parameters` is a script's, and not that of transformers."""
+    """Return whether `num_parameters` is defined by a script instead of by transformers."""
     return not getattr(model.num_parameters, "__module__", "").startswith("transformers.")

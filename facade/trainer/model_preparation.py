@@ -1,5 +1,5 @@
-"""Arguments that change the computation of the model: kernels, compilation, checkpointing
-of activations.
+"""Apply arguments that change how the model computes: kernels, compilation and activation
+checkpointing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class ModelPreparation:
-    """Apply the arguments that change the computation of the model.
+    """Apply the arguments that change how the model computes.
 
     Args:
         trainer: the Trainer.
@@ -39,13 +39,13 @@ class ModelPreparation:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        # Models whose changes persist after the training; weak, as a search releases models.
+        # Models with permanent changes. Weak references, because a search must be able to free
+        # models.
         self._compiled: weakref.ref[nn.Module] | None = None
         self._with_liger: weakref.ref[nn.Module] | None = None
 
     def replace_layers(self) -> None:
-        """Apply Liger kernels once to a model, permanently; called before its signature is
-        inspected.
+        """Permanently apply Liger kernels to a model, once, before its signature is inspected.
         """
         args = self.trainer.args
         model = self.trainer.model
@@ -55,12 +55,12 @@ class ModelPreparation:
 
     @contextlib.contextmanager
     def prepared(self) -> Iterator[None]:
-        """Prepare the model for the block; temporary hooks are removed at its end."""
+        """Prepare the model within the block; temporary hooks are removed afterwards."""
         trainer = self.trainer
         args = trainer.args
         model = trainer.model
 
-        # Refuse float16 weights under fp16; those of a sharded model may be float16.
+        # Trained float16 weights are incompatible with fp16, except in a sharded model.
         if args.mixed_precision == "fp16" and trainer._run_strategy.sharded_model is None:
             _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
@@ -83,7 +83,7 @@ class ModelPreparation:
             yield
 
     def _compile(self) -> None:
-        """Compile the model in place, which keeps the object and its parameter names."""
+        """Compile the model in place, so that the object and its parameter names stay the same."""
         args = self.trainer.args
         model = self.trainer.model
         if args.torch_compile and not _refers_to(self._compiled, model):

@@ -1,4 +1,4 @@
-"""Construction and checks of optimizer and schedule."""
+"""Create and check the optimizer and the schedule of a Trainer."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 4  # names of parameters in a message
+_SHOWN = 4  # number of parameter names in a message
 
 
 def create_optimizer(trainer: Trainer, model: Any) -> Optimizer:
-    """Create the optimizer of a Trainer unless it has one, see `Trainer.create_optimizer`."""
+    """Create the optimizer of a Trainer unless it has one; see `Trainer.create_optimizer`."""
     args = trainer.args
     if trainer.optimizer is None:
         if model is None:
@@ -53,17 +53,18 @@ def create_optimizer(trainer: Trainer, model: Any) -> Optimizer:
 
 
 def groups_of(trainer: Trainer, model: nn.Module) -> list[dict[str, object]]:
-    """Return the parameter groups of a model, by the arguments of its Trainer."""
+    """Return the parameter groups of a model according to the arguments of its Trainer."""
     args = trainer.args
     decaying = trainer.get_decay_parameter_names(model)
-    rules = cast("dict[str, Any] | None", args.parameter_rules)  # a text was read into a dict
+    rules = cast("dict[str, Any] | None", args.parameter_rules)  # JSON text has already been parsed
     return parameter_groups(model, args.weight_decay, decaying, rules=rules, lr=args.learning_rate)
 
 
 def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:
-    """Yield the rows of the plan about parameter groups.
+    """Yield the rows that describe parameter groups in the plan.
 
-    There is one for each group that rules or Muon make, and one for frozen parameters.
+    There is one row for each group that is created by rules or for Muon, and one for frozen
+    parameters.
     """
     args = trainer.args
     model = trainer.model
@@ -71,7 +72,7 @@ def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:
     if not args.parameter_rules and not uses_muon:
         return
 
-    # Muon steps the matrices, AdamW everything else.
+    # Muon updates matrices, AdamW all other parameters.
     groups = groups_of(trainer, model)
     groups_by_name = {"group": groups}
     if uses_muon:
@@ -93,7 +94,7 @@ def describe_groups(trainer: Trainer) -> Iterator[tuple[str, str, str]]:
 
 
 def _group_row(name: str, group: dict[str, Any], learning_rate: float) -> tuple[str, str, str]:
-    """Return the row of the plan about a parameter group."""
+    """Return the row that describes a parameter group in the plan."""
     numbers = sum(parameter.numel() for parameter in group["params"])
     rate = group.get("lr", learning_rate)
     rules = group.get("rules", "no rule")
@@ -105,39 +106,39 @@ def _group_row(name: str, group: dict[str, Any], learning_rate: float) -> tuple[
 
 
 def freeze_by_rules(trainer: Trainer) -> None:
-    """Freeze parameters of the model by the rules of the arguments, see `freeze_parameters`."""
+    """Freeze parameters of the model according to `parameter_rules`; see `freeze_parameters`."""
     rules: Any = trainer.args.parameter_rules
     freeze_parameters(trainer.model, rules)
 
 
 def check_rules(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> None:
-    """Check that an optimizer has the groups of the rules.
+    """Check that an optimizer has the parameter groups that `parameter_rules` describe.
 
     Raises:
-        ValueError: it was made in another way, so that the rules would have no effect.
+        ValueError: the optimizer was created in another way, so the rules would have no effect.
     """
     rules: Any = args.parameter_rules
     makes_groups = any(settings.keys() - {"frozen"} for settings in rules.values())
     if makes_groups and not any("rules" in group for group in optimizer.param_groups):
         raise ValueError(
             f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} does not "
-            "have the groups of Trainer.create_optimizer, as it was passed, made by an override "
+            "have the groups of Trainer.create_optimizer: it was passed, created by an override "
             "or a configuration, or groups parameters itself (GaLore, APOLLO, LOMO). Set these "
             "options there, or leave the groups to the Trainer."
         )
 
 
 _IS_ITS_OWN_INNER = "_is_its_own_inner_optimizer"
-"""Attribute by which `_InnerOptimizer` recognizes optimizers of a Trainer."""
+"""Attribute that marks the optimizers of a Trainer for `_InnerOptimizer`."""
 
 
 class _InnerOptimizer:
-    """Attribute `optimizer` of the optimizers of a Trainer, which is the optimizer itself.
+    """Descriptor `optimizer` of a Trainer's optimizer, which returns the optimizer itself.
 
-    In the reference it is torch's optimizer inside of accelerate's wrapper. Stored in the optimizer
-    it would be a cycle, which keeps the memory of its states until the garbage collector runs.
-    Other optimizers of the same class do not have it: code that unwraps
-    `while hasattr(optimizer, "optimizer")` would not end.
+    In the reference, `trainer.optimizer.optimizer` is torch's optimizer inside of accelerate's
+    wrapper. A plain attribute would create a reference cycle, which would keep the optimizer states
+    in memory until garbage collection. Other optimizers of the same class must not have the
+    attribute: code that unwraps with `while hasattr(optimizer, "optimizer")` would never end.
     """
 
     def __get__(self, instance: object, owner: type) -> Any:
@@ -147,22 +148,21 @@ class _InnerOptimizer:
 
 
 _CREATED_BY = "_created_by_training_of"
-"""Attribute with a weak reference to the Trainer whose training has created an optimizer."""
+"""Attribute with a weak reference to the Trainer whose training created an optimizer."""
 
 
 def complete_optimizer(optimizer: Any, creator: Trainer | None = None) -> None:
-    """Give an optimizer the attributes that scripts and Lightning read, where it lacks them.
+    """Add attributes that scripts and Lightning expect to an optimizer, if it does not have them.
 
     - `optimizer`, see `_InnerOptimizer`.
-    - `defaults` and `state`, without which Lightning refuses a class that is not derived from
-      torch's.
+    - `defaults` and `state`: Lightning requires them of classes that are not derived from torch's.
 
     Args:
         optimizer: the optimizer.
-        creator: the Trainer whose training has created it, see `leave_earlier_training`.
+        creator: the Trainer whose training created it; see `leave_earlier_training`.
 
     Raises:
-        ValueError: there is none, or it is LBFGS, whose steps compute the loss again.
+        ValueError: the optimizer is None, or it is LBFGS, which needs a closure.
     """
     if optimizer is None:
         raise ValueError(
@@ -170,7 +170,7 @@ def complete_optimizer(optimizer: Any, creator: Trainer | None = None) -> None:
             "self.optimizer. Set it there."
         )
 
-    # As in transformers, step() gets None as its closure, which other classes accept.
+    # As in transformers, `step()` is called without a closure, which other classes accept.
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
             f"The optimizer {type(optimizer).__name__} needs a closure that computes the loss "
@@ -191,8 +191,8 @@ def complete_optimizer(optimizer: Any, creator: Trainer | None = None) -> None:
 def create_scheduler(
     trainer: Trainer, num_training_steps: int, optimizer: Optimizer | None
 ) -> LRScheduler:
-    """Create the schedule of a Trainer unless it has one, see `Trainer.create_scheduler`."""
-    # Schedules of torch wrap `step` of their optimizer, which LOMO does not have.
+    """Create the schedule of a Trainer unless it has one; see `Trainer.create_scheduler`."""
+    # torch's schedules wrap the `step` method of the optimizer, which LOMO does not have.
     add_no_op_step(trainer.optimizer)
     if trainer.lr_scheduler is not None:
         return trainer.lr_scheduler
@@ -214,11 +214,11 @@ def create_scheduler(
 
 
 def is_attached(schedule: Any, optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether Lightning can show a schedule to its callbacks.
+    """Return whether a schedule can be exposed to Lightning callbacks.
 
-    It can if the schedule holds this optimizer, and has a state that can be saved. Other schedules,
-    such as a class without an attribute `optimizer`, are stepped nevertheless. Warns about one that
-    changes only the groups of another optimizer, so that it has no effect.
+    For that it must refer to this optimizer, and have a `state_dict`. Other schedules, such as a
+    class without an `optimizer` attribute, are stepped all the same. Warns if the schedule changes
+    only the parameter groups of another optimizer, because it has no effect then.
     """
     scheduled_optimizer = getattr(schedule, "optimizer", None)
     if scheduled_optimizer is optimizer:
@@ -261,11 +261,11 @@ def _with_warmup_in_steps(
 
 
 def check_optimizer(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> None:
-    """Check an optimizer that steps in the backward pass against the arguments.
+    """Check that the arguments are compatible with an optimizer that steps in the backward pass.
 
     Raises:
-        ValueError: fp16, or gradient accumulation.
-        NotImplementedError: several processes.
+        ValueError: fp16 or gradient accumulation is used.
+        NotImplementedError: there are several processes.
     """
     is_layerwise = isinstance(optimizer, LayerwiseOptimizer)
     if not is_layerwise and not steps_in_backward(optimizer):
@@ -293,11 +293,11 @@ def check_optimizer(args: TrainingArguments, optimizer: torch.optim.Optimizer) -
 
 
 def leave_earlier_training(trainer: Trainer) -> None:
-    """Drop what an earlier training has created and this one cannot use.
+    """Drop the schedule and optimizer of an earlier training if this one cannot use them.
 
-    That is its schedule, which has ended, and its optimizer if that holds none of the trainable
-    parameters, because the model was replaced, or states of other shapes. One that the script made
-    stays, see `check_trains`.
+    The schedule is always dropped, because it has ended. The optimizer is dropped if it contains
+    none of the trainable parameters, because the model was replaced, or states of other shapes.
+    Objects that the script created are kept; see `check_trains`.
     """
     if trainer._created_lr_scheduler:
         trainer.lr_scheduler = None
@@ -313,9 +313,10 @@ def leave_earlier_training(trainer: Trainer) -> None:
 
 
 def _is_resized(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether a weight has another shape than its averages in an Adam.
+    """Return whether a weight and its Adam state have different shapes.
 
-    `resize_token_embeddings` keeps the parameter. A fused step would write outside the averages.
+    `resize_token_embeddings` keeps the parameter object, so its old state would be used, and a
+    fused step would write out of bounds.
     """
     if not isinstance(optimizer, torch.optim.Adam):
         return False
@@ -326,24 +327,23 @@ def _is_resized(optimizer: torch.optim.Optimizer) -> bool:
 def check_trains(
     optimizer: torch.optim.Optimizer, model: nn.Module, forward_model: nn.Module
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Check that an optimizer holds the parameters of the model.
+    """Check that an optimizer contains the parameters of the model.
 
     Args:
-        optimizer: at the beginning of the training.
+        optimizer: the optimizer at the start of the training.
         model: the user's model.
         forward_model: the wrapped model, or the model itself.
 
     Returns:
-        The trainable parameters in no group, after a warning that names them, and the trained
-        parameters that are not part of the model.
+        The trainable parameters that are in no group, after a warning that lists them, and the
+        optimizer's parameters that are not part of the model.
 
     Raises:
-        ValueError: the optimizer holds none of the parameters, so that no step would change the
-            model.
+        ValueError: the optimizer contains none of the parameters, so it would not train the model.
     """
     held = _held_parameters(optimizer)
 
-    # Names of trainable parameters; those in the model itself take precedence.
+    # Names of trainable parameters; names in the unwrapped model take precedence.
     names: dict[nn.Parameter, str] = {}
     for module in (forward_model, unwrap_model(model)):
         for name, parameter in module.named_parameters():
@@ -356,14 +356,14 @@ def check_trains(
     if not held or not left_out:
         return [], outside
 
-    # Raise if all of them are in no group; warn if some are.
+    # Raise if none of them is in a group; warn if some are not.
     optimizer_name = type(optimizer).__name__
     listed = ", ".join(names[parameter] for parameter in left_out[:_SHOWN])
     if len(left_out) > _SHOWN:
         listed += ", ..."
     remedy = (
-        "If that is meant, freeze them with requires_grad_(False). If the model or its layers were "
-        "replaced, set trainer.optimizer = trainer.lr_scheduler = None."
+        "If this is intended, freeze them with requires_grad_(False). If the model or its layers "
+        "were replaced, set trainer.optimizer = trainer.lr_scheduler = None."
     )
     if len(left_out) == len(names):
         raise ValueError(
@@ -371,7 +371,7 @@ def check_trains(
             f"{remedy}"
         )
     logger.warning(
-        "%s of %s trainable parameters are in no group of %s and will not change: %s. %s",
+        "%s of %s trainable parameters are in no group of %s and will not be trained: %s. %s",
         len(left_out),
         len(names),
         optimizer_name,
@@ -382,9 +382,9 @@ def check_trains(
 
 
 def _held_parameters(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, None]:
-    """Return the parameters of an optimizer, or of the inner ones of a layerwise optimizer.
+    """Return the parameters of an optimizer, or of the inner optimizers of a layerwise one.
 
-    They are the keys of a dict, in the order of the optimizer.
+    They are the keys of a dict, in the order of the parameter groups.
     """
     inner_optimizers = getattr(optimizer, "optimizer_dict", None)
     if inner_optimizers is not None:

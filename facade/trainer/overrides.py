@@ -10,10 +10,10 @@ from types import FunctionType, MethodType
 
 
 def is_own(trainer: object, name: str) -> bool:
-    """Return whether a method is the one of this package.
+    """Return whether a method is the original one of this package.
 
-    It is not if a subclass overrides it, or if a script has replaced it: on the object, or on a
-    class of this package.
+    Returns False if a subclass overrides the method, or if a script has replaced it on the instance
+    or on a class of this package.
     """
     method = getattr(trainer, name)
     function = getattr(method, "__func__", None)
@@ -21,7 +21,7 @@ def is_own(trainer: object, name: str) -> bool:
 
 
 def mentions(trainer: object, name: str) -> bool:
-    """Return whether a method of the user uses a name, or one that ends in it.
+    """Return whether the user's methods refer to a name, or to one that ends with it.
 
     Args:
         trainer: the Trainer.
@@ -36,7 +36,8 @@ def mentions(trainer: object, name: str) -> bool:
 def _functions_of_user(trainer: object) -> Iterator[FunctionType]:
     """Yield the functions behind the methods of a Trainer that are not from this package.
 
-    They are in subclasses, or replace methods of the object or of a class of this package.
+    These are methods of subclasses, and functions that replace methods of the instance or of a
+    class of this package.
     """
     trainer_class = type(trainer)
     replaced = {
@@ -50,13 +51,13 @@ def _functions_of_user(trainer: object) -> Iterator[FunctionType]:
 def _functions_behind(method: object, name: str) -> Iterator[FunctionType]:
     """Yield the functions behind one method that are not from this package.
 
-    A decorated method has several: the wrapper, and the function that it wraps. A partial has the
-    function that it calls, and an object its `__call__`.
+    For a decorated method these are the wrapper and the wrapped function, for a `partial` the
+    function that it calls, and for a callable object its `__call__`.
 
     Args:
         method: an attribute of a Trainer or its class.
-        name: the name of the attribute. A wrapper may hold the function of that name in its
-            closure; other functions there are helpers, which are searched nowhere.
+        name: the name of the attribute. A wrapper may hold the function with this name in its
+            closure; other functions in the closure are helpers and are ignored.
     """
     pending = [method, inspect.getattr_static(type(method), "__call__", None)]
     seen: list[object] = []
@@ -66,7 +67,7 @@ def _functions_behind(method: object, name: str) -> Iterator[FunctionType]:
             continue
         seen.append(value)
 
-        # Methods of the object are bound; those of a class are functions.
+        # Methods of the instance are bound; attributes of a class are functions.
         if isinstance(value, MethodType):
             pending.append(value.__func__)
         if isinstance(value, (partial, partialmethod)):
@@ -83,6 +84,7 @@ def _functions_behind(method: object, name: str) -> Iterator[FunctionType]:
 
 
 def _is_of_package(function: FunctionType) -> bool:
-    # `functools.wraps` copies `__module__` to a wrapper, but not the module whose code runs.
+    # Read the globals instead of `__module__`, which `functools.wraps` copies to wrappers of other
+    # modules.
     module = str(function.__globals__.get("__name__"))
     return module.startswith(f"{__package__}.")
