@@ -45,8 +45,7 @@ class ModelPreparation:
         self._with_liger: weakref.ref[nn.Module] | None = None
 
     def replace_layers(self) -> None:
-        """Permanently apply Liger kernels to a model, once, before its signature is inspected.
-        """
+        """Permanently apply Liger kernels to a model, once, before its signature is inspected."""
         args = self.trainer.args
         model = self.trainer.model
         if args.use_liger_kernel and not _refers_to(self._with_liger, model):

@@ -1,4 +1,4 @@
-"""Transport of a Trainer to another process, for Ray."""
+"""Send a Trainer to another process, for searches with Ray."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def portable(trainer: Trainer) -> Any:
-    """Copy a Trainer without the state of this process: model, components and threads."""
-    # Without its components, see `Trainer.__getstate__`.
+    """Copy a Trainer without the state that belongs to this process: model, components, threads."""
+    # The copy has no components; see `Trainer.__getstate__`.
     sent = copy.copy(trainer)
 
-    # Callbacks are sent without the references that they hold in this process, and without the
-    # listener to signals, which each training adds.
+    # Send callbacks without their references to objects of this process, and without the signal
+    # listener, which each training adds.
     callbacks = []
     for callback in trainer.callback_handler.callbacks:
         if callback is trainer._signals.own_listener:
@@ -50,7 +50,7 @@ def portable(trainer: Trainer) -> Any:
 
 
 def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
-    """Rebuild a transported Trainer; returns it and its search."""
+    """Rebuild a Trainer in the receiving process; return it and its search."""
     trainer = copy.copy(sent)
     trainer.create_accelerator_and_postprocess()
     trainer._memory_tracker = MemoryTracker(True)
@@ -59,7 +59,7 @@ def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
     if trainer.pop_callback(NotebookProgressCallback):
         trainer.add_callback(ProgressCallback)
 
-    # The model is inspected before the trial makes its own.
+    # A model is needed for inspection before the trial creates its own.
     trainer.model = trainer.call_model_init()
     trainer.model_wrapped = trainer.model
     return trainer, trainer._search

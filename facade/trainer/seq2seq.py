@@ -1,4 +1,4 @@
-"""`Seq2SeqTrainer`: evaluation and prediction by generating tokens."""
+"""`Seq2SeqTrainer`, which evaluates and predicts by generating tokens."""
 
 from __future__ import annotations
 
@@ -41,18 +41,17 @@ from .trainer import Trainer
 class Seq2SeqTrainer(Trainer):
     """Train sequence-to-sequence models, and evaluate what they generate.
 
-    Works like `transformers.Seq2SeqTrainer`, but for any model that has a method `generate`. With
-    `predict_with_generate=True` the predictions of `evaluate` (where there is `compute_metrics`)
-    and of `predict` are generated token ids, and the loss is that of a forward pass with the
-    labels. Everything else is as in `Trainer`.
+    Works like `transformers.Seq2SeqTrainer`, but for any model with a `generate` method. With
+    `predict_with_generate=True`, the predictions of `predict`, and of `evaluate` if there are
+    `compute_metrics`, are generated token ids, while the loss is computed by a forward pass with
+    the labels. Everything else is as in `Trainer`.
 
-    A model without a `generation_config` works too: `args.generation_config` and the keyword
-    arguments of `evaluate` and `predict` are then passed to its `generate`, and predictions of
+    A model without a `generation_config` is supported as well: `args.generation_config` and the
+    keyword arguments of `evaluate` and `predict` are passed to its `generate`, and predictions of
     different lengths are padded with -100.
 
     Args:
-        args: the arguments, `Seq2SeqTrainingArguments`; by default those of the folder
-            `tmp_trainer`.
+        args: the training arguments; by default `Seq2SeqTrainingArguments("tmp_trainer")`.
         model, data_collator, train_dataset, eval_dataset, processing_class, model_init,
             compute_loss_func, compute_metrics, callbacks, optimizers,
             preprocess_logits_for_metrics, optimizer_cls_and_kwargs, eval_data_collator: see
@@ -66,17 +65,17 @@ class Seq2SeqTrainer(Trainer):
 
     args: Seq2SeqTrainingArguments
     _gen_kwargs: dict[str, Any]
-    """Keyword arguments of `generate` in the running evaluation; overrides of `evaluate` may set
+    """Keyword arguments of `generate` in the current evaluation; overrides of `evaluate` may set
     it.
     """
     _generation_config_taken: Any
-    """The `args.generation_config` that the model has got."""
+    """The `args.generation_config` that was applied to the model."""
 
     # Set by `prediction_step`, and read when its results are gathered.
     _rows_generated = 0
-    """Rows that were generated for the last batch of this process."""
+    """Number of rows generated for the last batch on this rank."""
     _rows_per_sample = 1
-    """Rows of each sample, `num_return_sequences`."""
+    """Number of rows per sample, `num_return_sequences`."""
 
     def __init__(
         self,
@@ -117,19 +116,19 @@ class Seq2SeqTrainer(Trainer):
 
     @staticmethod
     def load_generation_config(gen_config_arg: Any, kind: type | None = None) -> Any:
-        """Read the settings of a generation from any form of `generation_config`.
+        """Read generation settings from any value that `generation_config` accepts.
 
-        The constructor calls it if `args.generation_config` is set. Unlike the method of
-        transformers, it also takes a dict.
+        Called by the constructor if `args.generation_config` is set. Unlike the method of
+        transformers, it also accepts a dict.
 
         Args:
             gen_config_arg: a value of `Seq2SeqTrainingArguments.generation_config`: an object, a
                 dict, a JSON file, a folder, or a name on the Hub.
-            kind: class of the config; by default that of transformers where it is imported,
+            kind: class of the config; by default that of transformers if the library is imported,
                 otherwise `dict`.
 
         Returns:
-            The settings, checked: a new object of that class.
+            The validated settings, as a new object of that class.
 
         Raises:
             FileNotFoundError: the path does not exist.
@@ -144,18 +143,18 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Evaluate the model, by generation with `predict_with_generate=True`.
+        """Evaluate the model, with `predict_with_generate=True` by generating.
 
-        Called where `Trainer.evaluate` is called, and overridden in the same way.
+        Called and overridden like `Trainer.evaluate`.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
             ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...; for a dict
                 `{prefix}_{name}_loss`.
-            gen_kwargs: keyword arguments of `generate`, such as `max_length` and `max_new_tokens`
-                (tokens) or `num_beams`, for each dataset of a dict. They take precedence over the
-                training arguments, and these over the model's own settings.
+            gen_kwargs: keyword arguments of `generate`, such as `max_length`, `max_new_tokens`
+                (both in tokens) or `num_beams`. They override the training arguments, which
+                override the model's own settings.
 
         Returns:
             The metrics by name, see `Trainer.evaluate`.
@@ -163,7 +162,8 @@ class Seq2SeqTrainer(Trainer):
         Raises:
             ValueError: the dataset is missing, or has another name.
         """
-        # Several datasets are evaluated by one call each, which gets these keyword arguments.
+        # For a dict of datasets, this method is called again for each dataset, with these keyword
+        # arguments.
         data = data_to_evaluate(self, eval_dataset)
         if isinstance(data, dict) and gen_kwargs:
             return evaluate_each(self, data, ignore_keys, metric_key_prefix, **gen_kwargs)
@@ -181,9 +181,9 @@ class Seq2SeqTrainer(Trainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> PredictionOutput:
-        """Predict a dataset, by generation with `predict_with_generate=True`.
+        """Predict a dataset, with `predict_with_generate=True` by generating.
 
-        Called by scripts, and overridden as `Trainer.predict` is.
+        Called and overridden like `Trainer.predict`.
 
         Args:
             test_dataset: the samples; labels are not needed.
@@ -193,9 +193,10 @@ class Seq2SeqTrainer(Trainer):
 
         Returns:
             `(predictions, label_ids, metrics)`: token ids and labels as int64 arrays of shape
-            (samples, length); with `num_return_sequences` each sample has that many rows, one after
-            the other. Both are padded with the padding token to the `max_length` of the model's
-            generation config; if a batch is longer, rows of the others are padded with -100.
+            (samples, length). With `num_return_sequences`, each sample has that many consecutive
+            rows. Both arrays are padded with the padding token to the `max_length` of the model's
+            generation config. If some batches are longer, the rows of the others are padded with
+            -100 to the same length.
         """
         self._gen_kwargs = self._with_arguments(gen_kwargs)
         with self._gathering_sequences():
@@ -213,19 +214,19 @@ class Seq2SeqTrainer(Trainer):
     ) -> tuple[torch.Tensor | None, Any, Any]:
         """Compute the loss of one batch, and generate its predictions, without gradients.
 
-        Called by `evaluation_loop` for each batch. Without `predict_with_generate` it does the same
-        as `Trainer.prediction_step`. An override may generate in another way.
+        Called by `evaluation_loop` for each batch. Equivalent to `Trainer.prediction_step` without
+        `predict_with_generate`. An override may generate in another way.
 
         Args:
             model: the model to evaluate.
             inputs: keyword arguments of its `forward` and `generate`.
-            prediction_loss_only: return nothing but the loss; nothing is generated.
+            prediction_loss_only: only compute the loss, without generating.
             ignore_keys: outputs of the model that are not predictions.
-            gen_kwargs: keyword arguments of `generate`; by default those of the running evaluation.
+            gen_kwargs: keyword arguments of `generate`; by default those of the current evaluation.
 
         Returns:
-            The loss, a scalar; generated token ids and labels of shape (samples, length). Each is
-            None if it is absent.
+            The loss (a scalar), and the generated token ids and the labels of shape (samples,
+            length). Missing values are None.
         """
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(
@@ -237,7 +238,7 @@ class Seq2SeqTrainer(Trainer):
         inputs = {name: value for name, value in inputs.items() if value is not None}
         labels = inputs.get("labels")
 
-        # Generate, and compute the loss by a forward pass with the labels.
+        # Generate, and compute the loss in a separate forward pass with the labels.
         loss = None
         with torch.no_grad():
             tokens = self._generate(inputs, gen_kwargs or getattr(self, "_gen_kwargs", {}))
@@ -252,15 +253,15 @@ class Seq2SeqTrainer(Trainer):
         return loss, tokens, labels
 
     def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
-        """Generate token ids for a batch, without padding."""
-        # None means the setting of the model.
+        """Generate token ids for a batch, without padding them."""
+        # None selects the setting of the model.
         options = dict(gen_kwargs)
         for name in ("max_length", "num_beams"):
             if name in options and options[name] is None:
                 del options[name]
 
-        # Ranks that share sharded weights have to run every forward pass together, so those whose
-        # sequences have ended continue until all have.
+        # If weights are sharded, all ranks must run each forward pass together, so a rank whose
+        # sequences are complete continues until all ranks are done.
         synced = self._run_strategy.shards_weights
         tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
         fill_defaults(getattr(self.model, "generation_config", None))
@@ -294,11 +295,12 @@ class Seq2SeqTrainer(Trainer):
 
     @contextlib.contextmanager
     def _gathering_sequences(self) -> Iterator[None]:
-        """Gather all sequences of a sample in an evaluation.
+        """Gather all generated sequences of each sample in an evaluation.
 
-        All batches count the same in the loss, even a shorter last one, as in the reference. Unlike
-        there, samples that pad the last batches are removed from the predictions. The attribute
-        `gather_function` keeps its value afterwards, as in the reference.
+        As in the reference, all batches have equal weight in the loss, even a shorter last one.
+        Unlike in the reference, duplicate samples that fill up the last batches are removed from
+        the predictions. As in the reference, the attribute `gather_function` keeps its value
+        afterwards.
         """
         self._gather_losses = self.accelerator.gather
         if self.gather_function == self.accelerator.gather_for_metrics:
@@ -309,12 +311,12 @@ class Seq2SeqTrainer(Trainer):
             self._gather_losses = None
 
     def _gather_sequences(self, input_data: object, use_gather_object: bool = False) -> object:
-        """Gather as `accelerator.gather_for_metrics` does, with several rows per sample."""
+        """Gather like `accelerator.gather_for_metrics`, but with several rows per sample."""
         accelerator = self.accelerator
         if accelerator.num_processes == 1:
             return input_data
 
-        # `remainder` counts samples of the last batch, but a sample has several rows here.
+        # `remainder` is the number of samples in the last batch; convert it to rows.
         remainder = accelerator.remainder
         is_generated = (
             isinstance(input_data, torch.Tensor) and len(input_data) == self._rows_generated
@@ -327,7 +329,7 @@ class Seq2SeqTrainer(Trainer):
             accelerator.remainder = remainder
 
     def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, object]:
-        """Return the keyword arguments, with defaults from the training arguments."""
+        """Return the keyword arguments completed by defaults from the training arguments."""
         resolved = dict(gen_kwargs)
         max_length = self.args.generation_max_length
         has_length = any(

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 class LossWeights:
     """Create the `MicroBatchLoss` of each micro-batch.
 
-    Properties of the model and of the script that do not change in a training are looked up once.
+    Properties of the model and of the user's code that do not change during a training are
+    determined once.
 
     Args:
         trainer: the Trainer that trains.
@@ -62,13 +63,13 @@ class LossWeights:
         self._ignored = ignored_labels(trainer.model)
 
     def of_step(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
-        """Return the weights of the losses of a step's micro-batches.
+        """Return the `MicroBatchLoss` of each micro-batch in an optimizer step.
 
         Args:
             batches: the micro-batches of the step in this process.
-            items: `num_items_in_batch`, None where it is not counted.
+            items: `num_items_in_batch`; None if it is not counted.
         """
-        # Record whether the user's code divides by the items, unless it declares that.
+        # Track whether the user's code divides by the items, unless it declares that.
         tracked_items = items
         if items is not None and self._is_scaled is None:
             tracked_items = TrackedItems.of(items)
@@ -95,17 +96,16 @@ class LossWeights:
         return router_losses.weighed(micro_batch, factor)
 
     def _divisors(self, batches: list[Any], items: object) -> Sequence[Divisor]:
-        """Return the divisor of the mean loss of each micro-batch: the items of the whole step
-        divided by its own.
+        """Return the divisor of each micro-batch's mean loss: items of the step / items of the
+        micro-batch.
 
-        Items are the labels that count, or the rows where there are no class numbers among the
-        labels. With `average_tokens_across_devices` those of all processes count, otherwise those
-        of this process. Nothing is counted where the user's code declares that it divides its
-        losses itself.
+        Items are the labels that are not ignored, or the rows if the labels are not class indices.
+        With `average_tokens_across_devices` they are counted over all processes, otherwise in this
+        process. Nothing is counted if the user's code declares that it divides its losses itself.
 
         Args:
             batches: the micro-batches of the step in this process.
-            items: `num_items_in_batch`, None where it is not counted.
+            items: `num_items_in_batch`; None if it is not counted.
         """
         if self._is_scaled:
             return [len(batches)] * len(batches)
@@ -115,7 +115,8 @@ class LossWeights:
         has_labels = len(labels) == len(batches)
         device = self._trainer.args.device
 
-        # Where rows may differ, all processes gather, whatever the labels of their batches are.
+        # If the number of rows may differ, all processes must gather, whatever labels their batches
+        # have.
         if self._gathers_rows or not has_labels:
             rows = [count_rows(batch) or 1 for batch in batches]
             all_rows: Divisor = sum(rows)
@@ -125,13 +126,13 @@ class LossWeights:
                 return [all_rows / own_rows for own_rows in rows]
 
         own_labels = to_device_without_waiting(torch.stack(labels), device)
-        # At least 1, to avoid 0 / 0 if no label of the whole step counts.
+        # At least 1, to avoid 0 / 0 if all labels of the step are ignored.
         all_labels = self._count_full(own_labels.sum(), items).clamp(min=1)
         return (all_labels / own_labels).unbind()
 
     def _count_labels(self, batch: Any) -> Tensor | None:
-        """Count the labels of a micro-batch over which a mean is taken; None if they are not class
-        indices.
+        """Count the labels of a micro-batch over which a mean loss is taken; None if they are not
+        class indices.
         """
         if not isinstance(batch, Mapping):
             return None
@@ -141,18 +142,18 @@ class LossWeights:
         return count_labels(labels, shifted=self._shifted, ignored=self._ignored)
 
     def _count_full(self, own_labels: Tensor, items: object) -> Tensor:
-        """Return the labels of the whole step divided by the ranks.
+        """Return the number of labels in the whole step, divided by the number of ranks.
 
-        Averaging the gradients over the ranks divides by their number as well.
+        The division by the number of ranks compensates for averaging the gradients over them.
 
         Args:
-            own_labels: labels of this process.
-            items: `num_items_in_batch`, None where it is not counted.
+            own_labels: number of labels in this process.
+            items: `num_items_in_batch`; None if it is not counted.
         """
         if not self._counts_all_ranks:
             return own_labels
 
-        # The same labels have been counted in all processes.
+        # `items` can be reused if it counts the same labels.
         same_labels = not self._shifted and self._ignored == IGNORED_LABELS
         if (
             isinstance(items, Tensor)
@@ -164,13 +165,13 @@ class LossWeights:
         return self._of_all_ranks(own_labels)
 
     def _of_all_ranks(self, count: Tensor) -> Tensor:
-        """Return the sum of a count over the ranks with different batches, divided by them."""
+        """Return the mean of a count over the ranks that read different batches."""
         whole = self._trainer.accelerator.gather(count).sum()
         return whole / (copies_of_batches(self._trainer.args) * self.ranks)
 
 
 def _leaves_out_first_labels(trainer: Trainer) -> bool:
-    """Return whether the loss ignores the first label of each row, because it shifts labels."""
+    """Return whether the loss shifts labels, and therefore ignores the first label of each row."""
     if trainer.label_smoother is not None and trainer.compute_loss_func is None:
         return shifts_smoothed_labels(trainer.model)
     return shifts_labels(trainer.model)
@@ -179,8 +180,8 @@ def _leaves_out_first_labels(trainer: Trainer) -> bool:
 def declares_scaled_loss(trainer: Trainer) -> bool | None:
     """Return whether the user's code declares that it divides its loss by the items of the step.
 
-    It does so by `loss_is_scaled_for_ga`, or, as libraries do, by a `compute_loss_func` that is not
-    callable. None if it declares nothing.
+    Code declares it by `loss_is_scaled_for_ga`, or, as some libraries do, by a `compute_loss_func`
+    that is not callable. Returns None without a declaration.
     """
     if trainer.loss_is_scaled_for_ga is not None:
         return trainer.loss_is_scaled_for_ga
@@ -190,11 +191,11 @@ def declares_scaled_loss(trainer: Trainer) -> bool | None:
 
 
 def equal_part(trainer: Trainer, items: Any) -> MicroBatchLoss:
-    """Return the weight of the loss of a micro-batch in a step in which all count the same.
+    """Return the `MicroBatchLoss` of a micro-batch in a step whose micro-batches have equal weight.
 
     Args:
         trainer: the Trainer.
-        items: `num_items_in_batch`, None where it is not counted.
+        items: `num_items_in_batch`; None if it is not counted.
     """
     parts = trainer.current_gradient_accumulation_steps
     tracked_items = None

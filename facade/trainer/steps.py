@@ -1,4 +1,4 @@
-"""Functions behind the overridable steps: items, devices, losses and predictions of a batch."""
+"""Implement the overridable steps of a Trainer: counting items, preparing batches, losses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def count_items(
     trainer: Trainer, batches: list[Any], device: torch.device
 ) -> torch.Tensor | int | None:
-    """Count the labels of a step that are not -100, over all processes; None where they are not
+    """Count the labels of a step that are not -100, over all processes; None if they are not
     tensors.
     """
     if not batches or not isinstance(batches[0], Mapping) or "labels" not in batches[0]:
@@ -42,7 +42,7 @@ def count_items(
     args = trainer.args
     items = to_device_without_waiting(_own_items(trainer, batches), device)
     if args.average_tokens_across_devices and args.world_size > 1:
-        # Ranks with the same batches have counted the same labels.
+        # Ranks that read the same batches have counted the same labels.
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)
     if version_behavior().counts_items_in_floats:
         return items.float()
@@ -56,11 +56,11 @@ def _own_items(trainer: Trainer, batches: list[Any]) -> torch.Tensor:
 
 
 def _counted_labels(trainer: Trainer, batches: list[Any]) -> Iterator[torch.Tensor]:
-    """Yield the labels that the followed version of transformers counts."""
+    """Yield the labels that the selected version of transformers counts."""
     version = version_behavior()
     counts_shifted = version.counts_shifted_labels
 
-    # A loss that shifts the labels does not compare the first one of a row.
+    # A loss that shifts the labels ignores the first label of each row.
     smooths = trainer.label_smoother is not None and trainer.compute_loss_func is None
     if smooths and not version.smooths_by_items:
         leaves_out_first = shifts_smoothed_labels(trainer.model)
@@ -77,7 +77,9 @@ def _counted_labels(trainer: Trainer, batches: list[Any]) -> Iterator[torch.Tens
 
 
 def to_half(data: object, dtype: torch.dtype) -> object:
-    """Cast the floating point tensors of a batch, for an engine that has cast the model."""
+    """Cast the floating-point tensors of a batch to the dtype to which an engine has cast the
+    model.
+    """
 
     def cast(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point():
@@ -88,7 +90,7 @@ def to_half(data: object, dtype: torch.dtype) -> object:
 
 
 def prepare_values(prepare: Callable[[Any], object], data: object) -> object:
-    """Apply a function to each value of a batch; return anything that has no values unchanged."""
+    """Apply a function to each value of a batch; return anything but a collection unchanged."""
     if isinstance(data, Mapping):
         return mapping_like(data, {name: prepare(value) for name, value in data.items()})
     if isinstance(data, (tuple, list)):
@@ -97,10 +99,10 @@ def prepare_values(prepare: Callable[[Any], object], data: object) -> object:
 
 
 def require_batch(trainer: Trainer, inputs: object) -> None:
-    """Refuse an empty batch.
+    """Raise an error for an empty batch.
 
     Raises:
-        ValueError: says which columns the model takes.
+        ValueError: the batch is empty; the message lists the columns that the model accepts.
     """
     if isinstance(inputs, Sized) and len(inputs) == 0:
         columns = "unknown"
@@ -128,17 +130,17 @@ def wrong_loss(source: str, loss: object) -> TypeError:
     """Return the error for a loss that is not a tensor.
 
     Args:
-        source: the function of the user that returned it.
+        source: the user's function that returned it.
         loss: what it returned.
     """
     advice = "Return the loss, a tensor with gradients"
     if isinstance(loss, tuple):
-        advice += "; outputs are returned beside it only with return_outputs=True"
+        advice += "; return outputs as well only with return_outputs=True"
     return TypeError(f"{source} returned {describe(loss)}, not a loss. {advice}.")
 
 
 def why_no_loss(trainer: Trainer, model: nn.Module, inputs: Any) -> str:
-    """Explain which labels or columns a model lacks to compute its loss, and what to set.
+    """Explain which labels or columns a model needs to compute its loss, and what to change.
 
     Args:
         trainer: the Trainer.
@@ -149,7 +151,7 @@ def why_no_loss(trainer: Trainer, model: nn.Module, inputs: Any) -> str:
     name = type(base).__name__
     instead = "override compute_loss, or pass compute_loss_func"
     if not trainer.label_names:
-        # Such as CLIP.
+        # Models such as CLIP compute a loss on request.
         if "return_loss" in signature_columns(base, []):
             return (
                 f"{name}.forward computes one if asked: let the data_collator add "
@@ -176,8 +178,8 @@ def why_no_loss(trainer: Trainer, model: nn.Module, inputs: Any) -> str:
 
 
 def _dropped_columns(trainer: Trainer, *, training: bool) -> list[str]:
-    """Return the columns that no batch has, as the model does not take them; none where the
-    dataset does not tell its columns.
+    """Return the columns that are removed because the model does not accept them; none if the
+    columns of the dataset are unknown.
     """
     accepted_columns = trainer._signature_columns
     if accepted_columns is None:
@@ -201,11 +203,11 @@ def smoothed_loss(
         model: the model, in training or evaluation mode.
         outputs: the outputs of the model.
         labels: the labels of the batch.
-        items: labels that count in the whole window, over all processes.
-        split: processes share sequences, so that labels are shifted already.
+        items: number of labels in the whole window that are not ignored, over all processes.
+        split: whether processes share sequences, so that labels are already shifted.
     """
-    # With several batches or ranks the mean over this batch would be wrong. transformers 5.3.0
-    # uses it nevertheless in a single process without accumulation; later versions do not.
+    # With several micro-batches or ranks the mean over this batch would be wrong. transformers
+    # 5.3.0 only uses it in a single process without accumulation; later versions never use it.
     accumulates = model.training and trainer.current_gradient_accumulation_steps > 1
     is_one_of_several = trainer.args.world_size > 1 or accumulates
     counted_items = None
@@ -237,13 +239,13 @@ def loss_and_outputs(
     if not isinstance(returned, (tuple, list)) or len(returned) != 2:
         raise TypeError(
             f"{type(trainer).__name__}.compute_loss returned {describe(returned)} with "
-            "return_outputs=True. Return the pair (loss, outputs) there."
+            "return_outputs=True. Return a pair (loss, outputs) in that case."
         )
     loss, outputs = returned
     if not isinstance(loss, torch.Tensor):
         raise wrong_loss(f"{type(trainer).__name__}.compute_loss", loss)
 
-    # As in the reference, a loss with dimensions counts by its mean.
+    # As in the reference, a loss that is not a scalar is averaged.
     loss = loss.detach()
     if loss.dim() > 0:
         loss = loss.mean()
@@ -253,13 +255,13 @@ def loss_and_outputs(
 def no_loss_and_outputs(
     trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
 ) -> tuple[None, object]:
-    """Return None for the loss, and the outputs of the model."""
+    """Return None as the loss, and the outputs of the model."""
     with trainer.compute_loss_context_manager():
         return None, model(**inputs)
 
 
 def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool:
-    """Return whether a batch has the labels, or `return_loss`, for the model to compute a loss."""
+    """Return whether a batch has what the model needs to compute a loss: labels, or `return_loss`."""
     if label_names:
         return all(inputs.get(name) is not None for name in label_names)
 
@@ -270,7 +272,7 @@ def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool
 
 
 def empty_cache_if_due(args: Any, step: int) -> None:
-    """Empty the cache of the device every `torch_empty_cache_steps` steps; the CPU has none."""
+    """Empty the memory cache of the device every `torch_empty_cache_steps` steps."""
     if step % args.torch_empty_cache_steps != 0 or args.device.type == "cpu":
         return
 
@@ -281,9 +283,7 @@ def empty_cache_if_due(args: Any, step: int) -> None:
 
 
 def only_model_needs_logits(trainer: Trainer, inputs: dict[str, Any]) -> bool:
-    """Return whether the model computes the loss of its labels itself, and can do so without
-    returning logits.
-    """
+    """Return whether the model computes the loss itself, and can do so without returning logits."""
     if trainer.label_smoother is not None or trainer.compute_loss_func is not None:
         return False
     if not is_own(trainer, "compute_loss"):
@@ -292,7 +292,7 @@ def only_model_needs_logits(trainer: Trainer, inputs: dict[str, Any]) -> bool:
 
 
 def unwrap_single(values: object) -> Any:
-    """Return the one value of a sequence of one, and anything else unchanged."""
+    """Return the element of a sequence of length 1, and anything else unchanged."""
     if isinstance(values, (tuple, list)) and len(values) == 1:
         return values[0]
     return values

@@ -1,6 +1,4 @@
-"""Readable errors below `trainer.train()` and `trainer.evaluate()`: short tracebacks, and the
-usual causes of an error that names none.
-"""
+"""Shorten tracebacks of `train()` and `evaluate()`, and explain device-side asserts."""
 
 from __future__ import annotations
 
@@ -20,10 +18,10 @@ _STEPS = {
     "compute_loss",
     "save_model",
 }
-"""Overridable methods, which stay visible."""
+"""Overridable methods, whose frames are kept."""
 _DEVICE_ASSERT = "device-side assert triggered"
 _CAUSES_OF_DEVICE_ASSERT = (
-    "A kernel on the GPU met an index out of range. Usually a label is not below the number of "
+    "A GPU kernel received an index out of range. Usually a label is not below the number of "
     "classes, or a token id is not below the number of embeddings. CUDA does not say which, and "
     "often reports it at a later line: run a few steps with use_cpu=True, where the error names "
     "the index and the line. This process cannot use the GPU any more."
@@ -32,11 +30,11 @@ _MODULE_CALLS = {"_wrapped_call_impl", "_call_impl"}
 
 
 class ShortTraceback:
-    """Remove the frames of loops and hooks from the traceback of an error, and add a note to a
-    failed assertion of CUDA.
+    """Remove frames of loops and hooks from the traceback of an error, and explain device-side
+    asserts of CUDA in a note.
 
-    What stays is the code of users and of other libraries, the overridable methods that lead there,
-    and the line that raised the error. The causes of the error are shortened, too.
+    Frames of user code and of other libraries, the overridable methods that lead to them, and the
+    line that raised the error are kept. Errors that caused the error are shortened as well.
     """
 
     def __enter__(self) -> None:
@@ -62,7 +60,7 @@ class ShortTraceback:
 
 
 def _with_causes(error: BaseException) -> list[BaseException]:
-    """Return an error and the errors that Python shows before it."""
+    """Return an error, and the errors that Python prints before it as its causes."""
     errors: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in errors:
@@ -84,9 +82,9 @@ def _shorten(error: BaseException) -> int:
     if not links:
         return 0
 
-    # The first frame is the one that catches the error, the last one raised it.
+    # Keep the first frame, which catches the error, and the last one, which raised it.
     kept = [links[0], *(link for link in links[1:-1] if _is_shown(link))]
-    # Where in this package an interrupt came says nothing.
+    # The line at which an interrupt arrived is irrelevant if it is in this package.
     is_interrupt = not isinstance(error, Exception)
     if len(links) > 1 and (_is_shown(links[-1]) or not is_interrupt):
         kept.append(links[-1])
@@ -106,6 +104,6 @@ def _is_shown(link: TracebackType) -> bool:
     if module == "torch.nn.modules.module":
         return name not in _MODULE_CALLS
     if module.startswith(f"{_OWN}.facade.trainer."):
-        # Modules have Lightning's hooks, some of which have the names of these steps.
+        # LightningModules have hooks with the same names as some of these steps.
         return name in _STEPS and not module.endswith("_module")
     return _package(link) not in _HIDDEN_PACKAGES

@@ -1,4 +1,4 @@
-"""`Trainer`: the documented class, its methods in the documented order."""
+"""`Trainer`, with its public methods in the order of the documentation."""
 
 from __future__ import annotations
 
@@ -126,37 +126,40 @@ require_lightning()  # Lightning itself is imported when a training begins.
 
 @understand_old_names
 class Trainer:
-    """Train a PyTorch model, evaluate it and predict with it, on Lightning's loops.
+    """Train a PyTorch model, evaluate it and predict with it, using Lightning's loops.
 
-    It has the constructor, the methods and the numbers of `transformers.Trainer`; strategies and
-    precision are Lightning's. Every documented method is called by the running system and can be
-    overridden; its description says when it is called, and what it has to return. Nothing of
-    Lightning is built before `train`, `evaluate` or `predict`, so arguments may be changed until
-    then; `print(trainer.plan)` shows what they become.
+    It has the constructor and the methods of `transformers.Trainer`, and computes the same numbers;
+    strategies and precision come from Lightning. Every documented method is called by the training
+    or evaluation loop and can be overridden; its description explains when it is called and what it
+    must return. Lightning objects are only created by `train`, `evaluate` or `predict`, so
+    arguments may be changed until then. `print(trainer.plan)` shows how the arguments map to
+    Lightning.
 
     Args:
         model: the model to train: any `torch.nn.Module` that returns a loss, in a mapping, as the
-            first of a tuple, or as an attribute `loss`.
+            first element of a tuple, or as an attribute `loss`.
         args: the training arguments; by default `TrainingArguments("tmp_trainer")`.
-        data_collator: a list of samples -> a batch; by default padding with the processing class,
-            if it can pad, and otherwise `default_data_collator`.
-        train_dataset: map-style or iterable. Columns that the model does not take are left out.
-        eval_dataset: the same, or a dict of datasets, each evaluated under its name.
-        processing_class: tokenizer or the like, saved beside the model.
-        model_init: makes a new model for each `train`; may take a trial.
-        compute_loss_func: `(outputs, labels, num_items_in_batch)` -> loss. Where `compute_loss` is
-            overridden, any value other than None tells the Trainer that the override divides its
-            loss by the items of all micro-batches of a step.
-        compute_metrics: `EvalPrediction` -> metrics by name; torchmetrics; a dict of either by
-            names of eval_datasets.
-        callbacks: TrainerCallbacks, their classes, and callbacks of Lightning.
-        optimizers: optimizer and learning rate scheduler, instead of those that the arguments
-            describe.
-        optimizer_cls_and_kwargs: optimizer class and arguments, for parameters that are grouped as
-            usual.
-        preprocess_logits_for_metrics: `(logits, labels)` -> the values to keep instead of the
+        data_collator: converts a list of samples to a batch. By default it pads with the processing
+            class if that can pad, and is `default_data_collator` otherwise.
+        train_dataset: a map-style or iterable dataset. Columns that the model does not accept are
+            removed.
+        eval_dataset: a dataset, or a dict of datasets that are each evaluated under their name.
+        processing_class: a tokenizer, feature extractor or processor, saved together with the
+            model.
+        model_init: creates a new model for each `train`; may accept a trial.
+        compute_loss_func: computes the loss from `(outputs, labels, num_items_in_batch)`. If
+            `compute_loss` is overridden, any value other than None tells the Trainer that the
+            override divides its loss by the items of all micro-batches of a step.
+        compute_metrics: a function that computes a dict of metrics from an `EvalPrediction`, or
+            torchmetrics objects; or a dict of either, by name of an eval_dataset.
+        callbacks: TrainerCallbacks or their classes, and Lightning callbacks.
+        optimizers: the optimizer and the learning rate scheduler to use instead of those described
+            by the arguments.
+        optimizer_cls_and_kwargs: optimizer class and its keyword arguments; the parameter groups
+            are the default ones.
+        preprocess_logits_for_metrics: computes from `(logits, labels)` what to keep instead of the
             logits of a batch, such as their argmax.
-        eval_data_collator: used instead of data_collator in evaluations and predictions.
+        eval_data_collator: replaces data_collator in evaluations and predictions.
 
     Raises:
         RuntimeError: neither a model nor a model_init was passed (also a ValueError).
@@ -186,41 +189,40 @@ class Trainer:
     deepspeed: Any = None
     """DeepSpeed's engine of the last training, as in the reference."""
     study: Any = None
-    """The study of the last search with optuna; in the first process."""
+    """The optuna study of the last search; only on rank 0."""
     model_preparation_time: float
-    """Seconds that the first evaluation, or a training before it, took to set up; unset before."""
+    """Seconds that the setup of the first training or evaluation took; not set before that."""
 
     checkpoint_on_signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT)
-    """Signals that end a training at the next step, after a checkpoint to resume from.
+    """Signals on which a training saves a checkpoint and stops after the current step.
 
-    An empty tuple turns this off.
+    An empty tuple disables this.
 
-    With `save_strategy="no"` signals are left to the script, unless `enable_jit_checkpoint` asks
-    for a checkpoint, which always listens to SIGTERM. Signals that the process ignores stay
-    ignored.
+    With `save_strategy="no"` signals are not handled, unless `enable_jit_checkpoint` requests a
+    checkpoint on SIGTERM. Signals that the process ignores stay ignored.
     """
 
     keep_effective_batch_size: bool = False
-    """Keep the samples of an optimizer step, and with them steps and learning rates, under
-    `auto_find_batch_size`.
+    """Whether `auto_find_batch_size` keeps the number of samples per optimizer step, and thereby
+    the number of steps and the learning rates.
     """
 
     background_checkpoints: int | None = 64 * 2**20
-    """Bytes of checkpoints that may wait in memory for the thread that writes them.
+    """Maximum size in bytes of checkpoints buffered in memory for the thread that writes them.
 
-    At least one checkpoint is always buffered. With None all are written while training waits. An
-    override of `save_model`, or a callback with `on_save`, always finds the files written.
+    At least one checkpoint is always buffered. With None the training waits while checkpoints are
+    written. An override of `save_model` and the event `on_save` always find the files written.
     """
 
     loss_is_scaled_for_ga: bool | None = None
     """Whether an override of `compute_loss` divides its loss by the items of the whole step.
 
-    As in `transformers` 5.19 and later. With None it follows from `compute_loss_func` and
+    As in `transformers` 5.19 and later. None derives it from `compute_loss_func` and
     `model_accepts_loss_kwargs`.
     """
 
-    # Defaults of attributes that a training, or a method, changes. Trainers of libraries that have
-    # their own loops call methods such as `log` and `_save_checkpoint`, but never `__init__`.
+    # Class-level defaults of attributes that are set later. Subclasses in libraries that have their
+    # own training loop use methods such as `log` and `_save_checkpoint` without calling `__init__`.
     is_in_train = False
     """Whether `train` is running."""
     hub_model_id: str | None = None
@@ -233,9 +235,9 @@ class Trainer:
     hp_space: Callable[[Any], dict[str, Any]] | None = None
     compute_objective: Callable[[dict[str, float]], Any] | None = None
     objective: Any = None
-    """The value of the last evaluation of a trial."""
+    """The objective computed from the last evaluation of a trial."""
     current_flos: float = 0.0
-    """Floating-point operations of this process that `state.total_flos` does not have yet."""
+    """Floating-point operations of this process that are not yet added to `state.total_flos`."""
     _trial: Any = None
     _steps_of_schedule: int | None = None
     _created_lr_scheduler = False
@@ -243,17 +245,17 @@ class Trainer:
     _setup_seconds = 0.0
     _initial_num_input_tokens_seen = 0
     _gather_losses: Callable[..., Any] | None = None
-    """Gathers losses instead of `gather_function`."""
+    """Function that gathers losses; None to use `gather_function`."""
     _fit_run: TrainingRun | None = None
-    """The running call of `train`, with its state; None outside of one."""
+    """The current call of `train` and its state; None outside of `train`."""
     _current_plan: RunPlan | None = None
-    """The plan of the run that begins or runs, or of the last one; None before the first one."""
+    """The plan of the current or the last run; None before the first run."""
     _device_of_run: torch.device | None = None
     """The device while Lightning runs, because the arguments look it up each time."""
     _router_losses: RouterLosses | None = None
     """Those of the model while Lightning runs; None if it has no mixture of experts."""
 
-    # Components, each with its own state, made when first needed.
+    # Components with their own state, created on first use.
     _hub = cached_property(HubSession)
     _signals = cached_property(SignalListening)
     _callback_states = cached_property(CallbackStates)
@@ -286,11 +288,11 @@ class Trainer:
     _tokens_of_run = cached_property(TokenCounter)
     _parameter_counter = cached_property(ParameterCounter)
     _eval_dataloaders: cached_property[dict[str, Any]] = cached_property(lambda self: {})
-    """Loaders with persistent workers, by the key of their dataset; libraries look into it."""
+    """Loaders with persistent workers, by name of their dataset; libraries access it."""
     _lightning_callbacks: cached_property[list[Any]] = cached_property(lambda self: [])
 
-    # Names of the reference, for overrides of `_maybe_log_save_evaluate` that do not call the
-    # original.
+    # Attributes of the reference, for overrides of `_maybe_log_save_evaluate` that do not call
+    # `super()`.
     _tr_loss = RunningLossAttribute("since_log")
     _total_loss_scalar = RunningLossAttribute("total")
     _globalstep_last_logged = RunningLossAttribute("last_logged")
@@ -312,14 +314,14 @@ class Trainer:
             return self.args.gradient_accumulation_steps
 
         def __getattr__(self, name: str) -> Any:
-            """Resolve attributes that other versions of transformers have."""
+            """Resolve attributes of other versions of transformers."""
             return checks.missing_attribute(self, name)
 
     __signature__ = SignatureOfInit()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse unknown keywords with advice, also those of a subclass."""
-        # Names only, to keep tokens out of tracebacks.
+        """Raise an error with advice for unknown keywords, including those of subclasses."""
+        # Keep only the names: tracebacks may show local variables, and values may be access tokens.
         kwargs = dict.fromkeys(kwargs)
         refuse_unknown(cls, kwargs)
         return super().__new__(cls)
@@ -353,7 +355,7 @@ class Trainer:
         *,
         eval_data_collator: Callable[[list[Any]], Any] | None = None,
     ) -> None:
-        # Arguments, and what can be checked before anything is made.
+        # Arguments, and checks that need nothing else.
         if args is None:
             args = TrainingArguments(output_dir="tmp_trainer")
         self.args = args
@@ -368,7 +370,7 @@ class Trainer:
         self._memory_tracker.start("init")
         self.create_accelerator_and_postprocess()
 
-        # What was passed.
+        # Parameters.
         self.model_init = model_init
         self.processing_class = processing_class
         self.compute_loss_func = compute_loss_func
@@ -382,18 +384,18 @@ class Trainer:
             self.data_collator = default_collator(processing_class)
         else:
             self.data_collator = data_collator
-        # A subclass may have set one before.
+        # A subclass may have set it before.
         if eval_data_collator is not None:
             self.eval_data_collator = eval_data_collator
 
-        # The model, and what follows from it.
+        # The model, and attributes derived from it.
         if model is None:
             model = self.call_model_init()
         self._adopt_model(model)
         if data_collator is None:
             checks.check_label_names(self)
 
-        # State, callbacks, and the folder.
+        # State, callbacks, and the output folder.
         self.control = TrainerControl()
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._signature_columns: Any = None
@@ -431,7 +433,7 @@ class Trainer:
         if args.parameter_rules:
             optimization.freeze_by_rules(self)
 
-        # Loss and labels; in a model with an adapter its base has the signature.
+        # Loss and labels. For a model with adapters, inspect the signature of the base model.
         base = base_of_adapter(model)
         self.model_accepts_loss_kwargs = accepts_loss_kwargs(base)
         self.label_names = construction.find_label_names(args, base)
@@ -443,8 +445,10 @@ class Trainer:
             set_in_config(config, "use_cache", args.use_cache)
 
     def _set_up_callbacks(self, callbacks: list[Any]) -> None:
-        """Set the handler, with the callbacks of the user and those that the arguments request."""
-        # Callbacks of Lightning are passed to its Trainer, not to the handler.
+        """Create the callback handler, with the user's callbacks and those that the arguments
+        request.
+        """
+        # Lightning callbacks are passed to the Lightning Trainer instead of the handler.
         trainer_callbacks: list[Any] = []
         for callback in callbacks:
             if is_lightning_callback(callback):
@@ -462,7 +466,7 @@ class Trainer:
         for callback in self.callback_handler.callbacks:
             expose_save_model(self, callback)
 
-        # Progress display and signal listener are called after the others.
+        # The progress display and the signal listener are called after the others.
         display = construction.display_callback(self.args)
         if display is not None:
             self.add_callback(display)
@@ -470,9 +474,9 @@ class Trainer:
             self._signals.add_listener()
 
     def _apply_arguments(self) -> None:
-        """Check the arguments again, and apply what was changed since the construction.
+        """Check the arguments again, and apply changes made since the construction.
 
-        Called when a run begins. In a dry run it prints the plan and exits.
+        Called at the start of a run. In a dry run it prints the plan and exits.
         """
         construction.preload_lightning()
         self._applied_arguments.check(self.args)
@@ -489,7 +493,8 @@ class Trainer:
     def _update_derived_attributes(self, changed: set[str]) -> None:
         """Update the attributes that were derived from the arguments with these names.
 
-        An attribute that was set on the Trainer stays, unless its argument changed too.
+        An attribute that was set on the Trainer directly is kept, unless its argument has changed
+        too.
         """
         args = self.args
         if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
@@ -503,10 +508,10 @@ class Trainer:
         self._applied_arguments.remember(args)
 
     def _validate_args(self) -> None:
-        """Do nothing: libraries override it to check arguments that depend on model and data."""
+        """Do nothing. Libraries override it to check arguments that depend on model and data."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the components and a running training: a copy of the Trainer makes its own."""
+        """Exclude components and the current training: a copy of the Trainer creates its own."""
         components: set[str] = set()
         for trainer_class in type(self).__mro__:
             if not trainer_class.__module__.startswith(f"{__package__}."):
@@ -515,26 +520,26 @@ class Trainer:
                 if isinstance(value, cached_property):
                     components.add(name)
 
-        # Both are bound to this Trainer; a run makes its own.
+        # Both are bound to this Trainer, and created by each run.
         components.update({"_fit_run", "_current_plan"})
 
-        # The user's callbacks cannot be made again.
+        # Keep the user's callbacks, which cannot be recreated.
         components.discard("_lightning_callbacks")
         return {name: value for name, value in vars(self).items() if name not in components}
 
     def create_accelerator_and_postprocess(self) -> None:
         """Set `accelerator` and `gather_function`, and the flags of FSDP and DeepSpeed.
 
-        The constructor calls it once, before there is a model, and a hyperparameter search whenever
-        it changes the arguments. An override calls this method, and may then change
+        Called once by the constructor, before the model is set, and by a hyperparameter search
+        whenever it changes the arguments. An override calls this method, and may then modify
         `self.accelerator` or replace `self.gather_function`, which gathers predictions and labels
         of all processes.
         """
         self.accelerator = Accelerator(self.args)
         self.gather_function: Callable[..., Any] = self.accelerator.gather_for_metrics
 
-        # Libraries read these flags. A path in `fsdp_config` has been replaced by the contents of
-        # the file.
+        # Libraries read these flags. If `fsdp_config` was a path, it has been replaced by the
+        # contents of the file.
         fsdp_options = cast(dict[str, Any], self.args.fsdp_config or {})
         uses_fsdp = bool(self.args.fsdp)
         uses_xla = uses_fsdp and bool(fsdp_options.get("xla"))
@@ -547,7 +552,7 @@ class Trainer:
 
     @property
     def plan(self) -> Any:
-        """The arguments in Lightning's terms, a RunPlan; prints as a table."""
+        """The arguments translated to Lightning, as a RunPlan that prints as a table."""
         if "plan" in vars(self):
             return vars(self)["plan"]
         if self._current_plan is not None and self._current_plan.strategy.is_running:
@@ -556,20 +561,20 @@ class Trainer:
 
     @plan.setter
     def plan(self, value: Any) -> None:
-        # transformers leaves the name to subclasses, which may keep something else under it.
+        # transformers does not use this name, so a subclass may store something else under it.
         vars(self)["plan"] = value
 
     @property
     def _fitting(self) -> TrainingRun | None:
-        """The training while Lightning fits; None before and after."""
+        """The current training while `fit` runs; otherwise None."""
         if self._fit_run is None or not self._fit_run.is_fitting:
             return None
         return self._fit_run
 
     @property
     def _run_strategy(self) -> Strategy:
-        """The strategy of the current or the last run; before the first one, the strategy that the
-        arguments choose now.
+        """The strategy of the current or the last run; before the first run, the strategy that the
+        arguments select.
         """
         if self._current_plan is not None:
             return self._current_plan.strategy
@@ -578,12 +583,12 @@ class Trainer:
     # Data.
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the loader of the training data: shuffled, and sharded over the processes.
+        """Return the loader of the training data, shuffled and sharded over the processes.
 
-        Called once when a training begins, and again for each batch size that
-        `auto_find_batch_size` tries. An override may return any iterable of batches, with a length
-        or with `max_steps`. A plain `DataLoader` is used as it is; `accelerator.prepare` or
-        `build_loader` shard it over the processes.
+        Called once at the start of a training, and again for each batch size that
+        `auto_find_batch_size` tries. An override may return any iterable of batches, if it has a
+        length or `max_steps` is set. A plain `DataLoader` is used without sharding; use
+        `accelerator.prepare` or `build_loader` to shard it over the processes.
 
         Returns:
             A loader whose batches have `args.train_batch_size` samples, this process's share.
@@ -604,8 +609,8 @@ class Trainer:
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """Return the loader of an evaluation, sharded over the processes.
 
-        Samples keep the order of the dataset. Called by each `evaluate`. An override may return any
-        iterable of batches.
+        Called by each `evaluate`. Samples are in the order of the dataset. An override may return
+        any iterable of batches.
 
         Args:
             eval_dataset: a dataset, or the name of one in a dict of them; by default the Trainer's
@@ -619,7 +624,7 @@ class Trainer:
             ValueError: the dataset is missing, or has another name.
             TypeError: it is not a dataset.
         """
-        # Loaders with persistent workers are kept.
+        # Reuse loaders with persistent workers.
         key = "eval"
         if isinstance(eval_dataset, str):
             key = eval_dataset
@@ -659,20 +664,20 @@ class Trainer:
         )
 
     def num_examples(self, dataloader: DataLoader) -> int:
-        """Count the samples behind a loader, over all processes.
+        """Count the samples of a loader's dataset, over all processes.
 
-        Called when a training or an evaluation begins, for the length of a training and for
-        messages.
+        Called at the start of a training or an evaluation, to compute the length of the training
+        and for log messages.
 
         Args:
-            dataloader: a loader, usually one of the three methods above.
+            dataloader: a loader, usually from one of the three methods above.
 
         Returns:
-            The length of its dataset; where that has none, the batches of the loader times
+            The length of its dataset; if the dataset has no length, the number of batches times
             `per_device_train_batch_size`.
 
         Raises:
-            TypeError: the loader has no length either.
+            TypeError: neither the dataset nor the loader has a length.
         """
         try:
             dataset = getattr(dataloader, "full_dataset", dataloader.dataset)
@@ -728,17 +733,17 @@ class Trainer:
     # Optimizer and schedule.
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Create the optimizer, and then the schedule of its learning rate.
+        """Create the optimizer, and then the learning rate schedule.
 
-        Called once in each training, when the model is in its place: on its device and, under FSDP,
-        sharded. An override sets `self.optimizer` and `self.lr_scheduler`; it usually overrides one
-        of the two methods called here instead.
+        Called once per training, when the model is on its device and, with FSDP, sharded. An
+        override sets `self.optimizer` and `self.lr_scheduler`. Usually it is easier to override one
+        of the two methods that are called here.
 
         Args:
-            num_training_steps: optimizer steps of the whole training.
+            num_training_steps: number of optimizer steps of the whole training.
         """
         self._steps_of_schedule = num_training_steps
-        build_optimizers_without_compiler()  # an override of `create_optimizer` makes its own
+        build_optimizers_without_compiler()  # for overrides of `create_optimizer`
         optimizer = self.create_optimizer()
         if self.optimizer is None:  # an override only returns it
             self.optimizer = optimizer
@@ -753,34 +758,35 @@ class Trainer:
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
         """Create the optimizer, unless the Trainer has one.
 
-        Called by `create_optimizer_and_scheduler`. An override sets `self.optimizer`, of the
-        parameters of `self.model`, and returns it.
+        Called by `create_optimizer_and_scheduler`. An override creates an optimizer for the
+        parameters of `self.model`, sets `self.optimizer` and returns it.
 
         Args:
-            model: the model whose parameters it gets; by default the Trainer's.
+            model: the model to optimize; by default the Trainer's.
 
         Returns:
-            `self.optimizer`. That of the arguments has two groups: parameters of
-            `get_decay_parameter_names`, with `args.weight_decay`, and the others without; more
-            groups with `parameter_rules`.
+            `self.optimizer`. By default it has two parameter groups: the parameters of
+            `get_decay_parameter_names` with `args.weight_decay`, and the others without weight
+            decay. `parameter_rules` create more groups.
 
         Raises:
-            ValueError, ImportError: the optimizer lacks what it needs, or is not installed.
+            ValueError, ImportError: a required setting of the optimizer is missing, or its library
+                is not installed.
         """
         return optimization.create_optimizer(self, model)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: Optimizer | None = None
     ) -> LRScheduler:
-        """Create the schedule of the learning rate, unless the Trainer has one.
+        """Create the learning rate schedule, unless the Trainer has one.
 
         Called by `create_optimizer_and_scheduler`, after `create_optimizer`. An override sets
-        `self.lr_scheduler` and returns it. It is stepped after each optimizer step; a
+        `self.lr_scheduler` and returns it. The schedule is stepped after each optimizer step, a
         `ReduceLROnPlateau` after each evaluation.
 
         Args:
-            num_training_steps: optimizer steps of the whole training.
-            optimizer: the optimizer whose rates it sets; by default the Trainer's.
+            num_training_steps: number of optimizer steps of the whole training.
+            optimizer: the optimizer to schedule; by default the Trainer's.
 
         Returns:
             `self.lr_scheduler`.
@@ -794,41 +800,40 @@ class Trainer:
     def get_optimizer_cls_and_kwargs(
         args: Any, model: nn.Module | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Return the class of the optimizer that arguments describe, and its keyword arguments.
+        """Return the optimizer class that the arguments select, and its keyword arguments.
 
-        Called by `create_optimizer`. An override returns both for another optimizer; its parameters
-        are grouped as usual.
+        Called by `create_optimizer`. An override may return another class and its keyword
+        arguments; the parameter groups are the default ones.
 
         Args:
-            args: the training arguments; `optim`, `optim_args`, `learning_rate` and the like are
-                read.
-            model: the model. GaLore, APOLLO and LOMO take their parameters from it; others ignore
-                it.
+            args: the training arguments, such as `optim`, `optim_args` and `learning_rate`.
+            model: the model; only used by GaLore, APOLLO and LOMO, which select parameters from it.
 
         Returns:
-            The class, and the keyword arguments except the parameters.
+            The class, and its keyword arguments without the parameters.
 
         Raises:
-            ImportError, ValueError: the optimizer is not installed, or lacks what it needs.
+            ImportError, ValueError: the library of the optimizer is not installed, or a required
+                setting is missing.
         """
         return optimizer_class_and_kwargs(optimizer_config(args), model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """List the parameters that weight decay applies to.
+        """Return the names of the parameters to which weight decay is applied.
 
-        Called by `create_optimizer`. An override returns other names.
+        Called by `create_optimizer`. An override may return other names.
 
         Args:
-            model: the model whose parameters are meant.
+            model: the model.
 
         Returns:
-            Names as in `named_parameters()`: all except biases and the parameters of normalisation
-            layers.
+            Names as in `named_parameters()`, of all parameters except biases and those of
+            normalisation layers.
         """
         return decay_parameter_names(model)
 
     def get_learning_rates(self) -> list[float]:
-        """Return the present learning rate of each parameter group.
+        """Return the current learning rate of each parameter group.
 
         Raises:
             ValueError: the Trainer has no optimizer yet.
@@ -837,28 +842,29 @@ class Trainer:
         return [group["lr"] for group in optimizer.param_groups]
 
     def get_num_trainable_parameters(self) -> int:
-        """Count the numbers in all parameters of the model that get gradients.
+        """Return the number of trainable parameters of the model.
 
-        Called when a training begins, for a message. Parameters that are sharded count whole.
+        Called at the start of a training, for a log message. Sharded parameters count with their
+        full size.
         """
         count = 0
         for parameter in self.model.parameters():
             if parameter.requires_grad:
-                # A parameter that DeepSpeed shards has the number of its elements in an attribute.
+                # DeepSpeed stores the full size of a sharded parameter in an attribute.
                 count += getattr(parameter, "ds_numel", parameter.numel())
         return count
 
     def get_optimizer_group(
         self, param: str | nn.Parameter | None = None
     ) -> dict[str, Any] | list[list[nn.Parameter]]:
-        """Return the group of the optimizer that has a parameter.
+        """Return the parameter group of the optimizer that contains a parameter.
 
         Args:
             param: a parameter, or its name in the model.
 
         Returns:
-            Its group, a dict with `params`, `lr` and further options; without `param`, or for a
-            parameter of no group, the parameters of all groups.
+            The group, a dict with `params`, `lr` and further options. Without `param`, or if the
+            parameter is in no group, a list with the parameters of each group.
 
         Raises:
             ValueError: the Trainer has no optimizer yet.
@@ -890,28 +896,28 @@ class Trainer:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train the model, and return its steps, mean loss and metrics.
+        """Train the model, and return the number of steps, the mean loss and metrics.
 
-        Lightning's loops do the work. When it returns, `self.model` has the weights of the last
-        step, or with `load_best_model_at_end` those of the best checkpoint, and `self.state` the
-        history of logs.
+        Afterwards `self.model` has the weights of the last step, or with `load_best_model_at_end`
+        those of the best checkpoint, and `self.state` has the log history.
 
         Args:
             resume_from_checkpoint: a checkpoint folder to resume from; True for the newest intact
-                one in `output_dir`. A training that `torchrun` restarts resumes from its own last
-                checkpoint, unless this is False.
+                one in `output_dir`. If `torchrun` restarts a training, it resumes from its last
+                checkpoint unless this is False.
             trial: the trial of a hyperparameter search.
             ignore_keys_for_eval: outputs of the model that are not predictions, for evaluations
                 during the training.
 
         Returns:
-            `(global_step, training_loss, metrics)`: optimizer steps, the mean loss of them, and
-            runtime in seconds, samples and steps per second, and floating point operations.
+            `(global_step, training_loss, metrics)`: the number of optimizer steps, their mean loss,
+            and a dict with runtime in seconds, samples and steps per second, and floating-point
+            operations.
 
         Raises:
-            ValueError, FileNotFoundError: there is nothing to train on; the checkpoint is damaged,
-                or missing.
-            OtherProcessError: another process failed first; names it and its error.
+            ValueError, FileNotFoundError: the training data is missing or empty, or the checkpoint
+                is damaged or missing.
+            OtherProcessError: another process failed first; the message has its rank and error.
             SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see
                 `checkpoint_on_signals`.
         """
@@ -927,10 +933,10 @@ class Trainer:
                 self._fit_run = None
 
     def end(self) -> None:
-        """Wait for uploads to the Hub, and leave the process group.
+        """Wait for uploads to the Hub, and destroy the process group.
 
-        Call it at the end of a script that starts other work in the same processes. As
-        `Trainer.end` of transformers 5.18 and later.
+        Call it after training if the script then continues with other work in the same processes.
+        Works like `Trainer.end` of transformers 5.18 and later.
         """
         self._finish_current_push()
         self.accelerator.end_training()
@@ -943,11 +949,11 @@ class Trainer:
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train once, with the parameters of the reference: libraries wrap this method."""
+        """Train once. Libraries wrap this method, so its signature is that of the reference."""
         if self._fit_run is not None:
             return self._fit_run.fit(resume_from_checkpoint)
 
-        # A library calls this outside of `train`.
+        # A library has called this method outside of `train`.
         self._fit_run = TrainingRun(self, trial, ignore_keys_for_eval)
         try:
             return self._fit_run.fit(resume_from_checkpoint)
@@ -963,23 +969,24 @@ class Trainer:
         """Compute the loss of one micro-batch and its gradients.
 
         Called for each micro-batch: `gradient_accumulation_steps` times before an optimizer step.
-        It sets the mode of model and optimizer, calls `_prepare_inputs`, `compute_loss` and
-        `accelerator.backward`. An override may change the inputs, or what happens around this
-        method; one that replaces it calls `self.accelerator.backward(loss)`, adds gradients, and
-        neither steps nor clears them.
+        It puts model and optimizer into training mode, and calls `_prepare_inputs`, `compute_loss`
+        and `accelerator.backward`. An override may modify the inputs, or run code before and after
+        this method. One that replaces it must call `self.accelerator.backward(loss)` to accumulate
+        gradients, and must neither step the optimizer nor clear the gradients.
 
         Args:
-            model: the model to train; under DDP or FSDP the wrapper to call.
+            model: the model to train, wrapped by DDP or FSDP if one is used.
             inputs: keyword arguments of its `forward`: a batch of the loader, on any device.
-            num_items_in_batch: labels that count in all micro-batches of the step, over all
-                processes; None where the model and the loss function do not take it.
+            num_items_in_batch: number of labels in all micro-batches of the step that are not
+                ignored, over all processes; None if neither the model nor the loss function accepts
+                it.
 
         Returns:
-            The loss, a detached scalar on the device, divided so that the sum over the
+            The loss as a detached scalar on the device, scaled so that the sum over the
             micro-batches of a step is the loss of the step.
 
         Raises:
-            TypeError: `compute_loss` returned something without a backward pass.
+            TypeError: `compute_loss` did not return a tensor.
         """
         split, inputs = self._prepare_context_parallel_inputs(model, inputs)
         with split():
@@ -990,14 +997,14 @@ class Trainer:
 
             micro_batch = self.accelerator.micro_batch
             if micro_batch is None and self.current_gradient_accumulation_steps > 1:
-                # Called outside of a training: each micro-batch counts the same.
+                # Called outside of a training: all micro-batches have equal weight.
                 micro_batch = equal_part(self, num_items_in_batch)
                 num_items_in_batch = micro_batch.items
             splits_sequences = self._context_parallel.targets is not None
             if splits_sequences and num_items_in_batch is not None:
                 num_items_in_batch = TrackedItems.of(num_items_in_batch)
 
-            # Forward. An override of `compute_loss` may lack `num_items_in_batch`.
+            # Forward. An override of `compute_loss` may not accept `num_items_in_batch`.
             loss_kwargs = accepted_arguments(
                 self.compute_loss, num_items_in_batch=num_items_in_batch
             )
@@ -1011,7 +1018,7 @@ class Trainer:
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
 
-            # Backward. A loss that is a mean counts by this micro-batch's share of the step.
+            # Backward. A mean loss is scaled by this micro-batch's share of the step.
             if micro_batch is not None:
                 loss = micro_batch.scale_in_step(loss)
             backward_kwargs = {}
@@ -1027,24 +1034,25 @@ class Trainer:
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        """Compute the loss of a batch: the method to override for another loss.
+        """Compute the loss of a batch; override it to use another loss.
 
-        Called by `training_step` for each micro-batch, with gradients, and by `prediction_step`
-        without them and with `return_outputs=True`. An override may leave out `num_items_in_batch`;
-        its loss is then taken for a mean over the micro-batch, and scaled by the Trainer. One that
-        divides by `num_items_in_batch` itself sets `loss_is_scaled_for_ga = True`. It may take
-        labels out of `inputs`, and log further values by `self.record`.
+        Called by `training_step` for each micro-batch, with gradients, and by `prediction_step`,
+        without gradients and with `return_outputs=True`. An override may omit the parameter
+        `num_items_in_batch`; its loss is then assumed to be a mean over the micro-batch, and scaled
+        by the Trainer. An override that divides by `num_items_in_batch` itself sets
+        `loss_is_scaled_for_ga = True`. It may remove labels from `inputs`, and log further values
+        with `self.record`.
 
         Args:
             model: the model; call it as `model(**inputs)`.
             inputs: keyword arguments of its `forward`, on its device.
-            return_outputs: return what the model returned as well.
-            num_items_in_batch: labels that count in all micro-batches of the step, over all
-                processes, to divide a sum of losses by; None in evaluations.
+            return_outputs: whether to return the outputs of the model as well.
+            num_items_in_batch: number of labels in all micro-batches of the step that are not
+                ignored, over all processes, as the divisor of a sum of losses; None in evaluations.
 
         Returns:
-            The loss, a scalar tensor; with `return_outputs` the loss and the model's outputs, a
-            mapping or a tuple whose first element is the loss.
+            The loss, a scalar tensor. With `return_outputs`, the loss and the outputs of the model:
+            a mapping, or a tuple whose first element is the loss.
 
         Raises:
             ValueError: the model returned no loss.
@@ -1058,7 +1066,7 @@ class Trainer:
         if items is not None and self.args.world_size > 1:
             items = TrackedItems.of(items)
 
-        # Forward. The model gets no labels if the loss is computed below.
+        # Forward. Labels are not passed to the model if the loss is computed below.
         takes_labels = self.label_smoother is not None or self.compute_loss_func is not None
         if takes_labels and "labels" in inputs:
             if split:
@@ -1100,14 +1108,14 @@ class Trainer:
         return loss
 
     def compute_loss_context_manager(self) -> AbstractContextManager[Any]:
-        """Return the context in which `compute_loss` runs, in training and in evaluations.
+        """Return the context manager in which `compute_loss` runs, in training and in evaluations.
 
-        It enters `autocast_smart_context_manager`. An override may enter others, such as a
-        profiler's block, around that of this method.
+        It enters `autocast_smart_context_manager`. An override may add others, such as that of a
+        profiler.
 
         Returns:
-            A context manager, entered once for each micro-batch. Only the model's forward pass is
-            cast in mixed precision; the rest of the loss is computed in float32.
+            A context manager that is entered once per micro-batch. With mixed precision, only the
+            model's forward pass is autocast; the rest of the loss is computed in float32.
         """
         contexts = ExitStack()
         autocast = self.autocast_smart_context_manager()
@@ -1118,17 +1126,16 @@ class Trainer:
     def autocast_smart_context_manager(
         self, cache_enabled: bool | None = True
     ) -> AbstractContextManager[Any]:
-        """Return a further context of `compute_loss`: an empty one.
+        """Return an additional context manager for `compute_loss`; it does nothing by default.
 
-        Mixed precision is that of the forward pass, which Lightning's precision plugin casts. An
-        override may return `torch.autocast(...)` to cast the loss too.
+        Lightning's precision plugin autocasts the forward pass only. An override may return
+        `torch.autocast(...)` to include the loss.
 
         Args:
-            cache_enabled: for overrides: keep the weights that were cast, until the end of the
-                block.
+            cache_enabled: for overrides: whether to cache cast weights until the end of the block.
 
         Returns:
-            A context manager, entered by `compute_loss_context_manager`.
+            A context manager that `compute_loss_context_manager` enters.
         """
         return nullcontext()
 
@@ -1143,7 +1150,7 @@ class Trainer:
         start_time: float,
         learning_rate: float | None = None,
     ) -> None:
-        """Log, evaluate and save at the end of a step or an epoch, as the control asks for."""
+        """Log, evaluate and save at the end of a step or an epoch, as the control requests."""
         run = self._fitting
         assert run is not None
 
@@ -1176,17 +1183,17 @@ class Trainer:
     ) -> tuple[list[Any], torch.Tensor | int | None]:
         """Read the micro-batches of the next optimizer step, and count their items.
 
-        Called before each optimizer step. An override may filter or change the batches, and returns
-        as many as are to be trained in this step; an empty list ends the epoch.
+        Called before each optimizer step. An override may filter or modify the batches. It returns
+        those to train on in this step; an empty list ends the epoch.
 
         Args:
             epoch_iterator: yields the batches of this process.
-            num_batches: micro-batches of the step; fewer at the end of an epoch.
-            device: where a count that is a tensor goes to.
+            num_batches: number of micro-batches to read; the end of an epoch may provide fewer.
+            device: the device on which to place a count that is a tensor.
 
         Returns:
-            The micro-batches, and their labels other than -100 over all processes: a number, or an
-            integer tensor of one element; None where the loss is not divided by them.
+            The micro-batches, and the number of their labels other than -100 over all processes: a
+            number, or an integer tensor of one element; None if the loss is not divided by it.
         """
         batch_samples = list(itertools.islice(epoch_iterator, num_batches))
         return batch_samples, self._get_num_items_in_batch(batch_samples, device)
@@ -1194,21 +1201,23 @@ class Trainer:
     def _get_num_items_in_batch(
         self, batch_samples: list[Any], device: torch.device
     ) -> torch.Tensor | int | None:
-        """Return how many labels of a step are not -100, over all processes; None if not needed."""
+        """Return the number of labels in a step that are not -100, over all processes; None if not
+        needed.
+        """
         if not self.model_accepts_loss_kwargs and self.compute_loss_func is None:
             return None
         return steps.count_items(self, batch_samples, device)
 
     def _prepare_input(self, data: Any) -> Any:
-        """Move a batch to the device, if its loader has not."""
-        # An override gets each value of the batch, too.
+        """Move a batch to the device, unless its loader has done so."""
+        # An override expects to be called for each value of the batch as well.
         if type(self)._prepare_input is not Trainer._prepare_input:
             data = steps.prepare_values(self._prepare_input, data)
 
         device = self._device_of_run or self.args.device
 
-        # A flat batch that is on the CPU already does not move. The dict is copied, because the
-        # loss may remove the labels from it.
+        # Fast path: a flat batch that is already on the CPU. The dict is copied, because the loss
+        # may remove the labels from it.
         is_in_place = (
             device == _CPU
             and type(data) is dict
@@ -1226,7 +1235,7 @@ class Trainer:
         return steps.to_half(data, input_dtype)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Move a batch to the device, and refuse an empty one."""
+        """Move a batch to the device; raise an error if it is empty."""
         inputs = self._prepare_input(inputs)
         if not (type(inputs) is dict and inputs):
             steps.require_batch(self, inputs)
@@ -1240,31 +1249,32 @@ class Trainer:
         return self._context_parallel.prepare(model, inputs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
-        """Compute how long a training is, from its arguments and its loader.
+        """Compute the length of a training from its arguments and its loader.
 
-        Called once when a training begins. An override returns a tuple of the same seven values.
+        Called once at the start of a training. An override returns a tuple of the same seven
+        values.
 
         Args:
             args: the training arguments; `max_steps` takes precedence over `num_train_epochs`.
             dataloader: the loader of the training data.
 
         Returns:
-            Epochs, optimizer steps of an epoch, samples of the dataset, samples of the whole
-            training, samples of an optimizer step, micro-batches of an epoch, and optimizer steps
-            of the whole training.
+            The number of epochs, optimizer steps per epoch, samples in the dataset, samples in the
+            whole training, samples per optimizer step, micro-batches per epoch, and optimizer steps
+            in the whole training.
 
         Raises:
-            ValueError: neither the loader nor `max_steps` gives a length.
+            ValueError: the loader has no length and `max_steps` is not set.
         """
         return training_length(
             args, dataloader, self.get_total_train_batch_size(args), self.num_examples
         )
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """Compute the samples of an optimizer step, over all micro-batches and processes.
+        """Compute the number of samples per optimizer step, over all micro-batches and processes.
 
-        Called when a training begins. Processes that share samples (tensor, context and sequence
-        parallelism) count once.
+        Called at the start of a training. Processes that share samples (tensor, context and
+        sequence parallelism) are counted as one.
 
         Args:
             args: the training arguments.
@@ -1278,15 +1288,17 @@ class Trainer:
         return samples * args.gradient_accumulation_steps * copies
 
     def get_sp_size(self) -> int:
-        """Return how many processes share a sequence by its heads (`sp_size`); 1 for none."""
+        """Return the size of sequence parallelism (`sp_size`), which shards attention heads; 1 if
+        unused.
+        """
         return getattr(groups_of(self.args), "sp_size", 1)
 
     def get_cp_size(self) -> int:
-        """Return how many processes share a sequence by its parts (`cp_size`); 1 for none."""
+        """Return the size of context parallelism (`cp_size`), which splits sequences; 1 if unused."""
         return getattr(groups_of(self.args), "cp_size", 1)
 
     def get_tp_size(self) -> int:
-        """Return how many processes share each layer (`tp_size`); 1 for none."""
+        """Return the size of tensor parallelism (`tp_size`), which shards layers; 1 if unused."""
         groups = groups_of(self.args)
         return getattr(groups, "tp_size", None) or getattr(self.model, "_tp_size", None) or 1
 
@@ -1299,7 +1311,7 @@ class Trainer:
         return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> torch.Tensor:
-        """Return the norm that clipping returned; without it, compute that of the gradients."""
+        """Return the norm that clipping has returned, or else compute the norm of the gradients."""
         if grad_norm is not None:
             return grad_norm
         self.accelerator.unscale_gradients()
@@ -1313,12 +1325,13 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Evaluate the model: loss, speed, and the metrics of `compute_metrics`.
+        """Evaluate the model, and return its loss, speed, and the metrics of `compute_metrics`.
 
         Called at the intervals of `eval_strategy`, and by scripts. It calls `get_eval_dataloader`
         and `evaluation_loop`, logs the metrics and fires `on_evaluate`. An override may add
-        metrics; what it returns decides which checkpoint is the best one, and what early stopping
-        and a search see. Time and memory grow linearly with the number of predictions.
+        metrics; the returned metrics determine the best checkpoint, and are passed to early
+        stopping and hyperparameter search. Time and memory grow linearly with the number of
+        predictions.
 
         Args:
             eval_dataset: a dataset, a dict of them, or the name of one; by default the Trainer's.
@@ -1336,14 +1349,14 @@ class Trainer:
         if self._fitting is None:
             self._apply_arguments()
         else:
-            # The log of the evaluation has the tokens of the training.
+            # The log of the evaluation includes the number of tokens trained so far.
             self._tokens_of_run.flush()
 
         eval_dataset = data_to_evaluate(self, eval_dataset)
         if isinstance(eval_dataset, dict):
             return evaluate_each(self, eval_dataset, ignore_keys, metric_key_prefix)
 
-        # Without metrics nothing but the loss is needed.
+        # Without metrics only the loss is needed.
         prediction_loss_only = None
         if self.compute_metrics is None:
             prediction_loss_only = True
@@ -1362,7 +1375,7 @@ class Trainer:
         seconds = start_time.seconds_ago - self._setup_seconds
         metrics = add_speed(output, metric_key_prefix, seconds, self.args)
 
-        # Report them.
+        # Report the metrics.
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(
             self.args, self.state, self.control, metrics
@@ -1381,32 +1394,32 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Run the batches of a loader through `prediction_step`, gather and measure their results.
+        """Run `prediction_step` for each batch of a loader, gather the results and compute metrics.
 
-        Called by `evaluate` and `predict`. In the middle of a training it runs inside of
-        Lightning's `fit`, and Lightning callbacks see the validation hooks; otherwise `evaluate` is
-        a `validate`, and `predict` a `test`, of Lightning. The hooks after a batch get `loss`,
-        `predictions` and `label_ids` of it; those after the loop find the metrics in
-        `callback_metrics`. An override may change metrics, predictions and labels of the result.
+        Called by `evaluate` and `predict`. During a training it runs inside of Lightning's `fit`,
+        and Lightning callbacks receive the validation hooks. Otherwise `evaluate` runs Lightning's
+        `validate`, and `predict` its `test`. The hooks after a batch receive its `loss`,
+        `predictions` and `label_ids`; the hooks after the loop find the metrics in
+        `callback_metrics`. An override may modify the metrics, predictions and labels of the
+        result.
 
         Args:
-            dataloader: the batches, the Trainer's or another one.
-            description: `Evaluation`, or `Prediction` for predictions that are returned whatever
-                the metrics need.
-            prediction_loss_only: keep nothing but the loss; by default what the argument of that
-                name says.
+            dataloader: the loader of the batches.
+            description: `Evaluation`, or `Prediction` to keep predictions even if no metric needs
+                them.
+            prediction_loss_only: only keep the loss; by default `args.prediction_loss_only`.
             ignore_keys: outputs of the model that are not predictions.
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
 
         Returns:
             `(predictions, label_ids, metrics, num_samples)`: arrays over the samples of all
-            processes, or None where they are not kept, shorter rows padded with -100; the metrics
+            processes, with shorter rows padded with -100, or None if they are not kept; the metrics
             with the prefix; the number of samples.
         """
         if prediction_loss_only is None:
             prediction_loss_only = self.args.prediction_loss_only
 
-        # Keeps the metrics that `evaluate` has chosen for its dataset.
+        # This keeps the metrics that `evaluate` has selected for its dataset.
         with metrics_of(self, None):
             return evaluate_loader(
                 self,
@@ -1423,9 +1436,9 @@ class Trainer:
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
     ) -> PredictionOutput:
-        """Predict a dataset, and measure the predictions where it has labels.
+        """Predict a dataset, and compute metrics if it has labels.
 
-        Called by scripts only. It calls `get_test_dataloader` and `evaluation_loop`, and fires
+        Only called by scripts. It calls `get_test_dataloader` and `evaluation_loop`, and fires
         `on_predict`; nothing is logged. Time and memory grow linearly with the number of
         predictions.
 
@@ -1435,9 +1448,9 @@ class Trainer:
             metric_key_prefix: the metrics are called `{prefix}_loss`, ...
 
         Returns:
-            `(predictions, label_ids, metrics)`: arrays over all samples, in the order of the
-            dataset, shorter rows padded with -100, a tuple of them where the model has several
-            outputs; `label_ids` is None without labels.
+            `(predictions, label_ids, metrics)`: arrays over all samples in the order of the
+            dataset, with shorter rows padded with -100. If the model has several outputs,
+            `predictions` is a tuple of arrays. Without labels `label_ids` is None.
 
         Raises:
             ValueError: the dataset is None.
@@ -1454,7 +1467,7 @@ class Trainer:
             metric_key_prefix=metric_key_prefix,
         )
 
-        # The reported speed excludes the preparation of Lightning and of the model.
+        # Exclude the setup of Lightning and of the model from the reported speed.
         seconds = start_time.seconds_ago - self._setup_seconds
         metrics = add_speed(output, metric_key_prefix, seconds, self.args)
         self.control = self.callback_handler.on_predict(
@@ -1472,22 +1485,22 @@ class Trainer:
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Compute loss, predictions and labels of one batch, without gradients.
+        """Compute the loss, predictions and labels of one batch, without gradients.
 
         Called by `evaluation_loop` for each batch, with the model in evaluation mode. An override
         may predict in another way, such as by generation.
 
         Args:
-            model: the model to evaluate; under DDP or FSDP the wrapper to call.
+            model: the model to evaluate, wrapped by DDP or FSDP if one is used.
             inputs: keyword arguments of its `forward`: a batch of the loader, on any device.
             prediction_loss_only: return nothing but the loss.
-            ignore_keys: outputs of the model that are not predictions; by default those that its
-                config names in `keys_to_ignore_at_inference`, or caches.
+            ignore_keys: outputs of the model that are not predictions; by default those listed in
+                `keys_to_ignore_at_inference` of its config, or caches.
 
         Returns:
-            The loss, a scalar; predictions and labels, detached, with the samples of the batch
-            along the first dimension: a tensor, or nested ones where there are several. Each is
-            None if it is absent.
+            The loss (a scalar), and the detached predictions and labels: a tensor each, or a nested
+            structure of tensors, with the samples along the first dimension. Missing values are
+            None.
 
         Raises:
             TypeError: `inputs` is not a mapping; override this method for other batches.
@@ -1503,8 +1516,8 @@ class Trainer:
             label_tensors = [inputs.get(name) for name in self.label_names]
             labels = nested_detach(steps.unwrap_single(tuple(label_tensors)))
 
-        # Logits take most of the memory. As in transformers 5.23, the Liger kernel computes the
-        # loss without them.
+        # Logits use most of the memory. As in transformers 5.23, the Liger kernel computes the loss
+        # without them.
         skips_logits = prediction_loss_only and self.args.use_liger_kernel
         if skips_logits and steps.only_model_needs_logits(self, inputs):
             inputs = {**inputs, "skip_logits": True}
@@ -1543,21 +1556,22 @@ class Trainer:
     # Checkpoints.
 
     def _get_output_dir(self, trial: Any) -> str:
-        """Return the folder of the checkpoints; each trial has its own."""
+        """Return the folder of the checkpoints, which is a separate one for each trial."""
         folder = self._search.output_dir(str(self.args.output_dir), trial)
         return self._checkpoint_saver.anchored(folder)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write `checkpoint-{step}` under another name, and rename it once it is complete.
+        """Write a checkpoint under a temporary name, and rename it to `checkpoint-{step}` when
+        complete.
 
         Raises:
-            DiskFullError: there is not enough space for it; nothing has been written.
+            DiskFullError: there is not enough disk space; nothing has been written.
         """
-        # A trial of a search does not count operations.
+        # Operations are not counted in trials of a search.
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
 
-        # What is written beside the model.
+        # Functions that write the other parts of the checkpoint.
         parts: list[Any] = [
             self._save_optimizer_and_scheduler,
             self._save_scaler,
@@ -1574,7 +1588,7 @@ class Trainer:
             )
             parts.append(save_data_position)
 
-        # An override may read or change the files, so it finds them written.
+        # Overrides may read or modify the files, so these must be written by then.
         save_methods = ("save_model", "_save", "_save_checkpoint")
         is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
@@ -1588,12 +1602,12 @@ class Trainer:
             self._push_from_checkpoint(checkpoint)
 
     def _save_rng_state(self, output_dir: str) -> None:
-        """Write the states of the random generators of this rank."""
+        """Write the states of this rank's random generators."""
         files = self._checkpoint_saver.files_of(output_dir)
         self._data_position.save_rng(output_dir, files, self._fitting)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Write optimizer and schedule; every rank has to call it."""
+        """Write optimizer and schedule; must be called on all ranks."""
         files = self._checkpoint_saver.files_of(output_dir)
         in_checkpoint = output_dir == self._checkpoint_saver.staging
         self._run_strategy.save_optimizer(
@@ -1604,7 +1618,7 @@ class Trainer:
             files.write_tensors(self.lr_scheduler.state_dict(), path)
 
     def _save_scaler(self, output_dir: str) -> None:
-        """Write the loss scale of fp16."""
+        """Write the state of the fp16 loss scaler."""
         scaler = self.accelerator.scaler
         if scaler is not None and self.args.should_save:
             save_torch(scaler.state_dict(), os.path.join(output_dir, SCALER_NAME))
@@ -1612,17 +1626,17 @@ class Trainer:
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
-        """Fill the model, or another one, with the weights of a checkpoint."""
+        """Load the weights of a checkpoint into the model, or into another one."""
         if model is None:
             model = self.model
         self._run_strategy.load_weights(model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
-        """Fill the model with the weights of the best checkpoint."""
+        """Load the weights of the best checkpoint into the model."""
         self._restorer.load_best(self._run_strategy, self._external_parameters.load)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn of names that a checkpoint lacks or adds; overrides that load weights call it."""
+        """Warn about missing and unexpected keys; called by overrides that load weights."""
         warn_of_differences(self.model, load_result)
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -1636,29 +1650,29 @@ class Trainer:
             load_optimizer_and_schedule(self._run_strategy, self.lr_scheduler, checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
-        """Restore the loss scale from a checkpoint."""
+        """Restore the loss scaler from a checkpoint."""
         if checkpoint is not None and self.accelerator.scaler is not None:
             load_scaler(self.accelerator.scaler, checkpoint)
 
     def _load_callback_state(self) -> None:
-        """Restore the states of callbacks from `self.state`, if the arguments ask for it."""
+        """Restore the states of callbacks from `self.state`, if the arguments request it."""
         if self.args.restore_callback_states_from_checkpoint:
             self._callback_states.restore_exported()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model, its processing class and the arguments into a folder.
+        """Save the model, the processing class and the arguments to a folder.
 
-        Called for each checkpoint, by `push_to_hub`, and by scripts. All processes have to call it,
-        as each may hold a part of the weights; the main one writes. An override may write further
-        files into `output_dir`, or other weights.
+        Called for each checkpoint, by `push_to_hub`, and by scripts. Must be called on all
+        processes, because each may hold a shard of the weights; the main process writes. An
+        override may write additional files to `output_dir`, or other weights.
 
         Args:
-            output_dir: the folder, by default that of the arguments; made if needed.
-            _internal_call: set by the Trainer's own calls, which upload nothing. Otherwise the
-                model is uploaded where `push_to_hub` is set.
+            output_dir: the folder, created if needed; by default `args.output_dir`.
+            _internal_call: True in calls by the Trainer itself, which do not upload. Otherwise the
+                model is uploaded if `args.push_to_hub` is set.
 
         Raises:
-            ValueError: it is not a folder, but an address such as `s3://bucket/folder`.
+            ValueError: `output_dir` is a URL such as `s3://bucket/folder`.
             DiskFullError: there is not enough space.
         """
         folder = str(self.args.output_dir)
@@ -1672,7 +1686,7 @@ class Trainer:
             strategy=self._run_strategy,
             run=self._fitting,
         )
-        # An upload of a checkpoint begins once it has its final name.
+        # A checkpoint is uploaded later, when it has its final name.
         if _internal_call:
             return
 
@@ -1687,7 +1701,7 @@ class Trainer:
     def _save(
         self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
     ) -> None:
-        """Write the model, or other weights instead; called in the process that saves."""
+        """Write the model, or other weights instead; called on the process that saves."""
         if output_dir is None:
             output_dir = str(self.args.output_dir)
         self._checkpoint_saver.write_model(output_dir, state_dict)
@@ -1695,15 +1709,16 @@ class Trainer:
     # Logs and metrics.
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add values to the history, and pass them to all callbacks.
+        """Add values to the log history, and pass them to all callbacks.
 
         Called every `logging_steps`, after each evaluation, and at the end of a training. It adds
-        `epoch`, and with `include_num_input_tokens_seen` the tokens. An override may add to `logs`,
-        or leave some out, before it calls this method; it returns nothing.
+        `epoch`, and with `include_num_input_tokens_seen` the number of tokens. An override may add
+        or remove values before it calls this method.
 
         Args:
-            logs: numbers by name; the dict is changed in place.
-            start_time: when the training began, in seconds of `time.time()`, for tokens per second.
+            logs: numbers by name; the dict is modified in place.
+            start_time: start of the training as returned by `time.time()`, to compute tokens per
+                second.
         """
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
@@ -1720,55 +1735,56 @@ class Trainer:
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, logs)
 
     def record(self, **values: torch.Tensor | float) -> None:
-        """Add values to the next log, and in an evaluation to its metrics, under their names.
+        """Add values to the next log, or in an evaluation to its metrics.
 
-        A value of `compute_loss` or `training_step` is a mean over the items of its micro-batch,
-        and is averaged as the loss is: by items where the loss is divided by them, over the
-        micro-batches and steps since the last log and over all processes; in an evaluation by
-        samples. Elsewhere, as in a callback, each call counts the same. Nothing waits for the
-        device before the log is due. Callbacks have the method too. Metrics of `compute_metrics`
-        take precedence over recorded values of the same name.
+        A value recorded in `compute_loss` or `training_step` is interpreted as a mean over the
+        items of its micro-batch, and averaged like the loss: over the micro-batches and steps since
+        the last log and over all processes, weighted by items if the loss is divided by them, and
+        by samples in an evaluation. Elsewhere, such as in a callback, all calls have equal weight.
+        The device is not synchronized before the log is due. Callbacks have this method as well.
+        Metrics of `compute_metrics` take precedence over recorded values of the same name.
 
         Args:
             values: numbers, or tensors with one element.
 
         Raises:
             RuntimeError: neither a training nor an evaluation is running.
-            ValueError: a value is not a number, or a name is the Trainer's own, such as `loss`.
+            ValueError: a value is not a number, or a name such as `loss` is reserved.
         """
         record(values)
 
     def store_flos(self) -> None:
-        """Add the floating point operations of all processes since the last call to the state.
+        """Add the floating-point operations of all processes since the last call to the state.
 
-        Called before each checkpoint and at the end of a training. All processes have to call it.
-        It sets `state.total_flos`, and resets `current_flos`.
+        Called before each checkpoint and at the end of a training. Must be called on all processes.
+        It updates `state.total_flos`, and resets `current_flos`.
         """
         total = self.current_flos
         if self.args.world_size > 1:
-            # nccl reduces tensors on a GPU only.
+            # nccl can only reduce tensors on a GPU.
             device = _CPU
             if self.args.device.type == "cuda":
                 device = self.args.device
             flos = torch.tensor([total], dtype=torch.float64, device=device)
 
-            # Ranks with the same batches have counted the same operations.
+            # Ranks that read the same batches have counted the same operations.
             total = self.accelerator.reduce(flos).item() / copies_of_batches(self.args)
         self.state.total_flos += total
         self.current_flos = 0.0
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Count the floating point operations of a forward and a backward pass.
+        """Estimate the floating-point operations of a forward and a backward pass.
 
-        Called for each micro-batch. An override returns another number; `total_flos` in the logs is
-        their sum.
+        Called for each micro-batch. An override may return another number. `total_flos` in the logs
+        is the sum.
 
         Args:
             inputs: the batch.
 
         Returns:
-            Six for each token and each parameter outside of the embeddings; 0 where the model has
-            no method `num_parameters` that can leave them out, or the batch lacks its main input.
+            Six operations per token and parameter, without embeddings; 0 if the model has no
+            `num_parameters` method that can exclude embeddings, or the batch does not contain the
+            main input.
         """
         main_input = None
         if isinstance(inputs, Mapping):
@@ -1778,7 +1794,7 @@ class Trainer:
         return 6 * main_input.numel() * self._parameter_counter.count()
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
-        """Print metrics as a table, in the first process.
+        """Print metrics as a table, on rank 0.
 
         Args:
             split: `train`, `eval` or `test`, for the heading.
@@ -1791,19 +1807,19 @@ class Trainer:
     def metrics_format(metrics: dict[str, float]) -> dict[str, Any]:
         """Convert metrics to units that are easy to read.
 
-        Called by `log_metrics`; an override returns what is to be printed.
+        Called by `log_metrics`. An override returns the values to print.
 
         Args:
             metrics: as `train`, `evaluate` and `predict` return them.
 
         Returns:
-            The same names: memory in MB, runtimes as h:mm:ss, `total_flos` in GF, other numbers
-            with four decimals.
+            The metrics under the same names: memory in MB, runtimes as h:mm:ss, `total_flos` in GF,
+            other numbers with four decimals.
         """
         return metrics_format(metrics)
 
     def save_metrics(self, split: str, metrics: dict[str, float], combined: bool = True) -> None:
-        """Write metrics to `{split}_results.json` in `output_dir`, in the first process.
+        """Write metrics to `{split}_results.json` in `output_dir`, on rank 0.
 
         Args:
             split: `train`, `eval`, `test` or `all`.
@@ -1817,10 +1833,10 @@ class Trainer:
             write_metrics(str(self.args.output_dir), split, metrics, combined=combined)
 
     def save_state(self) -> None:
-        """Write the state to `trainer_state.json` in `output_dir`, in the first process.
+        """Write the state to `trainer_state.json` in `output_dir`, on rank 0.
 
-        That is the step, the history of logs and the best metric; weights, optimizer and random
-        generators are in checkpoints.
+        The state has the step, the log history and the best metric. Weights, optimizer and random
+        generators are only saved in checkpoints.
         """
         if self.is_world_process_zero():
             self.state.save_to_json(os.path.join(str(self.args.output_dir), TRAINER_STATE_NAME))
@@ -1829,18 +1845,18 @@ class Trainer:
     # The Hub.
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository of the uploads on the Hub, and its branch, unless they exist.
+        """Create the repository on the Hub, and the branch, unless they exist.
 
         Called by the constructor with `push_to_hub=True`, and by `push_to_hub`. It sets
-        `hub_model_id` in the main process; the others do nothing.
+        `hub_model_id` on the main process; other processes do nothing.
 
         Args:
             token: overrides `hub_token`.
             private: overrides `hub_private_repo`.
 
         Raises:
-            HfHubHTTPError, OfflineModeIsEnabled, HFValidationError: of `huggingface_hub`, with what
-                to do.
+            HfHubHTTPError, OfflineModeIsEnabled, HFValidationError: errors of `huggingface_hub`,
+                with a remedy in the message.
         """
         token = secret(token)
         self._hub.create_repository(token, private)
@@ -1860,22 +1876,23 @@ class Trainer:
         """Write a model card, `README.md`, and `loss_curve.svg` into `output_dir`.
 
         Called by `push_to_hub`, for uploads of checkpoints, and by scripts; the main process
-        writes. It keeps the tags of an older card, and works offline. Values that are not given are
-        derived from model, data and arguments where possible. An override may write another card,
-        and may take some of the parameters only.
+        writes. It keeps the tags of an existing card, and works offline. Values that are not passed
+        are derived from model, data and arguments if possible. An override may write another card,
+        and may accept fewer parameters.
 
         Args:
-            language: language of the model, such as "en".
-            license: identifier of the license; by default that of `finetuned_from`.
-            tags: one tag, or several.
-            model_name: heading of the card; by default the name of the repository or of the folder.
-            finetuned_from: repository of the model that training started with.
-            tasks: identifiers of tasks on the Hub, such as "text-classification".
+            language: the language of the model, such as "en".
+            license: the license identifier; by default that of `finetuned_from`.
+            tags: one or several tags.
+            model_name: the heading of the card; by default the name of the repository or of the
+                folder.
+            finetuned_from: the repository of the base model.
+            tasks: task identifiers of the Hub, such as "text-classification".
             dataset_tags: identifiers of the datasets on the Hub.
-            dataset: names of the datasets as they are shown.
-            dataset_args: their configurations or splits, as they are shown.
+            dataset: names of the datasets to show.
+            dataset_args: configurations or splits of the datasets to show.
         """
-        # All parameters are facts of the card, by their names.
+        # Pass all parameters to the card by name.
         facts = dict(locals())
         del facts["self"]
         if self.is_world_process_zero():
@@ -1892,36 +1909,34 @@ class Trainer:
     ) -> CommitInfo | Future[CommitInfo] | None:
         """Save the model and its card, and upload `output_dir` to the Hub.
 
-        Called by scripts, and by `save_model` with `push_to_hub=True`. Checkpoints in the folder
-        are left out, as is what begins with an underscore. Where the model is sharded all processes
-        have to call it. Fires `on_push_begin`.
+        Called by scripts, and by `save_model` with `push_to_hub=True`. Checkpoints in the folder,
+        and files that start with an underscore, are not uploaded. If the model is sharded, all
+        processes must call it. Fires `on_push_begin`.
 
         Args:
-            commit_message: subject of the commit.
-            blocking: wait for the upload.
+            commit_message: the commit message.
+            blocking: whether to wait for the upload.
             token: overrides `hub_token`.
-            revision: branch; overrides `hub_revision`.
+            revision: the branch; overrides `hub_revision`.
             private: overrides `hub_private_repo`.
             kwargs: arguments of `create_model_card`.
 
         Returns:
-            The commit, or with `blocking=False` a future of it; None on processes other than the
-            first.
+            The commit, or with `blocking=False` a future; None on ranks other than 0.
 
         Raises:
-            HfHubHTTPError: the Hub refused, or could not be reached; `output_dir` holds the model
-                all the same.
+            HfHubHTTPError: the upload failed; the model is nevertheless saved in `output_dir`.
         """
         token = secret(token)
         self.control = self.callback_handler.on_push_begin(self.args, self.state, self.control)
 
-        # Overrides of libraries may take the token only.
+        # Overrides in libraries may only accept the token.
         if self.hub_model_id is None and private is None:
             self.init_hf_repo(token=token)
         elif self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
 
-        # An upload that runs may read the files that are about to be written.
+        # A running upload may read the files that are about to be overwritten.
         self._finish_current_push()
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
@@ -1938,7 +1953,7 @@ class Trainer:
             )
 
     def _finish_current_push(self) -> None:
-        """Wait for running uploads, also for those that fail."""
+        """Wait for running uploads, including those that fail."""
         self._hub.wait()
 
     # Hyperparameter search.
@@ -1953,32 +1968,34 @@ class Trainer:
         hp_name: Callable[[Any], str] | None = None,
         **kwargs: Any,
     ) -> BestRun | list[BestRun]:
-        """Search for the arguments that give the best evaluations, one training for each trial.
+        """Search for the arguments with the best evaluation results, with one training per trial.
 
-        Each trial begins from the arguments as they are, with a new model of `model_init`.
-        Afterwards the arguments have their values again, and the Trainer holds the best model
-        (`final_model`); `study` is the study. In several processes all stop together, and each gets
-        the result.
+        Each trial starts from the current arguments, with a new model of `model_init`. Afterwards
+        the arguments are restored, and the Trainer has the best model (see `final_model`) and, with
+        optuna, the `study`. With several processes, all of them stop together and return the same
+        result.
 
         Args:
-            hp_space: a trial -> values by name of a training argument; by default the space of
-                transformers.
-            compute_objective: metrics -> a number, or several; by default the sum of the metrics,
-                or the loss if there are no others.
-            n_trials: number of trials; may be None with `timeout`.
-            direction: `minimize`, which is the default, or `maximize`; one for each objective.
-            backend: `optuna`, or `ray`.
-            hp_name: a trial -> the name of its folder in `output_dir`; by default `run-<number>`.
-            kwargs: those of `SearchOptions`; for optuna of `optuna.create_study` and
-                `Study.optimize`, for ray of `ray.tune.run`.
+            hp_space: returns the values of a trial by name of a training argument; by default the
+                search space of transformers.
+            compute_objective: computes one or several objectives from metrics; by default the sum
+                of the metrics, or the loss if there are no other metrics.
+            n_trials: the number of trials; may be None if `timeout` is passed.
+            direction: `minimize` (the default) or `maximize`; a list of them for several
+                objectives.
+            backend: `optuna` or `ray`.
+            hp_name: returns the name of a trial's folder in `output_dir`; by default
+                `run-<number>`.
+            kwargs: options of `SearchOptions`, and of `optuna.create_study` and `Study.optimize` or
+                of `ray.tune.run`.
 
         Returns:
-            The best run, or with several objectives all runs of the Pareto front.
+            The best run, or with several objectives all runs on the Pareto front.
 
         Raises:
             RuntimeError: model_init is missing, or the library of the backend is not installed.
-            ValueError, TypeError, KeyError: invalid parameters, or an objective that no evaluation
-                gives.
+            ValueError, TypeError, KeyError: parameters are invalid, or no evaluation has the
+                objective.
             ConnectionError: the storage cannot be reached.
         """
         checks.require_new_models(self)
@@ -1991,19 +2008,19 @@ class Trainer:
             self._trial = None
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
-        """Make a new model by `model_init`.
+        """Create a new model with `model_init`.
 
-        Called by the constructor where no model was passed, and when each training and each trial
-        begins.
+        Called by the constructor if no model was passed, and at the start of each training and each
+        trial.
 
         Args:
-            trial: passed to `model_init` if that takes an argument.
+            trial: passed to `model_init` if it accepts an argument.
 
         Returns:
             The model.
 
         Raises:
-            RuntimeError: there is no `model_init`, it takes several arguments, or it returned None.
+            RuntimeError: `model_init` is missing, requires several arguments, or returned None.
             TypeError: it returned something that is not a model.
         """
         if self.model_init is None:
@@ -2013,7 +2030,7 @@ class Trainer:
         return construction.make_model(self.model_init, trial)
 
     def _renew_model(self, trial: object) -> None:
-        """Make a new model; make it again if the trial changes the seed of its initial weights."""
+        """Create a new model, and again if the trial changes the seed of its initial weights."""
         self._replace_model(trial)
         seed = (self.args.seed, self.args.full_determinism)
         self._hp_search_setup(trial)
@@ -2021,11 +2038,11 @@ class Trainer:
             self._replace_model(trial)
 
     def _replace_model(self, trial: object) -> None:
-        """Replace the model by a new one of `model_init`, if any; drop optimizer and schedule."""
+        """Replace the model by a new one if there is a `model_init`; drop optimizer and schedule."""
         if self.model_init is None:
             return
 
-        # The model of the previous trial is freed first, so that both are never in memory together.
+        # Free the model of the previous trial first, so that memory never has to hold both.
         if self._search.current is not None:
             self._search.current.free_model()
         seed_everything(self.args)
@@ -2037,9 +2054,9 @@ class Trainer:
         self.model_wrapped = self.model
 
     def _hp_search_setup(self, trial: Any) -> None:
-        """Apply the values of a trial, None outside of a search; libraries override it.
+        """Apply the values of a trial, which is None outside of a search; libraries override it.
 
-        Called once in each training.
+        Called once per training.
         """
         self._trial = trial
         if self._search.apply(trial):
@@ -2047,7 +2064,7 @@ class Trainer:
             self._apply_arguments()
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
-        """Report an evaluation during the training to the search; libraries override it."""
+        """Report an evaluation during a training to the search; libraries override it."""
         self._search.report(trial, step, metrics)
 
     # Callbacks and processes.
@@ -2056,12 +2073,12 @@ class Trainer:
         """Add a callback of the Trainer, or one of Lightning.
 
         Args:
-            callback: the callback, or a class that is made without arguments. It is called after
-                those that were added before.
+            callback: the callback, or a class that is instantiated without arguments. It is called
+                after the callbacks that were added before.
 
         Raises:
-            TypeError: it has no event of either kind.
-            ValueError: a callback of Lightning that would have no effect here, with the reason.
+            TypeError: it has neither events of the Trainer nor hooks of Lightning.
+            ValueError: it is a Lightning callback that would have no effect here.
         """
         if is_lightning_callback(callback):
             check_callback(callback)
@@ -2078,10 +2095,10 @@ class Trainer:
         """Remove a callback, and return it.
 
         Args:
-            callback: the callback, or its class: then the first of that class.
+            callback: the callback, or a class to remove its first instance.
 
         Returns:
-            The callback that was removed, or None if the Trainer has none like it.
+            The removed callback; None if it was not found.
         """
         if not is_lightning_callback(callback):
             return self.callback_handler.pop_callback(callback)
@@ -2096,10 +2113,11 @@ class Trainer:
     ) -> None:
         """Remove a callback.
 
-        A default callback can be removed by its class, without asking whether it is used.
+        Removing by class never fails, so default callbacks can be removed whether or not they are
+        used.
 
         Args:
-            callback: the callback, or its class: then the first of that class, if there is one.
+            callback: the callback, or a class to remove its first instance, if there is one.
 
         Raises:
             ValueError: the Trainer does not have this instance.
@@ -2110,17 +2128,17 @@ class Trainer:
             self.callback_handler.remove_callback(callback)
 
     def is_local_process_zero(self) -> bool:
-        """Return whether this is the first process of its machine."""
+        """Return whether this is the first process on its node."""
         return self.args.local_process_index == 0
 
     def is_world_process_zero(self) -> bool:
-        """Return whether this is the first process of all: the main one, which writes files."""
+        """Return whether this is the main process (rank 0), which writes files."""
         return self.args.process_index == 0
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         if getattr(model, "hf_device_map", None) is not None:
             logger.warning(
-                "The model is spread over devices already (hf_device_map) and is not moved to %s.",
+                "The model is already on several devices (hf_device_map) and is not moved to %s.",
                 device,
             )
             return

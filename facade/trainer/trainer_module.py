@@ -1,6 +1,4 @@
-"""The LightningModule around the user's model: Lightning's loops call its hooks, and these call
-the Trainer's steps.
-"""
+"""The LightningModule around the user's model, whose hooks call the methods of the Trainer."""
 
 from __future__ import annotations
 
@@ -40,15 +38,17 @@ logger = logging.getLogger(__name__)
 
 
 class TrainerModule(EvaluationModule):
-    """A LightningModule that trains the model of a Trainer; a batch is a step, a `Window`.
+    """LightningModule that trains the model of a Trainer; each batch is a `Window`, one optimizer
+    step.
 
-    `Trainer.training_step`, an override point, runs the backward pass itself, and clipping,
-    callbacks and the schedule happen in the documented order, so the optimization is manual.
-    `LossModule` is for Lightning users.
+    It uses manual optimization, because the overridable `Trainer.training_step` runs the backward
+    pass itself, and clipping, callback events and the schedule must run in the documented order.
+    Users of plain Lightning should use `LossModule` instead.
 
     Args:
-        run: the call of `train`, with its state. `run.trainer` is the Trainer whose steps and
-            callbacks are called; `self.trainer` is Lightning's, as in every LightningModule.
+        run: the current call of `train` and its state. `run.trainer` is the Trainer whose methods
+            and callbacks are called; `self.trainer` is the Lightning Trainer, as in every
+            LightningModule.
     """
 
     def __init__(self, run: TrainingRun) -> None:
@@ -60,18 +60,20 @@ class TrainerModule(EvaluationModule):
         self.exposes_losses = not is_own(run.trainer, "_maybe_log_save_evaluate")
         self.schedule = ReplacedSchedule()
         self.stepped_optimizer: Any = None
-        """The optimizer of the Trainer, which a callback may replace."""
+        """The optimizer that is stepped; a callback may replace that of the Trainer."""
         self.has_begun = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the run, its data and its Trainer, for callbacks that copy the module."""
+        """Exclude the run, and with it the data and the Trainer, for callbacks that copy the
+        module.
+        """
         state = super().__getstate__()
         for name in ("run", "memory", "loss_weights", "schedule", "stepped_optimizer"):
             state.pop(name, None)
         return state
 
     def skip(self) -> None:
-        """Begin and end a training whose checkpoint is at its last step."""
+        """Start and end a training whose checkpoint is already at the last step."""
         windows = self.run.windows
         self._make_optimizers()
         self.on_train_start()
@@ -80,30 +82,33 @@ class TrainerModule(EvaluationModule):
             windows.on_positioned = None
         self.on_train_end()
 
-    # The hooks of Lightning, in the order in which they are called.
+    # Lightning hooks, in the order in which they are called.
 
     def setup(self, stage: str) -> None:
-        """Restore the states of Lightning callbacks when a training is resumed.
+        """Restore the states of Lightning callbacks when a training resumes.
 
-        Lightning has called their `setup` by now.
+        Lightning has already called their `setup`.
         """
         run = self.run
 
-        # The Trainer evaluates, not Lightning. Set only now, because callbacks such as
-        # ThroughputMonitor prepare for evaluations only if this is not 0.
+        # Disable Lightning's own validation, because the Trainer evaluates. This is not set
+        # earlier, because callbacks such as ThroughputMonitor only prepare for evaluations if it is
+        # not 0.
         run.lightning_trainer.limit_val_batches = 0
         if stage == "fit" and run.checkpoint is not None:
             run.trainer._lightning_callback_states.load(run.checkpoint, run)
 
     def configure_optimizers(self) -> Any:
-        """Make optimizer and schedule, for Lightning callbacks such as LearningRateMonitor."""
+        """Create the optimizer and the schedule, and return them for callbacks like
+        LearningRateMonitor.
+        """
         optimizer, schedule = self._make_optimizers()
 
-        # An override of `create_optimizer_and_scheduler` may have made the optimizer.
+        # The optimizer may come from an override of `create_optimizer_and_scheduler`.
         optimization.complete_optimizer(optimizer)
         self.stepped_optimizer = self.run.trainer.optimizer
 
-        # Lightning would refuse a schedule that is not attached to the optimizer.
+        # Lightning rejects schedules that are not attached to the optimizer.
         if not optimization.is_attached(schedule, optimizer):
             return optimizer
         self.schedule.configured = schedule
@@ -113,7 +118,7 @@ class TrainerModule(EvaluationModule):
         }
 
     def on_train_start(self) -> None:
-        """Load optimizer and schedule of a checkpoint; call `on_train_begin`.
+        """Load the optimizer and the schedule from a checkpoint; call `on_train_begin`.
 
         No data has been read yet.
         """
@@ -121,13 +126,13 @@ class TrainerModule(EvaluationModule):
         trainer = run.trainer
         self.has_begun = True
 
-        # The optimizer was made a moment ago, when the model was on its device and wrapped.
+        # The optimizer has just been created, after the model was wrapped and moved to its device.
         if run.checkpoint is not None:
             trainer._load_optimizer_and_scheduler(run.checkpoint)
             trainer._load_scaler(run.checkpoint)
             trainer._external_parameters.load(run.checkpoint)
 
-        # Gradients from before the training must not count.
+        # Clear gradients from before the training.
         trainer.model.zero_grad()
         trainer._external_parameters.zero_grad()
 
@@ -142,13 +147,14 @@ class TrainerModule(EvaluationModule):
             trainer._evaluate(run.trial, run.ignore_keys, skip_scheduler=True)
 
     def on_train_epoch_start(self) -> None:
-        """Look up once what every step of this epoch uses; call `on_epoch_begin`."""
+        """Cache settings for the steps of this epoch; call `on_epoch_begin`."""
         run = self.run
         trainer = run.trainer
         lightning_trainer = run.lightning_trainer
         strategy = run.strategy
 
-        # Signatures and overrides are looked up here, because that would slow each step down.
+        # Signatures and overrides are inspected once per epoch, because it would slow down each
+        # step.
         has_scaler = trainer.accelerator.scaler is not None
         overrides_step = not is_own(trainer, "training_step")
         epoch = Epoch(
@@ -164,23 +170,24 @@ class TrainerModule(EvaluationModule):
             windows=run.windows.windows_done,
         )
 
-        # A training that resumes within this epoch may have only its end left, whose log shows the
-        # last step before the checkpoint.
+        # A training that resumes in this epoch may have no further steps in it. The log at its end
+        # then shows values of the last step before the checkpoint.
         if run.windows.windows_done > 0:
             epoch.grad_norm = run.epoch.grad_norm
             epoch.learning_rate = run.epoch.learning_rate
         run.epoch = epoch
 
-        # Lightning callbacks read its logging interval, and the learning rate from its schedule.
+        # Lightning callbacks read the logging interval of the Lightning Trainer, and learning rates
+        # from its schedule.
         log_every_n_steps = 0
         if trainer.args.logging_strategy == "steps":
             log_every_n_steps = int(trainer.state.logging_steps)
-        # The class does not declare what connectors set.
+        # Typed as Any, because the class does not declare attributes that are set by connectors.
         connected_trainer: Any = lightning_trainer
         connected_trainer.log_every_n_steps = log_every_n_steps
         self.schedule.update(lightning_trainer)
 
-        # No step is left, only the end of the epoch.
+        # No steps remain, only the end of the epoch.
         if trainer.state.global_step >= run.length.max_steps:
             trainer.control.should_training_stop = True
         run.restore_before_epoch()
@@ -188,15 +195,15 @@ class TrainerModule(EvaluationModule):
             trainer.args, trainer.state, trainer.control
         )
 
-        # A callback may have changed the accumulation.
+        # A callback may have changed the number of accumulation steps.
         run.windows.set_accumulation(trainer.args.gradient_accumulation_steps)
 
     def on_train_batch_start(self, batch: Window, batch_idx: int) -> int | None:
-        """Begin a step, whose window has been read; -1 ends the epoch without it."""
+        """Start a step after its window was read; return -1 to end the epoch without the step."""
         run = self.run
         trainer = run.trainer
 
-        # A callback asked to stop after the window had been read: it does not count as trained.
+        # A callback has requested a stop after the window was read, so it is not trained.
         if run.stopped_before_step:
             run.windows.windows_done -= 1
             return -1
@@ -209,9 +216,9 @@ class TrainerModule(EvaluationModule):
         )
 
     def training_step(self, batch: Window, batch_idx: int) -> torch.Tensor | None:
-        """Take an optimizer step over a window of micro-batches; return the loss of the last one.
+        """Run an optimizer step over a window of micro-batches; return the loss of the last one.
 
-        No step is taken if a callback ends the epoch between two micro-batches.
+        The optimizer is not stepped if a callback ends the epoch between two micro-batches.
         """
         run = self.run
         trainer = run.trainer
@@ -222,8 +229,8 @@ class TrainerModule(EvaluationModule):
         state = trainer.state
         handler = trainer.callback_handler
 
-        # Window: gradients add up over its micro-batches, and ranks exchange them with the last
-        # one.
+        # Accumulate gradients over the micro-batches of the window; ranks synchronize them in the
+        # last one.
         trainer.current_gradient_accumulation_steps = len(batch)
         is_last = False
         loss = None
@@ -240,8 +247,8 @@ class TrainerModule(EvaluationModule):
             is_last = index == len(batch)
             trainer.accelerator.gradient_state.sync_gradients = is_last
             exchanging: AbstractContextManager[Any] = nullcontext()
-            # With auto_find_batch_size `settle` exchanges gradients, once all ranks have confirmed
-            # that none ran out of memory.
+            # With auto_find_batch_size, `settle` averages the gradients after all ranks have
+            # confirmed that none ran out of memory.
             if strategy.synchronizes_gradients:
                 exchange = (is_last or trainer.accelerator.sync_each_batch) and not memory.is_shared
                 exchanging = strategy.micro_batch(synchronize=exchange, is_last=is_last)
@@ -259,7 +266,7 @@ class TrainerModule(EvaluationModule):
         if not is_last:
             return loss
 
-        # DDP's wrapper averages the gradients of the model only.
+        # DDP averages the gradients of the model only.
         external_parameters = trainer._external_parameters
         if external_parameters.parameters:
             external_parameters.average_gradients()
@@ -289,7 +296,7 @@ class TrainerModule(EvaluationModule):
             )
         trainer.control = handler.on_optimizer_step(args, state, trainer.control)
 
-        # Schedule: it does not advance if the optimizer skipped the step.
+        # Step the schedule, unless the optimizer step was skipped.
         schedule = trainer.lr_scheduler
         if self.schedule.config is not None:
             epoch.learning_rate = self.schedule.step()
@@ -315,11 +322,12 @@ class TrainerModule(EvaluationModule):
         return loss
 
     def on_train_batch_end(self, outputs: Any, batch: Window, batch_idx: int) -> None:
-        """End a step: log, evaluate and save, if they are due."""
+        """End a step; log, evaluate and save if they are due."""
         run = self.run
         trainer = run.trainer
         if run.epoch.stepped:
-            # A callback may return the control of another library, which lacks this switch.
+            # A callback may return a control object of another library, which does not have this
+            # flag.
             if getattr(trainer.control, "should_go_back", False):
                 self._go_back()
             trainer.control = trainer.callback_handler.on_step_end(
@@ -335,7 +343,7 @@ class TrainerModule(EvaluationModule):
             run.lightning_trainer.should_stop = True
 
     def on_train_epoch_end(self) -> None:
-        """End an epoch: log, evaluate and save, if they are due."""
+        """End an epoch; log, evaluate and save if they are due."""
         run = self.run
         trainer = run.trainer
         if run.epoch.windows == 0:
@@ -346,8 +354,8 @@ class TrainerModule(EvaluationModule):
             trainer.args, trainer.state, trainer.control
         )
 
-        # A checkpoint that is written from here on resumes in the next epoch, unless an evaluation
-        # writes it.
+        # A checkpoint written from now on resumes in the next epoch, unless it is written during an
+        # evaluation.
         run.epoch.is_over = True
         self._log_save_evaluate()
         if DebugOption.TPU_METRICS_DEBUG in trainer.args.debug:
@@ -359,11 +367,11 @@ class TrainerModule(EvaluationModule):
             run.lightning_trainer.should_stop = True
 
     def on_train_end(self) -> None:
-        """End the training, while the model is still wrapped and on its device."""
+        """Finish the training while the model is still wrapped and on its device."""
         self.run.finish()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the states of the processes to the files of a `ModelCheckpoint`."""
+        """Add the states of all processes to the checkpoint of a `ModelCheckpoint`."""
         add_process_states(checkpoint, self.trainer)
 
     def backward(
@@ -371,7 +379,7 @@ class TrainerModule(EvaluationModule):
     ) -> None:
         """Run the backward pass.
 
-        With a learning rate it is that of an optimizer such as LOMO, which steps during the pass.
+        A learning rate is passed for optimizers such as LOMO, which step during the backward pass.
         """
         if learning_rate is None:
             loss.backward(*args, **kwargs)
@@ -379,10 +387,10 @@ class TrainerModule(EvaluationModule):
             optimizer: Any = self.optimizers(use_pl_optimizer=False)
             optimizer.fused_backward(loss, learning_rate)
 
-    # Parts of the hooks, and calls between them.
+    # Helpers of the hooks.
 
     def evaluate(self, evaluation: Evaluation) -> None:
-        """Run an evaluation in the middle of the training."""
+        """Run an evaluation during the training."""
         outer_evaluation = self.evaluation
         self.evaluation = evaluation
         try:
@@ -391,14 +399,14 @@ class TrainerModule(EvaluationModule):
             self.evaluation = outer_evaluation
 
     def _make_optimizers(self) -> tuple[Any, Any]:
-        """Make optimizer and schedule; the model is wrapped and on its device by now."""
+        """Create optimizer and schedule, after the model was wrapped and moved to its device."""
         run = self.run
         trainer = run.trainer
 
         optimization.leave_earlier_training(trainer)
         is_new = trainer.optimizer is None
 
-        # Without a step left to take, the strategy is not set up.
+        # If no steps remain, the strategy is not set up.
         if not run.is_fitting:
             trainer.create_optimizer_and_scheduler(num_training_steps=run.length.max_steps)
             return trainer.optimizer, trainer.lr_scheduler
@@ -417,7 +425,7 @@ class TrainerModule(EvaluationModule):
         return optimizers
 
     def _begin_parameters(self) -> None:
-        """Compare the parameters of the optimizer with those of the model, and begin with both.
+        """Check the parameters of the optimizer, and start to train those outside of the model.
 
         Raises:
             ValueError: see `optimization.check_trains`.
@@ -436,17 +444,19 @@ class TrainerModule(EvaluationModule):
             )
         trainer._external_parameters.begin(outside)
 
-        # Parameters in no group count in the norm, so their gradients are unscaled, too.
+        # Parameters that are in no group contribute to the gradient norm, so their gradients must
+        # be unscaled too.
         if trainer.accelerator.scaler is not None:
             trainer.accelerator.scaler.extra_parameters = left_out
 
     def _forward_backward(
         self, inputs: Any, items: Any, micro_batch: MicroBatchLoss | None
     ) -> torch.Tensor | None:
-        """Run a micro-batch through `Trainer.training_step`.
+        """Run `Trainer.training_step` for a micro-batch.
 
         Returns:
-            Its loss; None after a failure that ranks raise together at the end of the step.
+            The loss; None after an out-of-memory error, which all ranks raise together at the end
+            of the step.
         """
         if self.memory.failure is not None:
             return None
@@ -461,7 +471,8 @@ class TrainerModule(EvaluationModule):
             trainer.accelerator.micro_batch = micro_batch
             losses.recorded.batch = micro_batch
 
-        # Pass the items as this `training_step` accepts them: by position, by name, or not at all.
+        # Pass the number of items by position, by name, or not at all, depending on the signature
+        # of `training_step`.
         positional: tuple[Any, ...] = ()
         keywords: dict[str, Any] = {}
         if epoch.items_by_position:
@@ -500,7 +511,7 @@ class TrainerModule(EvaluationModule):
         return loss
 
     def _step_other_optimizer(self) -> None:
-        """Step the optimizer with which a callback has replaced that of the Trainer."""
+        """Step the optimizer by which a callback has replaced the Trainer's optimizer."""
         run = self.run
         optimizer = run.trainer.optimizer
         if not run.strategy.optimizer_holds_parameters:
@@ -515,7 +526,7 @@ class TrainerModule(EvaluationModule):
         self.stepped_optimizer = optimizer
 
     def _go_back(self) -> None:
-        """Load weights and optimizer of the newest checkpoint, as a callback asks for."""
+        """Roll back to the newest checkpoint, as requested by a callback."""
         trainer = self.run.trainer
         trainer._restorer.go_back(
             self.run,
@@ -528,8 +539,8 @@ class TrainerModule(EvaluationModule):
     def _log_save_evaluate(self) -> None:
         run = self.run
 
-        # An override gets the loss as a tensor, as in the reference; reading it waits for the
-        # device.
+        # As in the reference, an override receives the loss as a tensor. Creating it synchronizes
+        # with the device.
         losses: Any = run.losses
         if self.exposes_losses:
             losses = losses.since_log

@@ -1,4 +1,4 @@
-"""One call of `train`: from the arguments to a run of Lightning, and to its result."""
+"""Run one call of `train`, from the checks of the arguments to the result."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# The Trainer decides when to evaluate. Lightning's callbacks that watch a metric read these
-# settings: an interval of no epoch tells them to look after each evaluation, not at the end of the
-# epoch.
+# The Trainer decides when to evaluate. Lightning callbacks that monitor a metric read these
+# settings; with `check_val_every_n_epoch=None` they check it after each evaluation instead of at
+# the end of the epoch.
 _NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {
     "check_val_every_n_epoch": None,
     "val_check_interval": sys.maxsize,
@@ -53,7 +53,8 @@ _NO_EVALUATIONS_OF_LIGHTNING: dict[str, Any] = {
 
 
 class TrainingRun:
-    """One call of `train`, with its state; with `auto_find_batch_size` it fits more than once.
+    """One call of `train` and its state. With `auto_find_batch_size` it may run `fit` several
+    times.
 
     Args:
         trainer: the Trainer.
@@ -63,7 +64,7 @@ class TrainingRun:
     """
 
     output: TrainOutput
-    """The result, once the training has ended."""
+    """The result; set at the end of the training."""
 
     # The state of a fit.
     checkpoint: str | None
@@ -73,20 +74,20 @@ class TrainingRun:
     """The data."""
     losses: RunningLoss
     epoch: Epoch
-    """The current epoch; before the first one, the last step before the checkpoint."""
+    """The current epoch; before the first one, values of the last step before the checkpoint."""
     generators_before_epoch: dict[str, Any] | None
-    """The random generators before `on_epoch_begin` of the current epoch."""
+    """States of the random generators before `on_epoch_begin` of the current epoch."""
     interrupted_evaluation: InterruptedEvaluation
     decisions: SharedDecisions | None
-    """Compares the switches of the control between processes; None in a single process."""
+    """Compares the flags of the control between processes; None in a single process."""
     stopped_before_step: bool
     first_step: int
-    """Optimizer steps that were taken before: 0, or the step of the checkpoint."""
+    """Number of optimizer steps before this run: 0, or the step of the checkpoint."""
     start_time: float
 
     module = WeakAttribute["TrainerModule"]()
-    """The module of the current fit; weak, because it refers to this run, and both have to be freed
-    with the Trainer.
+    """The module of the current fit. A weak reference, because the module refers to this run, and a
+    cycle would delay freeing both.
     """
 
     # The state of a run of Lightning.
@@ -100,7 +101,7 @@ class TrainingRun:
         self.is_fitting = False
 
     def run(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
-        """Check everything before anything is written, make the model, and train."""
+        """Check everything before anything is written, create the model, and train."""
         trainer = self.trainer
         trial = self.trial
 
@@ -124,7 +125,8 @@ class TrainingRun:
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True
         try:
-            # The model. This applies the values of a trial, from which its folder may get its name.
+            # The model. This also applies the values of a trial, which may determine the name of
+            # its folder.
             trainer._renew_model(trial)
             if trial is not None:
                 trainer._object_store.begin_training(trainer._get_output_dir(trial))
@@ -133,7 +135,7 @@ class TrainingRun:
                 freeze_by_rules(trainer)
 
             args = trainer.args
-            # Such a model was not moved when the Trainer was made.
+            # With these arguments the model was not moved when the Trainer was constructed.
             if args.fp16_full_eval or args.bf16_full_eval:
                 trainer._move_model_to_device(trainer.model, args.device)
             trainer._trial = trial
@@ -170,7 +172,7 @@ class TrainingRun:
 
     @contextmanager
     def _adjusted(self, args: TrainingArguments | None) -> Iterator[None]:
-        """Train with other arguments and their batch size; None changes nothing."""
+        """Train with other arguments and their batch size within the block; None changes nothing."""
         if args is None:
             yield
             return
@@ -195,7 +197,7 @@ class TrainingRun:
         """
         from .trainer_module import TrainerModule
 
-        # The data, and how long the training is.
+        # The data, and the length of the training.
         trainer = self.trainer
         self.checkpoint = checkpoint
         trainer._elastic.batch_size = trainer._train_batch_size
@@ -208,17 +210,17 @@ class TrainingRun:
             distributes_model=trainer._run_strategy.configures_model,
         )
 
-        # The state, at the beginning or at the position of the checkpoint.
+        # The initial state, or the state of the checkpoint.
         self._start_trainer_state(length)
         self._position_data(loader, length)
         self._announce()
         self._start_own_state()
 
-        # Held by this variable, because the attribute is a weak reference.
+        # Keep a strong reference in this variable; the attribute is a weak one.
         module = TrainerModule(self)
         self.module = module
 
-        # No step is left: only the events at the end are called.
+        # If no steps remain, only the events at the end are called.
         has_steps = self.first_step < self.length.max_steps or self.windows.is_at_end
         if self.windows.epoch >= self.length.num_train_epochs or not has_steps:
             module.skip()
@@ -235,16 +237,17 @@ class TrainingRun:
         finally:
             self.is_fitting = False
 
-            # Break the cycle of references between the windows and this run.
+            # Break the reference cycle between the windows and this run.
             self.windows.on_positioned = None
 
-            # The loader of an override may be of any class, and in use by the script.
+            # The loader of an override may be of any class, and still in use by the script.
             if is_own(trainer, "get_train_dataloader"):
                 loader.shut_down_workers()
         return self.output
 
     def _position_data(self, loader: Any, length: TrainingLength) -> None:
-        """Set the windows of the training data and the length, at the position to resume at.
+        """Create the windows of the training data at the position to resume from, and set the
+        length.
 
         Args:
             loader: the training data.
@@ -254,7 +257,7 @@ class TrainingRun:
         device = trainer.args.device
 
         def read_window(batches: Iterator[object], count: int) -> tuple[list[object], ItemCount]:
-            # By position, because an override may have other names for its parameters.
+            # Pass arguments by position, because an override may name its parameters differently.
             return trainer.get_batch_samples(batches, count, device)
 
         self.windows, self.length = trainer._data_position.windows(
@@ -268,7 +271,7 @@ class TrainingRun:
         trainer.state.num_train_epochs = self.length.num_train_epochs
 
     def _start_own_state(self) -> None:
-        """Set what this run itself keeps of a fit: meters, epoch, and shared decisions."""
+        """Initialize the state of a fit that this object holds: meters, epoch, shared decisions."""
         trainer = self.trainer
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
         trainer._was_prepared = True
@@ -291,7 +294,7 @@ class TrainingRun:
         trainer = self.trainer
         max_epochs = self.length.num_train_epochs
 
-        # A stream may be read any number of times: -1 is Lightning's word for no limit.
+        # A stream may be read any number of times; -1 means no limit in Lightning.
         if max_epochs == sys.maxsize:
             max_epochs = -1
         check_training(
@@ -305,7 +308,7 @@ class TrainingRun:
         ) as lightning_trainer:
             self.lightning_trainer = lightning_trainer
             self.strategy = trainer._run_strategy
-            # Preparing the model for the strategy may have replaced it.
+            # The strategy may have replaced the model when it prepared it.
             module.model = trainer.model
             lightning_internals.start_at(
                 lightning_trainer,
@@ -320,12 +323,12 @@ class TrainingRun:
                 lightning_internals.optimizers_in_place(lightning_trainer.strategy),
             ):
                 lightning_trainer.fit(module, windows, val_dataloaders=[])
-                # A callback such as Timer has stopped it before the first step.
+                # A callback such as Timer has stopped the training before the first step.
                 if not module.has_begun:
                     module.skip()
 
     def finish(self) -> None:
-        """Log the metrics, load the best model, and call `on_train_end`.
+        """Log the metrics, load the best model, and fire `on_train_end`.
 
         The model is still on its device.
         """
@@ -365,44 +368,46 @@ class TrainingRun:
         )
         self.output = TrainOutput(state.global_step, train_loss, metrics)
 
-    # Where the training stands, for its checkpoints.
+    # The current position, for checkpoints.
 
     @property
     def stopping(self) -> bool:
-        """Whether a callback asked to end the epoch or the training."""
+        """Whether a callback has requested to end the epoch or the training."""
         control = self.trainer.control
         return control.should_epoch_stop or control.should_training_stop
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether the epoch is over, and the evaluation due at its end is done."""
+        """Whether the epoch is over, including the evaluation at its end."""
         return self.epoch.is_over and self.module.evaluation is None
 
     @property
     def next_position(self) -> tuple[int, int]:
-        """Epoch and finished windows from which a training that is saved now resumes."""
+        """Epoch and number of finished windows at which a checkpoint saved now resumes."""
         windows = self.windows
         stops_epoch = self.trainer.control.should_epoch_stop
         is_cut_short = (windows.is_cut_short and not stops_epoch) or not self.is_last_done
         if self.epoch_is_over and not is_cut_short:
             return windows.epoch + 1, 0
 
-        # A callback has stopped the epoch with this step, so that only its end is left.
+        # A callback has stopped the epoch in this step, so only the end of the epoch remains.
         if stops_epoch:
             return windows.epoch, windows.windows_per_epoch
 
-        # A step that is not finished is taken again.
+        # A step that is not finished is repeated.
         if not self.is_last_done:
             return windows.epoch, windows.windows_done - 1
         return windows.epoch, windows.windows_done
 
     @property
     def is_last_done(self) -> bool:
-        """Whether the last window that was read has been trained, or is left out with its epoch."""
+        """Whether the last window that was read has been trained, or is skipped because its epoch
+        ends.
+        """
         return self.epoch.stepped or self.trainer.control.should_epoch_stop
 
     def progress(self) -> dict[str, Any]:
-        """Return losses and recorded values since the last log, for a checkpoint."""
+        """Return losses and recorded values since the last log, to save them in a checkpoint."""
         grad_norm = self.epoch.grad_norm
         if isinstance(grad_norm, torch.Tensor):
             grad_norm = grad_norm.item()
@@ -414,32 +419,36 @@ class TrainingRun:
         }
 
     def apply_progress(self, progress: dict[str, Any]) -> None:
-        """Restore what `progress` saved, so that the next log covers the steps before it too."""
+        """Restore the result of `progress`, so that the next log includes steps before the
+        checkpoint.
+        """
         self.losses.load_state_dict(progress["losses"])
         self.losses.recorded.load_state_dict(progress.get("recorded", {}))
         self.epoch.grad_norm = progress["grad_norm"]
         self.epoch.learning_rate = progress["learning_rate"]
 
-    # Parts of the training.
+    # Steps of the training.
 
     def restore_before_epoch(self) -> None:
-        """Restore the generators, so that `on_epoch_begin` draws as before an interruption."""
+        """Restore the generators, so that `on_epoch_begin` draws the same numbers as before the
+        interruption.
+        """
         self.windows.restore_before_epoch()
         if self.generators_before_epoch is not None and self.windows.windows_done > 0:
             restore_generators(self.trainer, self.generators_before_epoch)
         self.generators_before_epoch = capture_generators(self.trainer)
 
     def stop_before_step(self) -> None:
-        """End the epoch before the next step, although its window may have been read."""
+        """End the epoch before the next step, even if its window has been read."""
         self.stopped_before_step = True
         self.windows.stop()
         if self.trainer.control.should_training_stop:
             self.lightning_trainer.should_stop = True
 
     def require_in_all(self, *switches: str) -> None:
-        """Check that all ranks have set the switches of the control that are set on this one.
+        """Check that the control flags that are set on this rank are set on all ranks.
 
-        Otherwise some would wait for others in an evaluation or a save: see `SharedDecisions`.
+        Otherwise an evaluation or a save would deadlock; see `SharedDecisions`.
         """
         if self.decisions is None:
             return
@@ -448,7 +457,9 @@ class TrainingRun:
                 self.decisions.require(switch, self.trainer.state.global_step)
 
     def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:
-        """Log the mean loss since the last log, and norm and rate of the last step."""
+        """Log the mean loss since the last log, and the gradient norm and learning rate of the last
+        step.
+        """
         trainer = self.trainer
         losses = self.losses
         steps = trainer.state.global_step - losses.last_logged
@@ -467,7 +478,7 @@ class TrainingRun:
         trainer.store_flos()
         trainer._tokens_of_run.flush()
 
-        # Overrides may lack the parameter, or call it something else.
+        # Overrides may not have this parameter, or name it differently.
         log: Callable[..., None] = trainer.log
         if takes_by_position(log, 2):
             log(logs, start_time)
@@ -475,16 +486,16 @@ class TrainingRun:
             log(logs, **accepted_arguments(log, start_time=start_time))
 
     def _save_at_once(self) -> None:
-        """Write a checkpoint between two steps, and wait until it is on the disk."""
+        """Write a checkpoint between two steps, and wait until it is written to disk."""
         trainer = self.trainer
         trainer._tokens_of_run.flush()
         save_or_warn(trainer, trainer.model_wrapped, trainer._trial)
         trainer._checkpoint_saver.finish_writing(flushed=True)
 
     def _positioned(self) -> None:
-        """Continue once the data is at the position of the checkpoint.
+        """Continue after the data was moved to the position of the checkpoint.
 
-        Restores the random generators, and repeats an evaluation that was interrupted.
+        Restores the random generators, and repeats an interrupted evaluation.
         """
         self.trainer._load_rng_state(self.checkpoint)
         if self.is_fitting:
@@ -503,14 +514,14 @@ class TrainingRun:
         trainer.state.train_batch_size = trainer._train_batch_size
         trainer.state.compute_steps(trainer.args, length.max_steps)
 
-        # Resume with the state of the checkpoint, and restore the callbacks.
+        # Use the state of the checkpoint, and restore the callbacks.
         if self.checkpoint is not None:
             finds_batch_size = trainer.args.auto_find_batch_size
             saved_state = trainer._restorer.read_state(self.checkpoint)
             warn_of_differences(saved_state, trainer.state, batch_size=not finds_batch_size)
             trainer.state = saved_state
             trainer.state.is_hyper_param_search = self.trial is not None
-            # The batches of this attempt may be smaller than those before the checkpoint.
+            # The batch size of this attempt may be smaller than that of the checkpoint.
             if finds_batch_size:
                 trainer.state.train_batch_size = trainer._train_batch_size
             trainer._load_callback_state()
@@ -564,7 +575,7 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: object) -> bool:
     """Write a checkpoint; return False, with a warning, if the disk is full."""
     try:
         trainer._save_checkpoint(model, trial)
-        # An override may have changed files.
+        # An override may have modified files.
         trainer._checkpoint_saver.accept_changes()
     except OSError as error:
         checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
@@ -575,12 +586,12 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: object) -> bool:
 def warn_of_differences(
     saved_state: TrainerState, new_state: TrainerState, *, batch_size: bool
 ) -> None:
-    """Warn of intervals, or a batch size, that differ from those of the checkpoint.
+    """Warn about intervals or a batch size that differ from those of the checkpoint.
 
     Args:
         saved_state: the state of the checkpoint, whose values stay in effect.
-        new_state: the state that the present arguments describe.
-        batch_size: compare the batch size too.
+        new_state: the state that the current arguments describe.
+        batch_size: whether to compare the batch size too.
     """
     arguments_by_name = {
         "logging_steps": "logging_steps",
@@ -597,7 +608,7 @@ def warn_of_differences(
         if saved is not None and saved != new:
             lines += f"\n\t{argument}: {new} (from args) != {saved} (from {TRAINER_STATE_NAME})"
     if lines:
-        # Scripts know this warning by the name of that logger.
+        # Use the same logger as the checkpoints, because scripts may filter by its name.
         logging.getLogger(checkpoints.__name__).warning(
-            "Arguments that do not match those of the checkpoint, which stay in force:%s", lines
+            "Arguments differ from those of the checkpoint, which remain in effect:%s", lines
         )
