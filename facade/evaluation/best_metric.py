@@ -38,7 +38,7 @@ class BestMetric:
         self._has_warned_of_nan = False
 
     def update(self, metrics: Mapping[str, Any]) -> bool:
-        """Store the metric in the state if it is the best so far; returns whether it is."""
+        """Store the metric in the state if it is the best so far; return whether it is."""
         args = self.trainer.args
         state = self.trainer.state
         if args.metric_for_best_model is None:
@@ -47,8 +47,8 @@ class BestMetric:
         value = self.watched_value(metrics)
         better = np.greater if args.greater_is_better else np.less
         if state.best_metric is None:
-            # Any number is better than this. As in transformers, the infinity stays in the state if
-            # the first metrics are NaN.
+            # Start with the worst possible value. As in transformers, it stays in the state if the
+            # first metrics are NaN.
             state.best_metric = float("-inf") if args.greater_is_better else float("inf")
         if not better(value, state.best_metric):
             self._warn_of_nan(value)
@@ -62,7 +62,7 @@ class BestMetric:
     def watched_value(self, metrics: Mapping[str, Any]) -> float:
         """Return `metric_for_best_model` from the metrics of an evaluation; by default the loss.
 
-        The type stays as `compute_metrics` returned it, such as a number of numpy.
+        The value is returned unconverted, so it may be a NumPy scalar.
 
         Raises:
             MissingMetricError: the metric is missing.
@@ -81,10 +81,10 @@ class BestMetric:
         return value
 
     def warn_of_missing_labels(self, *, needs_metrics: bool) -> None:
-        """Warn once that an evaluation had neither a loss nor labels.
+        """Warn, once, that an evaluation had neither a loss nor labels.
 
         Args:
-            needs_metrics: `compute_metrics` was to be called.
+            needs_metrics: whether `compute_metrics` should have been called.
         """
         if self._has_warned_of_labels:
             return
@@ -95,7 +95,7 @@ class BestMetric:
         logger.warning("%s %s", consequence, why_no_labels(self.trainer, self.columns))
 
     def _warn_of_nan(self, value: Any) -> None:
-        """Warn once that a metric is NaN, which is never the best."""
+        """Warn, once, that a metric is NaN and can therefore not be the best."""
         if self._has_warned_of_nan or not np.isnan(value):
             return
         self._has_warned_of_nan = True

@@ -1,5 +1,5 @@
-"""torchmetrics objects as `compute_metrics`: updated on each process, synchronised by
-torchmetrics.
+"""Support torchmetrics objects as `compute_metrics`: each process updates them with its own
+samples, and torchmetrics synchronises them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def consists_of_metrics(compute_metrics: object) -> bool:
-    """Return whether `compute_metrics` is made of torchmetrics objects, without importing
+    """Return whether `compute_metrics` consists of torchmetrics objects, without importing
     torchmetrics.
 
-    Any dict counts; its values are validated when it is converted.
+    Returns True for any dict, whose values are validated later.
     """
     if isinstance(compute_metrics, Mapping):
         return True
@@ -47,9 +47,7 @@ def metrics_type_problem(compute_metrics: object) -> str | None:
 
 
 def metrics_value_problem(args: TrainingArguments, compute_metrics: object) -> str | None:
-    """Return the conflict within torchmetrics objects, or between them and the arguments, or
-    None.
-    """
+    """Return a conflict within torchmetrics objects, or between them and the arguments; or None."""
     if not consists_of_metrics(compute_metrics):
         return None
     if args.include_for_metrics:
@@ -75,10 +73,10 @@ def _problem(compute_metrics: object, kind: type[Exception]) -> str | None:
 
 
 class LiveMetrics:
-    """Update torchmetrics objects at each batch, so that no predictions are kept.
+    """Update torchmetrics objects with each batch, so that no predictions are kept.
 
-    The metrics are reset before and after the evaluation. Samples that pad the last round are not
-    counted.
+    The metrics are reset before and after the evaluation. Duplicate samples that fill up the last
+    round of batches are excluded.
 
     Args:
         trainer: the Trainer; its `compute_metrics` are torchmetrics objects.
@@ -96,13 +94,13 @@ class LiveMetrics:
         self.updated = False
 
     def update(self, loss: object, batch: object, logits: object, labels: object) -> None:
-        """Count the samples of this process.
+        """Update the metrics with the samples of this process.
 
         Args:
             loss: the loss of its batch.
-            batch: from the loader.
-            logits: its predictions, or None.
-            labels: its labels, or None.
+            batch: the batch from the loader.
+            logits: the predictions for the batch, or None.
+            labels: the labels of the batch, or None.
         """
         if logits is None or (labels is None and self.metrics.prepare is None):
             return
@@ -124,8 +122,8 @@ class LiveMetrics:
         update(logits, labels, inputs=batch, loss=loss, shift=self.shift)
 
     def values(self) -> dict[str, float | list[object]]:
-        """Return the metrics over all batches and processes by name, empty without labels, and
-        reset them.
+        """Return the metrics over all batches and processes by name, and reset them; empty without
+        labels.
         """
         try:
             if not self.updated:
@@ -135,9 +133,9 @@ class LiveMetrics:
             self.metrics.reset()
 
     def _own_samples(self, size: int) -> int:
-        """Return how many samples of the batch are not padding, which comes last."""
+        """Return how many samples of the batch, from the start, are not duplicates."""
         args = self.trainer.args
-        if args.process_index % copies_of_batches(args):  # another process counts the same batch
+        if args.process_index % copies_of_batches(args):  # another rank counts the same batch
             return 0
         if data_ranks(args) == 1:
             return size
@@ -145,11 +143,11 @@ class LiveMetrics:
 
 
 def samples_that_count(trainer: Trainer, size: int) -> int:
-    """Return how many samples of a batch, from its first one, do not just fill up the last round.
+    """Return how many samples of a batch, from the start, are not duplicates in the last round.
 
     Args:
-        trainer: its accelerator knows the position in the loader.
-        size: samples of the batch.
+        trainer: the Trainer, whose accelerator tracks the position in the loader.
+        size: number of samples in the batch.
     """
     accelerator = trainer.accelerator
     if not accelerator.end_of_dataloader or accelerator.remainder <= 0:

@@ -1,4 +1,4 @@
-"""Evaluation loop: prediction steps, collection of outputs, metrics."""
+"""Run prediction steps, collect their outputs and compute metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class EvaluationFeed:
     """Wrap the loader of an evaluation for Lightning.
 
-    Nothing is read before the first `next()`. `is_last` belongs to the batch that was read last.
+    Nothing is read before the first `next()`. `is_last` refers to the batch that was read last.
 
     Args:
         loader: the Trainer's loader.
@@ -43,8 +43,8 @@ class EvaluationFeed:
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
-        # Lightning's loop disables gradients, which the script's code may compute.
-        # `Trainer.prediction_step` disables them for the model only.
+        # Lightning's loop disables gradients, but the user's code may need them.
+        # `Trainer.prediction_step` only disables them for the model.
         self.gradients = torch.is_grad_enabled()
         self.is_last = False
         self.rounds: UnevenInputs | None = None
@@ -66,7 +66,9 @@ class EvaluationFeed:
 
     @property
     def remainder(self) -> int:
-        """Return `EpochLoader.remainder`; -1 (unknown) with uneven processes."""
+        """Return `EpochLoader.remainder`; -1 (unknown) if processes have different numbers of
+        batches.
+        """
         if self.rounds is not None and self.rounds.uneven:
             return -1
         return getattr(self.loader, "remainder", -1)
@@ -79,14 +81,14 @@ class Evaluation:
     """Process the batches of `Trainer.evaluation_loop`, and compute its result.
 
     Args:
-        trainer: the Trainer; its `prediction_step` and callbacks are called.
+        trainer: the Trainer, whose `prediction_step` and callbacks are called.
         feed: the batches.
         description: `Evaluation` or `Prediction`.
-        prediction_loss_only: keep only the loss.
+        prediction_loss_only: whether to keep only the loss.
         ignore_keys: outputs of the model that are not predictions.
         prefix: metrics are named `{prefix}_...`.
         to_device: moves inputs to the device, for metrics.
-        gather_losses: gathers losses instead of the Trainer's `gather_function`.
+        gather_losses: the function that gathers losses; by default the Trainer's `gather_function`.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Evaluation:
         self.is_alone = data_ranks(args) == 1
         self.expected = _expected_samples(feed.loader)
 
-        # Metrics: by torchmetrics, or batch by batch; otherwise once, of all predictions.
+        # Metrics are computed by torchmetrics, batch by batch, or once from all predictions.
         self.live: LiveMetrics | None = None
         if consists_of_metrics(trainer.compute_metrics):
             self.live = LiveMetrics(trainer, to_device)
@@ -132,7 +134,7 @@ class Evaluation:
         self.inputs = self._collector()
         self.steps = 0
         self.seen = 0
-        """Samples seen so far, counted where their number is not known before."""
+        """Samples processed so far, counted if the length of the dataset is unknown."""
         self.columns: list[str] | None = None
         """Keys of the batches."""
         self.found_labels = False
@@ -153,12 +155,12 @@ class Evaluation:
         args = trainer.args
         accelerator = trainer.accelerator
 
-        # Position in the loader: the last batch may repeat samples, which are cut off.
+        # Position in the loader, because the last batch may contain duplicate samples to remove.
         is_last = self.feed.is_last
         remainder = self.feed.remainder if is_last else -1
         accelerator.gradient_state.loader_end = (is_last, remainder)
 
-        # The strategy has set up the model by now.
+        # At the first step, the strategy has set up the model.
         if self.steps == 0:
             self.model = accelerator.strategy.evaluation_model
             self.columns = _keys_of(batch)
@@ -187,14 +189,14 @@ class Evaluation:
             main_input = getattr(trainer.model, "main_input_name", "input_ids")
             inputs = self.to_device(batch[main_input])
 
-        # Gather and keep. In one process only the last batch is cut, so that no other one has to be
-        # gathered, unless the script has replaced the function that gathers.
+        # Gather and keep. In a single process only the last batch is gathered, to remove
+        # duplicates, unless the user has replaced the gather function.
         gathers = is_last or not self.is_alone
         if trainer.gather_function != accelerator.gather_for_metrics:
             gathers = True
         losses = None
         if loss is not None:
-            # Of a single number a view suffices, unless the script's function gets it.
+            # A view of a scalar loss suffices, unless it is passed to the user's gather function.
             if loss.ndim == 0 and not gathers:
                 losses = loss.expand(self.batch_size)
             else:
@@ -243,7 +245,7 @@ class Evaluation:
 
     @functools.cached_property
     def result(self) -> EvalLoopOutput:
-        """Return arrays and metrics over all samples, computed when it is first read."""
+        """Return arrays and metrics over all samples; computed on first access."""
         # Arrays over all samples.
         self._to_host()
         losses = self.losses.result()
@@ -251,7 +253,7 @@ class Evaluation:
         labels = self.labels.result()
         inputs = self.inputs.result()
 
-        # Metrics of the user.
+        # The user's metrics.
         compute_metrics = self.trainer.compute_metrics
         has_both = predictions is not None and labels is not None
         if self.live is not None:
@@ -269,7 +271,7 @@ class Evaluation:
         metrics = self._recorded()
         metrics |= denumpify_detensorize(dict(self.metrics or {}))
 
-        # The metrics of this loop have the prefix; those of the user get it.
+        # Add the prefix to the user's metrics; the metrics of this loop already have it.
         prefix = f"{self.prefix}_"
         if losses is not None:
             metrics[f"{prefix}loss"] = _mean(losses, self.trainer.args.logging_nan_inf_filter)
@@ -281,7 +283,7 @@ class Evaluation:
         return EvalLoopOutput(predictions, labels, metrics, self._number_of_samples())
 
     def _recorded(self) -> dict[str, float]:
-        """Return the means of values that were passed to `record`, in any process."""
+        """Return the means of all values that were passed to `record` on any rank."""
         accelerator = self.trainer.accelerator
         has_values = bool(self.recorded)
         if accelerator.num_processes > 1:
@@ -294,14 +296,14 @@ class Evaluation:
     def _gathered(
         self, inputs: object, logits: object, labels: object
     ) -> tuple[object, object, object]:
-        """Gather inputs, predictions and labels of all processes in the order of samples."""
+        """Gather inputs, predictions and labels of all processes in the order of the samples."""
         trainer = self.trainer
         gather: Callable[..., object] = trainer.gather_function
         if trainer.args.eval_use_gather_object:
             options = accepted_arguments(gather, use_gather_object=True)
             gather = functools.partial(gather, **options)
         elif not self.is_alone:
-            # Tensors of all processes need the same shape.
+            # Tensors must have the same shape on all processes.
             inputs = self._padded(inputs)
             labels = self._padded(labels)
             logits = self._padded(logits)
@@ -317,7 +319,7 @@ class Evaluation:
         return inputs, logits, labels
 
     def _padded(self, value: object) -> object:
-        """Pad the second dimension to the longest of all processes."""
+        """Pad the second dimension to the maximum over all processes."""
         if value is None:
             return None
         return self.trainer.accelerator.pad_across_processes(value, dim=1, pad_index=-100)
@@ -331,7 +333,7 @@ class Evaluation:
     def _update_metrics(self, loss: object, batch: object, logits: object, labels: object) -> None:
         """Call `compute_metrics` with the batch before this one (`batch_eval_metrics`).
 
-        This batch waits, because not every loader of a script can tell which batch is its last one.
+        The current batch has to wait, because some loaders cannot tell whether it is the last one.
         """
         if self.trainer.compute_metrics is None or logits is None or labels is None:
             return
@@ -346,7 +348,7 @@ class Evaluation:
     def _prediction(
         self, predictions: object, labels: object, inputs: object, losses: object
     ) -> EvalPrediction:
-        """Return the argument of `compute_metrics`, with inputs and losses only if requested."""
+        """Return the argument of `compute_metrics`, with inputs and losses if requested."""
         included = self.trainer.args.include_for_metrics
         if "inputs" not in included:
             inputs = None
@@ -403,5 +405,5 @@ def _mean(losses: np.ndarray | list[np.ndarray], skip_not_finite: bool) -> float
 
 
 def _samples(trainer: Trainer, batch: object) -> int:
-    """Count the samples of a batch, except those that repeat earlier ones to fill it up."""
+    """Count the samples of a batch, without duplicates that fill up the batch."""
     return samples_that_count(trainer, count_rows(batch) or 1)

@@ -1,4 +1,4 @@
-"""Metrics of a run: speed, formatting, the printed table, and result files."""
+"""Compute speed metrics, and format, print and write metrics."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from ...lightning_modules.common.json_files import read_object
 
 
 class StartTime(float):
-    """The current `time.time()`, with the elapsed time taken from a monotonic clock.
+    """A start time as returned by `time.time()`, which measures elapsed time with a monotonic
+    clock.
 
-    A float: overrides of `log` and calls of `speed_metrics` get it as `start_time`.
+    It is a float, because it is passed as `start_time` to `speed_metrics` and to overrides of
+    `log`.
     """
 
     def __new__(cls) -> StartTime:
@@ -31,11 +33,11 @@ class StartTime(float):
     _clock: float
 
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
-        return float, (float(self),)  # the monotonic clock differs in another process
+        return float, (float(self),)  # monotonic clocks differ between processes
 
     @property
     def seconds_ago(self) -> float:
-        """Return the seconds since then."""
+        """Return the elapsed seconds."""
         return time.perf_counter() - self._clock
 
 
@@ -46,21 +48,21 @@ def speed_metrics(
     num_steps: int | None = None,
     num_tokens: int | None = None,
 ) -> dict[str, float]:
-    """Measure the seconds since a start, and rates per second.
+    """Compute the runtime since a start time, and rates per second.
 
     Works like `transformers.trainer_utils.speed_metrics`.
 
     Args:
         split: prefix of the metrics.
-        start_time: from `time.time()`, in seconds; a `Moment` is robust against changes of the
-            system clock.
-        num_samples: number of samples; None omits their rate.
+        start_time: the result of `time.time()`, or a `StartTime`, which is robust against changes
+            of the system clock.
+        num_samples: number of samples; None to omit their rate.
         num_steps: number of steps, or None.
         num_tokens: number of tokens, or None.
 
     Returns:
-        `{split}_runtime` in seconds, and `{split}_samples_per_second`, `_steps_per_second` and
-        `_tokens_per_second` of the numbers that were passed.
+        `{split}_runtime` in seconds, and `{split}_samples_per_second`, `{split}_steps_per_second`
+        and `{split}_tokens_per_second` for the numbers that were passed.
     """
     if isinstance(start_time, StartTime):
         runtime = start_time.seconds_ago
@@ -72,7 +74,7 @@ def speed_metrics(
 
 
 def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> dict[str, float]:
-    """Return the metrics of `speed_metrics`, from a runtime in seconds, and counts by name."""
+    """Return the metrics of `speed_metrics` for a runtime in seconds and counts by name."""
     result = {f"{split}_runtime": round(runtime, 4)}
     for name, count in counts.items():
         if count is not None and runtime != 0:
@@ -81,7 +83,7 @@ def metrics_of_runtime(split: str, runtime: float, **counts: float | None) -> di
 
 
 def denumpify_detensorize(metrics: Any) -> Any:
-    """Convert scalars of NumPy and torch to plain Python numbers, so that metrics become JSON.
+    """Convert NumPy and torch scalars to Python numbers, so that metrics can be written as JSON.
 
     Works like `transformers.trainer_utils.denumpify_detensorize`.
 
@@ -89,7 +91,8 @@ def denumpify_detensorize(metrics: Any) -> Any:
         metrics: a value, or nested lists, tuples and dicts of them.
 
     Returns:
-        The same structure. Tensors with one element become numbers; others, and arrays, stay.
+        The same structure, with tensors of one element converted to numbers. Other tensors and
+        arrays are unchanged.
     """
     if isinstance(metrics, (list, tuple)):
         return type(metrics)(denumpify_detensorize(part) for part in metrics)
@@ -102,7 +105,7 @@ def denumpify_detensorize(metrics: Any) -> Any:
 
 
 def metrics_format(metrics: dict[str, float]) -> dict[str, str | float]:
-    """Convert metrics to units that are easy to read, see `Trainer.metrics_format`."""
+    """Convert metrics to units that are easy to read; see `Trainer.metrics_format`."""
     return {name: _formatted(name, value) for name, value in metrics.items()}
 
 
@@ -139,8 +142,8 @@ def write_metrics(folder: str, split: str, metrics: dict[str, float], *, combine
     """Write metrics to `{split}_results.json` in a folder.
 
     Args:
-        folder: made if needed.
-        split: beginning of the name of the file.
+        folder: the folder, created if needed.
+        split: prefix of the file name.
         metrics: values by name.
         combined: also merge them into `all_results.json`.
     """
@@ -157,7 +160,7 @@ def _write_json(folder: str, name: str, content: Mapping[str, object]) -> None:
     path = os.path.join(folder, name)
     os.makedirs(folder, exist_ok=True)
 
-    # Renamed when it is complete, so that nothing reads a part of it.
+    # Write to a temporary file and rename it, so that readers never see a partial file.
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         json.dump(content, file, indent=4, sort_keys=True)
     os.replace(f"{path}.tmp", path)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class MissingMetricError(KeyError):
-    """The metric is missing in the evaluation; a KeyError, as in the reference."""
+    """Raised if a metric is missing in an evaluation. A KeyError, as in the reference."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a KeyError would show it in quotes
+        return str(self.args[0])  # without the quotes that KeyError adds
 
 
 def missing_metric(
@@ -27,7 +27,7 @@ def missing_metric(
     """Return the error for a missing metric.
 
     Args:
-        trainer: the Trainer that evaluated.
+        trainer: the Trainer that ran the evaluation.
         name: the metric, with its prefix.
         metrics: the metrics of the evaluation.
         columns: keys of the evaluated batches.

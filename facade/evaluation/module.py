@@ -1,4 +1,4 @@
-"""LightningModule that evaluates a model: each batch goes through `Evaluation.step`."""
+"""LightningModule that evaluates a model by calling `Evaluation.step` for each batch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class EvaluationModule(FastModule):
     """Run `Trainer.prediction_step` on each batch, and expose the metrics to Lightning callbacks.
 
-    Lightning does not move batches: the Trainer's loaders do, and `Trainer._prepare_inputs` those
-    of other loaders.
+    Lightning does not move batches to the device, because the Trainer's loaders do, or
+    `Trainer._prepare_inputs` for batches of other loaders.
 
     Args:
         model: the user's model; its parameters are those of this module.
@@ -35,47 +35,50 @@ class EvaluationModule(FastModule):
         self.evaluation = evaluation
 
     def __getstate__(self) -> dict[str, object]:
-        """Drop the evaluation: callbacks that average weights copy the module, and must not copy
+        """Exclude the evaluation: callbacks that average weights copy the module, but must not copy
         its data.
         """
         return {**super().__getstate__(), "evaluation": None}
 
     def distribute(self, spread: Callable[[EvaluationModule], nn.Module]) -> None:
-        """Wrap or shard the model in `configure_model`, once Lightning has set up the strategy.
+        """Register a function that wraps or shards the model in `configure_model`, which Lightning
+        calls after it has set up the strategy.
 
         Args:
-            spread: takes this module, and returns the wrapped model.
+            spread: wraps the model of this module, and returns the result.
         """
 
         def configure_model() -> None:
             self.model = spread(self)
 
-        # An attribute: callbacks that average weights warn about modules with the method.
+        # Set as an attribute, because callbacks that average weights warn if the class defines it.
         self.configure_model = configure_model
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the model, for copies that callbacks make before Lightning moves
+        """Return the device of the model, for callbacks that copy the module before Lightning moves
         it.
         """
         return next((parameter.device for parameter in self.parameters()), super().device)
 
     def cpu(self) -> EvaluationModule:
-        """Stay on the device: Lightning moves modules to the CPU after a run, but the model is
-        still used.
+        """Do nothing: Lightning moves modules to the CPU after a run, but the model is still in
+        use.
         """
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Keep the gradients: Lightning would clear those of a loop that calls `evaluate` between a
-        backward pass and its step. A training clears them through the model.
+        """Do nothing: a custom loop may call `evaluate` between a backward pass and the optimizer
+        step, so Lightning must not clear its gradients. A training clears gradients through the
+        model.
         """
 
     def on_validation_model_eval(self) -> None:
         """Put only this module, and wrappers of the model, into evaluation mode.
 
-        The Trainer has called `model.eval()`. Lightning would call `train(False)` too, and undo an
-        override of `eval` that keeps dropout active.
+        The Trainer has already called `model.eval()`. Lightning would additionally call
+        `train(False)` on each submodule, which would undo an override of `eval` that keeps dropout
+        active.
         """
         of_model = set(unwrap_model(self.model).modules())
         for module in self.modules():
@@ -88,7 +91,7 @@ class EvaluationModule(FastModule):
         self.evaluation.trainer.accelerator.strategy.share_buffers()
 
     def validation_step(self, batch: object, batch_idx: int) -> dict[str, object]:
-        """Run one batch; return loss, predictions and labels as outputs for Lightning callbacks."""
+        """Run one batch, and return loss, predictions and labels for Lightning callbacks."""
         evaluation = self.evaluation
         assert evaluation is not None
         try:
@@ -102,12 +105,12 @@ class EvaluationModule(FastModule):
         """Expose the metrics to Lightning callbacks such as EarlyStopping and ModelCheckpoint."""
         if callbacks_of(self.trainer):
             assert self.evaluation is not None
-            # as outside of the loop, where metrics are computed otherwise
+            # metrics are otherwise computed outside of the loop, with gradients
             with torch.enable_grad():
                 metrics = self.evaluation.numbers()
             self.log_dict(metrics, sync_dist=True, logger=False)  # the Trainer logs them
 
-    # `predict` is a test of Lightning.
+    # `predict` runs Lightning's `test`.
     on_test_start = on_validation_start
     on_test_model_eval = on_validation_model_eval
     test_step = validation_step

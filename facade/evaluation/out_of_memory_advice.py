@@ -1,4 +1,4 @@
-"""Advice added to out-of-memory errors: the batch, and remedies to try."""
+"""Add the batch, and remedies to try, to out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def advice_for_training(args: TrainingArguments, inputs: object = None) -> str:
-    """Return the note for a training step.
+    """Return the note for an error in a training step.
 
     Args:
         args: the training arguments.
-        inputs: the micro-batch if the error came from the model; None for the optimizer.
+        inputs: the micro-batch if the error was raised by the model; None for the optimizer step.
     """
     if inputs is None:
         optimizer = getattr(args.optim, "value", args.optim)
@@ -36,7 +36,7 @@ def advice_for_training(args: TrainingArguments, inputs: object = None) -> str:
 
 
 def advice_for_evaluation(args: TrainingArguments, inputs: object = None) -> str:
-    """Return the note for an evaluation; `auto_find_batch_size` does not change its batches."""
+    """Return the note for an error in an evaluation, which `auto_find_batch_size` does not affect."""
     batch = ""
     if inputs is not None:
         batch = f", and the batch was: {shapes_of(inputs)}"
@@ -51,7 +51,7 @@ def advice_for_evaluation(args: TrainingArguments, inputs: object = None) -> str
 
 @contextlib.contextmanager
 def evaluating(args: TrainingArguments) -> Iterator[None]:
-    """Mark memory errors of the block as those of an evaluation, and add the advice if missing."""
+    """Mark out-of-memory errors in the block as raised in an evaluation, and add the advice."""
     try:
         yield
     except Exception as error:

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 
 class EvalPrediction:
-    """Hold what `compute_metrics` gets: predictions and labels, and more where it is asked for.
+    """Argument of `compute_metrics`: predictions and labels, and inputs and losses if requested.
 
     Works like `transformers.EvalPrediction`; it unpacks like a tuple: `predictions, labels =
     result`.
 
     Args:
-        predictions: outputs of the model, arrays over all samples; a tuple of them for several.
-        label_ids: the labels, arrays over all samples.
-        inputs: the inputs, with `include_for_metrics=["inputs"]`.
+        predictions: outputs of the model over all samples: an array, or a tuple of arrays.
+        label_ids: the labels of all samples: an array, or a tuple of arrays.
+        inputs: the model inputs, with `include_for_metrics=["inputs"]`.
         losses: the loss of each sample, with `include_for_metrics=["loss"]`.
     """
 
@@ -29,7 +29,7 @@ class EvalPrediction:
 
     @property
     def elements(self) -> tuple[Any, ...]:
-        """Return predictions and labels, then inputs and losses if included."""
+        """Return predictions and labels, followed by inputs and losses if included."""
         optional = (part for part in (self.inputs, self.losses) if part is not None)
         return (self.predictions, self.label_ids, *optional)
 

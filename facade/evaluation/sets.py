@@ -1,4 +1,4 @@
-"""Evaluations of the sets of a dict: metrics of each set, and aggregates over all of them."""
+"""Evaluate a dict of datasets: metrics of each dataset, and aggregates over all of them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NO_METRICS = (
 
 
 def metrics_of_sets(compute_metrics: object, sets: object) -> dict[Any, Any]:
-    """Return `compute_metrics` by set if it is a dict by the names of sets.
+    """Return `compute_metrics` by dataset name if it is a dict of this form.
 
-    Otherwise it is for all sets, and returned under the name "".
+    Otherwise it applies to all datasets, and is returned under the name "".
     """
     if isinstance(compute_metrics, Mapping) and isinstance(sets, Mapping):
         names_of_both = compute_metrics.keys() & sets.keys()
@@ -40,9 +40,9 @@ def metrics_of_sets(compute_metrics: object, sets: object) -> dict[Any, Any]:
 
 @contextmanager
 def metrics_of(trainer: Trainer, name: object) -> Iterator[None]:
-    """Set `trainer.compute_metrics` to the one of an evaluation set within the block.
+    """Set `trainer.compute_metrics` to that of an evaluation dataset within the block.
 
-    A `compute_metrics` for all sets is not changed.
+    A `compute_metrics` that applies to all datasets is not changed.
     """
     compute_metrics = trainer.compute_metrics
     by_set = metrics_of_sets(compute_metrics, trainer.eval_dataset)
@@ -55,7 +55,7 @@ def metrics_of(trainer: Trainer, name: object) -> Iterator[None]:
 
 
 def sets_problem(args: TrainingArguments, compute_metrics: object, sets: object) -> str | None:
-    """Return the problem with the names of evaluation sets, or None.
+    """Return the problem with the names of evaluation datasets, or None.
 
     `eval_aggregate` and `compute_metrics` refer to these names.
     """
@@ -73,8 +73,7 @@ def sets_problem(args: TrainingArguments, compute_metrics: object, sets: object)
     if not has_names or not isinstance(compute_metrics, Mapping):
         return None
 
-    # Either all names are those of sets, or all are those of metrics, whose functions take two
-    # arguments.
+    # The names must either all be datasets, or all be metrics, whose functions take two arguments.
     not_sets = {str(name): value for name, value in compute_metrics.items() if name not in sets}
     takes_one = any(map(_takes_one_argument, not_sets.values()))
     if not takes_one and len(not_sets) in (0, len(compute_metrics)):
@@ -92,11 +91,11 @@ def _takes_one_argument(value: object) -> bool:
 
 
 def aggregate(kind: str, metrics: Mapping[str, Mapping[str, Any]], prefix: str) -> dict[str, float]:
-    """Return an aggregate over sets of each number that all of them have, except times.
+    """Aggregate each number that all datasets have, except runtimes and rates.
 
     Args:
         kind: "mean", "median", "min" or "max".
-        metrics: those of each set, under `{prefix}_{set}_...`.
+        metrics: the metrics of each dataset, named `{prefix}_{dataset}_...`.
         prefix: the prefix of the names.
     """
     if not metrics:

@@ -272,7 +272,7 @@ class TokenCounter:
 
 
 def _number(count: torch.Tensor) -> int | torch.Tensor:
-    """Return a count as a number if it is on the CPU; reading it from a device would synchronize."""
+    """Return a count as a number if it is on the CPU; reading another device would block."""
     if count.is_cpu:
         return int(count)
     return count

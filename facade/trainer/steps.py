@@ -261,7 +261,7 @@ def no_loss_and_outputs(
 
 
 def has_loss(inputs: Any, label_names: list[str], can_return_loss: bool) -> bool:
-    """Return whether a batch has what the model needs to compute a loss: labels, or `return_loss`."""
+    """Return whether a batch has the labels, or the `return_loss`, that the loss needs."""
     if label_names:
         return all(inputs.get(name) is not None for name in label_names)
 

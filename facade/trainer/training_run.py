@@ -172,7 +172,7 @@ class TrainingRun:
 
     @contextmanager
     def _adjusted(self, args: TrainingArguments | None) -> Iterator[None]:
-        """Train with other arguments and their batch size within the block; None changes nothing."""
+        """Train with other arguments and their batch size in the block; None changes nothing."""
         if args is None:
             yield
             return

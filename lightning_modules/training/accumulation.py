@@ -1,6 +1,6 @@
-"""Read a loader in windows of micro-batches.
+"""Read a loader in windows of micro-batches for gradient accumulation.
 
-One Lightning batch is one window, and so one optimizer step.
+Each Lightning batch is one window, and therefore one optimizer step.
 """
 
 from __future__ import annotations
@@ -26,42 +26,43 @@ from ..data.loader_state import (
 _log = logging.getLogger(__name__)
 
 ItemCount = torch.Tensor | int | None
-"""Number of items (labels that count) in a window, over all processes; None if not counted."""
+"""Number of items (labels that are not ignored) in a window, over all processes; None if unknown.
+"""
 
 WindowReader = Callable[[Iterator[Any], int], tuple[list[Any], ItemCount]]
-"""`(batches, n)` -> (up to n micro-batches, number of items in them)."""
+"""Takes `(batches, n)`, and returns up to n micro-batches and the number of their items."""
 
 
 class Window(list[Any]):
     """The micro-batches of one optimizer step; the last window of an epoch may be shorter.
 
     Attributes:
-        items: number of items (labels that count) in the whole window, over all processes; None if
-            not counted.
+        items: number of items (labels that are not ignored) in the window, over all processes; None
+            if unknown.
     """
 
     items: ItemCount = None
 
 
 class WindowLoader:
-    """Reads a loader in windows of `accumulation` micro-batches, starting anywhere in an epoch.
+    """Reads a loader in windows of `accumulation` micro-batches, from any position in an epoch.
 
-    Nothing is read, and no random number drawn, before the first `next()` of an epoch: Lightning
-    makes iterators earlier than the reference does.
+    Nothing is read, and no random numbers are drawn, before the first `next()` of an epoch, because
+    Lightning creates iterators earlier than the reference.
 
     Args:
         loader: yields micro-batches; any iterable.
         accumulation: micro-batches per optimizer step.
-        batches_per_epoch: micro-batches in an epoch, None if unknown.
-        windows_per_epoch: windows in an epoch, an upper bound if `batches_per_epoch` is None.
+        batches_per_epoch: micro-batches per epoch; None if unknown.
+        windows_per_epoch: windows per epoch; an upper bound if `batches_per_epoch` is None.
         read_window: reads the micro-batches of one window, and counts their items.
 
     Attributes:
         epoch: epoch of the next window, from 0.
-        windows_done: windows of that epoch that were yielded.
-        on_positioned: called once the position to resume at is reached; see `start_at`.
+        windows_done: number of windows of that epoch that were yielded.
+        on_positioned: called when the position to resume from is reached; see `start_at`.
         align_ranks: wraps the iterator over micro-batches so that all ranks stop together; None if
-            they have equally many.
+            all ranks have the same number of micro-batches.
         exhausted: the last window had fewer than `accumulation` micro-batches, so the epoch is
             over.
     """
@@ -87,13 +88,13 @@ class WindowLoader:
         self.exhausted = False
         self._stopped = False
         self._batches_in_last = 0
-        """Micro-batches of the window that was yielded last."""
+        """Number of micro-batches in the last window."""
         self._loader_state: dict[str, Any] | None = None
         self._was_left = False
-        """A callback has stopped the epoch of that state before its end."""
+        """Whether a callback stopped the epoch of the loaded state before its end."""
 
-        # Three kinds of loaders can resume: ours, those of other libraries that have a state, and
-        # those without one, which are read again from the start of the epoch.
+        # Three kinds of loaders can resume: our own, those of other libraries with a `state_dict`,
+        # and those without one, which are read again from the start of the epoch.
         self._source: EpochLoader | ReplayLoader | ForeignLoader
         if isinstance(loader, EpochLoader):
             self._source = loader
@@ -114,25 +115,25 @@ class WindowLoader:
         loader_state: dict[str, Any] | None = None,
         was_left: bool = False,
     ) -> None:
-        """Start the next iteration at a window of an epoch, to resume there.
+        """Start the next iteration at a given window of an epoch.
 
         Args:
-            epoch: epoch, from 0.
-            window: number of its windows that are done.
-            on_positioned: called once the position is reached. At the start of an epoch that is
-                before anything is read. In the middle of one it is when the loader has restored its
-                state; without a state, after the first window is read, where the reference restores
-                its generators.
+            epoch: the epoch, counted from 0.
+            window: number of windows of the epoch that are done.
+            on_positioned: called when the position is reached. At the start of an epoch this is
+                before anything is read. Within an epoch it is after the loader has restored its
+                state, or, without a state, after the first window is read, which is when the
+                reference restores its generators.
             loader_state: the loader's `state_dict` at the position. Without it, or with the state
                 of another kind of loader, batches are skipped by reading them.
-            was_left: a callback has stopped the epoch of that state.
+            was_left: whether a callback has stopped the epoch of that state before its end.
         """
         self.epoch = epoch
         self.windows_done = window
         self.on_positioned = on_positioned
         self._was_left = was_left
 
-        # The state may come from another kind of loader, which the user has replaced.
+        # The state may have been written by another kind of loader that the user has replaced.
         self._loader_state = None
         if loader_state is not None:
             if isinstance(self._source, _source_class(loader_state)):
@@ -148,7 +149,7 @@ class WindowLoader:
 
     @property
     def is_at_end(self) -> bool:
-        """Return whether all windows of the epoch are done, so that the next iteration is empty."""
+        """Return whether all windows of the epoch are done, so the next iteration is empty."""
         return self.windows_done >= self.windows_per_epoch
 
     @property
@@ -161,10 +162,10 @@ class WindowLoader:
         return not (self.is_at_end or self.exhausted or has_yielded_last)
 
     def epochs_done(self, steps_in_epoch: float) -> float:
-        """Return the epochs read so far, including the fraction of the current one.
+        """Return the number of epochs read so far, including the fraction of the current one.
 
         Args:
-            steps_in_epoch: micro-batches of an epoch.
+            steps_in_epoch: number of micro-batches per epoch.
         """
         micro_batches = self.windows_done * self.accumulation
         # The last window of an epoch may be shorter.
@@ -173,10 +174,10 @@ class WindowLoader:
         return self.epoch + micro_batches / steps_in_epoch
 
     def set_accumulation(self, accumulation: int) -> None:
-        """Read windows of another size; in the middle of an epoch this has no effect.
+        """Change the size of windows; has no effect within an epoch.
 
-        With smaller windows the epoch keeps its number of windows, as in the reference, so its last
-        batches are not read.
+        As in the reference, the number of windows per epoch is not changed, so with smaller windows
+        the last batches of an epoch are not read.
         """
         if accumulation == self.accumulation or self.windows_done > 0:
             return
@@ -188,7 +189,7 @@ class WindowLoader:
     def restore_before_epoch(self) -> None:
         """Restore the loader now, if the training resumes at the start of an epoch.
 
-        Otherwise it is restored by the iteration.
+        Otherwise the iteration restores it.
         """
         if self.windows_done == 0:
             self._load_state_between_epochs()
@@ -199,16 +200,16 @@ class WindowLoader:
         self._stopped = True
 
     def end_epoch(self) -> None:
-        """Advance to the next epoch; called by the consumer, which may leave an iterator early."""
+        """Advance to the next epoch; called by the consumer, which may stop an iterator early."""
         self.epoch += 1
         self.windows_done = 0
 
     def state_dict(self, *, is_last_done: bool = True) -> dict[str, Any]:
-        """Return the position of the next window, and the loader's, in Lightning's protocol.
+        """Return the position of the next window and the state of the loader, for Lightning.
 
         Args:
-            is_last_done: the step of the window that was yielded last is finished; otherwise that
-                window is the next one.
+            is_last_done: whether the step of the last window is finished; otherwise that window is
+                repeated.
         """
         done = self.windows_done
         unused = 0
@@ -224,7 +225,7 @@ class WindowLoader:
     def __iter__(self) -> Iterator[Window]:
         batches = self._begin_epoch()
         while self.windows_done < self.windows_per_epoch and not self._stopped:
-            # The last window takes the remaining batches.
+            # The last window has the remaining batches.
             size = self.accumulation
             is_last = self.windows_done == self.windows_per_epoch - 1
             if is_last and self.batches_per_epoch is not None:
@@ -249,7 +250,7 @@ class WindowLoader:
             yield window
 
     def _begin_epoch(self) -> Iterator[object]:
-        """Return the micro-batches from the position on; none at the end of an epoch."""
+        """Return the micro-batches from the current position; none at the end of an epoch."""
         self._stopped = False
         self.exhausted = False
         if self.windows_done == 0 or self.is_at_end:
@@ -273,7 +274,8 @@ class WindowLoader:
     def _load_state_between_epochs(self) -> None:
         """Restore the loader at the start or at the end of an epoch.
 
-        Only once: an evaluation with the same collator may follow the end of an epoch.
+        It is done only once, because an evaluation with the same collator may follow the end of an
+        epoch.
         """
         source = self._source
         state = self._loader_state
@@ -287,17 +289,17 @@ class WindowLoader:
                     next_epoch += 1
                 state = before_epoch(state, next_epoch)
         elif isinstance(source, ForeignLoader):
-            # An evaluation draws from dataset and collator; the iteration restores the rest.
+            # Restore dataset and collator now, because an evaluation may draw from their
+            # generators. The iteration restores the rest.
             self._loader_state = source.restore_parts_of(state)
             return
         source.load_state_dict(state)
         self._loader_state = None
 
     def _micro_batches(self) -> Iterator[Any]:
-        """Return the micro-batches of the epoch that are not done yet.
+        """Return the remaining micro-batches of the epoch.
 
-        With a state the position is reached here. Without one it counts as reached after the first
-        window.
+        With a state the position is reached here, without one after the first window.
         """
         source = self._source
         state = self._loader_state
@@ -331,14 +333,14 @@ class WindowLoader:
         Args:
             source: the loader.
             state: its state.
-            batches_done: the batches of the epoch that were trained before.
+            batches_done: number of batches of the epoch that have been trained.
         """
         if is_of_other_batches(state):
             return source.read_again(state, batches_done)
         if self.windows_done == 0:
             return source.epoch_after(state, was_left=self._was_left)
         if has_ended(state):
-            # Only the end of the epoch is missing; the next epoch begins from the state.
+            # Only the end of the epoch remains; the next epoch starts from the state.
             self._loader_state = source.restore_parts_of(state)
             return iter(())
         source.load_state_dict(state)
@@ -346,7 +348,7 @@ class WindowLoader:
 
 
 def _source_class(loader_state: dict[str, Any]) -> type:
-    """Return the class of the loader that wrote a state, whose entries are specific to it."""
+    """Return the class of the loader that wrote a state; the entries are specific to our classes."""
     if "handed_out" in loader_state:
         return EpochLoader
     if "began" in loader_state:

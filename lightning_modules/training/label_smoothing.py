@@ -15,18 +15,18 @@ __all__ = ["LabelSmoother"]
 
 @dataclass
 class LabelSmoother:
-    """Compute a cross entropy against labels that are smoothed over all classes.
+    """Compute the cross entropy with label smoothing.
 
-    Returns the same bits as `transformers.trainer_pt_utils.LabelSmoother`.
+    The result is bitwise identical to `transformers.trainer_pt_utils.LabelSmoother`.
 
-    `(1 - epsilon) * nll + epsilon * mean over classes of -log p`, averaged over the labels that
-    count: Szegedy et al. (arXiv:1512.00567), section 7.
+    The loss is `(1 - epsilon) * nll + epsilon * mean over classes of -log p`, averaged over the
+    labels that are not ignored; see Szegedy et al. (arXiv:1512.00567), section 7.
     """
 
     epsilon: float = 0.1
-    """Share of the weight that is spread evenly over all classes, 0 to 1."""
+    """Weight that is distributed evenly over all classes, from 0 to 1."""
     ignore_index: int = -100
-    """The label of positions that do not count."""
+    """Label of positions to ignore."""
 
     def __call__(
         self,
@@ -35,16 +35,16 @@ class LabelSmoother:
         shift_labels: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
-        """Return the smoothed loss of one batch, a scalar.
+        """Return the smoothed loss of a batch, a scalar.
 
         Args:
-            model_output: has the logits of shape (..., classes) under "logits", as `.logits` or as
-                its first element.
-            labels: of shape (...) or (..., 1), int64; never changed.
-            shift_labels: compare each position with the label of the next one, as in causal
-                language models.
+            model_output: contains the logits of shape (..., classes) under the key "logits", as the
+                attribute `logits` or as the first element.
+            labels: int64 labels of shape (...) or (..., 1); not modified.
+            shift_labels: whether to compare each position with the label of the next one, as in
+                causal language models.
             num_items_in_batch: divisor of the sum, as in transformers 5.15 and later; by default
-                the number of labels of this batch that count.
+                the number of labels in this batch that are not ignored.
         """
         logits = _logits(model_output)
         if shift_labels:
@@ -55,14 +55,14 @@ class LabelSmoother:
         if labels.dim() == negative_log_probs.dim() - 1:
             labels = labels.unsqueeze(-1)
 
-        # -100 is not a valid index: ignored labels read class 0 here, and weigh 0 below.
+        # -100 is not a valid index: ignored labels read class 0 here, and are masked below.
         ignored = labels.eq(self.ignore_index)
         nll = negative_log_probs.gather(dim=-1, index=labels.clamp(min=0))
 
-        # Summed in fp32, since a half precision sum over a vocabulary overflows.
+        # Sum in fp32, because a half-precision sum over the vocabulary overflows.
         over_classes = negative_log_probs.sum(dim=-1, keepdim=True, dtype=torch.float32)
 
-        # The mean over the labels that count; the smoothed part is also a mean over the classes.
+        # Average over the labels that are not ignored; the smoothed term also over the classes.
         count = _count(num_items_in_batch, ignored)
         classes = negative_log_probs.shape[-1]
         nll_loss = nll.masked_fill(ignored, 0.0).sum() / count

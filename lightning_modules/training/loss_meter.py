@@ -1,4 +1,4 @@
-"""Sum the losses of micro-batches between two logs."""
+"""Sum the losses of micro-batches since the last log."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ from typing import Any
 import torch
 
 _MAX_PENDING_LOSSES = 1024
-"""Losses that are kept as separate tensors before they are joined into one."""
+"""Number of losses that are kept as separate tensors before they are concatenated."""
 
 
 class LossMeter:
-    """Sum micro-batch losses to the same bits as the reference, without synchronising each step.
+    """Sum micro-batch losses bitwise identically to the reference, without a synchronisation per
+    step.
 
-    The reference adds each loss to a float32 tensor, and its filter for NaN synchronises with the
-    device for every loss. Here the losses stay on the device, and are added up in the same order
-    when a log is due.
+    The reference adds each loss to a float32 tensor, and its NaN filter synchronises with the
+    device for every loss. Here the losses stay on the device, and are summed in the same order when
+    a log is due.
 
     Args:
-        skip_not_finite: replace a NaN or infinite loss by the mean since the last log.
+        skip_not_finite: whether to replace a NaN or infinite loss by the mean since the last log.
 
     Attributes:
-        not_finite_steps: the `steps_since_log` of the steps with a NaN or infinite loss, among
-            those that the last `take` added up.
+        not_finite_steps: the `steps_since_log` of all steps with a NaN or infinite loss in the last
+            `take`.
     """
 
     def __init__(self, skip_not_finite: bool) -> None:
         self.skip_not_finite = skip_not_finite
         self.not_finite_steps: list[int] = []
         self._start = 0.0
-        """The sum begins with this: 0, or NaN once a sum was not finite."""
+        """Initial value of the sum: 0, or NaN after a sum that was not finite."""
         self._losses: list[torch.Tensor] = []
-        """Losses on their device, of any number each."""
+        """Losses on their device, as tensors of one or more elements."""
         self._saved = torch.zeros(0, dtype=torch.float64, device="cpu")
-        """Earlier losses, which were read from the device for a checkpoint."""
+        """Earlier losses that were copied from the device for a checkpoint."""
         self._steps: list[int] = []
-        """The `steps_since_log` of each loss, those of `_saved` first."""
+        """The `steps_since_log` of each loss, starting with those in `_saved`."""
 
     def add(self, loss: torch.Tensor, steps_since_log: int) -> None:
-        """Keep the loss of a micro-batch.
+        """Add the loss of a micro-batch.
 
         Args:
-            loss: scalar, detached.
-            steps_since_log: optimizer steps since the last log, before the current one.
+            loss: a detached scalar.
+            steps_since_log: number of optimizer steps since the last log, without the current one.
         """
         self._losses.append(loss)
         self._steps.append(steps_since_log)
@@ -52,12 +53,12 @@ class LossMeter:
             self._losses = [self._joined_losses()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the losses since the last `take`; this synchronises with the device."""
+        """Return the losses since the last `take`. Synchronises with the device."""
         self._fetch()
         return {"rest": self._start, "losses": self._saved, "steps": list(self._steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume from a `state_dict`, with the very same sums."""
+        """Load a `state_dict`, so that the sums are bitwise identical."""
         self._start = state["rest"]
         self._losses = []
         self._saved = state["losses"].double()
@@ -65,7 +66,7 @@ class LossMeter:
 
     @staticmethod
     def joined(states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the mean of the `state_dict`s of several processes, as one."""
+        """Average the `state_dict`s of several processes."""
         start = 0.0
         all_losses: list[torch.Tensor] = []
         all_steps: list[int] = []
@@ -76,7 +77,7 @@ class LossMeter:
         losses = torch.cat(all_losses)
         steps = torch.tensor(all_steps, dtype=torch.int64, device="cpu")
 
-        # Losses of the same step come one after the other, in the order of the processes.
+        # Order losses by step, and within a step by process.
         order = torch.argsort(steps, stable=True)
         return {
             "rest": start / len(states),
@@ -91,8 +92,8 @@ class LossMeter:
     def take(self) -> float:
         """Return the sum since the last call, in float32.
 
-        Once not finite, the sum stays NaN, as in the reference, which resets it by subtracting it
-        from itself.
+        After a sum that was not finite, all further sums are NaN, as in the reference, which resets
+        the sum by subtracting it from itself.
         """
         self._fetch()
         total = self._start
@@ -102,24 +103,24 @@ class LossMeter:
         self._saved = self._saved[:0]
         self._steps = []
 
-        # 0, or NaN for a sum that is not finite.
+        # 0, or NaN if the sum is not finite.
         self._start = total - total
         return total
 
     def _added(self, total: float, loss: float, steps_since_log: int) -> float:
-        """Return the sum of `total` and a loss in float32; count a loss that is not finite."""
+        """Return the float32 sum of `total` and a loss; record the step if the loss is not finite."""
         if not math.isfinite(loss):
-            # Micro-batches of one step follow each other.
+            # Micro-batches of a step are consecutive.
             if self.not_finite_steps[-1:] != [steps_since_log]:
                 self.not_finite_steps.append(steps_since_log)
             if self.skip_not_finite:
-                # The mean as the reference takes it, with the current step in its divisor.
+                # The mean as in the reference, whose divisor includes the current step.
                 mean = _float32(total / (1 + steps_since_log))
                 return _float32(total + mean)
         return _float32(total + loss)
 
     def _fetch(self) -> None:
-        """Move the losses on the device to `_saved`; this synchronises."""
+        """Move the losses from the device to `_saved`. Synchronises with the device."""
         if self._losses:
             losses = self._joined_losses().double().cpu()
             self._saved = torch.cat([self._saved, losses])
@@ -130,5 +131,5 @@ class LossMeter:
 
 
 def _float32(value: float) -> float:
-    """Round to float32; NumPy would warn of an infinite result."""
+    """Round to float32, without NumPy's warning about an infinite result."""
     return ctypes.c_float(value).value

@@ -1,4 +1,4 @@
-"""The weight of a micro-batch's loss in its optimizer step: every item counts the same."""
+"""Scale the loss of each micro-batch so that all items of an optimizer step have equal weight."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..models.wrappers import base_of_adapter
 from .tracked_items import TrackedItems
 
 IGNORED_LABELS = (-100,)
-"""The labels of positions that do not count, in most models."""
+"""Labels that most models ignore."""
 
 Divisor = Tensor | float
 """The divisor of a mean loss over a micro-batch: items of the step / items of the micro-batch.
 
-As a tensor it is infinite if no item of the micro-batch counts.
+If all items of the micro-batch are ignored, it is a tensor with the value infinity.
 """
 
 
@@ -29,14 +29,13 @@ def count_labels(
     """Count the labels over which a mean loss of a batch is taken.
 
     Args:
-        labels: the labels of the batch; class numbers are counted.
-        shifted: the first label of each row is not compared with anything, as in causal language
-            models.
-        ignored: the class numbers that are not counted, see `ignored_labels`.
+        labels: the labels of the batch; only class indices are counted.
+        shifted: whether the first label of each row is unused, as in causal language models.
+        ignored: class indices that are not counted; see `ignored_labels`.
 
     Returns:
-        The count on the device of the labels; None where labels are not class numbers, so that rows
-        count instead.
+        The count, on the device of the labels; None if the labels are not class indices, so that
+        rows are counted instead.
     """
     if not isinstance(labels, Tensor) or labels.ndim == 0:
         return None
@@ -44,7 +43,7 @@ def count_labels(
     if not is_class_number:
         return None
 
-    # No prediction is compared with the first label of a row.
+    # The first label of each row is not compared with any prediction.
     if shifted:
         labels = labels[..., 1:]
     counted = torch.ones_like(labels, dtype=torch.bool)
@@ -54,14 +53,14 @@ def count_labels(
 
 
 def shifts_labels(model: object) -> bool:
-    """Return whether a model that computes a mean loss leaves out the first label of each row."""
+    """Return whether the mean loss of a model excludes the first label of each row."""
     return predicts_next_token(base_of_adapter(model))
 
 
 def ignored_labels(model: nn.Module) -> Sequence[int]:
-    """Return the labels that the mean loss of a model leaves out, such as 255 in segmentation.
+    """Return the labels that the mean loss of a model ignores, such as 255 in segmentation.
 
-    The head for segmentation may be of a subclass, and inside of a module of the script.
+    The segmentation head may be a subclass, and a submodule of the user's module.
     """
     for module in model.modules():
         names = [base.__name__ for base in type(module).__mro__]
@@ -78,10 +77,11 @@ def ignored_labels(model: nn.Module) -> Sequence[int]:
 
 
 def divide_mean(loss: Tensor, divisor: Divisor) -> Tensor:
-    """Divide the mean loss of a micro-batch, in the precision of the loss, without synchronizing.
+    """Divide the mean loss of a micro-batch, keeping its dtype and without device synchronization.
 
     Args:
-        loss: a scalar. NaN, the mean over no items, becomes 0 where the divisor is infinite.
+        loss: a scalar. If the divisor is infinite, the result is 0, even if the loss is NaN as the
+            mean of zero items.
         divisor: see `Divisor`.
     """
     if isinstance(divisor, Tensor):
@@ -98,12 +98,12 @@ class MicroBatchLoss:
     The losses of a step then add up to the mean over all of its items.
 
     Whether to divide is decided after the forward pass. A loss that was computed from
-    `num_items_in_batch` has been divided by the items of the whole step, and stays as it is. Any
-    other loss is a mean over its own micro-batch. It counts by the share of the micro-batch in the
-    step, items of the micro-batch / items of the step, so it is divided by `divisor`.
+    `num_items_in_batch` has already been divided by the items of the whole step, and is not
+    changed. Any other loss is a mean over its own micro-batch. Its weight is items of the
+    micro-batch / items of the step, so it is divided by `divisor`.
 
-    Each loss is divided once, by the first method that gets it. Which one that is depends on the
-    code that runs the backward pass:
+    Each loss is divided only once, by the first method that receives it, which depends on the code
+    that runs the backward pass:
 
     - `Trainer.training_step` calls `scale_in_step`. Its `accelerator.backward` then calls `scale`,
       which returns that loss unchanged.
@@ -111,20 +111,20 @@ class MicroBatchLoss:
     - An override calls `loss.backward()` itself, for which `ScaledBackward` calls `scale`.
 
     Args:
-        items: `num_items_in_batch` of the step as the user's code gets it; None if it is not
+        items: `num_items_in_batch` of the step as passed to the user's code; None if it is not
             counted.
         divisor: the divisor of a mean over this micro-batch.
-        parts: micro-batches of the step in this process.
-        is_scaled: what the user's code declares about its loss: True if it is divided by the items
-            of the step already, False if it is a mean; None without a declaration.
-        may_be_divided: an override of `Trainer.training_step` may have divided the loss by the
-            number of micro-batches before its backward pass, as versions of that method in
-            transformers do. The division is recognized as `_is_divided_by` describes.
+        parts: number of micro-batches of the step in this process.
+        is_scaled: whether the user's code declares that its loss is already divided by the items of
+            the step; False if it is a mean; None without a declaration.
+        may_be_divided: whether an override of `Trainer.training_step` may have divided the loss by
+            the number of micro-batches before its backward pass, as this method does in some
+            versions of transformers. `_is_divided_by` detects this.
 
     Attributes:
         items: as passed.
         divisor: as passed.
-        is_scaled_by_trainer: the losses of this micro-batch go through `Trainer.training_step` or
+        is_scaled_by_trainer: whether the loss was passed to `Trainer.training_step` or
             `accelerator.backward`.
     """
 
@@ -147,7 +147,8 @@ class MicroBatchLoss:
         self._raw_loss: Tensor | None = None
         """The loss of the first backward pass of an override, before it was scaled."""
         self._returns_scaled_loss = False
-        """What `training_step` returns is already scaled, so the log takes it as it is."""
+        """Whether the result of `training_step` is already scaled, so that it is logged unchanged.
+        """
         self.is_scaled_by_trainer = False
 
     @property
@@ -158,7 +159,7 @@ class MicroBatchLoss:
         return not (isinstance(self.items, TrackedItems) and self.items.use.is_used)
 
     def scale_in_step(self, loss: Tensor) -> Tensor:
-        """Return the loss that `Trainer.training_step` hands to the backward pass, and returns."""
+        """Scale the loss that `Trainer.training_step` passes to the backward pass and returns."""
         self._returns_scaled_loss = True
         self.is_scaled_by_trainer = True
         self._scaled_loss = loss
@@ -180,7 +181,7 @@ class MicroBatchLoss:
         is_divided_by_override = self._may_be_divided and _is_divided_by(loss, self._parts)
         self._scaled_loss = loss
         if is_divided_by_override:
-            # The log does not divide it again, either.
+            # Do not divide the logged loss again.
             self._returns_scaled_loss = True
         elif self.is_mean:
             self._scaled_loss = divide_mean(loss, self.divisor)
@@ -189,13 +190,13 @@ class MicroBatchLoss:
     def to_log(self, loss: Tensor) -> Tensor:
         """Scale the loss that `Trainer.training_step` returned, for the log.
 
-        An override usually returns the loss of its backward pass, from before it was scaled. Some
-        divide it by the number of micro-batches after the backward pass; then it stays as it is.
+        An override usually returns the unscaled loss of its backward pass. Some divide it by the
+        number of micro-batches after the backward pass; in this case it is not changed.
         """
         if self._returns_scaled_loss or self._raw_loss is None or not self.is_mean:
             return loss
 
-        # Compared on the device, so that no device synchronization is needed.
+        # Compare on the device, to avoid a synchronization.
         raw_loss = self._raw_loss.to(loss)
         is_unchanged = torch.isclose(loss, raw_loss, equal_nan=True)
         is_divided = torch.isclose(loss * self._parts, raw_loss, equal_nan=True) & ~is_unchanged
@@ -205,21 +206,21 @@ class MicroBatchLoss:
 def _is_divided_by(loss: Tensor, parts: int) -> bool:
     """Return whether the last operation on a loss divided it by the number of micro-batches.
 
-    This tells whether an override of `training_step` has scaled its loss, for example by
-    `loss = loss / self.args.gradient_accumulation_steps`, and is asked only if the source of the
-    override mentions that argument. The values cannot tell, because the undivided loss is not
-    known: an override need not compute it by `compute_loss`. The graph of autograd can.
+    This detects whether an override of `training_step` has scaled its loss, for example by `loss =
+    loss / self.args.gradient_accumulation_steps`. It is only called if the source of the override
+    refers to that argument. Values cannot be compared, because the undivided loss is unknown if the
+    override does not call `compute_loss`, so the autograd graph is inspected.
 
-    Recognized are `loss / n`, `loss.div(n)` and `loss.div_(n)` with a Python number as the last
-    operation. Any other form, such as `loss * (1 / n)`, is scaled like a mean, unless the class
-    declares it by `loss_is_scaled_for_ga = True`.
+    It detects `loss / n`, `loss.div(n)` and `loss.div_(n)` with a Python number as the last
+    operation. In any other form, such as `loss * (1 / n)`, the loss is scaled like a mean, unless
+    the class declares `loss_is_scaled_for_ga = True`.
     """
     operation = loss.grad_fn
     if parts == 1 or operation is None or operation.name() != "DivBackward0":
         return False
 
-    # torch keeps a Python number as a scalar tensor on the CPU. A divisor on another device was not
-    # a number, and reading it would wait for that device.
+    # torch saves a Python number as a scalar tensor on the CPU. A divisor on another device was not
+    # a Python number, and reading it would synchronize with that device.
     divisor = getattr(operation, "_saved_other", None)
     return (
         isinstance(divisor, Tensor)
@@ -230,7 +231,7 @@ def _is_divided_by(loss: Tensor, parts: int) -> bool:
 
 
 class ScaledBackward(TorchFunctionMode):
-    """A mode in which `loss.backward()`, called by the code in the block, scales the loss first.
+    """Torch function mode in which `loss.backward()` scales the loss first.
 
     Args:
         micro_batch: the micro-batch of the block.

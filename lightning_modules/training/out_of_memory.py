@@ -1,4 +1,4 @@
-"""Recognise and explain out-of-memory errors, and raise them in all processes of a training."""
+"""Detect and explain out-of-memory errors, and raise them on all ranks of a training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ..common.collectives import broadcast_tensors
 from ..distributed.gradient_averages import average_gradients
 
-# Messages of libraries below torch that have no error class for it.
+# Messages of backends that do not raise `torch.OutOfMemoryError`.
 _SIGNS = (
     " out of memory.",
     "CUDA error: out of memory",
@@ -27,13 +27,13 @@ _SIGNS = (
 
 
 class OutOfMemoryOnOtherRankError(torch.OutOfMemoryError):
-    """Another process of the same training ran out of memory; this one did not."""
+    """Raised on ranks that did not run out of memory themselves when another rank did."""
 
     is_shared = True
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out, so that a smaller batch may help.
+    """Return whether an error indicates that memory ran out, so that a smaller batch may help.
 
     Works like `accelerate.utils.should_reduce_batch_size`.
     """
@@ -43,7 +43,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def explain(error: Exception, explanation: Callable[[], str]) -> None:
-    """Add a note to an out-of-memory error, unless an inner block has added one."""
+    """Add a note to an out-of-memory error, unless an inner block has already added one."""
     if is_out_of_memory(error) and not getattr(error, "is_explained", False):
         error.add_note(explanation())
         vars(error)["is_explained"] = True
@@ -61,7 +61,7 @@ def shapes_of(inputs: object) -> str:
 
 
 def release_memory() -> None:
-    """Collect garbage and empty the caches of the devices."""
+    """Collect garbage and empty the memory caches of the devices."""
     gc.collect()
     for backend in (torch.cuda, torch.xpu):
         if backend.is_available():
@@ -71,21 +71,21 @@ def release_memory() -> None:
 
 
 class OutOfMemoryConsensus:
-    """Raise an out-of-memory error of one data-parallel process in all of them.
+    """Raise an out-of-memory error of one data-parallel rank on all ranks, to prevent a deadlock.
 
-    Otherwise the others would wait for it. A process whose work fails keeps the error, and skips
-    the rest until `settle`, which all processes call at the same places, raises it in all of them.
-    Gradients cannot be averaged in the backward pass then: `settle` does so, once every process is
-    known to have them.
+    A rank that fails stores the error and skips the rest of its work. All ranks call `settle` at
+    the same points, which raises the error on all of them. Gradients cannot be averaged in the
+    backward pass, which may fail on some ranks; `settle` averages them when all ranks have
+    succeeded.
 
     Args:
-        device: device of the collective; None with a single process, so that errors are raised at
-            once.
-        shares_buffers: each step begins with the buffers of the first process.
+        device: device of the collective; None in a single process, in which errors are raised
+            immediately.
+        shares_buffers: whether buffers are broadcast from rank 0 at the start of each step.
 
     Attributes:
-        is_shared: there are several processes, which call `settle`.
-        failure: the error that is kept until then.
+        is_shared: whether there are several processes.
+        failure: the stored error, until `settle` raises it.
     """
 
     def __init__(self, device: torch.device | None, *, shares_buffers: bool = True) -> None:
@@ -97,15 +97,15 @@ class OutOfMemoryConsensus:
     def begin_step(self, buffers: Iterable[torch.Tensor]) -> None:
         """Broadcast buffers as `DistributedDataParallel` does in a forward pass.
 
-        A process that fails may not reach its forward pass.
+        It is done here because a rank that fails may not reach its forward pass.
         """
         if self.shares_buffers:
             broadcast_tensors(buffers)
 
     def keeps(self, error: Exception) -> bool:
-        """Keep an out-of-memory error for `settle`; return whether it was kept.
+        """Store an out-of-memory error for `settle`; return whether it was stored.
 
-        Other errors, and errors of a single process, are not kept.
+        Other errors, and errors in a single process, are not stored.
         """
         if not self.is_shared or not is_out_of_memory(error):
             return False
@@ -113,17 +113,18 @@ class OutOfMemoryConsensus:
         return True
 
     def settle(self, parameters: Iterable[torch.Tensor] = ()) -> None:
-        """Average the gradients over all processes, or raise in all of them.
+        """Average the gradients over all ranks, or raise the stored error on all of them.
 
         Args:
-            parameters: those whose gradients are to be averaged.
+            parameters: the parameters whose gradients to average.
 
         Raises:
-            torch.OutOfMemoryError, RuntimeError: the error that was kept. `is_shared` is True on
-                it.
-            OutOfMemoryOnOtherRankError: it was kept in another process.
+            torch.OutOfMemoryError, RuntimeError: the stored error, with the attribute `is_shared`
+                set to True.
+            OutOfMemoryOnOtherRankError: the error is stored on another rank.
         """
-        # One exchange tells whether any process has failed, and which gradients any of them has.
+        # A single collective determines whether any rank has failed, and which parameters have
+        # gradients on any rank.
         trainable = [parameter for parameter in parameters if parameter.requires_grad]
         has_gradient = [parameter.grad is not None for parameter in trainable]
         flags = torch.tensor(
@@ -137,7 +138,7 @@ class OutOfMemoryConsensus:
             self.failure = None
             if failure is None:
                 failure = OutOfMemoryOnOtherRankError("Another process ran out of memory.")
-            # Tells callers that every process raises here, so that all may start again.
+            # Tell callers that all ranks raise the error here, so that they can restart together.
             vars(failure)["is_shared"] = True
             raise failure
         average_gradients(itertools.compress(trainable, any_has_gradient))

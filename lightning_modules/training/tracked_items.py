@@ -1,4 +1,4 @@
-"""The number of items of an optimizer step, as a tensor that records whether it was used."""
+"""Number of items in an optimizer step, as a tensor that records whether it was used."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 _READS_THE_NUMBER = frozenset(
     {"item", "tolist", "numpy", "__array__", "__int__", "__float__", "__index__"}
 )
-"""Methods that return the number to Python, where its use cannot be followed any more."""
+"""Methods that convert the number to a Python or NumPy value, whose use cannot be tracked."""
 
 
 class Use:
-    """Whether the number of items has taken part in a computation.
+    """Records whether the number of items was used in a computation.
 
     Attributes:
-        is_used: it was combined with another tensor, or read as a Python number.
+        is_used: whether it was combined with another tensor, or converted to a Python number.
     """
 
     def __init__(self) -> None:
@@ -28,9 +28,9 @@ class Use:
 class TrackedItems(Tensor):
     """`num_items_in_batch` of a micro-batch, which records whether the loss is computed from it.
 
-    A model that divides the sum of its losses by the items of the whole step reads the number; a
-    model whose loss is a mean passes it on, in `**kwargs`, or drops it. The signature of `forward`
-    does not tell the two apart.
+    A model that divides the sum of its losses by the items of the whole step uses the number; a
+    model whose loss is a mean only forwards it in `**kwargs`, or ignores it. The signature of
+    `forward` does not distinguish the two.
 
     An operation on the number alone, such as a copy to another device, returns a `TrackedItems`
     that shares the `use` of the original. An operation with another tensor returns a plain tensor.
@@ -46,11 +46,11 @@ class TrackedItems(Tensor):
 
     @classmethod
     def of(cls, number: Tensor | int, use: Use | None = None) -> TrackedItems:
-        """Wrap a number; return it unchanged if it is wrapped already.
+        """Wrap a number; return a `TrackedItems` unchanged.
 
         Args:
-            number: the items of the step.
-            use: the use of a number from which this one was computed; by default a new one.
+            number: the number of items in the step.
+            use: the `use` of the number from which this one was computed; by default a new one.
         """
         if isinstance(number, TrackedItems):
             return number
@@ -75,7 +75,7 @@ class TrackedItems(Tensor):
         plain_kwargs = {name: operands.unwrap(arg) for name, arg in (kwargs or {}).items()}
         result = func(*plain_args, **plain_kwargs)
 
-        # Where the number meets other tensors or leaves torch, the loss may be computed from it.
+        # If the number is combined with other tensors or leaves torch, the loss may depend on it.
         use = operands.use
         if use is None:
             return result
@@ -87,11 +87,11 @@ class TrackedItems(Tensor):
 
 
 class _Operands:
-    """The arguments of one operation.
+    """Unwraps the arguments of an operation.
 
     Attributes:
-        use: the use of the number of items among them.
-        other_tensors: whether there are other tensors among them.
+        use: the `use` of the `TrackedItems` among the arguments; None if there is none.
+        other_tensors: whether there are other tensors among the arguments.
     """
 
     def __init__(self) -> None:
@@ -99,9 +99,9 @@ class _Operands:
         self.other_tensors = False
 
     def unwrap(self, argument: Any) -> object:
-        """Return an argument with the plain number instead of a `TrackedItems`.
+        """Return an argument with each `TrackedItems` replaced by the plain number.
 
-        Those in lists and tuples are replaced, too.
+        Lists and tuples are unwrapped recursively.
         """
         if isinstance(argument, TrackedItems):
             self.use = argument.use
