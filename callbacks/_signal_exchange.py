@@ -31,7 +31,7 @@ class SignalExchange:
 
         self.agreed_signal: int = 0
         # Typed as Any: torch declares an int too, which it returns to ranks outside of the group.
-        self._group: Any = dist.new_group(backend="gloo")  # pyright: ignore[reportUnknownMemberType]
+        self._group: Any = dist.new_group(backend="gloo")  # pyright: ignore[reportUnknownMemberType] - untyped in torch
 
         # The exchange that is in progress: its handle, and the tensor that it reduces.
         self._pending: dist.Work | None = None
@@ -108,7 +108,7 @@ class SignalExchange:
         if pending is None or self._reduced is None:
             return
         pending.wait()
-        reduced = cast("list[int]", self._reduced.tolist())  # pyright: ignore[reportUnknownMemberType]
+        reduced = cast("list[int]", self._reduced.tolist())  # pyright: ignore[reportUnknownMemberType] - untyped in torch
         self.agreed_signal = reduced[0]
         self._calls_between = -reduced[1]
         self._next_exchange = self._last_exchange + self._calls_between

@@ -146,7 +146,7 @@ def _norm(gradient: torch.Tensor) -> torch.Tensor:
     import torch
 
     dtype = torch.promote_types(gradient.dtype, torch.float32)
-    norm = torch.linalg.vector_norm(dense_values(gradient), dtype=dtype)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    norm = torch.linalg.vector_norm(dense_values(gradient), dtype=dtype)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - untyped in torch
     return cast("torch.Tensor", norm)
 
 
@@ -157,7 +157,7 @@ def _fetched(norms: list[torch.Tensor]) -> list[float]:
     full_norms = [gather_full_tensor(norm) for norm in norms]
     device = full_norms[0].device
     stacked = torch.stack([norm.to(device) for norm in full_norms])
-    return cast("list[float]", stacked.tolist())  # pyright: ignore[reportUnknownMemberType]
+    return cast("list[float]", stacked.tolist())  # pyright: ignore[reportUnknownMemberType] - untyped in torch
 
 
 def _clip_factor(norm: float | None, max_norm: float | None) -> float:

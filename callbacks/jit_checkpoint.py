@@ -491,4 +491,4 @@ def save_at_once(trainer: SavingTrainer) -> None:
 
 def _save_checkpoint(trainer: SavingTrainer) -> None:
     # The method is private, but transformers' manager calls it too, and scripts override it.
-    trainer._save_checkpoint(trainer.model, trial=None)  # pyright: ignore[reportPrivateUsage]
+    trainer._save_checkpoint(trainer.model, trial=None)  # pyright: ignore[reportPrivateUsage] - the Trainer of this package

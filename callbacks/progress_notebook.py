@@ -170,13 +170,13 @@ class _CellBar(tqdm):  # pyright: ignore[reportMissingTypeArgument] - it cannot 
     def __init__(self, output: _CellOutput, **options: Any) -> None:
         self.output = output
         # With `gui` tqdm writes nothing itself, and with a width of 0 its text has no bar.
-        super().__init__(gui=True, ncols=0, **options)  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(gui=True, ncols=0, **options)  # pyright: ignore[reportUnknownMemberType] - untyped in tqdm
 
     def display(self, *args: object, **kwargs: object) -> None:
         """Draw the cell; tqdm calls this when the bar has changed."""
         self.output.draw()
 
-    def write(self, *args: object, **kwargs: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def write(self, *args: object, **kwargs: object) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - accepts all arguments of tqdm
         """Drop the text, since the table has the logs, and draw the cell."""
         self.output.draw()
 

@@ -42,7 +42,7 @@ class TimeLimitCallback(TrainerCallback):
     def __init__(self, limit: float | timedelta) -> None:
         if isinstance(limit, timedelta):
             limit = limit.total_seconds()
-        is_number = isinstance(limit, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
+        is_number = isinstance(limit, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance] - callers may not be type-checked
         if not is_number or not limit > 0:
             raise ValueError(
                 f"limit is {limit!r}, but it must be a number of seconds above zero, or a "

@@ -116,7 +116,7 @@ class Training:
         losses, summed = [], torch.zeros((), device=setting.device)
         pinned = setting.device == "cuda"
         loader: DataLoader = DataLoader(
-            self.rows(),  # pyright: ignore[reportArgumentType]
+            self.rows(),
             self.batch,
             collate_fn=default_collate,
             pin_memory=pinned,

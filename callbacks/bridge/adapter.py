@@ -638,7 +638,7 @@ class LightningBridge(Callback):
             return
         trainer.validating = True
         try:
-            trainer.fit_loop.epoch_loop.val_loop.run()  # pyright: ignore[reportUnknownMemberType]
+            trainer.fit_loop.epoch_loop.val_loop.run()  # pyright: ignore[reportUnknownMemberType] - untyped in Lightning
         finally:
             trainer.training = True
             self._validation_request.restore(trainer)

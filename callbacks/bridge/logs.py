@@ -100,7 +100,7 @@ class _MeanLoss:
             return None
         mean = self.sum / self.count
         if trainer.world_size > 1:
-            return trainer.strategy.reduce(mean, reduce_op="mean")  # pyright: ignore[reportUnknownMemberType]
+            return trainer.strategy.reduce(mean, reduce_op="mean")  # pyright: ignore[reportUnknownMemberType] - untyped in Lightning
         return mean
 
     def reset(self) -> None:
@@ -219,7 +219,7 @@ class LogCollector:
         sum_since_log = zero if since_log.sum is None else since_log.sum
         sums = torch.stack([sum_since_log, sum(self._losses_of_step, zero)])
         if trainer.world_size > 1:
-            sums = trainer.strategy.reduce(sums, reduce_op="mean")  # pyright: ignore[reportUnknownMemberType]
+            sums = trainer.strategy.reduce(sums, reduce_op="mean")  # pyright: ignore[reportUnknownMemberType] - untyped in Lightning
         return {"sums": sums, "counts": [since_log.count, len(self._losses_of_step)]}
 
     def load_losses(self, losses: Mapping[str, Any], trainer: Trainer) -> None:

@@ -287,7 +287,7 @@ class LogsFirstCallback(LoggerCallback):
     User code may subclass it and pass the logs by position.
     """
 
-    def on_log(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def on_log(  # pyright: ignore[reportIncompatibleMethodOverride] - the order of transformers
         self,
         args: TrainingArguments,
         state: TrainerState,

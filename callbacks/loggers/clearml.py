@@ -183,7 +183,7 @@ class ClearMLCallback(LoggerCallback):
         )
         return False
 
-    def on_log(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def on_log(  # pyright: ignore[reportIncompatibleMethodOverride] - the order of transformers
         self,
         args: TrainingArguments,
         state: TrainerState,

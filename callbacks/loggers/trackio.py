@@ -165,8 +165,7 @@ class TrackioCallback(PredictionLogger):
         tags: list[str] = getattr(model, "model_tags", None) or []
         tags = [tag for tag in tags if not str(tag).startswith("trackio:https://")]
         tags += ["trackio", f"trackio:{url}"]
-        # The stubs of torch allow only tensors and modules as attributes.
-        model.model_tags = list(dict.fromkeys(tags))  # pyright: ignore[reportArgumentType]
+        model.model_tags = list(dict.fromkeys(tags))  # pyright: ignore[reportArgumentType] - torch declares tensors and modules only
 
 
 def _bucket_id(args: TrainingArguments) -> str | None:

@@ -12,7 +12,7 @@ from ...lightning_modules.internals.torch_names import default_store
 
 if TYPE_CHECKING:
     # torch documents the class, but does not list it.
-    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+    from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage] - not in the `__all__` of torch.distributed
 
 logger = logging.getLogger(__name__)
 

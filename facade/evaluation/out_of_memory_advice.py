@@ -36,7 +36,7 @@ def advice_for_training(args: TrainingArguments, inputs: object = None) -> str:
 
 
 def advice_for_evaluation(args: TrainingArguments, inputs: object = None) -> str:
-    """Return the note for an error in an evaluation, which `auto_find_batch_size` does not affect."""
+    """Return the note for an evaluation, which `auto_find_batch_size` does not affect."""
     batch = ""
     if inputs is not None:
         batch = f", and the batch was: {shapes_of(inputs)}"

@@ -1294,7 +1294,7 @@ class Trainer:
         return getattr(groups_of(self.args), "sp_size", 1)
 
     def get_cp_size(self) -> int:
-        """Return the size of context parallelism (`cp_size`), which splits sequences; 1 if unused."""
+        """Return the size of context parallelism (`cp_size`), which splits sequences; or 1."""
         return getattr(groups_of(self.args), "cp_size", 1)
 
     def get_tp_size(self) -> int:
@@ -2038,7 +2038,7 @@ class Trainer:
             self._replace_model(trial)
 
     def _replace_model(self, trial: object) -> None:
-        """Replace the model by a new one if there is a `model_init`; drop optimizer and schedule."""
+        """Replace the model if there is a `model_init`; drop optimizer and schedule."""
         if self.model_init is None:
             return
 

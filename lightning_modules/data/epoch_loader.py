@@ -169,7 +169,7 @@ class EpochLoader(DataLoader[Any]):
         **kwargs: Any,
     ) -> None:
         # torch leaves the types of some parameters open.
-        super().__init__(dataset, **kwargs)  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(dataset, **kwargs)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
         self.epoch = 0
         self.end_of_loader = False
         self.total = total

@@ -35,8 +35,7 @@ class SeedableRandomSampler(RandomSampler):
         replacement: bool = False,
         num_samples: int | None = None,
     ):
-        # torch leaves the type of a parameter open.
-        super().__init__(  # pyright: ignore[reportUnknownMemberType]
+        super().__init__(  # pyright: ignore[reportUnknownMemberType] - untyped in torch
             data_source, replacement, num_samples
         )
         self.seed = seed

@@ -295,7 +295,7 @@ class ResumableModule(LightningModule):
         super().__init_subclass__(**kwargs)
         if "configure_callbacks" in vars(cls):
             configure_callbacks = _with_required_callbacks(cls.configure_callbacks)
-            cls.configure_callbacks = configure_callbacks  # type: ignore[method-assign]
+            cls.configure_callbacks = configure_callbacks  # type: ignore[method-assign] - wraps the method of a subclass
 
     def required_callbacks(self) -> list[Callback]:
         """Return the callbacks that this module needs."""

@@ -348,7 +348,7 @@ class WindowLoader:
 
 
 def _source_class(loader_state: dict[str, Any]) -> type:
-    """Return the class of the loader that wrote a state; the entries are specific to our classes."""
+    """Return the class of the loader that wrote a state, whose entries are specific to it."""
     if "handed_out" in loader_state:
         return EpochLoader
     if "began" in loader_state:

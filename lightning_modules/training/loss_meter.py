@@ -108,7 +108,7 @@ class LossMeter:
         return total
 
     def _added(self, total: float, loss: float, steps_since_log: int) -> float:
-        """Return the float32 sum of `total` and a loss; record the step if the loss is not finite."""
+        """Add a loss to `total` in float32; record the step if the loss is not finite."""
         if not math.isfinite(loss):
             # Micro-batches of a step are consecutive.
             if self.not_finite_steps[-1:] != [steps_since_log]:

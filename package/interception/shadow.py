@@ -138,8 +138,8 @@ class _DefinitionReplacer(ast.NodeTransformer):
         return ast.copy_location(assignment, node)
 
     # `ast.NodeVisitor` finds its methods by these names.
-    visit_FunctionDef = _replace  # noqa: N815
-    visit_AsyncFunctionDef = _replace  # noqa: N815
-    visit_ClassDef = _replace  # noqa: N815
-    visit_Assign = _replace  # noqa: N815
-    visit_AnnAssign = _replace  # noqa: N815
+    visit_FunctionDef = _replace  # noqa: N815 - name set by `ast.NodeVisitor`
+    visit_AsyncFunctionDef = _replace  # noqa: N815 - name set by `ast.NodeVisitor`
+    visit_ClassDef = _replace  # noqa: N815 - name set by `ast.NodeVisitor`
+    visit_Assign = _replace  # noqa: N815 - name set by `ast.NodeVisitor`
+    visit_AnnAssign = _replace  # noqa: N815 - name set by `ast.NodeVisitor`

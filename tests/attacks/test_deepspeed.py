@@ -27,7 +27,9 @@ SAID = {
 }
 
 
-@pytest.mark.skipif(not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside")
+@pytest.mark.skipif(
+    not BESIDE.is_dir(), reason="deepspeed is not installed separately; run `make test`"
+)
 def test_states_run_no_program_and_are_not_stepped_with_where_they_do_not_fit(tmp_path):
     options = {
         "log": tmp_path / "log.txt",

@@ -33,7 +33,7 @@ CASES |= {"ep_tp": "moe"}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All cases, in two and in four processes, beside the same trainings in one."""
     if not NEWEST.is_dir():
-        pytest.skip("`make` lays the newest transformers aside")
+        pytest.skip("the newest transformers is not installed separately; run `make`")
     folder = tmp_path_factory.mktemp("spread")
     settings = {**os.environ, "PYTHONPATH": str(NEWEST), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(SCRIPT), str(folder)]

@@ -21,7 +21,7 @@ REPLICATED = ["ddp", "fsdp", "sharded", "sharded, one file"]
 SPLIT = ["split", "split, one file"]
 ZERO = ["zero 1", "zero 2", "zero 3"]
 with_deepspeed = pytest.mark.skipif(
-    not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside"
+    not BESIDE.is_dir(), reason="deepspeed is not installed separately; run `make test`"
 )
 ALL = [
     "alone",

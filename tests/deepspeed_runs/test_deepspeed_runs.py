@@ -25,7 +25,7 @@ that has it.
 """
 
 pytestmark = pytest.mark.skipif(
-    not BESIDE.is_dir(), reason="deepspeed is not there: `make test` puts it aside"
+    not BESIDE.is_dir(), reason="deepspeed is not installed separately; run `make test`"
 )
 
 SECONDS = 300

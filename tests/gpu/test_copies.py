@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 def device():
     device = pretended_cuda.pretended()
     if device is None:
-        pytest.skip("copies are counted on a pretended device")
+        pytest.skip("copies are only counted on a simulated device")
     return device
 
 

@@ -260,7 +260,7 @@ def test_cpu_beside_a_gpu_is_taken_without_a_warning(tmp_path):
 def test_batches_arrive_page_locked(tmp_path, device, workers):
     """`dataloader_pin_memory` is on by default, and copies of page-locked batches do not wait."""
     if device == "cpu":
-        pytest.skip("nothing is page-locked without a GPU")
+        pytest.skip("page-locked memory needs a GPU")
     loader = trainer(tmp_path, device, dataloader_num_workers=workers).get_train_dataloader()
     assert next(batches_of(loader))["x"].is_pinned(), "before the loader moves it"
 

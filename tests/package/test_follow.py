@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = Path(sys.prefix) / "newest" / "transformers"
 needs_newest = pytest.mark.skipif(
-    not NEWEST.is_dir(), reason="`make` lays the newest transformers aside"
+    not NEWEST.is_dir(), reason="the newest transformers is not installed separately; run `make`"
 )
 
 

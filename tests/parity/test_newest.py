@@ -32,9 +32,11 @@ SWITCHED = (
 
 @pytest.mark.skipif(
     bool(os.environ.get("LIGHTRAINER_FOLLOW")),
-    reason="this run compares with that version already",
+    reason="this run already compares with that version",
 )
-@pytest.mark.skipif(not NEWEST.is_dir(), reason="`make` lays the newest transformers aside")
+@pytest.mark.skipif(
+    not NEWEST.is_dir(), reason="the newest transformers is not installed separately; run `make`"
+)
 def test_newest_version_is_followed_bit_for_bit():
     """In one process: in this one, another version is imported already."""
     (info,) = NEWEST.glob("transformers-*.dist-info")

@@ -21,7 +21,7 @@ CHOICE = ["a dict of streams"]
 WITH_DEEPSPEED = ["DeepSpeed ZeRO 2", "DeepSpeed ZeRO 2 and `accumulate_grad_batches=4`"]
 needs_deepspeed = pytest.mark.skipif(
     not (Path(sys.prefix) / "deepspeed").is_dir(),
-    reason="deepspeed is not installed: `make test` puts it aside",
+    reason="deepspeed is not installed separately; run `make test`",
 )
 REST = [
     pytest.param(name, marks=needs_deepspeed) if name in WITH_DEEPSPEED else name

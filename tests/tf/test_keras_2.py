@@ -15,7 +15,7 @@ tf = pytest.importorskip(
 keras = pytest.importorskip(
     "tf_keras", reason="tf-keras is not there: `make test-tf` puts it aside"
 )
-transformers = pytest.importorskip("transformers", reason="transformers is not there")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 if not transformers.__version__.startswith("4."):
     pytest.skip(
         "this transformers has no models of TensorFlow: `make test-tf`", allow_module_level=True

@@ -133,7 +133,7 @@ class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
     """"pt" for tensors, "np" for arrays."""
 
     # transformers calls the parameter `examples` in this class only, and callers may name it.
-    def torch_call(self, examples: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def torch_call(self, examples: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - the name in transformers
         """Return the batch as tensors.
 
         Args:

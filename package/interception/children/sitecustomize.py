@@ -95,7 +95,7 @@ def _apply_trial_to_parsers(script: str) -> None:
 
         return parse_with_trial(original, self, args, namespace)
 
-    ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
+    ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment] - replaces a method of the standard library
 
 
 def _start() -> None:

@@ -112,7 +112,7 @@ def test_logger_run_that_cannot_be_opened_raises_before_the_first_step(
     tracker, monkeypatch, tmp_path, caplog
 ):
     if tracker.name in ("azure_ml", "flyte"):
-        pytest.skip("opens no run")
+        pytest.skip("the tracker opens no run")
     made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name)
 
     def unreachable(*args, **kwargs):

@@ -102,7 +102,7 @@ def trackio_folder(tmp_path_factory):
         patch.setenv("TRACKIO_DIR", str(folder))
         import trackio.utils
     if folder != trackio.utils.TRACKIO_DIR:
-        pytest.skip("trackio was imported before, and keeps its folder")
+        pytest.skip("trackio was already imported and keeps its folder")
     return folder
 
 
@@ -169,7 +169,7 @@ among the packages.
 
 
 @pytest.mark.skipif(
-    not BESIDE.is_dir(), reason="comet_ml is not there: `make test` puts it into .venv/comet"
+    not BESIDE.is_dir(), reason="comet_ml is not installed in .venv/comet; run `make test`"
 )
 def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeypatch):
     """In processes of their own, as comet_ml patches other libraries when it is imported."""

@@ -87,7 +87,7 @@ def test_run_folder_belongs_to_this_training(tmp_path):
 def test_swanlab_run_is_resumed(tmp_path, monkeypatch):
     swanlab = importlib.import_module("swanlab")
     if is_older(swanlab.__version__, "0.8"):
-        pytest.skip("runs of this swanlab have an id only if they are uploaded")
+        pytest.skip("this swanlab version only assigns ids to uploaded runs")
     monkeypatch.setenv("SWANLAB_MODE", "offline")
     given = tmp_path, "swanlab", "SwanLabCallback"
     first = train(*given, then=swanlab.finish)

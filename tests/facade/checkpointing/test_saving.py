@@ -210,7 +210,7 @@ def test_checkpoint_whose_process_was_killed_while_it_was_replaced_is_resumed(tw
     shutil.rmtree(two_checkpoints / "checkpoint-2")
     machine, pid, start = process_identity.process_token().rsplit("-", 2)
     if start == "0":
-        pytest.skip("start times are not known here")
+        pytest.skip("process start times are not available")
     ended = f"{machine}-{pid}-{int(start) - 1}"
     (two_checkpoints / "checkpoint-4").rename(two_checkpoints / f".checkpoint-4.replaced-{ended}")
     (two_checkpoints / f".checkpoint-4.partial-{ended}").mkdir()

@@ -25,7 +25,7 @@ from lightrainer.lightning_modules.checkpoints import problems
 from lightrainer.lightning_modules.common.worker_processes import ignore_signals
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(os, "fork"), reason="the trainings are forked, or get signals of POSIX"
+    not hasattr(os, "fork"), reason="forks trainings, or sends POSIX signals"
 )
 SCRIPTS = HELPERS / "checkpoints"
 

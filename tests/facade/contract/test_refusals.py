@@ -70,7 +70,7 @@ def words(value: Any) -> list[str]:
 @pytest.mark.parametrize("bad", COMBINATIONS, ids=str)
 def test_argument_is_refused(bad, tmp_path):
     if bad.needs_cpu and torch.cuda.is_available():
-        pytest.skip("is about machines without a GPU")
+        pytest.skip("tests machines without a GPU")
     theirs = refusal(transformers, bad, tmp_path / "theirs")
     assert (theirs is None) is bad.accepted, repr(theirs)
     ours = refusal(lightrainer, bad, tmp_path / "ours")

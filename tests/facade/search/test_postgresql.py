@@ -37,7 +37,7 @@ def server(tmp_path_factory):
     pytest.importorskip("psycopg")
     initdb, pg_ctl, user = program("initdb"), program("pg_ctl"), server_user()
     if initdb is None or pg_ctl is None or user is None:
-        pytest.skip("there is no PostgreSQL server on this machine")
+        pytest.skip("needs a PostgreSQL server")
     folder = Path("/tmp") / tmp_path_factory.mktemp("postgresql").name  # sockets need a short path
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)

@@ -55,7 +55,7 @@ class TestOnAGpu:
 
     @pytest.mark.gpu
     @pytest.mark.skipif(
-        not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch has it since 2.9"
+        not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="needs torch 2.9 or later"
     )
     def test_tf32_may_be_set_in_the_newer_way(self, tmp_path):
         """Lightning asks for it in the older way, which is an error then."""

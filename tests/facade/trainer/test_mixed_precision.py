@@ -104,9 +104,7 @@ def wrapped(how):
 
 
 of_several = pytest.mark.cpu_only("DataParallel scatters batches with kernels of CUDA")
-without_gpu = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="DataParallel computes on a GPU where there is one"
-)
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="DataParallel would use the GPU")
 IN_PARALLEL = [
     pytest.param(how, marks=[of_several, without_gpu])
     for how in ("in parallel", "whole in parallel")

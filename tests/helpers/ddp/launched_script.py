@@ -89,7 +89,7 @@ REFERENCE = ("torchrun", "Open MPI", "MVAPICH", "Intel MPI")
 ALONE = ("script of a SLURM job", "salloc")
 
 for api in (lightrainer, transformers):
-    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
+    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first accessed
 
 
 class Seeing(lightning_import.Callback):

@@ -24,7 +24,7 @@ from helpers.processes.forking import forked
 from helpers.processes.rank_training import QUIET, Classifier, points, timeless
 
 for api in (lightrainer, transformers):
-    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
+    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first accessed
 
 BINS = [[[4 * step, 4 * step + 1], [4 * step + 2, 4 * step + 3]] for step in range(8)]
 """Eight batches of two bins each."""

@@ -46,7 +46,7 @@ EACH = [
 ]
 
 for api in (lightrainer, transformers):
-    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
+    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first accessed
 
 
 class Seeing(nn.Module):

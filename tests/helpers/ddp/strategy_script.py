@@ -234,7 +234,7 @@ def reported_without_states(folder: Path) -> dict[str, list[str]]:
         fit(way, max_epochs=1, callbacks=[SaveBeforeStep(before)]).save_checkpoint(after)
         for file in (before, after):
             messages = logged[file.stem] = []
-            handler.emit = lambda record, messages=messages: messages.append(record.getMessage())  # type: ignore[method-assign]
+            handler.emit = lambda record, messages=messages: messages.append(record.getMessage())
             with contextlib.suppress(Exception, CheckpointException):
                 fit(way, max_epochs=1, resume=file)
                 messages.append("resumed")

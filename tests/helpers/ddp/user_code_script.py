@@ -26,7 +26,7 @@ from helpers.processes.forking import forked
 from helpers.processes.rank_training import QUIET, timeless
 
 for api in (lightrainer, transformers):
-    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first asked for
+    api.Trainer, api.TrainingArguments  # noqa: B018 - imported when they are first accessed
 
 
 class Regression(nn.Module):

@@ -11,4 +11,4 @@ sys.path.append(os.path.join(sys.prefix, "deepspeed"))  # last: only what is mis
 warnings.filterwarnings("ignore")
 # under `make test-private-names`, whose plugin is one of pytest's process alone
 if "RENAMED" in os.environ:
-    from helpers.scripts import renamed_names  # noqa: F401
+    from helpers.scripts import renamed_names  # noqa: F401 - imported for its effect

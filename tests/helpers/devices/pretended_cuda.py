@@ -398,7 +398,7 @@ class _ToCpu(torch.autograd.Function):
         return tensor.elements.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return CudaTensor(gradient)
 
 
@@ -663,7 +663,7 @@ def _of_others() -> list[tuple[Any, str, Any]]:
                 "cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned"
             )
         copy = tensor.clone()
-        copy._is_page_locked = True  # type: ignore[attr-defined]
+        copy._is_page_locked = True
         return copy
 
     def is_pinned(tensor: torch.Tensor, device: Any = None) -> bool:

@@ -61,7 +61,7 @@ def arguments(folder: Path, **changes: Any) -> TFTrainingArguments:
 
 
 in_torch_only = pytest.mark.skipif(
-    keras.backend.backend() != "torch", reason="it looks at tensors of torch"
+    keras.backend.backend() != "torch", reason="inspects torch tensors"
 )
 ASIDE = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]).rstrip(":")}
 """Where processes that a test starts find the helpers, and what lies aside, as TensorFlow does."""

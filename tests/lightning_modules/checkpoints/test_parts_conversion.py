@@ -111,9 +111,7 @@ print(peak() - before)
 """
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="peak memory is measured in another unit elsewhere"
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="peak memory has another unit on other systems")
 def test_memory_is_that_of_a_file_of_weights(tmp_path):
     model = nn.Module()  # 160 MB
     for number in range(20):

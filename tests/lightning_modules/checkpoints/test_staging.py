@@ -134,7 +134,7 @@ def test_reused_process_number_does_not_keep_a_leftover_alive(final: Path):
     """In a restarted container the training process has the number of the one before."""
     machine, pid, start = process_token().rsplit("-", 2)
     if start == "0":
-        pytest.skip("start times are not known here")
+        pytest.skip("process start times are not available")
     leftover = staging_path(final, f"{machine}-{pid}-{int(start) - 1}")
     leftover.mkdir()
     assert remove_leftovers(final.parent) == [leftover]
@@ -148,7 +148,7 @@ def test_leftover_of_a_container_of_the_same_name_goes_when_the_folder_is_reserv
     """
     _, pid, start = _dead_owner().rsplit("-", 2)
     if start == "0":
-        pytest.skip("containers are not known here")
+        pytest.skip("container ids are not available")
     with monkeypatch.context() as container:
         container.setattr(os, "readlink", lambda path: "pid:[1]")
         machine, *_ = process_token().rsplit("-", 2)

@@ -87,4 +87,4 @@ def test_read_object_names_an_index_of_weights(tmp_path):
     with pytest.raises(
         ValueError, match=r"index.json is not a readable index of shards .*weight_map"
     ):
-        load_sharded_checkpoint(None, tmp_path)  # type: ignore[arg-type] - it is not looked at
+        load_sharded_checkpoint(None, tmp_path)

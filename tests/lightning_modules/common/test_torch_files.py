@@ -64,7 +64,7 @@ def test_numpy_1_names_are_known(tmp_path: Path):
     assert load_torch(tmp_path / "y.pt").tolist() == [0, 1, 2]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no such device")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("size", [10, 100_000])
 def test_full_disk_is_an_error_that_names_the_file(size: int):
     with pytest.raises(OSError, match="No space left on device: '/dev/full'") as caught:

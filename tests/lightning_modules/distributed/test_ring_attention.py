@@ -22,7 +22,7 @@ from lightrainer.lightning_modules.distributed.ulysses_attention import ulysses_
 RINGS = not is_older(torch.__version__, "2.10")
 KEPT_BY_TORCH = module._torch_module()._replaced_functions if RINGS else {}
 with_rings = pytest.mark.skipif(
-    not RINGS, reason="this torch has no context_parallel of the known form"
+    not RINGS, reason="context_parallel of this torch version is not supported"
 )
 
 BOTH = pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_preallocated_array_makes_no_second_copy(rows, wide):
     The widest batch comes last, where all rows move once, first, or after more than half.
     """
     if not Path("/proc/self/status").exists():
-        pytest.skip("the most memory that a process had is read where Linux says it")
+        pytest.skip("peak memory is read from Linux's /proc")
     command = [sys.executable, "-c", PEAK, repr(rows), str(wide)]
     assert float(subprocess.run(command, check=True, capture_output=True, text=True).stdout) < 1.3
 

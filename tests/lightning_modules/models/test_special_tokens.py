@@ -48,7 +48,7 @@ def later():
     further ends.
     """
     if not NEWEST.is_file():
-        pytest.skip("`make` lays the newest transformers aside")
+        pytest.skip("the newest transformers is not installed separately; run `make`")
     spec = importlib.util.spec_from_file_location("transformers.trainer_utils_of_newest", NEWEST)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -13,9 +13,7 @@ from lightrainer.lightning_modules.optim import OptimizerConfig
 from lightrainer.lightning_modules.optim.muon import matrices
 from lightrainer.lightning_modules.optim.schedules import get_linear_schedule_with_warmup
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch.optim, "Muon"), reason="torch 2.9 and later have it"
-)
+pytestmark = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="needs torch 2.9 or later")
 MATRICES = ["body.0.weight", "body.1.weight"]
 CONFIG = OptimizerConfig(
     name="torch.optim.Muon",

@@ -54,7 +54,7 @@ def with_either(request, tmp_path_factory):
         return sys.executable
     newest = Path(sys.prefix) / "newest"
     if not newest.is_dir():
-        pytest.skip("the newest transformers is not there: `make test` puts it into .venv/newest")
+        pytest.skip("the newest transformers is not installed in .venv/newest; run `make test`")
     entries = [
         entry
         for entry in newest.iterdir()
