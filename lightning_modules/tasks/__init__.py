@@ -1,4 +1,4 @@
 """LightningModules and a DataModule for users of plain `lightning.Trainer`.
 
-Here: LossModule, the modules of the usual tasks, exact resumption. Independent of the facade.
+Contains LossModule, modules for common tasks, and exact resumption. Independent of the facade.
 """

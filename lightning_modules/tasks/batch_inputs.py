@@ -1,7 +1,7 @@
-"""Inputs, labels and samples of a batch.
+"""Split batches into inputs and labels, and count their samples.
 
-The last batch of an evaluation may hold repeated samples, which only complete the round of several
-processes.
+The last batch of an evaluation may contain duplicate samples, which give all processes equally many
+batches.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 
 def split_labels(batch: object) -> tuple[tuple[Any, ...], Any]:
-    """Split a batch without names into inputs and labels.
+    """Split an unnamed batch into inputs and labels.
 
-    The labels are the last part, the inputs are in the order of `forward`.
+    The labels are the last part; the inputs are in the order of the parameters of `forward`.
 
     Args:
         batch: a tuple, a list, or one tensor or object alone.
 
     Returns:
-        The inputs, and the labels; None for the labels if there is one part only.
+        The inputs and the labels; the labels are None if there is only one part.
     """
     parts = parts_of(batch)
     if len(parts) > 1:
@@ -48,7 +48,7 @@ def split_labels(batch: object) -> tuple[tuple[Any, ...], Any]:
 
 
 def parts_of(batch: object) -> tuple[Any, ...]:
-    """Return the parts of a batch without names; a tensor or another object is one part."""
+    """Return the parts of an unnamed batch; a tensor or another object is a single part."""
     if isinstance(batch, (tuple, list)):
         return tuple(batch)
     return (batch,)
@@ -57,7 +57,7 @@ def parts_of(batch: object) -> tuple[Any, ...]:
 def as_arguments(inputs: tuple[object, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return inputs as positional and keyword arguments.
 
-    A mapping alone, as in `({"input_ids": ...}, y)`, becomes keyword arguments.
+    A single mapping, as in `({"input_ids": ...}, y)`, is converted to keyword arguments.
     """
     if len(inputs) == 1 and isinstance(inputs[0], Mapping):
         return (), dict(inputs[0])
@@ -65,11 +65,11 @@ def as_arguments(inputs: tuple[object, ...]) -> tuple[tuple[Any, ...], dict[str,
 
 
 def requires_all_parts(model: nn.Module, batch: object) -> bool:
-    """Return whether `forward` requires every part of a batch without names.
+    """Return whether `forward` requires every part of an unnamed batch.
 
-    None of the parts is a label then.
+    In this case none of the parts is a label.
     """
-    # The `forward` of an adapter accepts anything; the model inside of it has the parameters.
+    # The `forward` of an adapter accepts any arguments, so inspect the base model.
     signature = inspect.signature(base_of_adapter(model).forward)
     required = 0
     for parameter in signature.parameters.values():
@@ -80,18 +80,18 @@ def requires_all_parts(model: nn.Module, batch: object) -> bool:
 
 
 def count_targets(loss_fn: object, labels: object, device: torch.device) -> torch.Tensor | None:
-    """Count the items of a mean loss: class numbers that are not ignored, values, or samples.
+    """Count the items of a mean loss: class indices that are not ignored, values, or samples.
 
-    Class numbers count by the weights of their classes where the loss is a mean with such weights.
+    If the loss is a mean weighted by class weights, class indices are counted by these weights.
 
     Args:
-        loss_fn: a function, whose result counts as a mean, or a module of torch or a partial
+        loss_fn: a function, whose result is assumed to be a mean, or a torch module or partial
             function with a `reduction`.
         labels: the labels of the batch.
         device: the device of the result.
 
     Returns:
-        A number on the device, without synchronisation; None if the loss is not a mean.
+        A tensor on the device, computed without synchronisation; None if the loss is not a mean.
     """
     reduction = _setting_of(loss_fn, "reduction", "mean")
     if reduction not in ("mean", "batchmean"):
@@ -111,18 +111,18 @@ def count_targets(loss_fn: object, labels: object, device: torch.device) -> torc
 
 
 def _count_class_numbers(loss_fn: object, labels: torch.Tensor) -> torch.Tensor:
-    """Count the class numbers that are not ignored, or add up the weights of their classes."""
+    """Count the class indices that are not ignored, or sum the weights of their classes."""
     ignore_index = _setting_of(loss_fn, "ignore_index", -100)
     is_counted = labels.ne(ignore_index)
     weights = _setting_of(loss_fn, "weight", None)
     if weights is None or not _divides_by_weights(loss_fn):
         return is_counted.sum()
 
-    # Only the ratios matter: a label of the class with the smallest weight counts as one.
+    # Only ratios matter, so normalize weights: a label of the class with the smallest weight is 1.
     smallest = weights.where(weights > 0, math.inf).amin()
     relative = weights / smallest
 
-    # An ignored label may be no index of a class.
+    # An ignored label may be an invalid index.
     classes = labels.where(is_counted, 0)
     return relative[classes].mul(is_counted).sum()
 
@@ -159,9 +159,9 @@ def describe_batch(batch: object) -> str:
 def count_unrepeated_samples(
     loader: object, batch: object, index: int, rank: int, world_size: int
 ) -> int | None:
-    """Return how many samples of a batch are not repeated ones.
+    """Return how many samples of a batch are not duplicates.
 
-    None means all of them, or that the number is unknown.
+    Returns None if all samples are unique, or if the number is unknown.
 
     Args:
         loader: the loader of the batch. The number is known for an `EpochLoader`, over a stream if
@@ -174,23 +174,24 @@ def count_unrepeated_samples(
     if world_size == 1 or not isinstance(loader, EpochLoader) or not loader.end_of_loader:
         return None
 
-    # The loader is at its end, but this batch is not the last one: that has been read ahead.
+    # The loader has prefetched further batches, so this is not the last one.
     if index + 1 < loader.batches_yielded:
         return None
 
-    # A round is a batch on each process; the last one may be filled up with repeated samples.
+    # A round consists of one batch per process; duplicate samples may fill up the last round.
     samples_left = loader.remainder
     rows_per_process = loader.samples_per_round // world_size
     rows = find_batch_size(batch)
     if rows is None:
         return None
 
-    # The last round of a stream is shared out evenly, and not filled up to whole batches.
+    # The last round of a stream is divided evenly instead of being filled up to full batches.
     if loader.total is None and rows == math.ceil(samples_left / world_size):
         rows_per_process = rows
     if samples_left <= 0 or rows != rows_per_process:
         return None
 
-    # The processes have the samples in their order: rank 0 the first batch, rank 1 the next.
+    # Consecutive batches are assigned to consecutive ranks: rank 0 the first batch, rank 1 the
+    # next.
     left_for_this_rank = max(samples_left - rank * rows_per_process, 0)
     return min(left_for_this_rank, rows_per_process)

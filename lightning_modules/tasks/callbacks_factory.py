@@ -1,4 +1,4 @@
-"""Callbacks for every `lightning.Trainer`, which finds them by an entry point."""
+"""Callbacks that every `lightning.Trainer` loads through an entry point."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOADERS_MODULE = __name__.replace("tasks.callbacks_factory", "data.loaders")
 def callbacks() -> list[Callback]:
     """Return the callbacks for a new `lightning.Trainer`.
 
-    The list is empty unless the module of `build_loader` has been imported: without it the script
+    The list is empty unless the module of `build_loader` has been imported. Without it, the script
     has no loader whose position could be restored.
     """
     if _LOADERS_MODULE not in sys.modules:

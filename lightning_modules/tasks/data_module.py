@@ -1,4 +1,4 @@
-"""A LightningDataModule over datasets, with the order and the exact resumption of the Trainer."""
+"""LightningDataModule over datasets, with the data order and exact resumption of the Trainer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from .resuming import ResumingCallback
 
 _KEEP_ALL_COLUMNS = "name those to keep: columns=[...]"
 
-# A child of Lightning's logger, for the same handlers and level.
+# A child of Lightning's logger, so that it has the same handlers and level.
 _logger = logging.getLogger("lightning.pytorch.lightrainer")
 
 _PLAIN_ARGUMENTS = (
@@ -55,12 +55,12 @@ _PLAIN_ARGUMENTS = (
     "dispatch_batches",
     "split_batches",
 )
-"""Arguments that are plain values, kept as hyperparameters."""
+"""Arguments that are saved as hyperparameters."""
 
 _STAGES = ("train", "val", "test", "predict")
 
 OneDataset = Callable[[], Any] | Any
-"""A dataset of any kind, or a function without arguments that makes one."""
+"""A dataset, or a function without arguments that creates one."""
 
 Datasets = dict[str, Callable[[], Any]] | Callable[[], Any] | Any
 """One dataset, several by name, or a function.
@@ -74,48 +74,49 @@ EvaluationLoaders = EpochLoader | dict[str, Any] | list[Any]
 
 
 class DataModule(LightningDataModule):
-    """Make the loaders of a `lightning.Trainer` from datasets, as a Trainer makes them.
+    """Create the loaders of a `lightning.Trainer` from datasets, like the Trainer API does.
 
-    Its arguments have the meaning of the `dataloader_*` and `*_batch_size` arguments there.
+    The arguments correspond to the training arguments `dataloader_*` and `*_batch_size`.
 
-    The loaders are those of `build_loader`. Their order depends on seed and epoch alone. Whole
-    batches are assigned to the processes in turn, so Lightning's own distributed sampler is
-    disabled; processes that hold parts of the same layers get the same batches. Every checkpoint
-    holds the position in the data, so that `fit(..., ckpt_path=...)` resumes with the very next
-    batch. All of this works with any LightningModule.
+    The loaders are created by `build_loader`. Their order only depends on the seed and the epoch.
+    Full batches are assigned to the processes in turn, so Lightning's own distributed sampler is
+    disabled. Processes that hold shards of the same layers get the same batches. Every checkpoint
+    contains the position in the data, so `fit(..., ckpt_path=...)` resumes with the next batch. All
+    of this works with any LightningModule.
 
-    Loaders of `predict` are torch's own, with Lightning's sampler, which Lightning needs to join
-    predictions.
+    The loaders of `predict` are plain torch loaders with Lightning's sampler, which Lightning needs
+    to gather predictions.
 
     Args:
-        train_dataset: map-style (also of the library `datasets`) or iterable; or a function without
-            arguments that makes it, called once in every process, in `setup`. Subclasses may set
-            the attributes in `setup` too.
-        val_dataset: the same; or a dict of them, each of which is evaluated separately, under its
-            name; or a list of `Dataset` objects, which Lightning numbers.
-        test_dataset: as `val_dataset`.
-        predict_dataset: as `train_dataset`.
-        collate_fn: list of samples -> batch. By default `default_data_collator` for samples with
-            columns, and torch's own for tuples such as `(x, y)`, tensors and numbers.
-        batch_size: samples of each process in a batch. Lightning's `Tuner.scale_batch_size` reads
-            and sets it.
-        eval_batch_size: the same for validation, test and predictions; by default `batch_size`.
-        shuffle: train on the samples in another order in each epoch.
-        sampler: called with the training data, returns the sampler that orders it. It has to
-            return the same order in each process, as its batches are then sharded. Takes
-            precedence over `shuffle` and `group_by_length`.
-        group_by_length: train and evaluate on batches of similar length, as the Trainer API does
-            with `train_sampling_strategy="group_by_length"`.
-        length_column: column of a `datasets.Dataset` that holds the length of each sample.
-        input_column: column whose length is measured where `length_column` does not exist.
-        columns: columns to keep where samples are dicts. By default those that the model takes, if
-            the module has the property `input_columns`, as `LossModule` does; otherwise all.
-        seed: the seed of the order; None for the seed that torch was given last.
-        drop_last: leave out a last, smaller batch of the training.
-        num_workers: worker processes that read ahead.
-        pin_memory: by default where the trainer uses CUDA or an Intel GPU.
-        persistent_workers: keep them from one epoch to the next.
-        prefetch_factor: batches that each of them reads ahead.
+        train_dataset: a map-style dataset (including those of the library `datasets`) or an
+            iterable one, or a function without arguments that creates it, which is called once per
+            process in `setup`. Subclasses may also set the attribute in `setup`.
+        val_dataset: the same, or a dict of datasets that are evaluated separately under their
+            names, or a list of `Dataset` objects, which Lightning numbers.
+        test_dataset: like `val_dataset`.
+        predict_dataset: like `train_dataset`.
+        collate_fn: converts a list of samples to a batch. By default `default_data_collator` for
+            samples that are mappings, and torch's `default_collate` for tuples such as `(x, y)`,
+            tensors and numbers.
+        batch_size: number of samples per batch and process. Lightning's `Tuner.scale_batch_size`
+            may change it.
+        eval_batch_size: the batch size of validation, test and prediction; by default `batch_size`.
+        shuffle: whether to shuffle the training data in each epoch.
+        sampler: a function that returns a sampler for the training data. The sampler must return
+            the same order on all processes, because its batches are then sharded. Takes precedence
+            over `shuffle` and `group_by_length`.
+        group_by_length: whether to batch samples of similar length, like
+            `train_sampling_strategy="group_by_length"` of the Trainer API.
+        length_column: the column of a `datasets.Dataset` with the length of each sample.
+        input_column: the column whose length is measured if `length_column` does not exist.
+        columns: the columns to keep if samples are dicts. By default those that the model accepts
+            if the module has the property `input_columns`, like `LossModule`; otherwise all.
+        seed: the seed of the order; None for torch's current initial seed.
+        drop_last: whether to drop the last training batch if it is smaller.
+        num_workers: number of worker processes.
+        pin_memory: whether to pin memory; by default if the trainer uses CUDA or an Intel GPU.
+        persistent_workers: whether to keep workers between epochs.
+        prefetch_factor: number of batches that each worker prefetches.
         dispatch_batches: see `build_loader`, for the training.
         split_batches: see `build_loader`, for the training.
     """
@@ -182,7 +183,7 @@ class DataModule(LightningDataModule):
 
         self._uses_distributed_samplers: bool | None = None
 
-        # Subclasses may set their datasets in `setup`, so they are known only after it.
+        # Subclasses may set their datasets in `setup`, so stages can only be hidden afterwards.
         if type(self).setup is DataModule.setup:
             for stage in _STAGES:
                 self._hide_stage_without_data(stage)
@@ -198,7 +199,7 @@ class DataModule(LightningDataModule):
         num_workers: int = 0,
         **datamodule_kwargs: Any,
     ) -> Self:
-        """Make a data module of datasets, as Lightning's method of that name.
+        """Create a data module from datasets, like Lightning's method of the same name.
 
         Args:
             train_dataset: as in the class.
@@ -213,7 +214,7 @@ class DataModule(LightningDataModule):
         return cls(*datasets, batch_size=batch_size, num_workers=num_workers, **datamodule_kwargs)
 
     def setup(self, stage: str) -> None:
-        """Make the datasets that are given as functions, and set up sampling and resumption."""
+        """Create datasets that were passed as functions, and set up sampling and resumption."""
         super().setup(stage)
         for data_stage in _STAGES:
             argument = f"{data_stage}_dataset"
@@ -224,7 +225,7 @@ class DataModule(LightningDataModule):
         if trainer is None:
             return
 
-        # The loaders share the data out themselves, except those of `predict`.
+        # All loaders except those of `predict` shard the data themselves.
         if self._uses_distributed_samplers is None:
             self._uses_distributed_samplers = uses_distributed_samplers(trainer)
         use_distributed_samplers(trainer, self._uses_distributed_samplers and stage == "predict")
@@ -259,7 +260,8 @@ class DataModule(LightningDataModule):
             dataset = self._first_samples(dataset)
             is_stream = False
 
-        # As under the Trainer API, a stream keeps its last batch, and its workers are not seeded.
+        # As in the Trainer API, a stream keeps its last incomplete batch, and its workers are not
+        # seeded.
         sampler = None
         if not is_stream and not repeats_batches:
             samples_per_step = self.batch_size * self._accumulation()
@@ -312,8 +314,8 @@ class DataModule(LightningDataModule):
     def _hide_stage_without_data(self, stage: str) -> None:
         """Hide the method of a stage without data from Lightning, so that it skips the stage.
 
-        A method that a subclass overrides stays visible. So do all methods while Lightning searches
-        for a batch size, as the search always calls the method for validation.
+        Methods that a subclass overrides stay visible, as do all methods while Lightning searches
+        for a batch size, because the search always calls the method for validation.
         """
         name = f"{stage}_dataloader"
         is_overridden = getattr(type(self), name) is not getattr(DataModule, name)
@@ -332,7 +334,7 @@ class DataModule(LightningDataModule):
     def _first_samples(self, stream: IterableDataset) -> list[Any]:
         """Return the samples that `overfit_batches` repeats.
 
-        They are kept in a list, as a stream may begin with other samples each time.
+        They are kept in a list, because a stream may start with different samples each time.
         """
         batches = int(_overfit_batches(self.trainer))
         samples = batches * self.batch_size * self._share().count
@@ -401,7 +403,7 @@ class DataModule(LightningDataModule):
         return LengthGroupedSampler(batch_size, lengths=lengths)
 
     def _without_unused_columns(self, dataset: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
-        """Return dataset and collator without the columns that the model, or `columns`, leaves out.
+        """Return dataset and collator without the columns that the model or `columns` excludes.
 
         Columns that the model leaves out are logged, but not by workers, which would repeat the
         message in every epoch.
@@ -420,7 +422,7 @@ class DataModule(LightningDataModule):
             logger = _logger
         model_name = type(getattr(module, "model", None)).__name__
 
-        # A table need not even read the columns.
+        # For a table, the columns need not be read at all.
         removed: set[str] = set()
         if is_table(dataset):
             removed = set(dataset.column_names).difference(columns)
@@ -449,7 +451,7 @@ class DataModule(LightningDataModule):
                 and self.trainer.strategy.root_device.type in WITH_PAGE_LOCKS
             )
 
-        # torch refuses these two without workers.
+        # torch rejects these two options without workers.
         persistent_workers = self.persistent_workers and self.num_workers > 0
         prefetch_factor = None
         if self.num_workers > 0:
@@ -519,7 +521,7 @@ def _require_dataset(dataset: object, argument: str) -> None:
 
 
 def _make_dataset(dataset: object, argument: str) -> Any:
-    """Return a dataset, made from a function or a description if one is given.
+    """Return a dataset; create it if a function or a description was passed.
 
     A dict of datasets is handled by name.
     """
@@ -528,7 +530,7 @@ def _make_dataset(dataset: object, argument: str) -> Any:
     if isinstance(dataset, Mapping):
         return {name: _make_dataset(part, argument) for name, part in dataset.items()}
 
-    # Datasets of some libraries can be called, too.
+    # Datasets of some libraries are callable too.
     has_samples = hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")
     if callable(dataset) and not has_samples:
         return dataset()

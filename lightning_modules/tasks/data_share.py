@@ -1,6 +1,6 @@
-"""The share of the data that a process reads.
+"""Determine which shard of the data a process reads.
 
-Several processes read the same share where they hold parts of one layer.
+Processes that hold shards of the same layer read the same data.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from ..internals.lightning_import import Trainer
 
 @dataclass(frozen=True)
 class DataShare:
-    """Which share of the data a process reads.
+    """The shard of the data that a process reads.
 
     Attributes:
         rank: rank of this process.
         world_size: number of processes.
-        copies: number of processes with successive ranks that read the same share.
+        copies: number of processes with consecutive ranks that read the same shard.
     """
 
     rank: int = 0
@@ -28,27 +28,27 @@ class DataShare:
 
     @property
     def index(self) -> int:
-        """Return the index of the share that this process reads."""
+        """Return the index of the shard that this process reads."""
         return self.rank // self.copies
 
     @property
     def count(self) -> int:
-        """Return the number of different shares of the data."""
+        """Return the number of shards."""
         return self.world_size // self.copies
 
 
 def data_share(trainer: Trainer | None) -> DataShare:
-    """Return the share of this process.
+    """Return the data shard of this process.
 
-    The strategy counts the shares for Lightning's own sampler; this takes the same counts.
+    It uses the numbers that the strategy returns for Lightning's own sampler.
 
     Args:
         trainer: a Trainer whose strategy is set up. With None, each process of the process group
-            has a share for itself.
+            has its own shard.
 
     Raises:
-        ValueError: the strategy does not tell which processes read the same share, or their ranks
-            are not successive.
+        ValueError: the strategy does not define which processes read the same shard, or their ranks
+            are not consecutive.
     """
     if trainer is None:
         if not dist.is_initialized():
@@ -71,13 +71,13 @@ def data_share(trainer: Trainer | None) -> DataShare:
     if sampler_kwargs is None:
         return DataShare()
 
-    # A strategy may count more replicas than processes; that is refused below.
+    # A strategy may report more replicas than processes, which raises an error below.
     index = sampler_kwargs["rank"]
     count = sampler_kwargs["num_replicas"]
     copies = max(world_size // count, 1)
 
-    # `DataShare` assumes that processes of successive ranks read the same share. The strategy may
-    # have grouped its processes in another way.
+    # `DataShare` assumes that consecutive ranks read the same shard, but the strategy may group its
+    # processes differently.
     share = DataShare(rank, world_size, copies)
     if share.index != index or share.count != count:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Saves and restores the position of a training under Lightning in its data.
+"""Save and restore the position of a Lightning training in its data.
 
 Each process has its own position. A training may have several loaders, in a dict, a list or a
 `CombinedLoader`.
@@ -36,20 +36,20 @@ _log = logging.getLogger(__name__)
 
 
 def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
-    """Return the `EpochLoader`s of the training, whose position is saved and restored exactly."""
+    """Return the training's `EpochLoader`s, whose position can be restored exactly."""
     return [loader for loader in train_loaders(trainer) if isinstance(loader, EpochLoader)]
 
 
 def position_state(trainer: Trainer, *, module_accumulates: bool = False) -> object:
-    """Return the position in the loaders and in an incomplete step, in plain values and tensors.
+    """Return the position in the loaders and in an incomplete step, as plain values and tensors.
 
-    After a loader has started again within an epoch, its state does not cover the batches before.
-    `began_again` records whether one of those may be unused.
+    If a loader has restarted within an epoch, its state does not cover the batches before the
+    restart. `began_again` records whether one of these may be unused.
 
     Args:
-        trainer: in the middle of `fit`.
-        module_accumulates: the module has gradients that no optimizer step has used yet, under
-            manual optimization.
+        trainer: the trainer, during `fit`.
+        module_accumulates: whether the module, under manual optimization, has gradients that no
+            optimizer step has used yet.
     """
     loop_position = current_loop_position(trainer)
     batches_in_progress = _batches_in_progress(trainer)
@@ -59,7 +59,7 @@ def position_state(trainer: Trainer, *, module_accumulates: bool = False) -> obj
         loaders = train_loaders(trainer)
         exhausted = exhausted_loaders(trainer) or [False] * len(loaders)
 
-        # Save the state of each loader before the batches on which no step was taken.
+        # Save the state of each loader from before the batches that no step has used.
         unused_of_loaders: list[int] = []
         states: list[Any] = []
         for loader, is_exhausted in zip(loaders, exhausted, strict=True):
@@ -89,8 +89,8 @@ def position_state(trainer: Trainer, *, module_accumulates: bool = False) -> obj
 def facade_position(trainer: Trainer) -> object:
     """Return the position as in `data_state_*.pth`, in whole steps.
 
-    With it the Trainer API resumes from folders of Lightning. In a training of the Trainer API
-    itself, Lightning's batches are whole windows.
+    It allows the Trainer API to resume from folders written under Lightning. In a training of the
+    Trainer API itself, each Lightning batch is a full window.
 
     Returns:
         Plain values; None unless there is one loader, and that is an `EpochLoader`.
@@ -113,7 +113,8 @@ def facade_position(trainer: Trainer) -> object:
     if not isinstance(loader, EpochLoader):
         return None
 
-    # The length of a stream is known at its end. Before that, at least one more window follows.
+    # The length of a stream is only known at its end. Before that, at least one more window
+    # follows.
     done = loop_position.done // batches_of_step
     windows = done + 1
     if is_sized:
@@ -123,7 +124,7 @@ def facade_position(trainer: Trainer) -> object:
     if loop_position.at_end or loop_position.done >= batches:
         done = windows
 
-    # In the middle of a step the Trainer API counts from the start of the epoch.
+    # Within a step, the Trainer API counts from the start of the epoch.
     loader_state = None
     if is_sized and is_between_batches and loop_position.done % batches_of_step == 0:
         loader_state = _if_plain(loader.state_dict())
@@ -142,7 +143,7 @@ def facade_position(trainer: Trainer) -> object:
 
 
 def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, Any]:
-    """Return a result of `facade_position` in the form of `position_state`.
+    """Convert a result of `facade_position` to the form of `position_state`.
 
     Args:
         stored: the entry of the checkpoint, or None.
@@ -159,7 +160,8 @@ def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, 
     if position["done"] >= position["windows"]:
         next_batch = (position["epoch"] + 1, 0)
 
-    # A position that differs from Lightning's own counters belongs to another moment.
+    # Ignore a position that differs from Lightning's own counters, because it was saved at another
+    # time.
     loader_state = position["loader"]
     has_state = loader_state is not None and "handed_out" in loader_state
     if next_batch != _next_batch(loop_position) or not has_state:
@@ -176,8 +178,8 @@ def from_facade_position(stored: Any, loop_position: LoopPosition) -> dict[str, 
 def is_inside_of_epoch(loop_position: LoopPosition, position: Mapping[str, object]) -> bool:
     """Return whether the loops resume inside an epoch, or at its end.
 
-    They may do so before the first batch is done: the loaders have yielded a batch that was
-    interrupted, or one that Lightning read ahead from a loader without a length.
+    This may be before the first batch is done, if the loaders have yielded a batch that was
+    interrupted, or that Lightning has prefetched from a loader without a length.
     """
     return loop_position.done > 0 or bool(position.get("unused"))
 
@@ -188,23 +190,23 @@ def restore_position(
     position: Mapping[str, Any],
     other_states: list[dict[str, Any]],
 ) -> None:
-    """Let the loaders resume at a position, and restore an incomplete step.
+    """Position the loaders, and restore an incomplete step.
 
     Inside an epoch this starts the iteration of the loaders. At the start of an epoch the caller
-    has to start it, once the random generators are restored, because a loader of torch draws from
-    them.
+    must start it, after the random generators are restored, because torch's loaders draw from them.
 
     Args:
-        trainer: its loops are settled at the position, and are about to run.
+        trainer: the trainer, whose loops are at the position and about to run.
         loop_position: where the checkpoint was written.
-        position: from `position_state`, may be empty.
-        other_states: states of loaders that Lightning has saved, if none is an `EpochLoader`.
+        position: the result of `position_state`; may be empty.
+        other_states: loader states that Lightning has saved, if none of the loaders is an
+            `EpochLoader`.
     """
     loaders = train_loaders(trainer)
     next_epoch, _ = _next_batch(loop_position)
     for loader in loaders:
         if isinstance(loader, EpochLoader):
-            # Lightning has begun to read if the loader has no length.
+            # Lightning has already started to read if the loader has no length.
             loader.shut_down_workers()
             _warn_of_persistent_workers(trainer, loader)
             _warn_of_reloaded_streams(trainer, loader)
@@ -241,8 +243,8 @@ def restore_position(
 
 
 def _restore_step(trainer: Trainer, position: Mapping[str, Any]) -> None:
-    """Restore the gradients of an incomplete step; warn where they are missing or inexact."""
-    # The gradients of other processes, or of another number of batches, do not fit.
+    """Restore the gradients of an incomplete step; warn if they are missing or inexact."""
+    # Gradients can only be restored with the same number of processes and batches.
     if "step" in position and _layout(trainer) == position["layout"]:
         load_step(trainer.lightning_module, position["step"])
     if position.get("step_is_lost"):
@@ -273,13 +275,13 @@ def _resume_loaders(
             elif is_next_epoch:
                 loader.load_state_dict(before_epoch(state, epoch))
             elif state is None:
-                # Without a state it skips the batches that were trained.
+                # Without a state, skip the trained batches.
                 loader.load_state_dict(position_at(epoch, loop_position.done))
             else:
                 loader.load_state_dict(state, inside_epoch=True)
         elif state is not None and is_next_epoch and _has_order_to_restore(loader):
             loader.load_state_dict(state)
-            # Begins the epoch that is complete, so that the next iteration is of the next one.
+            # Start the completed epoch, so that the next iteration is the next epoch.
             iter(loader)
         elif state is not None and not is_next_epoch and _is_stateful(loader):
             loader.load_state_dict(state)
@@ -293,9 +295,9 @@ def _resume_other_loaders(
     position: Mapping[str, Any],
     is_next_epoch: bool,
 ) -> None:
-    """Let loaders of other libraries resume by their own states.
+    """Resume loaders of other libraries from their own states.
 
-    Warns of batches that were read and not trained.
+    Warns about batches that were read but not trained.
     """
     if position.get("unused"):
         _log.warning(
@@ -339,9 +341,9 @@ def _resume_other_loaders(
 def _states_in_current_batches(
     trainer: Trainer, loop_position: LoopPosition, position: Mapping[str, Any], states: list[Any]
 ) -> list[Any]:
-    """Return the states in batches of the current size.
+    """Convert the states to batches of the current size.
 
-    Warns if that is not possible, because samples are then trained twice, or not at all.
+    If that is not possible, warns that samples are trained twice or not at all.
     """
     layout_before = position.get("layout", {})
     before = layout_before.get("batches")
@@ -349,7 +351,8 @@ def _states_in_current_batches(
     if before is None or len(before) != len(now):
         return states
 
-    # Batches of several workers alternate, so that other processes read another order, too.
+    # With several workers, batches alternate between them, so another number of processes also
+    # changes the order.
     state: dict[str, Any] | None = states[0]
     is_alone = len(now) == 1
     alternates = is_alone and _alternates(trainer, state)
@@ -379,7 +382,7 @@ def _alternates(trainer: Trainer, state: dict[str, Any] | None) -> bool:
     """Return whether batches of several workers alternated in the stream of the only loader.
 
     Args:
-        trainer: it has the loader.
+        trainer: the trainer with the loader.
         state: the state of the loader.
     """
     (loader,) = train_loaders(trainer)
@@ -400,21 +403,22 @@ def _layout(trainer: Trainer) -> dict[str, Any]:
 def _count_unused(
     loader: object, loop_position: LoopPosition, unused: int, batches_in_progress: int
 ) -> int:
-    """Return how many batches a loader handed out in this epoch that no step was taken on.
+    """Return how many batches a loader yielded in this epoch that no step has used.
 
     Args:
-        loader: one of the training, not begun again in this epoch.
+        loader: a training loader that was not restarted in this epoch.
         loop_position: the loop position of the training.
-        unused: combined batches of all loaders that were read and not trained.
-        batches_in_progress: 1 in the middle of a batch, otherwise 0.
+        unused: number of combined batches of all loaders that were read but not trained.
+        batches_in_progress: 1 within a batch, otherwise 0.
     """
     if not isinstance(loader, EpochLoader):
         return unused
     read = max(loader.batches_yielded - loop_position.done, 0)
-    # Lightning may have read this loader once more before it noticed that another one had ended.
+    # Lightning may have read one more batch of this loader before it noticed that another loader
+    # was exhausted.
     if batches_in_progress:
         return read
-    # The loader may have ended before the batches that were read ahead.
+    # The loader may have been exhausted before the prefetched batches.
     return min(unused, read)
 
 
@@ -424,16 +428,16 @@ def _may_have_begun_again(
     exhausted: list[bool],
     loop_position: LoopPosition,
 ) -> bool:
-    """Return whether a loader may have begun again since the batch in progress.
+    """Return whether a loader may have restarted since the batch in progress.
 
-    Then it has no state for that batch. At the end of an epoch Lightning finds the longest loader
-    by reading the loaders before it once more.
+    In this case it has no state for that batch. At the end of an epoch, Lightning reads the loaders
+    before the longest one again before it finds out which one is the longest.
     """
     if all(exhausted):
         if len(loaders) == 1:
             return False
 
-        # No loader was read once more if the first one is the longest.
+        # No loader was read again if the first one is the longest.
         batches_yielded = getattr(loaders[0], "batches_yielded", None)
         is_first_longest = loop_position.done > 0 and batches_yielded == loop_position.done + 1
         return not is_first_longest
@@ -447,11 +451,11 @@ def _may_have_begun_again(
 def _state_before(loader: Any, unused: int) -> dict[str, object] | None:
     """Return the state of a loader before its last batches.
 
-    None if it has no state, or one that a checkpoint cannot hold.
+    Returns None if it has no state, or a state that cannot be stored in a checkpoint.
 
     Args:
-        loader: one of the training.
-        unused: batches that it handed out last, and that no step was taken on.
+        loader: a training loader.
+        unused: number of batches, yielded last, that no step has used.
     """
     if isinstance(loader, EpochLoader):
         return _if_plain(loader.state_dict(min(unused, loader.batches_yielded)))
@@ -472,7 +476,7 @@ def _has_order_without_state(loader: object) -> bool:
 def _set_epoch_of_samplers(loader: object, epoch: int) -> None:
     """Set the epoch of samplers that shuffle by it.
 
-    Lightning sets it too late for loaders that read ahead.
+    Lightning sets it too late for loaders that prefetch.
     """
     batch_sampler = getattr(loader, "batch_sampler", None)
     samplers = (getattr(loader, "sampler", None), getattr(batch_sampler, "sampler", None))
@@ -483,7 +487,7 @@ def _set_epoch_of_samplers(loader: object, epoch: int) -> None:
 
 
 def _if_plain(state: dict[str, Any]) -> dict[str, object] | None:
-    """Return a state that a checkpoint can hold; None for other states, with a warning."""
+    """Return a state if it can be stored in a checkpoint; otherwise warn and return None."""
     try:
         to_plain(state)
     except UnsafeValueError as error:
@@ -497,13 +501,13 @@ def _if_plain(state: dict[str, Any]) -> dict[str, object] | None:
 
 
 def _batches_in_progress(trainer: Trainer) -> int:
-    """Return 1 in the middle of a batch, otherwise 0."""
+    """Return 1 within a batch, otherwise 0."""
     current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return current.ready - current.processed
 
 
 def _next_batch(loop_position: LoopPosition) -> tuple[int, int]:
-    """Return epoch and batch to resume at."""
+    """Return the epoch and the batch to resume from."""
     if loop_position.at_end:
         return loop_position.epoch + 1, 0
     return loop_position.epoch, loop_position.done
@@ -516,13 +520,14 @@ def _is_stateful(loader: object) -> bool:
 def _has_order_to_restore(loader: object) -> bool:
     """Return whether the order of later epochs depends on the loader's state at the end of one.
 
-    Other loaders may have no batch left in such a state, and lose an epoch.
+    Other loaders must not be restored to such a state: no batches remain in it, so an epoch would
+    be skipped.
     """
     return is_torchdata_loader(loader)
 
 
 def _warn_of_persistent_workers(trainer: Trainer, loader: EpochLoader) -> None:
-    """Warn of persistent workers, whose states at the end of an epoch are not known."""
+    """Warn about persistent workers, whose states at the end of an epoch are unknown."""
     limit = trainer.limit_train_batches
     is_cut_short = not isinstance(limit, float) or limit < 1
     if loader.persistent_workers and (trainer.enable_validation or is_cut_short):
@@ -535,7 +540,7 @@ def _warn_of_persistent_workers(trainer: Trainer, loader: EpochLoader) -> None:
 
 
 def _warn_of_reloaded_streams(trainer: Trainer, loader: EpochLoader) -> None:
-    """Warn of streams that Lightning reloads, as it reads their first batch twice then."""
+    """Warn about streams that Lightning reloads, because it then reads their first batch twice."""
     interval: int = getattr(trainer, "reload_dataloaders_every_n_epochs", 0)
     if interval and isinstance(loader.dataset, IterableDataset):
         _log.warning(

@@ -1,4 +1,4 @@
-"""A LightningModule around any model that returns a loss, for `lightning.Trainer` and its users."""
+"""LightningModule around any model that returns a loss, for users of `lightning.Trainer`."""
 
 from __future__ import annotations
 
@@ -38,90 +38,92 @@ from .model_module import ModelSource
 from .step_window import batches_per_step
 
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
-"""Called with the output of the model and the labels.
+"""Function of the model's output and the labels.
 
-Or the description of a module: {"class_path": ..., "init_args": {...}}.
+May also be the description of a module: {"class_path": ..., "init_args": {...}}.
 """
 
 _not_compiled: Any = torch.compiler.disable
 
 
 class LossModule(MetricsModule):
-    """Train a model that returns a loss: a plain LightningModule, with the Trainer API's numbers.
+    """LightningModule that trains any model that returns a loss, with the results of the Trainer
+    API.
 
     Every feature of `lightning.Trainer` works with it.
 
-    Automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`, strategies
-    and loggers are Lightning's. Its checkpoints are those of a `ResumableModule`; with the plugin
-    `FolderCheckpointIO` they are folders that the Trainer API reads and writes too.
+    It uses automatic optimization: `accumulate_grad_batches`, `gradient_clip_val`, `precision`,
+    strategies and loggers are those of Lightning. Checkpoints can be resumed exactly (see
+    `ResumableModule`); with the plugin `FolderCheckpointIO` they are folders that the Trainer API
+    can read and write too.
 
-    A batch is a mapping of the arguments of the model's `forward`; or a tuple or list of them in
-    order, the labels last, as in `(x, y)`; or one tensor. A model that returns its loss is given
-    all of it. With `loss_fn` it is given all but the labels, and the loss is
+    A batch is a mapping of the arguments of the model's `forward`, a tuple or list of them in order
+    with the labels last, as in `(x, y)`, or a single tensor. A model that returns its loss receives
+    the whole batch. With `loss_fn` it receives everything except the labels, and the loss is
     `loss_fn(output, labels)`; a batch without labels is its own target (autoencoders).
 
-    Losses and weights are those of the Trainer API: bit for bit, and up to rounding with
-    accumulated gradients. So with several batches a step every item has the same weight, in a
-    shorter last step too (see `step_window`). An item is a label that counts, or a row where the
-    labels are not class numbers.
+    Losses and weights are bitwise identical to those of the Trainer API, or equal up to rounding
+    with gradient accumulation. With several batches per step, all items have the same weight, even
+    in a shorter last step (see `step_window`). An item is a label that is not ignored, or a row if
+    the labels are not class indices.
 
-    With several training loaders, in a dict or a list, a step takes a batch of each, as one larger
-    batch; each loader logs `train_<loader>_loss`.
+    With several training loaders, in a dict or a list, each step combines a batch of each loader
+    into one larger batch, and logs `train_<loader>_loss` for each loader.
 
-    Logs `train_loss` at each step (over all its batches so far), `val_loss` and `test_loss` over an
-    epoch with the same weight for each sample, and metrics over an epoch as `val_<name>`,
-    `test_<name>` and `train_<name>`. With a dict of validation or test loaders, each logs its own
-    `val_<loader>_loss`.
+    Logs `train_loss` at each step (over its batches so far), `val_loss` and `test_loss` averaged
+    over all samples of an epoch, and metrics over an epoch as `val_<name>`, `test_<name>` and
+    `train_<name>`. With a dict of validation or test loaders, `val_<loader>_loss` is logged for
+    each.
 
     Args:
-        model: returns a loss in a mapping, as the first of a tuple, or as an attribute `loss`; with
-            `loss_fn` it may return anything. Or a function without arguments that makes the model,
-            or `{"class_path": "my.Model", "init_args": {...}}`. Those two are called in
-            `configure_model`, where sharding strategies expect the model to be made. Only a
-            description is stored in checkpoints; other models are passed to
+        model: a module that returns a loss in a mapping, as the first element of a tuple, or as an
+            attribute `loss`; with `loss_fn` it may return anything. May also be a function without
+            arguments that creates the model, or `{"class_path": "my.Model", "init_args": {...}}`,
+            from which the model is created in `configure_model`, as sharding strategies expect.
+            Only a description is stored in checkpoints; pass any other model to
             `load_from_checkpoint(path, model=...)` again.
-        loss_fn: returns the mean loss of a batch from the output of the model and the labels:
+        loss_fn: computes the mean loss of a batch from the output of the model and the labels:
             `nn.CrossEntropyLoss()`, a function, or the description of a class. Pass it to
             `load_from_checkpoint` again unless it is a description. Accumulated batches are
             weighted by the number of items in the mean (see `count_targets`).
-        optimizer: what `configure_optimizers` makes: an `OptimizerConfig`, a dict of its fields, a
-            class of any library as `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`,
-            or a function of parameter groups. Biases and normalisation layers have no weight decay.
-            Pass functions to `load_from_checkpoint` again before the module is trained.
-        schedule: learning rate over the steps; constant by default. A `ScheduleConfig`, or one of
-            the other forms. `total_steps` defaults to the length of the training. Schedules of
-            other libraries are stepped after each epoch, or as `schedule_interval` says; plateau
-            schedules follow `monitor`.
-        parameter_rules: learning rate, decay by layer, weight decay and freezing by patterns of
-            names of parameters, as `TrainingArguments(parameter_rules=)`:
-            `{"head.*": {"lr_factor": 10}}`. Frozen parameters of the model are changed in place.
+        optimizer: an `OptimizerConfig`, a dict of its fields, a class of any library as
+            `{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}`, or a function of
+            parameter groups. Weight decay is not applied to biases and normalisation layers. Pass
+            functions to `load_from_checkpoint` again before training.
+        schedule: the learning rate schedule; constant by default. A `ScheduleConfig`, or one of the
+            other forms that `optimizer` accepts. `total_steps` defaults to the length of the
+            training. Schedules of other libraries are stepped after each epoch, or at the
+            `schedule_interval`; plateau schedules follow `monitor`.
+        parameter_rules: learning rate, layer-wise decay, weight decay and freezing by patterns of
+            parameter names, like `TrainingArguments(parameter_rules=)`, for example `{"head.*":
+            {"lr_factor": 10}}`. `requires_grad` of frozen parameters is changed in place.
         metrics: torchmetrics objects, a dict of them and of functions of predictions and labels, or
-            `BatchMetrics`, as in `Trainer(compute_metrics=...)`. They are updated with the labels,
-            and with what the model returns except the loss; functions are given all batches of an
-            epoch at once. Lightning's sampler for several processes repeats samples if their number
-            cannot be divided evenly, and these count twice; loaders of `DataModule` do not.
-        train_metrics: the same for the batches of the training, with the predictions made in the
-            training step. True means those in `metrics`.
-        label_names: columns of the labels where a batch is a mapping; several are passed to
-            `loss_fn` as a tuple.
-        label_smoothing: as `label_smoothing_factor`: the loss is computed from the logits, see
+            `BatchMetrics`, as in `Trainer(compute_metrics=...)`. They are updated with the labels
+            and with all outputs of the model except the loss; functions receive all batches of an
+            epoch at once. Lightning's distributed sampler duplicates samples if their number is not
+            divisible, and these count twice; loaders of `DataModule` avoid that.
+        train_metrics: metrics of the training batches, with the predictions of the training step.
+            True means the same as in `metrics`.
+        label_names: names of the labels if a batch is a mapping; several are passed to `loss_fn` as
+            a tuple.
+        label_smoothing: like `label_smoothing_factor`: the loss is computed from the logits; see
             `LabelSmoother`.
-        neftune_noise_alpha: strength of the noise on the input embeddings while training.
-        monitor: what a plateau schedule follows; by default the loss of the validation.
-        schedule_interval: "step" or "epoch", after which the schedule is stepped. A plateau
-            schedule that is stepped after each step follows a value that each step logs, such as
+        neftune_noise_alpha: strength of the noise that is added to input embeddings in training.
+        monitor: the metric that a plateau schedule follows; by default the validation loss.
+        schedule_interval: "step" or "epoch", after which to step the schedule. A plateau schedule
+            with the interval "step" must follow a value that is logged in each step, such as
             "train_loss".
-        shard_layers: names of the classes of layers that `ModelParallelStrategy` gathers one by
-            one; by default those in the model's `_no_split_modules`.
-        log_separator: between the stage and the rest of a name in logs: "/" gives `train/loss` and
+        shard_layers: class names of the layers that `ModelParallelStrategy` shards as units; by
+            default those in the model's `_no_split_modules`.
+        log_separator: separator after the stage in logged names: "/" logs `train/loss` and
             `val/accuracy`.
-        train_loss_on_epoch: log the mean over an epoch as well, as `train_loss_epoch`, with the
-            same weight for each sample.
+        train_loss_on_epoch: whether to log the mean over all samples of an epoch as
+            `train_loss_epoch` as well.
 
     Attributes:
-        learning_rate: the full learning rate, for Lightning's `Tuner.lr_find`.
-        metric_values: all values that the metrics computed last. The entries of a vector, such as
-            values of classes, are logged as `val_<name>_0`, ...; a confusion matrix is not logged.
+        learning_rate: the peak learning rate, for Lightning's `Tuner.lr_find`.
+        metric_values: the last values of all metrics. The elements of a vector, such as per-class
+            values, are logged as `val_<name>_0`, ...; a confusion matrix is not logged.
     """
 
     _LOSS_ADVICE = (
@@ -182,7 +184,7 @@ class LossModule(MetricsModule):
         self._accepts_items_of = (0, False)
         self._batch: Any = None
 
-        # A checkpoint holds a loss function only as a description.
+        # A loss function is only saved in checkpoints if it is a description.
         stored_loss_fn: dict[str, Any] = {}
         if is_description(loss_fn):
             stored_loss_fn["loss_fn"] = loss_fn
@@ -212,7 +214,8 @@ class LossModule(MetricsModule):
 
     @stop_iteration_guard
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Compute the loss of a batch; batches of several loaders are weighted by their items.
+        """Compute the loss of a batch; batches of several loaders are weighted by their number of
+        items.
 
         Args:
             batch: as in the class; with several loaders a dict or list of them.
@@ -224,7 +227,7 @@ class LossModule(MetricsModule):
         losses: list[torch.Tensor] = []
         items_of_losses: list[torch.Tensor | None] = []
         for loader_index, loader_batch in self._batches_of_loaders(batch):
-            # In the mode "max_size" there are no batches after the end of a loader.
+            # In the mode "max_size", exhausted loaders provide None.
             if loader_batch is None:
                 continue
             items = self._items(loader_batch)
@@ -266,13 +269,13 @@ class LossModule(MetricsModule):
 
     @stop_iteration_guard
     def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        """Return the predictions for a batch: the output of the model, without a loss.
+        """Return the predictions for a batch: the output of the model without the loss.
 
-        The model is called as in the training. Of a tuple it is given all parts if `forward`
-        requires every one, as none of them is a label then.
+        The model is called as in training. If the batch is a tuple and `forward` requires all of
+        its parts, then none of them is a label, and all are passed.
 
         Args:
-            batch: as in the class; labels are left out.
+            batch: as in the class; labels are not passed to the model.
             batch_idx: its number in the loader.
             dataloader_idx: number of the loader.
         """
@@ -293,13 +296,13 @@ class LossModule(MetricsModule):
     def compute_loss(
         self, batch: Any, items: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, Any]:
-        """Compute the loss of a batch: the method to override for another loss.
+        """Compute the loss of a batch; override it to use another loss.
 
         Called by the steps of training, validation and test.
 
         Args:
             batch: as in the class.
-            items: number of labels that count, if the model takes it; else None.
+            items: number of labels that are not ignored, if the model accepts it; otherwise None.
 
         Returns:
             The loss, a mean over this batch, and the output of the model.
@@ -314,7 +317,7 @@ class LossModule(MetricsModule):
             items = self._divisor(items)
             model_kwargs["num_items_in_batch"] = items
 
-        # The smoothed loss is computed here, so the model is not given labels for its own loss.
+        # The smoothed loss is computed here, so labels are not passed to the model.
         labels = None
         if self.label_smoothing:
             labels = self._labels_by_name(batch)
@@ -325,11 +328,11 @@ class LossModule(MetricsModule):
         return self._smoothed_loss(outputs, labels), outputs
 
     def _smoothed_loss(self, outputs: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss of the logits in an output, by `label_smoothing`."""
+        """Return the label-smoothed loss of the logits in an output."""
         self._require_single_label()
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
-        # As the Trainer API, which casts forward passes only.
+        # As in the Trainer API, only the forward pass is autocast.
         if torch.is_autocast_enabled(labels.device.type):
             outputs = map_nested(to_float32, outputs)
         smoother = LabelSmoother(epsilon=self.label_smoothing)
@@ -343,8 +346,8 @@ class LossModule(MetricsModule):
 
         Args:
             batch: as in the class.
-            without: columns of a mapping that are not passed. If this is not empty, the last of
-                several tensors is not passed.
+            without: columns of a mapping to omit. If this is not empty, the last of several tensors
+                is omitted from an unnamed batch.
             model_kwargs: additional keyword arguments of the model.
         """
         if isinstance(batch, Mapping):
@@ -361,9 +364,10 @@ class LossModule(MetricsModule):
             raise
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the model in a batch with names: all of it.
+        """Return the keyword arguments of the model for a batch that is a mapping: all of its
+        items.
 
-        Called by `call_model`. An override may leave some out.
+        Called by `call_model`. An override may remove some.
 
         Args:
             batch: a mapping.
@@ -373,11 +377,11 @@ class LossModule(MetricsModule):
     def positional_inputs(
         self, batch: Any, *, labels: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of the model in a batch without names: all of it, in order.
+        """Return the arguments of the model for an unnamed batch: all of its parts, in order.
 
         Args:
             batch: a tuple, a list, or one tensor.
-            labels: include the last of several parts.
+            labels: whether to include the last of several parts.
 
         Returns:
             Positional and keyword arguments.
@@ -400,21 +404,21 @@ class LossModule(MetricsModule):
         return read_loss(outputs, describe_batch(batch), self._LOSS_ADVICE)
 
     def begin_batch(self, batch: Any) -> None:
-        """Keep the batch, in case an override of `training_step` computes the loss itself."""
+        """Store the batch, in case an override of `training_step` computes the loss itself."""
         super().begin_batch(batch)
         self._batch = batch
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass with the same weight for every item of a step.
+        """Run the backward pass with equal weight for all items of a step.
 
-        That includes losses that the `training_step` of a subclass computes itself.
+        This includes losses that an override of `training_step` computes itself.
 
         Args:
             loss: the loss of a batch.
             args: those of Lightning's hook.
             kwargs: those of Lightning's hook.
         """
-        # If no method of this class has computed the loss, nothing has added it to the step.
+        # A loss that was not computed by a method of this class has not been added to the step.
         is_loss_of_subclass = not self.window.has_current
         if is_loss_of_subclass and self.automatic_optimization:
             loss_items = None
@@ -456,7 +460,7 @@ class LossModule(MetricsModule):
             loss, _ = self.compute_loss(batch, self._items(batch))
             return loss
 
-        # Repeated samples are cut off. One stays if all are repeated, as every process has to take
+        # Remove duplicate samples. If all are duplicates, keep one, because every process must run
         # every step.
         unrepeated = self._count_unrepeated(stage, batch, batch_idx, loader)
         if unrepeated is not None:
@@ -480,13 +484,13 @@ class LossModule(MetricsModule):
 
         Args:
             batch: of one loader.
-            items: the number that the model was given.
+            items: the number of items that was passed to the model.
             loss: the loss of the batch.
             outputs: the outputs of the model.
-            loader: index of the loader; None if it is one of several, and not known.
+            loader: index of the loader; None if it is unknown which of several it is.
 
         Returns:
-            The number of items of the loss; None if the step has no other batch.
+            The number of items of the loss; None if this is the only batch of the step.
         """
         if self.attached_trainer is None:
             return None
@@ -508,7 +512,7 @@ class LossModule(MetricsModule):
                 batch_size=self._size_over_all_ranks(size),
             )
 
-        # Each loader has its own loss and metrics.
+        # Each loader logs its own loss and metrics.
         if loader is None:
             return loss_items
         if self._count_loaders("train"):
@@ -543,7 +547,8 @@ class LossModule(MetricsModule):
     def _size_over_all_ranks(self, size: int | None) -> int | None:
         """Return the size of a batch times the number of processes.
 
-        Lightning rounds the mean of the sizes over the processes, which is then a whole number.
+        Lightning averages the sizes over the processes and rounds the mean; with this factor it is
+        an integer.
         """
         if size is None:
             return None
@@ -552,7 +557,7 @@ class LossModule(MetricsModule):
     def _count_unrepeated(
         self, stage: str, batch: object, batch_idx: int, index: int
     ) -> int | None:
-        """Return the number of samples of a batch that are not repeated ones, if some are."""
+        """Return the number of samples that are not duplicates, if there are duplicates."""
         loader = self._loaders(stage)
         if isinstance(loader, Mapping):
             loader = list(loader.values())
@@ -605,7 +610,7 @@ class LossModule(MetricsModule):
     def _labels_by_name(self, batch: object) -> Any:
         """Return the column `labels`.
 
-        The Trainer API counts and smooths this column, whatever `label_names` says.
+        The Trainer API counts and smooths this column regardless of `label_names`.
         """
         if isinstance(batch, Mapping):
             return batch.get("labels")
@@ -618,9 +623,9 @@ class LossModule(MetricsModule):
     def _batches_of_loaders(self, batch: Any) -> list[tuple[int | None, Any]]:
         """Return the batches of the training loaders, which Lightning combines, with their indices.
 
-        A mapping with other names than those of the loaders is a batch of one of them, passed on by
-        an override of `training_step`. An override of `compute_loss` gets the batches of all
-        loaders at once, to compute one loss.
+        A mapping with other keys than the names of the loaders is a batch of a single loader,
+        passed by an override of `training_step`. An override of `compute_loss` receives the batches
+        of all loaders at once, to compute a joint loss.
         """
         if self.attached_trainer is None or self._count_loaders("train") == 0:
             return [(0, batch)]
@@ -635,7 +640,7 @@ class LossModule(MetricsModule):
         return [(None, batch)]
 
     def _items(self, batch: object) -> torch.Tensor | None:
-        """Return the number of labels that count, if the model takes it."""
+        """Return the number of labels that are not ignored, if the model accepts it."""
         if self.loss_fn is not None:
             return None
         labels = self._labels_by_name(batch)
@@ -650,17 +655,17 @@ class LossModule(MetricsModule):
 
         Args:
             batch: as in the class.
-            items: the number that the model was given, and may not have used.
-            outputs: the outputs of the model; None where they are not known.
+            items: the number of items that was passed to the model, which may not have used it.
+            outputs: the outputs of the model; None if unknown.
         """
         if self.loss_fn is not None:
             return count_targets(self.loss_fn, self._labels(batch), self.device)
 
-        # The model has divided by the number that it was given.
+        # The model has divided by the number of items.
         if isinstance(items, TrackedItems) and items.use.is_used:
             return items.number
 
-        # The loss is a mean over the labels; over the rows where there are no class numbers.
+        # The loss is a mean over the labels, or over the rows if the labels are not class indices.
         label_count = count_labels(
             self._labels_by_name(batch),
             shifted=self._predicts_next_token(),
@@ -672,7 +677,7 @@ class LossModule(MetricsModule):
         return label_count
 
     def _count_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the number of labels that count for the loss.
+        """Return the number of labels that are not ignored by the loss.
 
         Smoothing shifts the labels of models that predict the next token, which drops the first.
         """
@@ -681,7 +686,7 @@ class LossModule(MetricsModule):
         return labels.ne(-100).sum()
 
     def _divisor(self, items: torch.Tensor) -> torch.Tensor:
-        """Return at least 1 for one of several batches, so that its loss is not 0 / 0."""
+        """Return the divisor, which is at least 1 in a step of several batches, to avoid 0 / 0."""
         if self._is_part_of_step():
             return items.clamp(min=1)
         return items
@@ -695,7 +700,7 @@ class LossModule(MetricsModule):
         return trainer.world_size * batches_per_step(trainer) * loaders > 1
 
     def _model_accepts_items(self) -> bool:
-        """Return whether the model accepts the number of items; cached, as every step needs it."""
+        """Return whether the model accepts the number of items; cached for all steps."""
         model_id, accepts_items = self._accepts_items_of
         if model_id != id(self.model):
             accepts_items = accepts_loss_kwargs(base_of_adapter(self.model))
@@ -713,7 +718,7 @@ class LossModule(MetricsModule):
         if loss_items is None or world_size == 1:
             return self.window.add(loss, loss_items)
 
-        # A copy, as it is reduced in place.
+        # Copy it, because it is reduced in place.
         items_of_all_ranks = self.trainer.strategy.reduce(loss_items.clone(), reduce_op="sum")
         items_of_all_ranks = cast("torch.Tensor", items_of_all_ranks)
         return self.window.add(loss, items_of_all_ranks, share=loss_items * world_size)
@@ -740,7 +745,7 @@ def _weighted_mean(
 ) -> torch.Tensor:
     """Return the mean of losses, weighted by their numbers of items.
 
-    All have the same weight if one of the numbers is not known.
+    If one of the numbers is unknown, all losses have equal weight.
     """
     stacked = torch.stack(losses)
     known_items = [items for items in items_of_losses if items is not None]
@@ -756,9 +761,9 @@ def _weighted_mean(
 def _explain_refused_arguments(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], error: TypeError
 ) -> None:
-    """Raise an error that suggests `loss_fn` if the model does not accept these arguments.
+    """Raise an error that suggests `loss_fn` if the model does not accept the arguments.
 
-    A model that does not accept labels is the usual case, when `loss_fn` was forgotten.
+    The usual reason is a model without a labels parameter, for which `loss_fn` was forgotten.
     """
     signature = inspect.signature(base_of_adapter(model).forward)
     try:
@@ -775,7 +780,7 @@ def _explain_refused_arguments(
 
 
 def _build_loss_fn(loss_fn: LossFunction) -> Callable[..., torch.Tensor] | None:
-    """Return the loss function, built from its description if one is given.
+    """Return the loss function; create it if a description was passed.
 
     Raises:
         TypeError: it is not a function.

@@ -1,4 +1,4 @@
-"""A LightningModule that logs metrics of each stage: training, validation and test."""
+"""LightningModule that logs metrics of training, validation and test."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ _log = logging.getLogger(__name__)
 
 
 class MetricsModule(OptimizerModule):
-    """The part of `LossModule` that keeps metrics over an epoch, and logs them at its end.
+    """Base class of `LossModule` that resets metrics at the start of an epoch, and logs them at its
+    end.
 
     `LossModule` updates the metrics with each batch.
 
     Args:
-        model: a module, or a function that makes one.
+        model: a module, or a function that creates one.
         metrics: metrics of validation and test; `LossModule` describes their forms.
         train_metrics: metrics of the training; True means those in `metrics`.
         log_separator: between the stage and the rest of a name in logs.
@@ -52,7 +53,8 @@ class MetricsModule(OptimizerModule):
     def begin_training(self) -> None:
         """Reset the metrics of the training.
 
-        A resumption inside of an epoch counts the rest of that epoch, without `begin_epoch`.
+        A training that resumes within an epoch covers the rest of that epoch, without calling
+        `begin_epoch`.
         """
         super().begin_training()
         self._reset_metrics("train")
@@ -90,7 +92,7 @@ class MetricsModule(OptimizerModule):
             if batch_metrics is not None:
                 _require_no_loss(batch_metrics.value_names())
 
-        # Each stage has copies, as a validation runs in the middle of an epoch of training.
+        # Each stage has its own copies, because a validation may run within a training epoch.
         self._stage_metrics = {
             "train": StageMetrics(self.train_metrics),
             "val": StageMetrics(self.metrics),
@@ -110,7 +112,7 @@ class MetricsModule(OptimizerModule):
         return getattr(self.trainer, f"{stage}_dataloaders")
 
     def _count_loaders(self, stage: str) -> int:
-        """Return the number of loaders in a collection; 0 for a loader alone."""
+        """Return the number of loaders in a collection; 0 for a single loader."""
         loaders = self._loaders(stage)
         if isinstance(loaders, (Mapping, list, tuple)):
             return len(loaders)
@@ -128,7 +130,7 @@ class MetricsModule(OptimizerModule):
                 full_name = self._name_in_logs(stage, name, index)
                 self.metric_values[full_name] = value
 
-                # The entries of a vector are logged separately; other values have no entries.
+                # Log the elements of a vector separately.
                 entries = as_numbers(name, value)
                 if not entries:
                     self._warn_not_logged(full_name, value)
@@ -138,7 +140,7 @@ class MetricsModule(OptimizerModule):
 
     def _metrics_process_group(self) -> ProcessGroup | None:
         """Return the process group over which metrics are summed; None for all processes."""
-        # Processes that share the layers see the same samples, which must not count twice.
+        # Processes that share layers process the same samples, which must be counted once.
         mesh = self.device_mesh
         if mesh is None or "data_parallel" not in (mesh.mesh_dim_names or ()):
             return None
@@ -168,9 +170,9 @@ class MetricsModule(OptimizerModule):
 
 
 def _require_no_loss(names: Iterable[str]) -> None:
-    """Refuse a metric that would replace the loss in logs.
+    """Raise an error for a metric that would replace the loss in logs.
 
-    Checkpoints and early stopping follow the loss.
+    Checkpointing and early stopping monitor the loss.
     """
     if "loss" in names:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Explains why a checkpoint without optimizer states cannot be loaded.
+"""Explain why a checkpoint without optimizer states cannot be loaded.
 
-Lightning's sharding strategies need them, and raise an error that does not say so.
+Lightning's sharding strategies require them, but raise an unrelated error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def explain_missing_optimizer_states(trainer: Trainer) -> None:
     Lightning then raises an IndexError, or an error about a missing key.
 
     Args:
-        trainer: could not load its `ckpt_path`, if it has one.
+        trainer: the trainer that failed to load its `ckpt_path`, if it has one.
     """
     if trainer.ckpt_path is None:
         return
@@ -45,9 +45,9 @@ def explain_missing_optimizer_states(trainer: Trainer) -> None:
 
 
 def _has_optimizer_states(path: Path) -> bool:
-    """Return whether a checkpoint has optimizer states, in one file or in parts.
+    """Return whether a checkpoint has optimizer states, in one file or in shards.
 
-    True if that cannot be read: Lightning's error is about something else then.
+    Returns True if the checkpoint cannot be read, because Lightning's error then has another cause.
     """
     try:
         if path.is_dir():

@@ -1,4 +1,4 @@
-"""A LightningModule around a model, given or made when needed: saving, loading, sharding."""
+"""LightningModule that creates, saves, loads and shards its model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 ModelSource = Callable[[], nn.Module] | nn.Module | dict[str, Any] | None
-"""A model; a function that makes it; or {"class_path": ..., "init_args": {...}}."""
+"""A model, a function that creates it, or {"class_path": ..., "init_args": {...}}."""
 
 
 class ModelModule(HookedModule):
-    """The part of `LossModule` that makes, saves, loads and shards its model.
+    """Base class of `LossModule` that creates, saves, loads and shards the model.
 
     Args:
         model: see `LossModule`.
@@ -49,7 +49,7 @@ class ModelModule(HookedModule):
         shard_layers: Sequence[str],
     ) -> None:
         super().__init__()
-        # Any, as users reach attributes of their model through it.
+        # Typed as Any, so that users can access attributes of their model.
         self.model: Any = None
         self.model_source: Callable[[], nn.Module] | Mapping[str, Any] | None = None
         self.label_names = list(label_names)
@@ -74,7 +74,7 @@ class ModelModule(HookedModule):
         model_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Load a pretrained model, and make the module around it.
+        """Load a pretrained model, and create a module around it.
 
         Args:
             model_class: a class with `from_pretrained`, such as `AutoModelForCausalLM`, or its
@@ -93,13 +93,13 @@ class ModelModule(HookedModule):
 
     @classmethod
     def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Self:
-        """Load the module from a file of Lightning.
+        """Load the module from a Lightning checkpoint file.
 
         Args:
             checkpoint_path: a path, an address or an open file, as in Lightning.
             args: Lightning's other positional arguments.
             kwargs: Lightning's keyword arguments, and arguments of the module that the file does
-                not hold.
+                not contain.
 
         Raises:
             ValueError: `checkpoint_path` is a folder.
@@ -116,8 +116,8 @@ class ModelModule(HookedModule):
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the model alone.
 
-        Models of `transformers` and PEFT are saved by their own `save_pretrained`, others as
-        `model.safetensors`. All processes have to call this; the first one writes.
+        Models of `transformers` and PEFT are saved with their own `save_pretrained`, others as
+        `model.safetensors`. Must be called on all processes; rank 0 writes.
 
         Args:
             folder: created if needed.
@@ -127,7 +127,7 @@ class ModelModule(HookedModule):
         require_local(folder, "folder")
         model = unwrap_model(self._require_model())
 
-        # All processes take part in gathering a sharded model; the first one writes.
+        # All processes are needed to gather a sharded model; rank 0 writes.
         is_first = not dist.is_initialized() or dist.get_rank() == 0
         state_dict = None
         if is_sharded(model):
@@ -137,7 +137,7 @@ class ModelModule(HookedModule):
             save_weights(model, folder, state_dict=state_dict)
 
     def configure_model(self) -> None:
-        """Make the model unless it exists, and shard it under `ModelParallelStrategy`."""
+        """Create the model unless it exists, and shard it under `ModelParallelStrategy`."""
         # Lightning calls this hook at the start of each fit, validation and test.
         source = self.model_source
         if self.model is None and source is not None:
@@ -159,17 +159,17 @@ class ModelModule(HookedModule):
             self._shard(self.device_mesh)
 
     def prepare_model(self, model: nn.Module) -> None:
-        """Change the model before it is sharded; may be called again.
+        """Modify the model before it is sharded; may be called repeatedly.
 
         Args:
             model: the model.
         """
 
     def begin_fit(self) -> None:
-        """Put the model into training mode, disable its cache, and add NEFTune's noise.
+        """Put the model into training mode, disable its cache, and enable NEFTune noise.
 
-        `from_pretrained` leaves a model in evaluation mode. As under the Trainer API
-        `config.use_cache` is off during the training.
+        `from_pretrained` returns a model in evaluation mode. As in the Trainer API,
+        `config.use_cache` is off during training.
         """
         super().begin_fit()
         self._require_model().train()
@@ -178,20 +178,20 @@ class ModelModule(HookedModule):
         if self.neftune_noise_alpha:
             self._neftune_handle = neftune_hook(unwrap_model(self.model), self.neftune_noise_alpha)
 
-        # A training does not need cached keys and values.
+        # The key-value cache is not needed in training.
         config = getattr(self.model, "config", None)
         if config is not None and getattr(config, "use_cache", False):
             config.use_cache = False
             self._config_without_cache = config
 
     def end_fit(self) -> None:
-        """Remove NEFTune's noise, and enable the cache again."""
+        """Disable NEFTune noise, and restore the cache setting."""
         self._undo_begin_fit()
         super().end_fit()
 
     @property
     def input_columns(self) -> list[str]:
-        """Return the columns that the model takes, with labels; `DataModule` drops all others."""
+        """Return the columns that the model accepts, and labels; `DataModule` drops all others."""
         return signature_columns(base_of_adapter(self._require_model()), self.label_names)
 
     def keep_hyperparameters(self, **values: object) -> None:
@@ -230,7 +230,7 @@ class ModelModule(HookedModule):
     def _shard(self, mesh: DeviceMesh) -> None:
         """Shard the model over the data-parallel dimension of a mesh, unless the user has.
 
-        Splitting layers over the tensor-parallel dimension is left to the user.
+        Sharding layers over the tensor-parallel dimension is left to the user.
         """
         from ..common.collectives import broadcast_tensors
         from ..distributed.sharding import is_fully_sharded, modules_by_class, shard_fully
@@ -250,13 +250,13 @@ class ModelModule(HookedModule):
                 "then super().configure_model()."
             )
 
-        # The user may have sharded the model in `configure_model`.
+        # An override of `configure_model` may have sharded the model.
         if is_fully_sharded(self.model):
             return
         if all(_is_over(parameter, "data_parallel") for parameter in parameters):
             return
 
-        # All processes start with the weights of the first; those on "meta" are loaded later.
+        # All processes start with the weights of rank 0; weights on "meta" are loaded later.
         tensors = [*parameters, *self.model.buffers()]
         full_tensors = [tensor for tensor in tensors if not is_dtensor(tensor)]
         if not any(tensor.is_meta for tensor in full_tensors):
@@ -300,7 +300,7 @@ def _is_over(tensor: torch.Tensor, name: str) -> bool:
 
 
 def _require_configure_model(module: ModelModule, model: object) -> None:
-    """Refuse a missing model, unless a subclass makes it in `configure_model`."""
+    """Raise an error for a missing model, unless a subclass creates it in `configure_model`."""
     description = f"a {type(model).__name__}"
     if model is None:
         if type(module).configure_model is not ModelModule.configure_model:

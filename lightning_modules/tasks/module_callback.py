@@ -1,6 +1,6 @@
-"""What the modules do at Lightning's hooks, in a callback.
+"""Callback that runs the work of our modules at Lightning's hooks.
 
-So users can override the hooks of a module without calling `super()`.
+This way users can override the hooks of a module without calling `super()`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .resuming import ResumableModule
 
 
 class HookedModule(ResumableModule):
-    """The part of `LossModule` that lets users override hooks without calling `super()`.
+    """Base class of `LossModule` that allows users to override hooks without calling `super()`.
 
     Subclasses override `begin_fit` and the methods below it; `ModuleCallback` calls them.
     """
@@ -38,7 +38,9 @@ class HookedModule(ResumableModule):
         """Undo what `begin_fit` did."""
 
     def begin_training(self) -> None:
-        """Prepare the first batch of a training, which a resumption may find inside of an epoch."""
+        """Prepare the first batch of a training, which is within an epoch if the training resumes
+        there.
+        """
 
     def begin_epoch(self, stage: str) -> None:
         """Prepare an epoch.
@@ -48,7 +50,7 @@ class HookedModule(ResumableModule):
         """
 
     def end_epoch(self, stage: str) -> None:
-        """Log what was counted in an epoch.
+        """Log the metrics of an epoch.
 
         Args:
             stage: train, val or test.
@@ -58,7 +60,7 @@ class HookedModule(ResumableModule):
         """Prepare a batch of the training.
 
         Args:
-            batch: on the device.
+            batch: the batch, on the device.
         """
 
     def end_step(self) -> None:

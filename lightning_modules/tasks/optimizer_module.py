@@ -1,4 +1,4 @@
-"""A LightningModule with the optimizers, schedules and clipping of the Trainer API.
+"""LightningModule with the optimizers, schedules and clipping of the Trainer API.
 
 Lightning's automatic optimization calls its hooks.
 """
@@ -35,16 +35,16 @@ from .step_window import StepWindow, batches_per_step, ends_step
 
 
 class OptimizerModule(ModelModule):
-    """Base of `LossModule`: everything between a loss and the step of the optimizer.
+    """Base class of `LossModule`, responsible for everything between a loss and the optimizer step.
 
-    `window` is the `StepWindow` of the current step. It is used in this order: `clear` when an
-    epoch begins; for each batch `begin_batch`, `weighted` before and `count_current` after the
-    backward pass; `finish` after the last batch of the step.
+    `window` is the `StepWindow` of the current step. Its methods are called in this order: `clear`
+    at the start of an epoch; for each batch `begin_batch`, then `weighted` before and
+    `count_current` after the backward pass; `finish` after the last batch of the step.
 
     Args:
         model: a module, or a function that makes one.
-        optimizer: what `configure_optimizers` makes; `LossModule` describes its forms.
-        schedule: the learning rate over the steps; `LossModule` describes its forms.
+        optimizer: the optimizer; see `LossModule`.
+        schedule: the learning rate schedule; see `LossModule`.
         parameter_rules: learning rate, weight decay and freezing by patterns of names of
             parameters.
         monitor: the logged value that a plateau schedule follows.
@@ -76,21 +76,21 @@ class OptimizerModule(ModelModule):
         self.window = StepWindow()
         # The optimizer, if it steps in the backward pass.
         self._backward_optimizer: Any = None
-        # Parameter groups of `configure_optimizers`; callbacks may add others.
+        # Number of parameter groups created by `configure_optimizers`; callbacks may add others.
         self._configured_groups = 0
 
     @property
     def loss_of_step(self) -> torch.Tensor | None:
-        """Return the loss of the last optimizer step, with the same weight for every item.
+        """Return the loss of the last optimizer step, with equal weight for all items.
 
-        In several processes it is the part of this one: the mean over the processes is the loss of
-        the step. None before the first step of an epoch.
+        With several processes it is the contribution of this process: the mean over the processes
+        is the loss of the step. None before the first step of an epoch.
         """
         return self.window.finished_loss
 
     @property
     def learning_rate(self) -> float | None:
-        """Return the full learning rate; None if a function makes the optimizer.
+        """Return the peak learning rate; None if a function creates the optimizer.
 
         `Tuner.lr_find` sets it.
         """
@@ -109,15 +109,15 @@ class OptimizerModule(ModelModule):
             freeze_parameters(model, self.parameter_rules)
 
     def configure_optimizers(self) -> Any:
-        """Return the optimizer, and the schedule, stepped after each optimizer step."""
+        """Return the optimizer, and the schedule, which is stepped after each optimizer step."""
         optimizer = build_module_optimizer(
             self.optimizer_config, self._require_model(), self.parameter_rules
         )
 
-        # `Tuner` trains without the hooks that switch it.
+        # `Tuner` trains without calling the hooks that switch the mode.
         _switch([optimizer], "train")
 
-        # Lightning calls this at the start of each fit, so an earlier optimizer is forgotten.
+        # Lightning calls this at the start of each fit, so drop the previous optimizer.
         self._backward_optimizer = None
 
         # An optimizer that steps in each backward pass cannot accumulate gradients.
@@ -149,9 +149,9 @@ class OptimizerModule(ModelModule):
         self._schedule_added_groups()
 
     def begin_epoch(self, stage: str) -> None:
-        """Begin a step, and add groups of callbacks to the schedule.
+        """Start a step, and apply the schedule to groups added by callbacks.
 
-        Optimizers such as `schedule_free_adamw` evaluate with other weights than they train.
+        Optimizers such as `schedule_free_adamw` use different weights for training and evaluation.
         """
         super().begin_epoch(stage)
         if stage == "train":
@@ -169,21 +169,21 @@ class OptimizerModule(ModelModule):
     def end_step(self) -> None:
         """Finish a step whose last batch had no backward pass.
 
-        That is the case where `training_step` returned None for it.
+        This happens if `training_step` returns None.
         """
         super().end_step()
         self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        """Run the backward pass with the same weight for every item of the step.
+        """Run the backward pass with equal weight for all items of the step.
 
-        Some optimizers step in it.
+        Some optimizers step during the backward pass.
         """
         optimizer = self._backward_optimizer
         if optimizer is not None:
             optimizer.fused_backward(loss, optimizer.param_groups[0]["lr"])
             self.window.count_current()
-            # The optimizer has used up the gradients, so nothing is left to scale.
+            # The optimizer has consumed the gradients, so there is nothing to scale.
             self.window.finish([], divisor=1)
             return
 
@@ -193,18 +193,17 @@ class OptimizerModule(ModelModule):
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
-        """Step a schedule; one that follows a metric gets the mean over the processes.
+        """Step a schedule; pass a monitored metric as the mean over the processes.
 
-        Each process has logged `train_loss` for its own batches, and their learning rates have to
-        be equal.
+        Each process logs `train_loss` for its own batches, but all need the same learning rate.
 
         Args:
             scheduler: one of `configure_optimizers`.
-            metric: the value that it follows, None for other schedules.
+            metric: the monitored value; None for other schedules.
         """
         if metric is not None and self.trainer.world_size > 1:
-            # In float64 the mean of equal numbers is that number. The value is copied, as it is
-            # reduced in place.
+            # In float64 the mean of equal numbers is exact. Copy the value, because it is reduced
+            # in place.
             value = torch.as_tensor(metric, device=self.device)
             value = value.to(torch.float64, copy=True)
             metric = self.trainer.strategy.reduce(value, reduce_op="mean")
@@ -219,7 +218,7 @@ class OptimizerModule(ModelModule):
     ) -> None:
         """Clip the gradients; the norm is summed in the order of the Trainer API.
 
-        Fused optimizers can clip under fp16, too.
+        Fused optimizers can be clipped under fp16 too.
 
         Args:
             optimizer: as in Lightning.
@@ -230,12 +229,12 @@ class OptimizerModule(ModelModule):
         if not gradient_clip_val:
             return
 
-        # A plugin that shards the model clips in its own way.
+        # Plugins of sharding strategies have their own clipping.
         if not _clips_as_usual(type(precision)):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
 
-        # A fused optimizer would unscale the gradients in its step, after they are clipped.
+        # A fused optimizer would unscale the gradients in `step`, after clipping.
         scaler = getattr(precision, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
@@ -247,7 +246,7 @@ class OptimizerModule(ModelModule):
     def _schedule_added_groups(self) -> None:
         """Apply the schedule to groups that callbacks such as BackboneFinetuning have added.
 
-        They start with the learning rate that the callback gave them.
+        They start with the learning rate that the callback has set.
         """
         for config in self.trainer.lr_scheduler_configs:
             schedule = config.scheduler

@@ -1,4 +1,4 @@
-"""Exact resumption under `lightning.Trainer`: a callback, and a LightningModule that adds it."""
+"""Exact resumption under `lightning.Trainer`, by a callback and a LightningModule that adds it."""
 
 from __future__ import annotations
 
@@ -63,31 +63,32 @@ _log = logging.getLogger(__name__)
 class ResumingCallback(Callback):
     """Resumes a training exactly.
 
-    Restores Lightning's loops, the random generators of every process, and the position in each
-    `EpochLoader`. A no-op unless the module, the data module or a training loader is one of this
+    Restores Lightning's loops, the random generators of all processes, and the position in each
+    `EpochLoader`. Does nothing unless the module, the data module or a training loader is from this
     library.
 
-    A checkpoint may be written at any hook: `loop_position_of` reads the position from Lightning's
-    counters, `normalize_counters` and `resume_inside_epoch` let Lightning's loops do the rest.
+    A checkpoint may be written at any hook: `loop_position_of` derives the position from
+    Lightning's counters, and `normalize_counters` and `resume_inside_epoch` make Lightning's loops
+    resume there.
     """
 
     def __init__(self) -> None:
-        # The state of this process in the checkpoint, until the training starts.
+        # The state of this process from the checkpoint; only set until the training starts.
         self._process_state: dict[str, Any] | None = None
         self._position: dict[str, Any] = {}
-        # States that Lightning has saved, of loaders of other libraries.
+        # States that Lightning has saved for loaders of other libraries.
         self._loader_states: list[dict[str, Any]] = []
         self._metrics: dict[str, torch.Tensor] | None = None
         self._loop_position = LoopPosition(0, 0)
         # The random generators at the start of the current validation.
         self._rng_before_validation: dict[str, Any] | None = None
-        # Lightning has read the checkpoint of this run, or trains without one.
+        # Whether Lightning has read the checkpoint of this run, or trains without one.
         self._is_loaded = False
         # The `id` of the optimizers that have stepped in this batch, after its backward passes.
         self._stepped_optimizers: set[int] = set()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let `ckpt_path` be a folder too, unless the strategy has its own checkpoint format."""
+        """Allow `ckpt_path` to be a folder, unless the strategy has its own checkpoint format."""
         self._is_loaded = False
         if _uses_resumable_modules(trainer):
             _use_folder_reader(trainer)
@@ -97,7 +98,7 @@ class ResumingCallback(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add the state of every process, and the metrics that plateau schedules depend on."""
+        """Add the states of all processes, and the metrics that plateau schedules monitor."""
         has_weights_only = "optimizer_states" not in checkpoint
         is_added_already = PROCESS_STATES in checkpoint
         if not _is_fitting(trainer) or has_weights_only or is_added_already:
@@ -105,7 +106,8 @@ class ResumingCallback(Callback):
         if not _uses_resumable_modules(trainer) and not epoch_loaders(trainer):
             return
 
-        # A resumed training repeats an interrupted validation, so save the generators of its start.
+        # A resumed training repeats an interrupted validation, so save the generators from its
+        # start.
         rng = self._rng_before_validation
         if has_ended_validation(trainer):
             rng = None
@@ -116,14 +118,16 @@ class ResumingCallback(Callback):
         positions = gather_objects(pack(position))
         checkpoint[POSITIONS] = dict(enumerate(positions))
 
-        # A metric that is not synchronised has a different value in each process.
+        # Metrics that are not synchronised differ between processes.
         metrics = {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()}
         checkpoint[METRICS] = dict(enumerate(gather_objects(metrics)))
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the state of this process until the training starts, and settle the loops."""
+        """Store the state of this process until the training starts, and normalize the loop
+        counters.
+        """
         self._is_loaded = True
         states = checkpoint.get(PROCESS_STATES) or {}
         if not _is_fitting(trainer) or not (states or _uses_resumable_modules(trainer)):
@@ -146,7 +150,7 @@ class ResumingCallback(Callback):
             process_state = unpack(states[rank])
         self._process_state = process_state
 
-        # None also replaces the metrics of an earlier fit.
+        # Also replaces the metrics of an earlier fit if the checkpoint has none.
         metrics = checkpoint.get(METRICS) or {}
         self._metrics = metrics.get(rank, metrics.get(0))
 
@@ -160,14 +164,14 @@ class ResumingCallback(Callback):
 
         positions = checkpoint.get(POSITIONS) or {}
         if positions:
-            # A rank that did not exist then takes the position of rank 0: all ranks have the same
-            # order of samples.
+            # A new rank uses the position of rank 0, because all ranks share the order of the
+            # samples.
             self._position = from_plain(unpack(positions.get(rank, positions[0])))
         else:
             self._position = from_facade_position(process_state.get("data"), self._loop_position)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let loaders record their states from the first batch on.
+        """Make loaders record their states from the first batch on.
 
         Lightning may read that batch before the training starts.
         """
@@ -180,7 +184,7 @@ class ResumingCallback(Callback):
         self._is_loaded = True
         for loader in epoch_loaders(trainer):
             loader.tracked = True
-            # The reader leaves the states of loaders out of files of weights only.
+            # Use our reader, which excludes loader states from weights-only files.
             _use_folder_reader(trainer)
 
         process_state = self._process_state
@@ -209,8 +213,8 @@ class ResumingCallback(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set the epoch of the loaders.
 
-        They do not notice the end of an epoch that Lightning cuts short. With `overfit_batches`
-        they stay in the first epoch, whose batches are repeated.
+        Loaders do not notice if Lightning ends an epoch early. With `overfit_batches` they stay in
+        the first epoch, whose batches are repeated.
         """
         epoch = trainer.current_epoch
         if getattr(trainer, "overfit_batches", 0):
@@ -222,25 +226,27 @@ class ResumingCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """Take the gradients of the batch for unused: `loss.backward()` calls no hook."""
+        """Assume that the gradients of the batch are unused, because `loss.backward()` calls no
+        hook.
+        """
         self._stepped_optimizers.clear()
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that no optimizer has used the gradients yet."""
+        """Record that no optimizer has used the gradients yet."""
         self._stepped_optimizers.clear()
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
-        """Note that an optimizer uses its gradients."""
+        """Record that an optimizer uses its gradients."""
         self._stepped_optimizers.add(id(optimizer))
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the generators, because a resumed training repeats an interrupted validation."""
+        """Store the generators, because a resumed training repeats an interrupted validation."""
         self._rng_before_validation = _capture_generators(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop the generators that the validation began with."""
+        """Drop the generators from the start of the validation."""
         self._rng_before_validation = None
 
     def on_exception(
@@ -251,7 +257,7 @@ class ResumingCallback(Callback):
             explain_missing_optimizer_states(trainer)
 
     def _module_accumulates(self, trainer: Trainer) -> bool:
-        """Return whether a module under manual optimization has gradients that wait for a step."""
+        """Return whether a module under manual optimization has gradients that no step has used."""
         module = trainer.lightning_module
         if module.automatic_optimization:
             return False
@@ -260,7 +266,7 @@ class ResumingCallback(Callback):
         return has_gradients and not have_stepped
 
     def _restore_metrics(self, trainer: Trainer) -> None:
-        """Restore the metrics logged last, and step schedules that follow one if it is due."""
+        """Restore the last logged metrics, and step plateau schedules if they are due."""
         if self._metrics is not None:
             device = trainer.strategy.root_device
             for name, value in self._metrics.items():
@@ -279,19 +285,19 @@ class ResumingCallback(Callback):
 
 
 class ResumableModule(LightningModule):
-    """A LightningModule whose checkpoints also hold random generators and positions in the data.
+    """LightningModule whose checkpoints include random generators and positions in the data.
 
-    So `fit(module, ckpt_path=...)` gives the numbers of a training that was never interrupted, in
-    mid-epoch too, if the loaders are `EpochLoader`s. Other loaders resume as Lightning lets them.
-    Hooks may be overridden without `super()`, except `on_load_checkpoint`, which restores weights
-    that are shared and stored once.
+    If the loaders are `EpochLoader`s, `fit(module, ckpt_path=...)` continues exactly like an
+    uninterrupted training, even within an epoch. Other loaders resume as in plain Lightning. Hooks
+    may be overridden without calling `super()`, except `on_load_checkpoint`, which restores tied
+    weights that are stored only once.
     """
 
     resumes_exactly = True
     """Read by `ResumingCallback`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let overrides of `configure_callbacks` leave out `super()`, as in Lightning."""
+        """Allow overrides of `configure_callbacks` to omit `super()`, as in Lightning."""
         super().__init_subclass__(**kwargs)
         if "configure_callbacks" in vars(cls):
             configure_callbacks = _with_required_callbacks(cls.configure_callbacks)
@@ -302,13 +308,13 @@ class ResumableModule(LightningModule):
         return [ResumingCallback()]
 
     def configure_callbacks(self) -> list[Callback]:
-        """Return those of `required_callbacks` that the trainer lacks."""
+        """Return the `required_callbacks` that the trainer does not have yet."""
         return _with_required_callbacks(LightningModule.configure_callbacks)(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Rename weights to the names of this module, for strategies that load them directly."""
         super().on_load_checkpoint(checkpoint)
-        # Without this entry Lightning calls no callback.
+        # Lightning only calls callbacks if this entry exists.
         checkpoint.setdefault("callbacks", {})
         # Some strategies have loaded the weights already.
         if "state_dict" in checkpoint:
@@ -317,14 +323,14 @@ class ResumableModule(LightningModule):
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load weights; compiled and uncompiled models load each other's."""
+        """Load weights; weights of compiled and uncompiled models are interchangeable."""
         renamed = self._with_names_of_module(state_dict)
         return super().load_state_dict(renamed, strict=strict, assign=assign)
 
     def _with_names_of_module(self, stored: Mapping[str, object]) -> dict[str, object]:
         """Return weights under the names of this module.
 
-        A safetensors file stores tied weights once; they get all of their names.
+        A safetensors file stores tied weights under one name; the others are added.
         """
         module_weights = self.state_dict(keep_vars=True)
 
@@ -349,7 +355,7 @@ class ResumableModule(LightningModule):
 def _with_required_callbacks(configure: Callable[[Any], Any]) -> Callable[[Any], list[Callback]]:
     """Return `configure_callbacks` with the `required_callbacks` of the module added.
 
-    Those that the trainer or the override already has are not added.
+    Callbacks that the trainer or the override already provides are not added.
     """
 
     @functools.wraps(configure)
@@ -374,8 +380,8 @@ def add_process_states(
     """Add the state of every process to a checkpoint of Lightning, unless it has weights only.
 
     Args:
-        checkpoint: as Lightning makes it.
-        trainer: in the middle of `fit`.
+        checkpoint: the checkpoint created by Lightning.
+        trainer: the trainer, during `fit`.
         rng: the generators; by default their current states.
     """
     if "optimizer_states" not in checkpoint:
@@ -399,16 +405,16 @@ def _capture_generators(trainer: Trainer) -> dict[str, object]:
 
 
 def _modules_by_name(trainer: Trainer) -> dict[str, nn.Module]:
-    """Return the modules that may draw in a step, by the names that the Trainer API gives them."""
+    """Return the modules that may draw in a step, by their names in the Trainer API."""
     modules: dict[str, nn.Module] = dict(trainer.lightning_module.named_modules())
     modules["trainer"] = modules.pop("")
     return modules
 
 
 def _use_folder_reader(trainer: Trainer) -> None:
-    """Let the trainer read folders too, and write only tensors and plain values.
+    """Make the trainer read folders too, and write only tensors and plain values.
 
-    A strategy or a plugin with its own checkpoint format keeps that.
+    A strategy or plugin with its own checkpoint format is not changed.
     """
     strategy = trainer.strategy
     reads_files = type(strategy).load_checkpoint is Strategy.load_checkpoint
@@ -427,7 +433,7 @@ def _uses_resumable_modules(trainer: Trainer) -> bool:
 
 
 def _may_use_epoch_loaders(trainer: Trainer) -> bool:
-    """Return whether loaders of the training are `EpochLoader`s, or are made by a method later."""
+    """Return whether training loaders are `EpochLoader`s, or will be created by a method."""
     if not _is_fitting(trainer):
         return False
     loaders = loaders_given_to_fit(trainer)
@@ -435,7 +441,8 @@ def _may_use_epoch_loaders(trainer: Trainer) -> bool:
 
 
 def _schedule_accumulation(trainer: Trainer, epoch: int) -> None:
-    """Set the batches of a step as `GradientAccumulationScheduler` does when an epoch begins.
+    """Set the number of accumulated batches like `GradientAccumulationScheduler` at the start of an
+    epoch.
 
     The hook of that callback is not called for an epoch that is resumed.
     """

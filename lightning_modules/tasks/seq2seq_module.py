@@ -1,4 +1,4 @@
-"""A LightningModule that trains on pairs of sequences, and generates in evaluations."""
+"""LightningModule for sequence-to-sequence models, which generates in evaluations."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _IGNORED = -100
 class Seq2SeqModule(TaskModule):
     """Train sequence-to-sequence models, with metrics of generated tokens.
 
-    Validation and test generate, as `Seq2SeqTrainer(predict_with_generate=True)` does. The metrics
-    of the training do not: they get the most likely token at each position, given the correct
-    tokens before it. All losses come from a forward pass with the labels.
+    Validation and test generate, like `Seq2SeqTrainer(predict_with_generate=True)`. Training
+    metrics use the most likely token at each position given the correct preceding tokens (teacher
+    forcing). All losses are computed by a forward pass with the labels.
 
-    Metrics receive predictions and labels, both token ids of shape (samples, length). Predictions
-    are what the model's `generate` returned, without the token that starts each sequence. Both are
-    padded to the same length, predictions with the padding token, labels with -100.
-    `BatchMetrics(metrics, prepare=...)` turns them into texts. Without metrics only `predict`
-    generates; its result is what `generate` returned.
+    Metrics receive predictions and labels, both as token ids of shape (samples, length).
+    Predictions are the result of the model's `generate`, without the start token of each sequence.
+    Both are padded to the same length, predictions with the padding token, labels with -100. Use
+    `BatchMetrics(metrics, prepare=...)` to decode them. Without metrics only `predict` generates;
+    it returns the result of `generate`.
 
     Args:
-        model: as in `LossModule`; has a method `generate`.
+        model: as in `LossModule`; must have a method `generate`.
         generation: keyword arguments of `generate`, such as
             `{"max_new_tokens": 40, "num_beams": 4}`; others default to the model's
             `generation_config`.
-        pad_token_id: pads sequences; by default that of the model's config.
+        pad_token_id: the padding token; by default that of the model's config.
         kwargs: arguments of `TaskModule` and `LossModule`.
     """
 
@@ -72,9 +72,10 @@ class Seq2SeqModule(TaskModule):
         """Return token ids for a batch.
 
         Args:
-            batch: columns that the model's `generate` does not take, such as labels, are left out.
-                Inputs without names are named as the arguments of `forward`.
-            options: keyword arguments of `generate`; they override those in `generation`.
+            batch: the batch. Columns that the model's `generate` does not accept, such as labels,
+                are omitted. The parts of an unnamed batch are named after the parameters of
+                `forward`.
+            options: keyword arguments of `generate`; they override `generation`.
 
         Returns:
             Token ids, (samples, length).
@@ -115,11 +116,11 @@ class Seq2SeqModule(TaskModule):
             return batch
         args, kwargs = self.positional_inputs(batch, labels=False)
         names = inspect.signature(base_of_adapter(self.model).forward).parameters
-        # `forward` may have further parameters, which keep their defaults.
+        # Further parameters of `forward` keep their defaults.
         return {**dict(zip(names, args, strict=False)), **kwargs}
 
     def _strip_start_token(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Remove the token that starts each sequence, which labels do not have."""
+        """Remove the start token of each sequence, which labels do not have."""
         start = None
         for name in ("generation_config", "config"):
             config = getattr(self.model, name, None)
@@ -127,8 +128,8 @@ class Seq2SeqModule(TaskModule):
             if start is not None:
                 break
 
-        # An override of `generate` may return sequences without it. `any` waits for the device,
-        # which has just generated token by token.
+        # An override of `generate` may return sequences without it. The synchronization by `any` is
+        # negligible compared with generating.
         if start is None or not tokens.shape[-1] or (tokens[:, 0] != start).any():
             return tokens
         return tokens[:, 1:]
@@ -139,7 +140,7 @@ class Seq2SeqModule(TaskModule):
         return self.pad_token_id
 
     def _predicts_next_token(self) -> bool:
-        """Return False: labels of a decoder are not shifted against its logits."""
+        """Return False, because the labels of a decoder are aligned with its logits."""
         return False
 
 

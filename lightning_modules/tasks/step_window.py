@@ -1,9 +1,10 @@
-"""Gives all items of an optimizer step the same weight under automatic optimization.
+"""Give all items of an optimizer step equal weight under automatic optimization.
 
-Lightning divides the loss of each batch by `accumulate_grad_batches`. So a token in a batch with
-few tokens weighs more than others, and the last, shorter step of an epoch weighs less than other
-steps. The Trainer API divides the sum of all losses by the number of items in the step. Here the
-losses are weighted before the backward pass, and the gradients are scaled after the last one.
+Lightning divides the loss of each batch by `accumulate_grad_batches`. As a result, tokens in a
+batch with few tokens have a larger weight than others, and the gradients of a shorter last step of
+an epoch are too small. The Trainer API divides the sum of all losses by the number of items in the
+step. To match it, losses are weighted before the backward pass, and gradients are scaled after the
+last one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def batches_per_step(trainer: Trainer) -> int:
-    """Return the batches of an optimizer step; 1 if the strategy accumulates by itself."""
+    """Return the number of batches per optimizer step; 1 if the strategy accumulates itself."""
     if trainer.strategy.handles_gradient_accumulation:
         return 1
     return trainer.accumulate_grad_batches
@@ -42,10 +43,10 @@ class _Items(NamedTuple):
     """The items of some batches, over which their losses are means.
 
     Attributes:
-        number: items of all processes.
-        total: sum of each loss times its items in this process, see `StepWindow.add`.
-        unit: items of the first batch. Weights are relative to it, as the items of the whole step
-            are not known before its end.
+        number: number of items over all processes.
+        total: sum over the batches of loss times items in this process; see `StepWindow.add`.
+        unit: number of items in the first batch. Weights are relative to it, because the number of
+            items in the whole step is unknown before its end.
     """
 
     number: torch.Tensor
@@ -57,9 +58,9 @@ class _Losses(NamedTuple):
     """The losses of some batches of a step.
 
     Attributes:
-        mean: their mean, with the same weight for each item, or for each loss if the items are not
-            known.
-        items: the items of the batches; None if they are not known.
+        mean: the mean of the losses, with equal weight for all items, or for all losses if the
+            number of items is unknown.
+        items: the items of the batches; None if unknown.
     """
 
     mean: torch.Tensor | None = None
@@ -69,14 +70,14 @@ class _Losses(NamedTuple):
 class StepWindow:
     """The batches of an incomplete optimizer step.
 
-    Those that had a backward pass are counted; the current one is added but not yet counted.
-    Nothing here synchronises with the device.
+    Batches are counted after their backward pass; the current batch is added but not yet counted.
+    No method synchronises with the device.
 
     Attributes:
-        batches: number of batches that had a backward pass.
-        finished_loss: the loss of the step that `finish` ended last, until the next
-            `clear`. In several processes it is the part of this one: the mean over the processes is
-            the loss of the step.
+        batches: number of batches whose backward pass is done.
+        finished_loss: the loss of the last finished step, until the next `clear`. With several
+            processes it is the contribution of this process: the mean over the processes is the
+            loss of the step.
     """
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ class StepWindow:
         self.begin_batch()
 
     def begin_batch(self) -> None:
-        """Begin a batch, and drop the one before it if its loss had no backward pass.
+        """Start a batch, and drop the previous one if its loss had no backward pass.
 
         Lightning skips the backward pass if `training_step` returns None.
         """
@@ -115,26 +116,27 @@ class StepWindow:
         The weight of a batch with several losses is the sum of their items.
 
         Args:
-            loss: the mean of its items in this process.
-            items: number of its items that count, over all processes; None to give each batch the
-                same weight.
-            share: items of this process, times the number of processes, because gradients are
-                averaged; None in a single process.
+            loss: the mean loss over the items in this process.
+            items: number of items that are not ignored, over all processes; None to give all
+                batches equal weight.
+            share: number of items in this process times the number of processes, because gradients
+                are averaged; None in a single process.
 
         Returns:
-            The mean of the losses so far, with the current batch and the same weight for each item.
+            The mean of the losses so far, including the current batch, with equal weight for all
+            items.
         """
         loss = loss.detach()
         before = self._with_current
         if items is None:
-            # The running mean of losses that all weigh the same.
+            # Running mean of losses with equal weight.
             mean = loss
             if before.mean is not None:
                 mean = before.mean + (loss - before.mean) / (self.batches + 1)
             self._with_current = before._replace(mean=mean)
             return mean
 
-        # Counts are exact in these types, unlike in half precision.
+        # Counts are not exact in half precision.
         dtype = torch.float32
         if loss.dtype == torch.float64:
             dtype = torch.float64
@@ -154,7 +156,7 @@ class StepWindow:
             self._with_current = _Losses(loss, first)
             return loss
 
-        # The running mean, to which each loss adds by its share of the items so far.
+        # Running mean, in which each loss is weighted by its share of the items so far.
         number = before.items.number + items
         total = before.items.total + loss * share
         mean = before.mean + (loss - before.mean) * (items / number.clamp(min=1))
@@ -166,7 +168,9 @@ class StepWindow:
         return mean
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss of the current batch for the backward pass, relative to the first."""
+        """Return the loss of the current batch for the backward pass, weighted relative to the
+        first.
+        """
         items = self._with_current.items
         if self._weight is None or items is None:
             return loss
@@ -181,19 +185,21 @@ class StepWindow:
             self._weight = None
 
     def finish(self, parameters: Iterable[nn.Parameter], divisor: int) -> None:
-        """Scale the summed gradients to the gradient of the mean loss, and begin the next step.
+        """Scale the accumulated gradients to the gradient of the mean loss, and start the next
+        step.
 
-        A no-op if no batch was counted.
+        Does nothing if no batch was counted.
 
         Args:
             parameters: the trained parameters.
-            divisor: number by which Lightning has divided the loss of each batch.
+            divisor: the number by which Lightning has divided the loss of each batch.
         """
         if self.batches == 0:
             return
 
-        # Lightning has divided each loss by `divisor`. With items the gradients are in units of the
-        # first batch, too; they have to be those of the sum over all items by their number.
+        # Lightning has divided each loss by `divisor`, and weighted losses are relative to the
+        # first batch. Rescale the gradients to those of the sum over all items divided by their
+        # number.
         finished_loss, items = self._counted
         factor: float | torch.Tensor = divisor / self.batches
         if items is not None:
@@ -201,7 +207,7 @@ class StepWindow:
             factor = divisor * items.unit / number
             finished_loss = items.total / number
 
-        # A single batch is in its own unit already.
+        # A single batch needs no scaling.
         if self.batches > 1 or divisor > 1:
             gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
             _scale(gradients, factor)
@@ -240,10 +246,10 @@ class StepWindow:
 
 
 def is_inside_step(trainer: Trainer, loop_position: LoopPosition) -> bool:
-    """Return whether batches were trained on without an optimizer step yet.
+    """Return whether batches were trained whose optimizer step is not done yet.
 
-    Lightning always takes a step at the end of an epoch. A strategy that accumulates itself
-    continues the step in the next epoch.
+    Lightning always steps at the end of an epoch, but a strategy that accumulates itself continues
+    the step in the next epoch.
     """
     if trainer.strategy.handles_gradient_accumulation:
         total: Any = trainer.fit_loop.epoch_loop.batch_progress.total
@@ -252,10 +258,10 @@ def is_inside_step(trainer: Trainer, loop_position: LoopPosition) -> bool:
 
 
 def incomplete_step(trainer: Trainer) -> dict[str, Any] | None:
-    """Return the state of an incomplete step: gradients of this process, and the `StepWindow`.
+    """Return the state of an incomplete step: the gradients of this process and the `StepWindow`.
 
-    None, with a warning, if the strategy does not expose the gradients: DeepSpeed never does, FSDP
-    does so only once they are sharded.
+    Returns None, with a warning, if the strategy does not expose gradients: DeepSpeed never does,
+    and FSDP only after they are sharded.
     """
     module = trainer.lightning_module
     gradients: dict[str, torch.Tensor] = {}
@@ -272,7 +278,7 @@ def incomplete_step(trainer: Trainer) -> dict[str, Any] | None:
     has_trained = True
     if isinstance(window, StepWindow):
         window_state = window.state_dict()
-        # Nothing was trained on if `training_step` returned None each time.
+        # Nothing was trained if `training_step` always returned None.
         has_trained = window.batches > 0
 
     if is_hidden or (has_trained and not gradients):
@@ -303,7 +309,7 @@ def load_step(module: LightningModule, step: dict[str, Any]) -> None:
 
 
 def _scale(gradients: list[torch.Tensor], factor: float | torch.Tensor) -> None:
-    """Multiply gradients by a factor, in place; a factor on a device is not read."""
+    """Multiply gradients by a factor in place, without reading a factor that is on a device."""
     if isinstance(factor, float) and factor == 1.0:
         return
     with torch.no_grad():

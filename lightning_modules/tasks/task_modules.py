@@ -1,6 +1,6 @@
-"""LightningModules for the usual tasks, with the loss and the usual metrics of each.
+"""LightningModules for common tasks, with their loss and default metrics.
 
-If a model returns no loss, the module computes the usual one of the task.
+If a model returns no loss, the module computes the standard loss of the task.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _IGNORED = -100
 
 
 class TaskModule(LossModule):
-    """A `LossModule` for one task: the model need not take the labels, nor return a loss.
+    """A `LossModule` for a task, whose model need not accept labels or return a loss.
 
     Args:
-        model: as in `LossModule`. If it returns only logits (under that name, first of a tuple, or
-            as a tensor), the loss of the task is computed from them.
-        num_labels: number of classes, for the usual metrics; by default `model.config.num_labels`.
-        metrics: as in `LossModule`; None means the usual metrics of the task, False none.
+        model: as in `LossModule`. If it returns only logits (under that name, as the first element
+            of a tuple, or as a tensor), the loss of the task is computed from them.
+        num_labels: number of classes for the default metrics; by default `model.config.num_labels`.
+        metrics: as in `LossModule`; None for the default metrics of the task, False for no metrics.
         train_metrics: as in `LossModule`.
         kwargs: other arguments of `LossModule`.
     """
@@ -45,9 +45,9 @@ class TaskModule(LossModule):
     ) -> None:
         self._num_labels = num_labels
 
-        # The usual metrics are made once the model exists, and those of the training with them.
+        # The default metrics, including those of the training, are created when the model exists.
         self._makes_usual_metrics = metrics is None
-        # In a tuple, as a torchmetrics object would become a submodule.
+        # Stored in a tuple, because a torchmetrics object would be registered as a submodule.
         self._train_metrics_setting = (train_metrics,)
         if self._makes_usual_metrics:
             train_metrics = None
@@ -65,7 +65,8 @@ class TaskModule(LossModule):
         return getattr(config, "num_labels", None)
 
     def _reset_metrics(self, stage: str) -> None:
-        # The usual metrics ask the model for its classes, so they are made when it exists.
+        # The default metrics depend on the number of classes of the model, so they are created
+        # here.
         if self._makes_usual_metrics:
             self._makes_usual_metrics = False
             (train_metrics,) = self._train_metrics_setting
@@ -73,18 +74,18 @@ class TaskModule(LossModule):
         super()._reset_metrics(stage)
 
     def usual_metrics(self) -> dict[str, Any]:
-        """Return the metrics of the task, used if `metrics` is None."""
+        """Return the default metrics of the task, used if `metrics` is None."""
         return {}
 
     def loss_of_logits(
         self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
     ) -> torch.Tensor:
-        """Compute the loss: by default the cross entropy of classes, ignoring labels of -100.
+        """Compute the loss; by default the cross entropy, ignoring labels of -100.
 
         Args:
-            logits: (..., classes).
-            labels: (...), class numbers.
-            items: number that the sum is divided by; None for the mean.
+            logits: logits of shape (..., classes).
+            labels: class indices of shape (...).
+            items: divisor of the sum; None for the mean.
         """
         flat_logits = logits.flatten(0, -2)
         classes = labels.flatten()
@@ -96,7 +97,7 @@ class TaskModule(LossModule):
         return total / items
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the batch, without labels that the model's `forward` does not take."""
+        """Return the batch without labels that the model's `forward` does not accept."""
         inputs = dict(super().model_inputs(batch))
         accepted = accepted_arguments(self.model.forward, **inputs)
         for name in self.label_names:
@@ -107,9 +108,9 @@ class TaskModule(LossModule):
     def positional_inputs(
         self, batch: Any, *, labels: bool
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of the model in a batch without names.
+        """Return the arguments of the model for an unnamed batch.
 
-        The inputs are passed in order, the labels by name if `forward` takes them.
+        Inputs are passed in order, and labels by name if `forward` accepts them.
 
         Args:
             batch: as in `LossModule`.
@@ -122,7 +123,7 @@ class TaskModule(LossModule):
         return args, kwargs
 
     def read_loss(self, outputs: Any, batch: Any, items: torch.Tensor | None) -> torch.Tensor:
-        """Return the loss of the model if it returned one, else that of the task."""
+        """Return the loss of the model if it has returned one, otherwise that of the task."""
         labels = self._labels(batch)
         if has_loss(outputs) or not isinstance(labels, torch.Tensor):
             return super().read_loss(outputs, batch, items)
@@ -143,7 +144,7 @@ class TaskModule(LossModule):
         if smoothed_labels is not None:
             return self._count_labels(smoothed_labels)
 
-        # The loss is that of the task only where the model has returned none.
+        # The task's loss is only used if the model has returned no loss.
         labels = self._labels(batch)
         if self.loss_fn is not None or has_loss(outputs) or not isinstance(labels, torch.Tensor):
             return super()._items_of_loss(batch, items, outputs)
@@ -152,16 +153,16 @@ class TaskModule(LossModule):
     def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the number of labels over which the loss of the task is a mean."""
         count = count_targets(None, labels, labels.device)
-        # It is None only for other losses than means.
+        # The count is only None for losses that are not means.
         return cast("torch.Tensor", count)
 
 
 class CausalLMModule(TaskModule):
-    """Train models that predict the next token.
+    """Train causal language models.
 
-    Labels are token ids, not shifted: the module compares each prediction with the next label. In a
-    batch without names they default to the input ids. A mapping has to hold `labels`, because
-    padding must not count.
+    Labels are unshifted token ids: the module compares each prediction with the next label. In an
+    unnamed batch they default to the input ids. A mapping must contain `labels`, in which padding
+    is ignored.
 
     Logs `val_perplexity`, exact over all tokens, unless `metrics` are passed.
 
@@ -179,17 +180,17 @@ class CausalLMModule(TaskModule):
 
         Args:
             logits: shape (samples, tokens, vocabulary).
-            labels: token ids, shape (samples, tokens), not shifted; -100 does not count.
+            labels: unshifted token ids of shape (samples, tokens); -100 is ignored.
             items: labels to divide the sum by; None for those that count here.
         """
         return super().loss_of_logits(logits[:, :-1], labels[:, 1:], items)
 
     def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the number of labels that count, without the first token of each sample."""
+        """Count the labels that are not ignored, without the first token of each sample."""
         return super()._count_targets(labels[:, 1:])
 
     def _predicts_next_token(self) -> bool:
-        """Return True: a position predicts the token after it."""
+        """Return True, because each position predicts the next token."""
         return True
 
     def _uses_inputs_as_labels(self) -> bool:
@@ -198,7 +199,7 @@ class CausalLMModule(TaskModule):
 
 
 class SequenceClassificationModule(TaskModule):
-    """Train models that predict a class, a number or several labels for a sequence.
+    """Train models that predict a class, a number or multiple labels for a sequence.
 
     Unless `metrics` are passed, logs `val_accuracy` if the number of classes is known, and
     `val_mse` for numbers. As in models of `transformers`, labels of an integer type are classes.
@@ -210,7 +211,7 @@ class SequenceClassificationModule(TaskModule):
 
     @property
     def problem_type(self) -> str | None:
-        """Return the kind of labels in the model's config, in the words of `transformers`."""
+        """Return the `problem_type` of the model's config, as defined by `transformers`."""
         config = getattr(self.model, "config", None)
         problem_type = getattr(config, "problem_type", None)
         if problem_type is None and self.num_labels == 1:
@@ -231,10 +232,10 @@ class SequenceClassificationModule(TaskModule):
     def loss_of_logits(
         self, logits: torch.Tensor, labels: torch.Tensor, items: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the loss for the kind of the labels.
+        """Return the loss for the type of the labels.
 
-        The cross entropy of classes, the squared error of numbers, or the binary cross entropy of
-        several labels.
+        This is the cross entropy of classes, the squared error of numbers, or the binary cross
+        entropy of multiple labels.
 
         Args:
             logits: shape (samples, classes).
@@ -250,16 +251,16 @@ class SequenceClassificationModule(TaskModule):
         return super().loss_of_logits(logits, labels, items)
 
     def _count_targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the number of classes that are not -100, or of all entries of other labels."""
-        # Numbers to predict, or several labels, may be integers, too. As floating-point labels
-        # all of their entries count, also -100.
+        """Count the class labels that are not -100, or all elements of other labels."""
+        # Labels of a regression or multi-label problem may be integers too. All of their elements
+        # count, including -100, like those of floating-point labels.
         if self.problem_type not in (None, "single_label_classification"):
             labels = labels.float()
         return super()._count_targets(labels)
 
 
 class TokenClassificationModule(TaskModule):
-    """Train models that classify each token; labels of -100 do not count.
+    """Train models that classify each token; labels of -100 are ignored.
 
     Logs `val_accuracy` and `val_f1` (mean over the classes) if the number of classes is known,
     unless `metrics` are passed.

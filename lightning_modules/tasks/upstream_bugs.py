@@ -1,6 +1,6 @@
-"""Callbacks of Lightning that do not resume exactly, and from which checkpoints.
+"""Warn about Lightning callbacks that do not resume exactly from certain checkpoints.
 
-A warning names them when such a checkpoint is loaded.
+The warning is logged when such a checkpoint is loaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _log = logging.getLogger(__name__)
 def warn_of_upstream_bugs(
     callbacks: Iterable[Callback], loop_position: LoopPosition, in_validation: bool
 ) -> None:
-    """Warn of callbacks of Lightning that make a resumed training differ from an uninterrupted one.
+    """Warn about Lightning callbacks after which a resumed training differs from an uninterrupted
+    one.
 
     Args:
         callbacks: those of the trainer.
@@ -29,7 +30,7 @@ def warn_of_upstream_bugs(
     is_inside_epoch = loop_position.done > 0 and not loop_position.at_end
     is_after_first_epoch = loop_position.epoch > 0 or loop_position.at_end
 
-    # What differs, and what to do, by the class of the callback.
+    # The difference and a remedy, by the class of the callback.
     effects: dict[str, str] = {}
     if is_inside_epoch:
         effects["StochasticWeightAveraging"] = (
