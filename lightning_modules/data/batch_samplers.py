@@ -1,4 +1,4 @@
-"""The batch sampler that shards batches over processes, and the options of a loader."""
+"""Batch sampler that shards batches over processes, and helpers for rebuilding loaders."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _LOADER_OPTIONS = (
     "persistent_workers",
     "in_order",
 )
-"""Arguments of a `DataLoader`, except dataset and batching; older versions of torch lack some."""
+"""Arguments of a `DataLoader` except dataset and batching; older torch versions lack some."""
 
 
 @contextlib.contextmanager
 def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generator[None]:
-    """Set `even_batches` of batch samplers in the block: whether their last round is filled up.
+    """Set `even_batches` of batch samplers within the block.
 
     Args:
-        samplers: batch samplers; those without such an attribute are not changed.
-        even_batches: fill up the last round.
+        samplers: batch samplers; those without this attribute are not changed.
+        even_batches: whether to fill up the last round.
     """
     with contextlib.ExitStack() as restoring:
         for sampler in samplers:
@@ -43,33 +43,32 @@ def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generat
 
 
 class ShardedBatchSampler(BatchSampler):
-    """Sample this process's share of the batches of a batch sampler.
+    """Batch sampler that yields this process's share of the batches of another one.
 
     Works like `accelerate.data_loader.BatchSamplerShard`.
 
-    A round is a batch for each process. With `even_batches` the last round is filled up from the
-    first one, so that every process gets the same number of equally long batches. Unlike there, a
-    short batch in the middle of an epoch, which samplers over several datasets yield, is sharded as
-    it is: only the last round is filled up.
+    A round consists of one batch per process. With `even_batches` the last round is filled up with
+    samples of the first one, so that all processes get the same number of batches of the same size.
+    Unlike in accelerate, only the last round is filled up: a short batch in the middle of an epoch,
+    as yielded by samplers over several datasets, is sharded unchanged.
 
     Args:
-        sampler: yields the indices, or without `batch_size` the batches, of one epoch, the same on
-            every process.
-        batch_size: samples per process and step; with `split_batches`, of all processes together.
-            None where `sampler` yields batches.
-        drop_last: leave out what does not fill a whole round. Where `sampler` yields batches, its
-            attribute of that name decides.
+        sampler: yields the indices of an epoch, or without `batch_size` its batches, in the same
+            order on every process.
+        batch_size: number of samples per batch and process; with `split_batches`, over all
+            processes. None if `sampler` yields batches.
+        drop_last: whether to drop an incomplete last round. If `sampler` yields batches, its
+            attribute `drop_last` is used instead.
         rank: index of this process. None yields the batches of all processes in turn, for a process
-            that reads for all: the samples of the last round are then divided evenly, and filled up
-            to equal parts.
+            that reads for all; the samples of the last round are then divided into equal parts.
         world_size: number of processes.
-        even_batches: fill up the last round instead of giving some processes less.
-        split_batches: a round is one batch, of which every process gets a part.
+        even_batches: whether to fill up the last round, so that no process gets fewer batches.
+        split_batches: whether a round is a single batch, of which each process gets a part.
 
     Attributes:
         batch_sampler: yields the batches of all processes.
-        samples_per_rank: samples of one process in a round; None if the batch sampler does not tell
-            the size of its batches.
+        samples_per_rank: number of samples per process and round; None if the batch sampler has no
+            `batch_size`.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class ShardedBatchSampler(BatchSampler):
         self.world_size = world_size
         self.even_batches = even_batches
         self.split_batches = split_batches
-        # Batch samplers of the user need not have these attributes.
+        # Custom batch samplers may not have these attributes.
         self.batch_size: Any = getattr(batch_sampler, "batch_size", None)
         self.drop_last = bool(getattr(batch_sampler, "drop_last", False))
 
@@ -129,7 +128,7 @@ class ShardedBatchSampler(BatchSampler):
         if self.split_batches:
             return self._split_batches_of_rank(batches)
 
-        # A last, incomplete round has a batch for each process if it is filled up.
+        # An incomplete last round has a batch for each process if it is filled up.
         rounds, extra_batches = divmod(batches, self.world_size)
         has_last_round = extra_batches > 0 and not self.drop_last
         if has_last_round and self.rank is not None and not self.even_batches:
@@ -143,11 +142,11 @@ class ShardedBatchSampler(BatchSampler):
         return 1
 
     def _split_batches_of_rank(self, batches: int) -> int:
-        """Return the parts of split batches that this process gets in an epoch."""
+        """Return the number of parts of split batches that this process gets in an epoch."""
         if self.rank is None or self.even_batches or self.sampler is None:
             return batches * self._batches_in_round
 
-        # Some processes may get no sample of the last, shorter batch.
+        # Some processes may get no samples of a shorter last batch.
         samples_in_last_batch = len(self.sampler) - (batches - 1) * self.batch_size
         start_of_part = self.rank * (self.samples_per_rank or 1)
         if samples_in_last_batch <= start_of_part:
@@ -173,7 +172,7 @@ class ShardedBatchSampler(BatchSampler):
         upcoming = self._read_round(batches)
         first = upcoming
         while upcoming:
-            # Read one round ahead, to know which is the last one.
+            # Read one round ahead, to detect the last one.
             current = upcoming
             upcoming = self._read_round(batches)
             if not upcoming and not self._is_full(current):
@@ -192,7 +191,7 @@ class ShardedBatchSampler(BatchSampler):
         return [list(batch) for batch in itertools.islice(batches, count)]
 
     def _is_full(self, batches: list[list[int]]) -> bool:
-        """Return whether a round has all of its samples, as far as the batch size is known."""
+        """Return whether a round is complete, as far as the batch size is known."""
         if self.split_batches:
             return len(batches[0]) == self.batch_size
         if len(batches) < self.world_size:
@@ -200,37 +199,37 @@ class ShardedBatchSampler(BatchSampler):
         return self.batch_size is None or len(batches[-1]) == self.batch_size
 
     def _last_round(self, batches: list[list[int]], first: list[list[int]]) -> list[list[int]]:
-        """Return the last, incomplete round, filled up from the first round if needed."""
+        """Return the incomplete last round, filled up from the first round if needed."""
         if not self.even_batches and self.rank is not None:
             if self.split_batches:
                 return self._split(batches[0])
             return batches
 
-        # Without a known batch size, fill it up with whole batches.
+        # If the batch size is unknown, fill it up with full batches.
         if self.samples_per_rank is None:
             missing = self.world_size - len(batches)
             return [*batches, *itertools.islice(itertools.cycle(first), missing)]
 
         samples = list(itertools.chain.from_iterable(batches))
         start = list(itertools.chain.from_iterable(first))
-        # A process that reads for all divides the samples as accelerate's dispatcher does.
+        # A process that reads for all divides the samples like the dispatcher of accelerate.
         if self.rank is None:
             return even_shares(samples, start[: self.world_size], self.world_size)
         missing = self.samples_per_rank * self.world_size - len(samples)
         return self._split([*samples, *itertools.islice(itertools.cycle(start), missing)])
 
     def _split(self, batch: list[int]) -> list[list[int]]:
-        """Return the samples of one batch, a part for each process."""
+        """Split the samples of a batch into one part per process."""
         size = self.samples_per_rank or 1
         return [batch[index * size : (index + 1) * size] for index in range(self.world_size)]
 
 
 class SkipBatchSampler(BatchSampler):
-    """Batch sampler without the first batches of another one, whose samples are not loaded.
+    """Batch sampler that skips the first batches of another one without loading their samples.
 
     Args:
-        batches: the sampler.
-        skipped: how many are left out.
+        batches: the other batch sampler.
+        skipped: number of batches to skip.
     """
 
     def __init__(self, batches: Any, skipped: int) -> None:
@@ -245,10 +244,10 @@ class SkipBatchSampler(BatchSampler):
 
 
 def batch_size_of_rank(batch_size: int, world_size: int, split_batches: bool) -> int:
-    """Return the number of samples that one process gets of a round.
+    """Return the number of samples that a process gets per round.
 
     Raises:
-        ValueError: a batch is to be split, and cannot be split evenly.
+        ValueError: `split_batches` is set, but the batch size is not divisible.
     """
     if not split_batches:
         return batch_size
@@ -261,7 +260,7 @@ def batch_size_of_rank(batch_size: int, world_size: int, split_batches: bool) ->
 
 
 def even_shares(items: list[Item], start: list[Item], shares: int) -> list[list[Item]]:
-    """Cut a list into equally long parts, filled up with `start` where that is not possible."""
+    """Split a list into parts of equal length, filling it up with `start` if needed."""
     # The quotient, rounded up.
     size = -(-len(items) // shares)
     missing = size * shares - len(items)
@@ -270,5 +269,5 @@ def even_shares(items: list[Item], start: list[Item], shares: int) -> list[list[
 
 
 def options_of(loader: object) -> dict[str, Any]:
-    """Return the arguments that a loader was made with, except dataset and batching."""
+    """Return the arguments of a loader, except dataset and batching."""
     return {name: getattr(loader, name) for name in _LOADER_OPTIONS if hasattr(loader, name)}

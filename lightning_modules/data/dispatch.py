@@ -1,4 +1,4 @@
-"""Loader whose data rank 0 reads and sends to the other ranks."""
+"""Loader that reads all data on rank 0, and sends it to the other ranks."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .epoch_loader import EpochLoader
 from .loader_state import skip_items
 
 Round = tuple[list[Any], int]
-"""The batches of all processes, and their number of samples without padding."""
+"""The batches of all processes, and the number of their samples without duplicates."""
 
 _NO_ROUND: Round = ([], 0)
-"""Stands for a round after the last one."""
+"""Marks the end of the rounds."""
 
 
 class DispatchLoader(EpochLoader):
-    """Read all data on rank 0, and send each process its batches.
+    """Loader that reads all data on rank 0, and sends each process its batches.
 
-    Works like `accelerate.data_loader.DataLoaderDispatcher`, but each process receives its own
-    batch only, so batches of a round may have different shapes. If a stream ends in the middle of a
-    round, its last batches are joined, filled up with the first samples of the stream, and split
-    evenly; for that their shapes have to match.
+    Works like `accelerate.data_loader.DataLoaderDispatcher`, but each process only receives its own
+    batch, so batches of a round may have different shapes. If a stream ends within a round, its
+    last batches are concatenated, filled up with the first samples of the stream, and split evenly;
+    this requires matching shapes.
 
     Args:
-        dataset: see `EpochLoader`; on other processes than 0 it is not read.
+        dataset: see `EpochLoader`; only read on rank 0.
         rank: index of this process.
         world_size: number of processes.
         copies: number of consecutive processes that get the same batches.
-        kwargs: see `EpochLoader`; batches come in turn, one for each process, or for each such
-            group.
+        kwargs: see `EpochLoader`. Batches are assigned in turn to each process, or to each group of
+            `copies` processes.
     """
 
     reports_states = False
@@ -49,9 +49,9 @@ class DispatchLoader(EpochLoader):
         num_workers = kwargs.get("num_workers", 0)
         # By default torch prefetches 2 batches for each worker.
         self._batches_drawn_at_start = num_workers * (kwargs.get("prefetch_factor") or 2)
-        """Batches of which torch draws the indices when an iteration over workers starts."""
+        """Number of batches whose indices torch draws at the start of an iteration with workers."""
         if rank > 0:
-            # Only process 0 reads, so the others need no workers.
+            # Only rank 0 reads, so the others need no workers.
             kwargs["num_workers"] = 0
             kwargs["persistent_workers"] = False
             kwargs["prefetch_factor"] = None
@@ -59,7 +59,7 @@ class DispatchLoader(EpochLoader):
             kwargs["worker_init_fn"] = None
         super().__init__(dataset, **kwargs)
         self.rank = rank
-        # A group of processes that get the same batches counts as one process.
+        # Processes that get the same batches count as one.
         self.world_size = world_size // copies
         self.batches_of_round = self.world_size
         self.copies = copies
@@ -75,7 +75,7 @@ class DispatchLoader(EpochLoader):
 
     @property
     def remainder(self) -> int:
-        """Return `EpochLoader.remainder`, which process 0 sends to the others."""
+        """Return `EpochLoader.remainder`, which rank 0 sends to the others."""
         if self.drops_last or self.total is not None:
             return super().remainder
         if not self.end_of_loader:
@@ -98,7 +98,7 @@ class DispatchLoader(EpochLoader):
             yield batch
 
     def _rounds(self, batches: Iterator[object]) -> Iterator[Round]:
-        """Yield the rounds that process 0 reads."""
+        """Yield the rounds that rank 0 reads."""
         first_round: list[object] = []
         while True:
             round_ = list(itertools.islice(batches, self.world_size))
@@ -107,7 +107,7 @@ class DispatchLoader(EpochLoader):
             if not first_round:
                 first_round = round_
 
-            # A stream may end in the middle of a round, or of a batch.
+            # A stream may end within a round, or within a batch.
             sizes = [_size(batch) for batch in round_]
             is_full = len(round_) == self.world_size and len(set(sizes)) == 1
             if is_full:
@@ -116,10 +116,11 @@ class DispatchLoader(EpochLoader):
                 yield _split_evenly(round_, first_round, self.world_size), sum(sizes)
 
     def _draw_as_reader(self) -> None:
-        """Draw from the generators as a DataLoader does when an iteration starts.
+        """Draw from the generators like a DataLoader at the start of an iteration.
 
-        So the generators of all ranks stay equal. With persistent workers only the first iteration
-        draws a seed for them. A sampler draws its order when workers are told their first batches.
+        This keeps the generators of all ranks in sync. With persistent workers, a seed is only
+        drawn in the first iteration. A sampler draws its order when the first batches are assigned
+        to workers.
         """
         if not (self._has_persistent_workers and self._has_drawn):
             torch.empty((), dtype=torch.int64, device="cpu").random_(generator=self.generator)
@@ -134,7 +135,7 @@ def _split_evenly(batches: list[Any], first_round: list[Any], parts: int) -> lis
     batch = join_rows(batches)
     # The quotient, rounded up.
     size = -(-_size(batch) // parts)
-    # Once is enough, unless the first round has fewer samples than are missing.
+    # Repeat in case the first round has fewer samples than are missing.
     while True:
         missing = size * parts - _size(batch)
         if missing <= 0:
@@ -152,26 +153,26 @@ def _exchange(rounds: Iterator[Round], rank: int, copies: int) -> tuple[Any, int
     """Exchange the next round.
 
     Returns:
-        This process's batch, and the number of samples in the round; None at the end.
+        The batch of this process, and the number of samples in the round; None at the end.
 
     Raises:
-        RuntimeError: process 0 could not read the data. There the error itself is raised.
+        RuntimeError: rank 0 could not read the data. On rank 0 the original error is raised.
     """
-    # Send an error while reading or pickling as well: the other ranks are waiting for a batch.
+    # If reading or pickling fails, send the error, because the other ranks are waiting for a batch.
     messages: list[bytes | str | None] = [None] * dist.get_world_size()
     failure: Exception | None = None
     if rank == 0:
         try:
             batches, samples_in_round = next(rounds, _NO_ROUND)
             for index, batch in enumerate(batches):
-                # Pickled once for all processes that get this batch.
+                # Pickle it once for all processes that get this batch.
                 content = pickle.dumps((batch, samples_in_round))
                 messages[index * copies : (index + 1) * copies] = [content] * copies
         except Exception as error:
             failure = error
             messages = [f"{type(error).__name__}: {error}"] * len(messages)
 
-    # All processes come here, with a batch, an error, or None at the end.
+    # All processes reach this point, with a batch, an error, or None at the end.
     received: list[Any] = [None]
     dist.scatter_object_list(received, messages, src=0)
     if failure is not None:

@@ -1,4 +1,4 @@
-"""A DataLoader that is seeded per epoch, sharded by process, and resumes from its position."""
+"""DataLoader that is seeded per epoch, sharded over processes, and can resume from its position."""
 
 from __future__ import annotations
 
@@ -47,26 +47,26 @@ from .worker_state import (
 _log = logging.getLogger(__name__)
 
 _NO_BATCH: Any = object()
-"""Stands for a batch after the last one."""
+"""Marks the end of the batches."""
 
 _NO_WORKER_STATES = WorkerStates({})
-"""No worker has sent a batch yet, or the states of all are unknown."""
+"""Used if no worker has sent a batch yet, or if the states of all workers are unknown."""
 
 
 class BatchWatcher(Protocol):
     """Observer of the batches that a loader yields."""
 
     def on_batch(self, loader: EpochLoader, batch: object) -> Any:
-        """Return the batch to yield; `loader.end_of_loader` says whether it is the last one."""
+        """Return the batch to yield; `loader.end_of_loader` is True for the last one."""
         ...
 
     def on_end(self, loader: EpochLoader) -> None:
-        """Called at the end of an iteration over a loader."""
+        """Handle the end of an iteration over a loader."""
         ...
 
 
 class StateBeforeBatch(NamedTuple):
-    """The state of a loader before it read a batch, with which it can read the same batch again.
+    """The state of a loader before it read a batch, from which it can read the same batch again.
 
     Attributes:
         generators: the global generators, and the states of collator and dataset ("own").
@@ -85,21 +85,23 @@ class IterationPosition:
 
     Attributes:
         epoch: number of the epoch.
-        num_workers: workers that read; a resumed pass over a stream keeps those that it began with.
-        files_in_turn: the arguments of `InterleavedShards`, if a resumed pass is read by one.
-        unread: yields the batches that are not read yet.
-        batches_yielded: batches yielded so far.
-        prefetched: the batches that were read ahead, each with the state before it: one batch as in
-            the reference, none at the end. The state is None if the loader is not tracked.
-        before_yielded: the states before the last two batches that were yielded, because Lightning
-            may hold two batches on which no step was taken.
+        num_workers: number of workers that read. A resumed pass over a stream keeps the number with
+            which it started.
+        files_in_turn: the arguments of `InterleavedShards`, if one reads a resumed pass.
+        unread: iterator over the batches that have not been read.
+        batches_yielded: number of batches yielded so far.
+        prefetched: the prefetched batches, each with the state before it: one batch as in the
+            reference, none at the end. The state is None if the loader is not tracked.
+        before_yielded: the states before the last two yielded batches, because Lightning may hold
+            two batches that no step has used yet.
         resumable_stream: the dataset, if it is a resumable stream that is read in this process.
-        start_states: the generators and the states of all parts of the loader at the start of the
-            iteration, from which its order and worker seeds can be redrawn; None if it was not
+        start_states: the states of the generators and of all parts of the loader at the start of
+            the iteration, from which its order and worker seeds can be redrawn; None if it was not
             tracked then.
-        stream_at_start: the state of a stream at the start, if it is read in this process.
-        draws_worker_seed: this iteration draws the seed of the workers. Persistent workers are
-            seeded once, by the iteration that starts them.
+        stream_at_start: the state of a stream at the start of the iteration, if it is read in this
+            process.
+        draws_worker_seed: whether this iteration draws the seed of the workers. Persistent workers
+            are only seeded by the iteration that starts them.
         worker_states: the states of the workers after the batches read so far.
         worker_states_at_start: the states of the workers at the start of the iteration.
     """
@@ -122,41 +124,43 @@ class IterationPosition:
 
 
 class EpochLoader(DataLoader[Any]):
-    """Load batches: seeded for each epoch, sharded over the processes, one batch ahead.
+    """DataLoader that is seeded per epoch, sharded over the processes, and prefetches one batch.
 
-    As a `DataLoader` that `accelerate` has prepared.
+    Works like a `DataLoader` prepared by `accelerate`.
 
-    It fetches each batch before it yields the previous one. So `end_of_loader` is known while the
-    last batch is being processed, and a dataset draws its random numbers at the same points as in
-    the reference.
+    It fetches each batch before it yields the previous one. This way `end_of_loader` is known while
+    the last batch is processed, and a dataset draws its random numbers at the same points as in the
+    reference.
 
     Args:
-        dataset: map-style dataset, or an iterable one that already yields this process's share.
-        total: number of samples over all processes, None for a stream.
-        samples_per_round: samples that all processes take together in a step.
-        drops_last: an incomplete last round is left out.
-        files: number of processes among which the files of a stream are divided; 1 if its samples
+        dataset: a map-style dataset, or an iterable one that is already sharded.
+        total: number of samples over all processes; None for a stream.
+        samples_per_round: number of samples per round, over all processes.
+        drops_last: whether an incomplete last round is dropped.
+        files: number of processes over which the files of a stream are divided; 1 if its samples
             are divided.
-        kwargs: as for `torch.utils.data.DataLoader`.
+        kwargs: arguments of `torch.utils.data.DataLoader`.
 
     Attributes:
         epoch: the epoch of the next iteration.
-        end_of_loader: the batch yielded last is the last one.
-        watcher: is passed each batch before it is yielded.
-        tracked: the state before each batch is recorded for `state_dict`, from the next batch on.
+        end_of_loader: whether the last yielded batch is the last one of the epoch.
+        watcher: receives each batch before it is yielded.
+        tracked: whether the state before each batch is recorded for `state_dict`, from the next
+            batch on.
     """
 
-    # torch leaves the types of these open.
+    # Untyped in torch.
     dataset: Any
     batch_sampler: Any
     collate_fn: Callable[[Any], Any]
     generator: torch.Generator | None
 
     reports_states = True
-    """Batches of a tracked loader may carry the states of their workers or of their stream."""
+    """Whether batches of a tracked loader may carry the states of their workers or of their stream.
+    """
 
     batches_of_round = 1
-    """Batches of the batch sampler for each batch that is yielded."""
+    """Number of batches of the batch sampler per yielded batch."""
 
     def __init__(
         self,
@@ -184,30 +188,30 @@ class EpochLoader(DataLoader[Any]):
         self._state_to_resume: dict[str, Any] | None = None
         """The `state_dict` from which the next iteration resumes."""
         self._has_started_workers = False
-        """Persistent workers were started, here or before an interruption."""
+        """Whether persistent workers were started, here or before an interruption."""
         self._resumed_worker_states: dict[int, dict[str, Any]] = {}
-        """By index of the worker, the state from which it resumes in the iteration being opened."""
-        # Not `full_dataset`, which subclasses override.
+        """State from which each worker resumes in the iteration being started, by worker index."""
+        # `full_dataset` is not used, because subclasses override it.
         stream = dataset.dataset if isinstance(dataset, IterableShard) else dataset
         self._stream_passes = StreamPasses(stream)
         self._dataset_in_epoch: DatasetInEpoch | None = None
-        """The wrapper around the dataset through which persistent workers read it."""
+        """The wrapper through which persistent workers read the dataset."""
 
     @property
     def full_dataset(self) -> Any:
-        """The dataset of all processes; `dataset` may be this process's share of it."""
+        """The dataset of all processes; `dataset` may be the shard of this process."""
         if isinstance(self.dataset, IterableShard):
             return self.dataset.dataset
         return self.dataset
 
     @property
     def total_batch_size(self) -> int:
-        """The samples that all processes take together in a step."""
+        """Number of samples per round, over all processes."""
         return self.samples_per_round
 
     @property
     def total_dataset_length(self) -> int:
-        """The samples over all processes.
+        """Number of samples over all processes.
 
         Raises:
             TypeError: the dataset is a stream.
@@ -216,18 +220,19 @@ class EpochLoader(DataLoader[Any]):
 
     @property
     def batches_yielded(self) -> int:
-        """Return how many batches of the current epoch were yielded.
+        """Return the number of batches yielded in the current epoch.
 
-        Lightning reads streams one batch ahead, so it may be one more than those that were used.
+        Lightning prefetches one batch of a stream, so it may be one more than the number of batches
+        used.
         """
         return self._position.batches_yielded
 
     @property
     def remainder(self) -> int:
-        """Samples in the last, shorter round over all processes.
+        """Number of samples in an incomplete last round, over all processes.
 
-        It is 0 if that round is a full one, and -1 if the number is unknown: for a stream it is
-        known when the last batch has been yielded.
+        It is 0 if the last round is complete, and -1 if the number is unknown. For a stream it is
+        known after the last batch was yielded.
         """
         if self.drops_last:
             return -1
@@ -238,9 +243,9 @@ class EpochLoader(DataLoader[Any]):
         return getattr(self.dataset, "last_round", self._last_batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the batch sampler, its sampler and the dataset.
+        """Set the epoch of the batch sampler, the sampler and the dataset.
 
-        Those without a method `set_epoch` are skipped.
+        Objects without a method `set_epoch` are skipped.
         """
         self.epoch = epoch
         sampler = getattr(self.batch_sampler, "sampler", None)
@@ -250,32 +255,32 @@ class EpochLoader(DataLoader[Any]):
                 set_epoch(epoch)
 
     def skip(self, batches: int) -> None:
-        """Skip this many batches at the start of the next iteration.
+        """Skip this number of batches at the start of the next iteration.
 
-        Samples of a map-style dataset are not loaded for them.
+        Samples of a map-style dataset are not loaded for skipped batches.
         """
         self._batches_to_skip = batches
 
     # Save the position, and resume from it.
 
     def state_dict(self, unused: int = 0) -> dict[str, Any]:
-        """Return the position for `load_state_dict`, in plain values and without any batch.
+        """Return the position for `load_state_dict`, as plain values and without batches.
 
         Args:
-            unused: how many of the batches yielded last were not used, and are to be yielded again.
-                The states of generators before them are known for at most 2.
+            unused: number of batches, yielded last, that were not used and have to be yielded
+                again. The generator states before them are known for at most 2 batches.
         """
         if self._state_to_resume is not None:
             return self._state_to_resume
 
-        # The epoch of a loader that has not begun an iteration was set by `set_epoch`.
+        # Before its first iteration, the epoch of a loader is the one set by `set_epoch`.
         position = self._position
         epoch = self.epoch
         if position.batches_yielded > 0:
             epoch = position.epoch
 
-        # Batches that were read, but not used, are read again after a resumption. If the state
-        # before one of them is unknown, they are counted as unread.
+        # Batches that were read but not used are read again when resuming. If the state before one
+        # of them is unknown, they are treated as unread.
         recorded = [state for _, state in position.prefetched]
         if unused > 0:
             recorded = [*list(position.before_yielded)[-unused:], *recorded]
@@ -293,12 +298,12 @@ class EpochLoader(DataLoader[Any]):
             "renewed": position.draws_worker_seed,
             "files": self.files,
         }
-        # If workers read a stream, its states are among theirs.
+        # If workers read a stream, its states are part of the worker states.
         if position.num_workers == 0:
             state["stream_at_start"] = position.stream_at_start
             state["stream_now"] = self._stream_passes.state()
 
-        # Workers and a stream resume before the first batch that is read again.
+        # Workers and streams resume before the first batch that is read again.
         num_workers = position.num_workers
         if num_workers > 0:
             workers = position.worker_states
@@ -313,27 +318,27 @@ class EpochLoader(DataLoader[Any]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any], *, inside_epoch: bool = False) -> None:
-        """Resume from a `state_dict` at the next iteration.
+        """Resume from a `state_dict` in the next iteration.
 
-        The state of a loader at the end of an epoch resumes at the next epoch. `iter` starts the
-        resumed iteration at once, and reads the batches again that had been read ahead. That does
-        not change the global generators, because these draws happened before the interruption.
+        A state from the end of an epoch resumes at the next epoch. `iter` starts the resumed
+        iteration immediately, and reads the prefetched batches again. This does not change the
+        global generators, because these draws happened before the interruption.
 
         Args:
-            state: the state of a loader of the same data, in batches of the same size. If it has an
-                entry "rng", the global generators are restored from it.
-            inside_epoch: at the end of an epoch, let the next iteration be empty, for a loop that
-                is still in it.
+            state: the state of a loader with the same data and batch size. If it has an entry
+                "rng", the global generators are restored from it.
+            inside_epoch: whether the next iteration is empty if the state is from the end of an
+                epoch, for a loop that is still in that epoch.
         """
         state = dict(state)
 
-        # The order of an interrupted epoch is drawn again when its iteration begins.
+        # The order of an interrupted epoch is redrawn when its iteration starts.
         if inside_epoch or not is_between_epochs(state):
             self._state_to_resume = state
             return
 
         self._state_to_resume = None
-        # Without a batch that was yielded, the epoch has not begun.
+        # If no batch was yielded, the epoch has not started.
         epoch = state["epoch"]
         if state["handed_out"] > 0:
             epoch += 1
@@ -354,11 +359,11 @@ class EpochLoader(DataLoader[Any]):
     def restore_workers(self, states: dict[str, Any] | None) -> None:
         """Start the next iteration as if persistent workers had run before.
 
-        The new workers start from these states, and no seed is drawn for them.
+        New workers start from these states, and no seed is drawn for them.
 
         Args:
-            states: `worker_states`. Workers start from scratch if it is None, or holds the states
-                of another number of workers.
+            states: the result of `worker_states`. Workers start from scratch if it is None, or
+                contains the states of another number of workers.
         """
         self.shut_down_workers()
         if not self.persistent_workers or states is None:
@@ -370,14 +375,14 @@ class EpochLoader(DataLoader[Any]):
     def shut_down_workers(self) -> None:
         """Shut down persistent workers now.
 
-        If the garbage collector does it, torch waits five seconds for each of them.
+        If they are left to the garbage collector, torch waits five seconds for each of them.
         """
         self._iterator = None
         self._has_started_workers = False
         self._position = IterationPosition(self.epoch, self.num_workers)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the running iteration, which cannot be copied: a copy begins a new one."""
+        """Exclude the current iteration, which cannot be copied; a copy starts a new one."""
         position = IterationPosition(self.epoch, self.num_workers)
         return {**vars(self), "_iterator": None, "_position": position}
 
@@ -386,7 +391,8 @@ class EpochLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override] - a generator is all that a loop needs
         state = self._state_to_resume
         self._state_to_resume = None
-        # Resume now, not with the first batch: the caller restores its generators in between.
+        # Resume now instead of at the first batch, because the caller restores its generators in
+        # between.
         position = None
         if state is not None:
             position = self._resume(state)
@@ -396,7 +402,7 @@ class EpochLoader(DataLoader[Any]):
         """Yield the batches of an iteration.
 
         Args:
-            position: the position of a resumed iteration; None for a new one, which begins when its
+            position: the position of a resumed iteration; None for a new one, which starts when its
                 first batch is requested.
         """
         if position is None:
@@ -407,13 +413,13 @@ class EpochLoader(DataLoader[Any]):
                 functools.partial(self._open, position, skipped, is_whole=skipped == 0)
             )
             self._prefetch(position)
-            # As in accelerate, an iteration without data does not count as an epoch.
+            # As in accelerate, an empty iteration does not count as an epoch.
             if not position.prefetched:
                 return
 
         while position.prefetched:
-            # Read the next batch first, to know whether this one is the last. A resumed iteration
-            # may have read two batches again.
+            # Read the next batch first, to determine whether this is the last one. A resumed
+            # iteration may already have read two batches.
             if len(position.prefetched) == 1:
                 self._prefetch(position)
             batch, state_before = position.prefetched.popleft()
@@ -438,7 +444,7 @@ class EpochLoader(DataLoader[Any]):
         self.set_epoch(epoch)
         self.end_of_loader = False
         if self.total is not None:
-            # The dataset may have grown since the last epoch.
+            # The length of the dataset may have changed since the last epoch.
             self.total = len(self.dataset)
 
         position = IterationPosition(epoch, num_workers, files_in_turn)
@@ -450,7 +456,7 @@ class EpochLoader(DataLoader[Any]):
         if is_read_here and is_resumable(self.dataset):
             position.resumable_stream = self.dataset
 
-        # Persistent workers keep their states. Only the turn starts again with the first of them.
+        # Persistent workers keep their states, but each iteration starts with worker 0.
         if self._has_started_workers:
             position.draws_worker_seed = False
             position.worker_states = WorkerStates(self._position.worker_states.states)
@@ -460,7 +466,7 @@ class EpochLoader(DataLoader[Any]):
 
     def _prefetch(self, position: IterationPosition) -> None:
         """Read the next batch into `prefetched`; do nothing after the last one."""
-        # Taken before the batch is read, because a resumed training reads it again.
+        # Capture the state before reading the batch, because a resumed training reads it again.
         state_before = None
         if self.tracked:
             stream_state = None
@@ -483,8 +489,8 @@ class EpochLoader(DataLoader[Any]):
         parts = loader_parts(self)
         restore_parts(states, *parts)
 
-        # The states come from a run of one process, in which the sampler drew from the global
-        # generator; `build_loader` has given it its own one, as several processes need it.
+        # The states were saved in a single process, in which the sampler drew from the global
+        # generator. With several processes, `build_loader` has given it a separate one.
         if states is not None and has_new_generator(parts.sampler, states):
             parts.sampler.generator = None
 
@@ -500,8 +506,8 @@ class EpochLoader(DataLoader[Any]):
             restore_random_states(generators, *drawing_parts(self))
             self._prefetch(position)
 
-        # Without recorded generators the next batch is read with the present ones. At the end of an
-        # epoch this finds that the data has ended.
+        # Without recorded generators, read the next batch with the current ones. At the end of an
+        # epoch, this detects the end of the data.
         if state["ended"] or not state["before"]:
             self._prefetch(position)
 
@@ -510,9 +516,9 @@ class EpochLoader(DataLoader[Any]):
         return position
 
     def _begin_as_interrupted(self, state: dict[str, Any]) -> IterationPosition:
-        """Start the iteration of a `state_dict` as it started before the interruption.
+        """Start the iteration of a `state_dict` in the same way as before the interruption.
 
-        It has the same generators and order, and a stream is read by the same number of workers.
+        It uses the same generators and order, and reads a stream with the same number of workers.
         """
         self.shut_down_workers()
         num_workers = self.num_workers
@@ -526,14 +532,14 @@ class EpochLoader(DataLoader[Any]):
                 self.num_workers,
             )
 
-        # A stream that is not read again from its start has its position, or has ended.
+        # A stream that is not read again from its start is at its position, or has ended.
         if is_between_epochs(state):
             self._stream_passes.load(state.get("stream_now"))
         elif "stream" not in state:
             self._stream_passes.load(state.get("stream_at_start"))
         position = self._begin(state["epoch"], num_workers, state.get("files_in_turn"))
 
-        # The order and the seeds of workers are drawn again from the generators of that time.
+        # Redraw the order and the worker seeds from the generators of that time.
         if state["start"] is not None:
             restore_host_rng(state["start"])
             self._restore_parts(state["start"]["own"])
@@ -554,7 +560,7 @@ class EpochLoader(DataLoader[Any]):
         """Return the batches after those that were yielded before the interruption.
 
         Samples of a map-style dataset are not loaded for skipped batches. A stream resumes from its
-        state; without a state it is read again up to its position.
+        state, or is read again up to its position if it has no state.
         """
         batches_done = position.batches_yielded
         num_workers = position.num_workers
@@ -564,19 +570,19 @@ class EpochLoader(DataLoader[Any]):
             self._stream_passes.load_position(state["stream"])
             return self._open(position)
 
-        # Workers whose states are known resume from them. A stream in a worker resumes at its
-        # position, so no batch has to be skipped.
+        # Workers resume from their states if these are known. Streams in workers resume at their
+        # positions, so no batches need to be skipped.
         all_known = num_workers > 0 and len(worker_states.states) == num_workers
         if all_known and not is_stream:
             return self._open(position, batches_done, worker_states.state_dict(num_workers))
         if all_known and _all_streams_resumable(worker_states):
             return self._open(position, 0, worker_states.state_dict(num_workers))
 
-        # Without states of workers, skipping batches suffices for a map-style dataset.
+        # For a map-style dataset without worker states, it suffices to skip batches.
         if not is_stream and not worker_states.states:
             return self._open(position, batches_done)
 
-        # Otherwise read the iteration again from its start, and drop the batches that are done.
+        # Otherwise read the iteration again from its start, and drop the batches that were yielded.
         states_at_start = None
         if num_workers > 0:
             states_at_start = position.worker_states_at_start.state_dict(num_workers)
@@ -597,12 +603,12 @@ class EpochLoader(DataLoader[Any]):
 
         Args:
             position: the position of that iteration.
-            skipped: batches to leave out.
-            workers: the states in which the workers start.
-            is_whole: it begins with the first batch of an epoch, so that persistent workers are
-                kept afterwards.
+            skipped: number of batches to skip.
+            workers: the states from which workers start.
+            is_whole: whether it starts with the first batch of an epoch, so that persistent workers
+                are kept afterwards.
         """
-        # Persistent workers of an interrupted run start from the states that they had.
+        # Persistent workers of an interrupted run start from their previous states.
         replaced: dict[str, Any] = {}
         is_stream = isinstance(self.dataset, IterableDataset)
         if is_whole and self._has_started_workers and self._iterator is None:
@@ -612,7 +618,7 @@ class EpochLoader(DataLoader[Any]):
             replaced["worker_init_fn"] = ResumedWorkers(workers, self.worker_init_fn)
             self._resumed_worker_states = dict(workers["states"])
 
-        # Persistent workers have to be told the epoch of the dataset.
+        # The epoch of the dataset must be passed to persistent workers.
         is_read_by_workers = position.num_workers > 0 and position.files_in_turn is None
         keeps_workers = self.persistent_workers and is_read_by_workers
         if keeps_workers and hasattr(self.dataset, "set_epoch"):
@@ -622,19 +628,19 @@ class EpochLoader(DataLoader[Any]):
                 in_epoch.reveal, then=replaced.get("worker_init_fn", self.worker_init_fn)
             )
 
-        # torch draws a seed for workers in any case. Where the uninterrupted run draws none, draw
-        # it from a separate generator.
+        # torch always draws a seed for workers. If the uninterrupted run would not draw one, use a
+        # separate generator.
         if not position.draws_worker_seed:
             replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
-        # The workers of a resumed part of an epoch end with it.
+        # Workers of a partial epoch exit at its end.
         if not is_whole:
             replaced["persistent_workers"] = False
         if position.num_workers != self.num_workers:
             replaced["num_workers"] = position.num_workers
-            # Without workers the loader has no prefetch factor; 2 is torch's default.
+            # A loader without workers has no prefetch factor; torch's default is 2.
             replaced["prefetch_factor"] = self.prefetch_factor or 2
 
-        # Read the files in another order, or leave out the first batches.
+        # Read the files in another order, or skip the first batches.
         if position.files_in_turn is not None:
             dataset = interleave_shards(self.dataset, *position.files_in_turn)
             dataset.set_epoch(position.epoch)
@@ -659,9 +665,9 @@ class EpochLoader(DataLoader[Any]):
 
         Args:
             position: the position of that iteration.
-            starts_workers: new workers are started even if persistent ones are running.
+            starts_workers: whether new workers are started even if persistent ones are running.
         """
-        # Running workers keep the wrapper with which they were started, and read its epoch.
+        # Running workers keep the wrapper with which they were started, and read the epoch from it.
         if self._dataset_in_epoch is None or self._iterator is None or starts_workers:
             self._dataset_in_epoch = DatasetInEpoch(
                 self.dataset, position.epoch, self._resumed_worker_states

@@ -1,7 +1,7 @@
-"""Capture and restore the random generators of the process, and those in attributes of objects.
+"""Capture and restore the random generators of the process and those in attributes of objects.
 
-A generator in an attribute is one of torch, numpy or Python, such as `self.generator` of a sampler
-or of a module. Objects nested in other attributes are not searched.
+Generators of torch, NumPy and Python in attributes are supported, such as `self.generator` of a
+sampler or a module. Nested objects are not searched.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..common.seeding import capture_rng_state, restore_rng_state
 _log = logging.getLogger(__name__)
 
 _IN_ATTRIBUTES = "own"
-"""The key of a state that holds the generators in attributes; transformers ignores it."""
+"""Key of the generators in attributes in a state; transformers ignores it."""
 
 _GLOBAL_GENERATORS = (
     torch.default_generator,
-    # The functions of these two modules are methods of one hidden generator each.
+    # The functions of these two modules are methods of a hidden global generator.
     random.random.__self__,
     np.random.get_state.__self__,
 )
@@ -33,13 +33,13 @@ _GLOBAL_GENERATORS = (
 
 
 class _GeneratorKind(NamedTuple):
-    """A class of generators, and how its state is handled.
+    """A class of generators, and functions that handle its state.
 
     Attributes:
         type: the class.
-        get_state: returns the state of a generator in plain values.
+        get_state: returns the state of a generator as plain values.
         set_state: restores such a state.
-        make: returns a new generator that a state fits.
+        make: creates a generator that is compatible with a state.
     """
 
     type: type
@@ -104,14 +104,14 @@ _KIND_OF_TYPE = {kind.type: name for name, kind in _GENERATOR_KINDS.items()}
 
 
 def capture_generators(objects: Mapping[str, object], *, distributed: bool) -> dict[str, Any]:
-    """Return the states of the generators of this process, and of those in attributes of objects.
+    """Return the states of the generators of this process and of those in attributes of objects.
 
     Args:
-        objects: by name; those of the script that may draw in a step, such as modules of a model.
-        distributed: several processes train, see `capture_rng_state`.
+        objects: objects by name that may draw random numbers in a step, such as modules of a model.
+        distributed: whether several processes train; see `capture_rng_state`.
 
     Returns:
-        plain values, which `restore_generators` restores.
+        plain values for `restore_generators`.
     """
     state = capture_rng_state(distributed)
     in_attributes: list[dict[str, Any]] = []
@@ -127,15 +127,15 @@ def capture_generators(objects: Mapping[str, object], *, distributed: bool) -> d
 def restore_generators(
     state: Mapping[str, Any], objects: Mapping[str, object], *, distributed: bool
 ) -> None:
-    """Restore the result of `capture_generators`, or the state that transformers writes.
+    """Restore the result of `capture_generators`, or a state written by transformers.
 
-    If an attribute is still None, its generator is made. A generator without a counterpart is
+    If an attribute is still None, its generator is created. A generator without a counterpart is
     skipped with a warning.
 
     Args:
-        state: what `capture_generators` returned, or the content of a file of transformers.
-        objects: the same ones, or others of the same names.
-        distributed: several processes train, see `capture_rng_state`.
+        state: the result of `capture_generators`, or the contents of a file of transformers.
+        objects: the same objects, or others with the same names.
+        distributed: whether several processes train; see `capture_rng_state`.
     """
     restore_rng_state(state, distributed)
     in_attributes: list[dict[str, Any]] = from_plain(state.get(_IN_ATTRIBUTES, []))
@@ -147,7 +147,7 @@ def restore_generators(
 
 
 def generators_of(owner: object) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the attributes of an object that are generators, each with its kind and state."""
+    """Yield the generators in attributes of an object, with their kind and state."""
     attributes: dict[str, Any] = getattr(owner, "__dict__", {})
     for name, value in attributes.items():
         kind = _KIND_OF_TYPE.get(cast("type[object]", type(value)))
@@ -165,7 +165,7 @@ def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bo
         name: the name of the attribute.
         stored: its "kind" and "state", as `generators_of` yields them.
     """
-    # An attribute may still be None because its owner makes the generator at its first draw.
+    # An attribute may still be None if its owner creates the generator at the first draw.
     attributes: dict[str, Any] = getattr(owner, "__dict__", {})
     if name not in attributes:
         return False
@@ -173,7 +173,7 @@ def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bo
     state = stored["state"]
 
     # numpy raises ValueError for the state of another algorithm, torch RuntimeError for that of
-    # another device, also of one that is missing here.
+    # another device, including devices that do not exist here.
     try:
         if attributes[name] is None:
             setattr(owner, name, kind.make(state))
@@ -188,7 +188,7 @@ def restore_generator(owner: object, name: str, stored: Mapping[str, Any]) -> bo
 
 @functools.cache
 def warn_of_lost(name: str) -> None:
-    """Warn, once for each name, of a state that cannot be restored."""
+    """Warn, once per name, that a state cannot be restored."""
     _log.warning(
         "%s is in the checkpoint, but cannot be restored: it is missing now, or of another kind. "
         "The resumed run may draw other numbers than an uninterrupted one. Generators in "

@@ -1,4 +1,4 @@
-"""Iterate over torch's loaders, without losing errors of datasets and collators."""
+"""Iterate over torch's loaders without losing errors of datasets and collators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .batch_samplers import SkipBatchSampler
 
 
 class TorchLoader(Protocol):
-    """The attributes of a `DataLoader` that are read here; torch leaves the types of some open."""
+    """The attributes of a `DataLoader` that are used here, some of which are untyped in torch."""
 
     dataset: Any
     sampler: Any
@@ -33,17 +33,17 @@ class TorchLoader(Protocol):
 
 
 _TORCH_METHODS: Mapping[str, Callable[..., Any]] = vars(DataLoader)
-"""The methods of `DataLoader`, whose types torch leaves open, also those that a script patches."""
+"""The untyped methods of `DataLoader`, including those that a script has patched."""
 
 
 class StopIterationSafeCollate:
-    """Wrapper around a `collate_fn` that raises errors which torch would lose.
+    """Wrapper around a `collate_fn` that raises errors that torch would lose.
 
-    torch takes a `StopIteration` for the end of a stream, and loses the error if a worker cannot
-    send its batch.
+    torch interprets a `StopIteration` as the end of a stream, and loses the error if a worker
+    cannot send its batch.
 
     Args:
-        collate: makes the batch.
+        collate: the wrapped `collate_fn`.
     """
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
@@ -61,8 +61,7 @@ def iterate(loader: Any) -> Iterator[Any]:
     """Iterate over a loader without losing errors of its dataset or collator.
 
     Args:
-        loader: any iterable. `__iter__` of other classes than torch's `DataLoader` is called as it
-            is.
+        loader: any iterable. For classes other than torch's `DataLoader`, `__iter__` is called.
     """
     if iterates_as_torch(loader):
         return batches_of(loader)
@@ -76,17 +75,17 @@ def iterates_as_torch(loader: object) -> bool:
 
 
 def has_batches(loader: TorchLoader) -> bool:
-    """Return whether a loader makes batches, which can be sharded.
+    """Return whether a loader yields batches, which can be sharded.
 
-    With `batch_size=None` and no batch sampler it yields samples.
+    With `batch_size=None` and without a batch sampler it yields samples.
     """
     return loader.batch_size is not None or loader.batch_sampler is not None
 
 
 def can_be_rebuilt(loader: object) -> bool:
-    """Return whether a loader can be built again without losing behaviour.
+    """Return whether a loader can be rebuilt without losing behaviour.
 
-    That is the case if it does not override the iteration, and has no state.
+    This is the case if it neither overrides the iteration nor has a state.
     """
     return iterates_as_torch(loader) and not hasattr(loader, "state_dict")
 
@@ -94,19 +93,19 @@ def can_be_rebuilt(loader: object) -> bool:
 def batches_of(
     loader: TorchLoader, collate: StopIterationSafeCollate | None = None
 ) -> Iterator[Any]:
-    """Iterate as `DataLoader.__iter__`, but without losing errors of dataset or collator.
+    """Iterate like `DataLoader.__iter__`, but without losing errors of dataset or collator.
 
     Args:
         loader: a `DataLoader`; its own `__iter__` is not called.
-        collate: used instead of the loader's `collate_fn`, which it wraps.
+        collate: a wrapper of the loader's `collate_fn` to use instead of it.
 
     Raises:
-        RuntimeError: dataset or collator raised `StopIteration`, which torch's iterators take for
-            the end.
+        RuntimeError: dataset or collator raised `StopIteration`, which torch's iterators interpret
+            as the end of the data.
         TypeError: a worker cannot send a batch.
     """
-    # Without workers a map-style dataset is read here, which is faster and loses no error.
-    # A `MapDataPipe` is left to torch's iterators, which shard it.
+    # Without workers, read a map-style dataset here, which is faster and loses no errors. torch's
+    # iterators are needed for a `MapDataPipe`, because they shard it.
     is_stream = isinstance(loader.dataset, (IterableDataset, MapDataPipe))
     if loader.num_workers == 0 and not is_stream:
         batches = _read_here(loader)
@@ -123,15 +122,15 @@ def batches_of(
 
 @contextlib.contextmanager
 def replaced_attributes(loader: TorchLoader, **values: object) -> Generator[None]:
-    """Replace attributes of a loader while an iterator over it is made.
+    """Replace attributes of a loader while an iterator over it is created.
 
-    The iterators of torch, and the workers that they start, copy the attributes at that time.
+    torch's iterators, and the workers that they start, copy the attributes at that time.
 
     Args:
         loader: a `DataLoader`.
-        values: by name of the attribute.
+        values: the values by name of the attribute.
     """
-    # Some attributes refuse to be set, so they are replaced in the dict of the object.
+    # `DataLoader.__setattr__` rejects some attributes, so replace them in the instance dict.
     attributes = vars(loader)
     original = {name: attributes[name] for name in values}
     attributes.update(values)
@@ -144,7 +143,7 @@ def replaced_attributes(loader: TorchLoader, **values: object) -> Generator[None
 def require_sendable(batch: object) -> None:
     """Check in a worker that its batch can be sent to the training process.
 
-    A thread of the worker sends it and loses errors, so that the training process would wait.
+    A thread of the worker sends it and loses errors, so the training process would hang.
 
     Raises:
         TypeError: the batch cannot be pickled.
@@ -162,7 +161,7 @@ def require_sendable(batch: object) -> None:
 
 
 class _SendabilityProbe(ForkingPickler):
-    """Pickles as the queue of a worker does, but skips the contents of tensors and arrays."""
+    """Pickles like the queue of a worker, but skips the contents of tensors and arrays."""
 
     def persistent_id(self, obj: object) -> str | None:
         """Return a placeholder for objects that can always be pickled."""
@@ -175,7 +174,7 @@ class _SendabilityProbe(ForkingPickler):
 
 
 def _read_here(loader: TorchLoader) -> Iterator[object]:
-    """Iterate as torch does, but without its block for profilers, which costs 20 us a batch."""
+    """Iterate like torch, but without its profiler context, which takes 20 us per batch."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         sampler = loader.batch_sampler
@@ -185,13 +184,13 @@ def _read_here(loader: TorchLoader) -> Iterator[object]:
         sampler = sampler.batches
     indices: Iterator[Any] = iter(sampler)
 
-    # torch's iterator draws a seed for workers here, even if there are none. Without that draw all
+    # torch's iterator draws a seed for workers here, even if there are none. Without this draw all
     # later random numbers would differ from torch's.
     seed = torch.empty((), dtype=torch.int64, device=torch.get_default_device())
     seed.random_(generator=loader.generator)
 
-    # Most samplers draw the order of an epoch with its first batch. That draw belongs to the start
-    # of the epoch. Those that draw each index when it is needed draw the first batch after the
+    # Most samplers draw the order of an epoch with its first batch. This draw must happen now, at
+    # the start of the epoch. Samplers that draw each index on demand draw the first batch after the
     # skipped ones later, with the generators that the caller restores in the meantime.
     first = list(itertools.islice(indices, max(skipped, 1)))[skipped:]
     return _collated(loader, itertools.chain(first, indices))
@@ -206,7 +205,7 @@ def _collated(loader: TorchLoader, indices: Iterator[Any]) -> Iterator[Any]:
 
 
 class _BatchStream(IterableDataset[Any]):
-    """Batches as a dataset, for torch's iterators."""
+    """Stream of batches that can be passed to torch's iterators as a dataset."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self.batches = batches
@@ -222,7 +221,7 @@ def _pinned(batches: Iterator[object]) -> Iterator[object]:
         batch_size=None,
         collate_fn=_unchanged,
         pin_memory=True,
-        # The loader draws a seed, which must not come from the global generator.
+        # The loader draws a seed, which must not change the global generator.
         generator=torch.Generator(),
     )
     return iter(loader)
@@ -233,9 +232,9 @@ def _unchanged(batch: object) -> object:
 
 
 def _until_end(batches: Iterator[object]) -> Iterator[object]:
-    """Yield the batches of torch's iterator, and raise an error that a worker passed on.
+    """Yield the batches of torch's iterator, and raise errors that a worker has reported.
 
-    It arrives as a `StopIteration` with a message.
+    They are reported as a `StopIteration` with a message.
     """
     while True:
         try:

@@ -1,4 +1,4 @@
-"""An order that batches samples of similar length, so that there is little padding."""
+"""Order samples so that those of similar length are batched together, to reduce padding."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def get_length_grouped_indices(
     mega_batch_mult: int | None = None,
     generator: torch.Generator | None = None,
 ) -> list[int]:
-    """Draw an order in which samples of similar length are in the same batches.
+    """Draw an order in which samples of similar length are batched together.
 
-    Works like `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorted by numpy.
+    Works like `transformers.trainer_pt_utils.get_length_grouped_indices`, but sorts with NumPy.
 
-    A random order is cut into chunks of `mega_batch_mult` batches, and each chunk is sorted,
-    longest first. Then the longest sample of all and the first one are swapped, so that memory
-    runs out at once or never. As in the reference, the sample that was first is then out of order
-    in its chunk.
+    A random order is split into chunks of `mega_batch_mult` batches, and each chunk is sorted by
+    descending length. Then the longest sample of all is swapped with the first one, so that an
+    out-of-memory error occurs in the first step or not at all. As in the reference, the swapped
+    sample is then out of order in its chunk.
 
     Args:
         lengths: length of each sample.
         batch_size: samples per batch.
-        mega_batch_mult: batches per chunk; by default 50, or fewer so that there are at least 4
+        mega_batch_mult: number of batches per chunk; by default 50, or fewer to get at least 4
             chunks.
-        generator: draws the random order, by default torch's global one.
+        generator: draws the random order; by default torch's global generator.
 
     Returns:
-        Each index once; [] for no lengths, where the reference raises.
+        The indices in order; [] without samples, for which the reference raises an error.
     """
     return grouped_order(length_array(lengths), batch_size, mega_batch_mult, generator).tolist()
 
@@ -44,13 +44,13 @@ def get_length_grouped_indices(
 def grouped_order(
     sizes: np.ndarray, batch_size: int, multiple: int | None, generator: torch.Generator | None
 ) -> np.ndarray:
-    """Return the order of `get_length_grouped_indices` in an array of 4 bytes a sample.
+    """Return the order of `get_length_grouped_indices` as an array with 4 bytes per sample.
 
     Args:
         sizes: length of each sample.
         batch_size: samples per batch.
         multiple: batches per chunk; None for the default.
-        generator: draws the random order, None for torch's global one.
+        generator: draws the random order; None for torch's global generator.
     """
     count = len(sizes)
     order = random_order(count, generator)
@@ -60,13 +60,13 @@ def grouped_order(
         multiple = max(1, min(count // (batch_size * 4), 50))
     chunk_size = multiple * batch_size
 
-    # Longest first in each chunk; equal ones keep their order.
+    # Sort each chunk by descending length, with a stable sort.
     for start in range(0, count, chunk_size):
         chunk = order[start : start + chunk_size]
         longest_first = np.argsort(-sizes[chunk], kind="stable")
         chunk[:] = chunk[longest_first]
 
-    # The longest sample of each chunk is its first one.
+    # The first sample of each chunk is its longest one.
     longest_of_chunks = sizes[order[::chunk_size]]
     longest = int(np.argmax(longest_of_chunks)) * chunk_size
     order[0], order[longest] = order[longest], order[0]
@@ -74,21 +74,21 @@ def grouped_order(
 
 
 class LengthGroupedSampler(Sampler[int]):
-    """Sample in an order in which samples of similar length are in the same batches.
+    """Sampler whose order batches samples of similar length together.
 
     Works like `transformers.trainer_pt_utils.LengthGroupedSampler`.
 
-    It reads a `datasets.Dataset` by column.
+    The lengths of a `datasets.Dataset` are read by column.
 
     Args:
         batch_size: samples per batch.
-        dataset: its samples are measured, once, when `lengths` is not passed.
-        lengths: length of each sample; the dataset is not read then.
-        model_input_name: which column is measured, by default "input_ids".
-        generator: draws the order of each epoch, by default torch's global one.
+        dataset: the dataset whose samples are measured once if `lengths` is not passed.
+        lengths: the length of each sample; if passed, the dataset is not read.
+        model_input_name: the column to measure; by default "input_ids".
+        generator: draws the order of each epoch; by default torch's global generator.
 
     Raises:
-        ValueError: neither a dataset nor lengths are passed, or a sample has no such column.
+        ValueError: neither a dataset nor lengths were passed, or a sample does not have the column.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LengthGroupedSampler(Sampler[int]):
         return in_sequence(order)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the batch size: a resumed epoch keeps its order in batches of another size."""
+        """Return the batch size, so that a resumed epoch keeps its order if it changes."""
         return {"batch_size": self.batch_size}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -17,15 +17,15 @@ from ..common.libraries import is_instance
 def sample_lengths(
     dataset: Any, column: str, *, length_argument: str = "length_column_name"
 ) -> np.ndarray:
-    """Return the length of one column in each sample.
+    """Return the length of a column in each sample.
 
     Args:
-        dataset: map-style, its samples are mappings.
+        dataset: a map-style dataset whose samples are mappings.
         column: name of the column to measure.
-        length_argument: which argument names a column of lengths, for the error.
+        length_argument: the argument that names a column of lengths, for the error message.
 
     Raises:
-        ValueError: the first sample is not a mapping or has no such column.
+        ValueError: the first sample is not a mapping, or does not have the column.
     """
     count = len(dataset)
     if count == 0:
@@ -35,8 +35,8 @@ def sample_lengths(
     if lengths is not None:
         return lengths
 
-    # Iterate by index if there is no `__iter__`: Python would take an IndexError anywhere in the
-    # dataset for its end, and many datasets raise none at their end.
+    # Without `__iter__`, iterate by index: Python's fallback iteration ends at any IndexError
+    # raised in the dataset, and many datasets do not raise one at their end.
     kind = type(cast(object, dataset))
     samples = (dataset[index] for index in range(count))
     if hasattr(kind, "__iter__"):
@@ -45,10 +45,10 @@ def sample_lengths(
 
 
 def _require_column(sample: object, column: str, length_argument: str) -> None:
-    """Check that a sample is a mapping that has a column.
+    """Check that a sample is a mapping with a column.
 
     Raises:
-        ValueError: it is not, or it does not.
+        ValueError: the sample is not a mapping, or does not have the column.
     """
     if isinstance(sample, Mapping):
         columns = list(cast("Mapping[Any, Any]", sample))
@@ -64,7 +64,7 @@ def _require_column(sample: object, column: str, length_argument: str) -> None:
 
 
 def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
-    """Return the lengths that a `datasets.Dataset` has in a column; None without such a column.
+    """Return the lengths stored in a column of a `datasets.Dataset`; None if it does not exist.
 
     Args:
         dataset: of any kind.
@@ -77,7 +77,7 @@ def column_lengths(dataset: Any, column: str) -> np.ndarray | None:
         return None
     values = _arrow_column(dataset, column)
 
-    # pyarrow has no types.
+    # pyarrow is untyped.
     arrow: Any = importlib.import_module("pyarrow")
     is_number = arrow.types.is_integer(values.type) or arrow.types.is_floating(values.type)
     if not is_number:
@@ -98,14 +98,15 @@ def _arrow_lengths(dataset: Any, column: str) -> np.ndarray | None:
     """Read the lengths of lists from the table of a `datasets.Dataset`.
 
     Returns:
-        None without such a table, for other values than lists, and where a transform makes samples.
+        The lengths; None without such a table, if the values are not lists, or if a transform
+        creates the samples.
     """
     if not is_table(dataset) or column not in dataset.column_names:
         return None
     if dataset.format["type"] == "custom":
         return None
 
-    # pyarrow has no types.
+    # pyarrow is untyped.
     arrow: Any = importlib.import_module("pyarrow")
     compute: Any = importlib.import_module("pyarrow.compute")
     values = _arrow_column(dataset, column)
@@ -125,7 +126,7 @@ def _arrow_column(dataset: Any, column: str) -> Any:
 
 
 class LengthCache:
-    """Lengths of the few datasets that were measured last, by object and number of samples."""
+    """Cache of the lengths of the last few datasets, by object and number of samples."""
 
     def __init__(self) -> None:
         self._entries: deque[_CachedLengths] = deque(maxlen=4)
@@ -134,9 +135,9 @@ class LengthCache:
         """Return the lengths of a dataset, measuring them on a miss.
 
         Args:
-            dataset: has a length.
-            key: what else the lengths depend on, such as the name of a column.
-            measure: returns the lengths.
+            dataset: a dataset with a length.
+            key: anything else that the lengths depend on, such as the name of a column.
+            measure: computes the lengths.
         """
         count = len(dataset)
         for entry in self._entries:
@@ -148,7 +149,7 @@ class LengthCache:
 
 
 class _CachedLengths(NamedTuple):
-    """The lengths of a dataset, which had this number of samples when they were measured."""
+    """The lengths of a dataset, and its number of samples when they were measured."""
 
     dataset: Any
     key: Any
@@ -172,9 +173,9 @@ def has_length(dataset: Any) -> bool:
 
 
 def why_without_length(dataset: Any) -> str:
-    """Return the error that `__len__` raises, in parentheses, because it may be a mistake.
+    """Return the error that `__len__` raises, in parentheses, because it may be a bug of the user.
 
-    Returns an empty text for a dataset without that method.
+    Returns an empty string for a dataset without that method.
     """
     kind = type(cast(object, dataset))
     if not hasattr(kind, "__len__"):
@@ -187,9 +188,9 @@ def why_without_length(dataset: Any) -> str:
 
 
 def length_array(lengths: Sequence[int] | np.ndarray | torch.Tensor) -> np.ndarray:
-    """Return lengths as an array, of 4 bytes each if they are integers that fit.
+    """Return lengths as an array, with 4 bytes per element if the values fit into 32-bit integers.
 
-    Integers are signed, so that they can be negated.
+    Integers are signed, so that they can be negated for sorting.
     """
     if isinstance(lengths, torch.Tensor):
         lengths = lengths.numpy(force=True)

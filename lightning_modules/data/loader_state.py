@@ -1,4 +1,4 @@
-"""Functions on the `state_dict` of an `EpochLoader`, and states for loaders of other classes."""
+"""Convert the `state_dict` of an `EpochLoader`, and provide states for loaders of other classes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _OWN_STATE = "lightrainer"
 
 
 def is_between_epochs(state: Mapping[str, Any]) -> bool:
-    """Return whether a `state_dict` was taken between two epochs: nothing is left to read."""
+    """Return whether a `state_dict` was saved between two epochs."""
     return state["ended"] and not state["before"]
 
 
 def workers_in(state: Mapping[str, Any]) -> int:
-    """Return the number of workers that read when a `state_dict` was taken."""
+    """Return the number of workers when a `state_dict` was saved."""
     workers = state.get("workers")
     if workers is None:
         return 0
@@ -42,7 +42,7 @@ def before_epoch(state: Mapping[str, object], epoch: int) -> dict[str, Any]:
 
 
 def from_epoch_start(state: Mapping[str, Any]) -> dict[str, object]:
-    """Return a state that keeps the order of its epoch, but is at the beginning of it."""
+    """Convert a state to the start of its epoch, with the same order."""
     state_at_start = before_epoch(state, state["epoch"])
 
     # "now" has the states for the next epoch.
@@ -55,26 +55,26 @@ def from_epoch_start(state: Mapping[str, Any]) -> dict[str, object]:
 def with_other_batches(
     state: dict[str, Any], batches_yielded: int, generators: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return a state with the same order of samples in batches of another size.
+    """Convert a state to batches of another size, with the same order of samples.
 
     Args:
         state: the state of an `EpochLoader`.
-        batches_yielded: the batches, of the new size, that were yielded.
-        generators: the global ones before the next batch is read; by default they stay as they are.
+        batches_yielded: number of batches of the new size that were yielded.
+        generators: the global generators before the next batch; by default they are not changed.
     """
-    # The states of workers were taken after batches of the old size, so they do not fit.
+    # The worker states are invalid, because they were captured after batches of the old size.
     adapted = dict(state)
     adapted["workers"] = None
     if is_between_epochs(state):
         return adapted
 
-    # So a stream is read again, up to the number of batches.
+    # Without its state, a stream is read again up to the number of batches.
     adapted.pop("stream", None)
     adapted["handed_out"] = batches_yielded
     adapted["ended"] = False
     adapted["before"] = []
     if generators is not None:
-        # The file of a checkpoint has generators of other objects under "own".
+        # In the file of a checkpoint, "own" has the generators of other objects.
         adapted["before"] = [{**generators, "own": None}]
     return adapted
 
@@ -93,15 +93,15 @@ def position_at(epoch: int, batches_yielded: int) -> dict[str, Any]:
 
 def skip_items(batches: Iterator[object], count: int) -> Iterator[Any]:
     """Return the same iterator with its next `count` items consumed."""
-    # An empty slice that starts after the items consumes them without keeping any.
+    # An empty slice that starts after the items consumes them without storing them.
     next(itertools.islice(batches, count, count), None)
     return batches
 
 
 class ReplayLoader:
-    """Resume a loader that has no state: read an interrupted epoch again from its start.
+    """Resume a loader without a state by reading the interrupted epoch again from its start.
 
-    The generators are restored to their states at that start.
+    The generators are restored to their states at the start of that epoch.
 
     Args:
         loader: any iterable.
@@ -111,11 +111,11 @@ class ReplayLoader:
         self.loader = loader
         self._watched_loader = WatchedLoader(loader)
         self._workers: dict[str, Any] | None = None
-        """The states from which persistent workers of the next iteration start."""
+        """States from which persistent workers start in the next iteration."""
         self._stream_passes = StreamPasses(getattr(loader, "dataset", None))
         self._batches_to_skip = 0
         self._states_at_start: dict[str, Any] = {}
-        """The generators at the start of the current iteration."""
+        """Generator states at the start of the current iteration."""
         self._state_to_resume: dict[str, Any] | None = None
         """The `state_dict` from which the next iteration resumes."""
 
@@ -144,7 +144,7 @@ class ReplayLoader:
         batches = skip_items(batches, self._batches_to_skip)
         self._batches_to_skip = 0
 
-        # The collator may have drawn for evaluations, too.
+        # The collator may also have drawn random numbers for evaluations.
         if state is not None:
             restore_parts(state["now"], *drawing_parts(self.loader))
         return batches
@@ -155,7 +155,7 @@ class ReplayLoader:
         None before the first iteration.
 
         Args:
-            unused: makes no difference, since batches are read from the start of the epoch.
+            unused: ignored, because batches are read from the start of the epoch.
         """
         if not self._states_at_start:
             return None
@@ -170,9 +170,9 @@ class ReplayLoader:
         """Restore the parts of the loader.
 
         Args:
-            state: from `state_dict`.
-            inside_epoch: the next iteration repeats the one of the state; by default it is the one
-                after it.
+            state: the result of `state_dict`.
+            inside_epoch: whether the next iteration repeats the iteration of the state; by default
+                it is the one after that.
         """
         if inside_epoch:
             self._stream_passes.load(state.get("stream"))
@@ -187,33 +187,35 @@ class ForeignLoader:
     """Resume a loader of another library that has its own `state_dict`.
 
     Args:
-        loader: has `state_dict` and `load_state_dict`.
+        loader: a loader with `state_dict` and `load_state_dict`.
     """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self._watched_loader = WatchedLoader(loader)
         self._has_ended = False
-        """The current iteration has yielded all of its batches."""
+        """Whether the current iteration has yielded all of its batches."""
         self._parts_to_restore: list[dict[str, Any]] | None = None
         self._workers_to_start: dict[str, Any] | None = None
-        """States that the next iteration starts from, see `state_dict`."""
+        """Worker states from which the next iteration starts; see `state_dict`."""
         self._workers_at_start: dict[str, Any] | None = None
-        """The states in which persistent workers began the current iteration."""
+        """States of persistent workers at the start of the current iteration."""
         self._is_positioned = False
-        """The next iteration begins at the state that was loaded."""
+        """Whether the next iteration starts at the loaded state."""
         self._has_loaded = False
-        """A state was loaded, for this iteration or an earlier one."""
+        """Whether a state was loaded, for this iteration or an earlier one."""
         self._batches_read_again = 0
-        """Batches of the current iteration that torchdata has read again, and counted twice."""
+        """Number of batches in the current iteration that torchdata has read again and counted
+        twice.
+        """
         self._states_at_start: dict[str, Any] = {}
-        """The generators at the start of the current iteration."""
+        """Generator states at the start of the current iteration."""
 
     def __iter__(self) -> Iterator[Any]:
         if not self._is_positioned:
             self._batches_read_again = 0
             self._states_at_start = random_states(*loader_parts(self.loader))
-            # Loaders of torchdata do not tell a stream its epoch.
+            # Loaders of torchdata do not set the epoch of a stream.
             if self._has_loaded:
                 forget_positions(getattr(self.loader, "dataset", None))
         self._is_positioned = False
@@ -223,20 +225,21 @@ class ForeignLoader:
             self._workers_at_start = self._watched_loader.state_dict()
         batches = self._watched_loader.iterate(workers)
 
-        # To reach its position the loader may have read data, which draws random numbers.
+        # The loader may have read data to reach its position, which draws random numbers.
         restore_parts(self._parts_to_restore, *drawing_parts(self.loader))
         self._parts_to_restore = None
         self._has_ended = False
         return self._until_end(batches)
 
     def state_dict(self, unused: int = 0) -> dict[str, Any]:
-        """Return the state of the loader, with entries that a loader of torchdata leaves out.
+        """Return the state of the loader, with entries that loaders of torchdata do not save.
 
-        They tell whether its iteration has ended, and hold the generators of dataset, collator and
+        These are whether the iteration has ended, and the generators of dataset, collator and
         workers.
 
         Args:
-            unused: how many of the batches yielded last were not used, and are to be yielded again.
+            unused: number of batches, yielded last, that were not used and have to be yielded
+                again.
         """
         own_state = {
             "ended": self._has_ended,
@@ -251,13 +254,13 @@ class ForeignLoader:
             state_of_loader = _with_batches(state_of_loader, batches)
         state = {**state_of_loader, _OWN_STATE: own_state}
 
-        # The loader can only go back by reading the epoch again.
+        # The loader can only move backwards by reading the epoch again.
         if unused > 0:
             return of_other_batches(state)
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration continue after a `state_dict`."""
+        """Continue from a `state_dict` in the next iteration."""
         state_of_loader = dict(state)
         own_state = state_of_loader.pop(_OWN_STATE)
         self._parts_to_restore = own_state["parts"]
@@ -268,24 +271,24 @@ class ForeignLoader:
         self._has_loaded = True
         self._batches_read_again = 0
 
-        # The workers then read the stream from its start, with the states of that time.
+        # Workers read the stream from its start, so restore their states of that time.
         if _is_read_again(state):
             self._workers_to_start = self._workers_at_start
             self._batches_read_again = _batches_in(state)
         self.loader.load_state_dict(state_of_loader)
 
     def restore_parts_of(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Restore what dataset and collator draw from; return the state without that."""
+        """Restore the generators of dataset and collator; return the state without them."""
         own_state = state[_OWN_STATE]
         restore_parts(own_state["parts"], *drawing_parts(self.loader))
         return {**state, _OWN_STATE: {**own_state, "parts": None}}
 
     def epoch_after(self, state: Mapping[str, Any], *, was_left: bool) -> Iterator[Any]:
-        """Start the iteration after that of a state.
+        """Start the iteration after the one of a state.
 
         Args:
-            state: what `restore_parts_of` returned.
-            was_left: that iteration was left before its end.
+            state: the result of `restore_parts_of`.
+            was_left: whether that iteration was stopped before its end.
         """
         generators = capture_host_rng()
         parts = part_states(*drawing_parts(self.loader))
@@ -296,31 +299,31 @@ class ForeignLoader:
             self._workers_to_start = None
         batches = iter(self)
 
-        # A loader of torchdata that is at its end starts the next iteration at once, but has then
-        # drawn the seed of its workers twice, unless they are persistent: start it again with the
-        # generators as they were.
+        # A loader of torchdata at its end starts the next iteration immediately, but has then drawn
+        # the seed of its workers twice, unless they are persistent. Restart it with the original
+        # generators.
         if has_ended(state) and is_torchdata_loader(self.loader) and not keeps_workers:
             restore_host_rng(generators)
             self._parts_to_restore = parts
             batches = iter(self)
 
-        # It does not continue an iteration that was left.
+        # A stopped iteration is not continued.
         if was_left and is_torchdata_loader(self.loader):
             batches = iter(())
         for first in batches:
             return itertools.chain([first], batches)
 
-        # Other loaders yield nothing at their end: iterate over them once more.
+        # Other loaders yield nothing at their end, so iterate over them again.
         restore_host_rng(generators)
         self._parts_to_restore = parts
         return iter(self)
 
     def read_again(self, state: Mapping[str, Any], batches_done: int) -> Iterator[Any]:
-        """Start the iteration of a state again, and skip its first batches.
+        """Restart the iteration of a state, and skip its first batches.
 
         Args:
-            state: may be that of batches of another size.
-            batches_done: the batches to skip.
+            state: the state, which may be from batches of another size.
+            batches_done: number of batches to skip.
         """
         states_at_start = state[_OWN_STATE]["at_start"]
         if states_at_start:
@@ -328,13 +331,13 @@ class ForeignLoader:
         return skip_items(iter(self), batches_done)
 
     def _until_end(self, batches: Iterator[object]) -> Iterator[object]:
-        """Yield the batches, and note their end."""
+        """Yield the batches, and record when they end."""
         yield from batches
         self._has_ended = True
 
 
 def of_other_batches(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Mark the state of a `ForeignLoader` as that of batches of another size.
+    """Mark the state of a `ForeignLoader` as saved with another batch size.
 
     `is_of_other_batches` returns whether a state is marked.
     """
@@ -353,12 +356,12 @@ def has_ended(state: Mapping[str, Any]) -> bool:
 
 def _is_read_again(state: Mapping[str, Any]) -> bool:
     """Return whether a loader of torchdata has to read a stream again because it has no state."""
-    # The states of its workers, or that of this process.
+    # The states of the workers, or of this process if there are none.
     readers: list[Mapping[str, Any]] = [state]
     if "_snapshot" in state:
         readers = list(state["_snapshot"].get("_worker_snapshots", {}).values())
     for reader in readers:
-        # Only streams have a fetcher with a state.
+        # The fetcher only has a state for streams.
         fetcher = reader.get("fetcher_state")
         if fetcher and reader["dataset_state"] is None and fetcher["dataset_iter_state"] is None:
             return True
@@ -366,14 +369,14 @@ def _is_read_again(state: Mapping[str, Any]) -> bool:
 
 
 def _batches_in(state: Mapping[str, Any]) -> int:
-    """Return the number of batches in a state of a loader of torchdata."""
+    """Return the number of yielded batches in the state of a torchdata loader."""
     if "_snapshot" in state:
         return state["_snapshot"]["_snapshot_step"]
     return state["_num_yielded"]
 
 
 def _with_batches(state: Mapping[str, Any], batches: int) -> dict[str, Any]:
-    """Return a state of a loader of torchdata with another number of batches."""
+    """Return the state of a torchdata loader with another number of yielded batches."""
     if "_snapshot" in state:
         return {**state, "_snapshot": {**state["_snapshot"], "_snapshot_step": batches}}
     return {**state, "_num_yielded": batches}

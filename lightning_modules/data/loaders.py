@@ -1,4 +1,4 @@
-"""Build the loader of a dataset: in order, shuffled, sharded, or after its first batches."""
+"""Build loaders that shuffle, shard, and skip batches."""
 
 from __future__ import annotations
 
@@ -44,54 +44,54 @@ def build_loader(
 ) -> EpochLoader:
     """Build a loader that is sharded over the processes, seeded, and can be resumed.
 
-    Works like `Accelerator.prepare(DataLoader(...))`, in one step.
+    Equivalent to `Accelerator.prepare(DataLoader(...))`.
 
     Args:
-        dataset: map-style or iterable dataset.
-        batch_size: samples per process and step; with `split_batches`, of all processes together.
-            None where `sampler` gives the batches of all processes.
-        collate_fn: list of samples -> batch.
-        sampler: order of the samples; in sequence by default. A plain `RandomSampler` is made to
-            depend on `seed` and the epoch alone; a `TokenBudgetSampler` gives the batches of this
-            process.
-        seed: seed of the data order, by default the seed that torch was given last.
-        seedable: False leaves a `RandomSampler` as it is; its order then depends on torch's global
-            generator.
-        drop_last: leave out the last, incomplete round. If `sampler` gives the batches, its own
-            `drop_last` counts.
+        dataset: a map-style or iterable dataset.
+        batch_size: number of samples per batch and process; with `split_batches`, over all
+            processes. None if `sampler` yields the batches of all processes.
+        collate_fn: converts a list of samples to a batch.
+        sampler: the order of the samples; sequential by default. A plain `RandomSampler` is
+            replaced by one that only depends on `seed` and the epoch; a `TokenBudgetSampler` yields
+            the batches of this process.
+        seed: the seed of the order; by default torch's current initial seed.
+        seedable: False to keep a `RandomSampler`, whose order depends on torch's global generator.
+        drop_last: whether to drop an incomplete last round. If `sampler` yields batches, its
+            attribute `drop_last` is used instead.
         rank: index of this process.
         world_size: number of processes.
         copies: number of consecutive processes that get the same batches.
-        even_batches: give every process equally many samples, repeating some from the start.
-        split_batches: split the samples of one batch over all processes.
-        dispatch_batches: let process 0 read the data and send it to the others. None lets each
-            process read its own and shards streams as if process 0 had read them, which it does if
-            several workers read one; False fills up the last round of a stream to a whole one, and
-            gives each process its own files of a `datasets.IterableDataset` that has enough of
-            them.
-        kwargs: further arguments of `torch.utils.data.DataLoader` (workers, pinning, ...).
+        even_batches: whether to give all processes the same number of samples, by repeating samples
+            from the start.
+        split_batches: whether to split each batch over all processes.
+        dispatch_batches: whether rank 0 reads the data and sends it to the others. With None each
+            process reads its own data, and streams are sharded as if rank 0 had read them; if
+            several workers read a stream, rank 0 does read it. With False the last round of a
+            stream is filled up to a full one, and each process reads its own files of a
+            `datasets.IterableDataset` if there are enough files.
+        kwargs: further arguments of `torch.utils.data.DataLoader`, such as `num_workers`.
 
     Returns:
         The loader of this process.
 
     Raises:
-        ValueError: `split_batches`, and the batches cannot be split evenly.
+        ValueError: `split_batches` is set, but the batch size is not divisible.
     """
     shards = world_size // copies
     is_stream = isinstance(dataset, IterableDataset)
     if is_stream and dispatch_batches is None and kwargs.get("num_workers", 0) > 1:
-        # Batches of the workers alternate, and each ends at its own time: only one process can
-        # order them.
+        # Batches of the workers alternate, and each worker ends at a different time, so only a
+        # single process can define the order of the batches.
         dispatch_batches = True
     is_dispatched = bool(dispatch_batches) and world_size > 1
-    # Where process 0 reads for all, it reads the batches of all shards.
+    # If rank 0 reads for all, it reads the batches of all shards.
     shard_rank = None
     if not is_dispatched:
         shard_rank = rank // copies
 
     options: dict[str, Any] = {"collate_fn": collate_fn, "drops_last": drop_last, **kwargs}
     if is_stream:
-        # A stream: every process keeps its part of each round, or reads its own files.
+        # Stream: each process keeps its part of each round, or reads its own files.
         assert batch_size is not None, "a stream has no batch sampler"
         samples_per_rank = batch_size_of_rank(batch_size, shards, split_batches)
         options |= {"total": None, "batch_size": samples_per_rank, "drop_last": drop_last}
@@ -114,11 +114,11 @@ def build_loader(
                 fill_round=dispatch_batches is False,
             )
     elif isinstance(sampler, TokenBudgetSampler):
-        # It yields the batches of this process only.
+        # The sampler only yields the batches of this process.
         samples_per_rank = batch_size
         options |= {"total": len(dataset), "batch_sampler": sampler}
     else:
-        # A map-style dataset: all processes have the same order, and take their batches from it.
+        # Map-style dataset: all processes draw the same order, and take their batches from it.
         if sampler is None:
             sampler = SequentialSampler(dataset)
         batch_sampler = ShardedBatchSampler(
@@ -132,7 +132,7 @@ def build_loader(
         )
         inner_sampler = batch_sampler.sampler
         if batch_size is not None or (seedable and isinstance(inner_sampler, RandomSampler)):
-            # Of dispatched batches only rank 0 draws an order.
+            # If batches are dispatched, only rank 0 draws an order.
             readers = 1 if is_dispatched else world_size
             batch_sampler.sampler = _with_shared_order(inner_sampler, seed, seedable, readers)
         samples_per_rank = batch_sampler.samples_per_rank
@@ -142,7 +142,7 @@ def build_loader(
             "drops_last": batch_sampler.drop_last,
         }
         if samples_per_rank is None:
-            # The padding of the last batch is unknown, so that nothing can be cut off.
+            # The number of duplicates in the last batch is unknown, so they cannot be removed.
             options |= {"total": None, "drops_last": True}
 
     options["samples_per_round"] = (samples_per_rank or 1) * shards
@@ -152,23 +152,23 @@ def build_loader(
 
 
 def rebuild_loader(loader: TorchLoader, **sharding: Any) -> EpochLoader:
-    """Shard a loader of torch as `build_loader` does; as `Accelerator.prepare(loader)`.
+    """Shard a torch loader like `build_loader`; equivalent to `Accelerator.prepare(loader)`.
 
     Args:
-        loader: makes batches, of a batch size or by a batch sampler; it is not changed, except for
-            a `RandomSampler` in a custom batch sampler.
+        loader: a loader with a batch size or a batch sampler. It is not modified, except for a
+            `RandomSampler` in a custom batch sampler.
         sharding: the arguments of `build_loader` from `seed` to `dispatch_batches`, except
             `drop_last`.
 
     Raises:
-        ValueError: `split_batches`, and the batches cannot be split evenly.
+        ValueError: `split_batches` is set, but the batch size is not divisible.
     """
     dataset = loader.dataset
     batch_sampler = loader.batch_sampler
     batching: dict[str, object] = {"batch_size": None, "sampler": batch_sampler}
     if isinstance(loader.dataset, IterableDataset):
         batching = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    # A subclass may choose its batches in another way, so they are sharded as they are.
+    # A subclass may form its batches differently, so only plain batch samplers are replaced.
     elif type(batch_sampler) is BatchSampler:
         batching = {
             "batch_size": batch_sampler.batch_size,
@@ -179,13 +179,14 @@ def rebuild_loader(loader: TorchLoader, **sharding: Any) -> EpochLoader:
 
 
 def _with_shared_order(sampler: object, seed: int | None, seedable: bool, readers: int) -> object:
-    """Return a sampler that has the same order in all processes that read.
+    """Return a sampler with the same order on all processes that read.
 
     Args:
         sampler: the sampler of the samples.
-        seed: the seed of the order; None for the seed that torch was given last.
-        seedable: let the order of a `RandomSampler` depend on seed and epoch alone.
-        readers: processes that draw an order.
+        seed: the seed of the order; None for torch's current initial seed.
+        seedable: whether to make the order of a `RandomSampler` depend only on the seed and the
+            epoch.
+        readers: number of processes that draw an order.
     """
     if isinstance(sampler, SeedableRandomSampler):
         return sampler
@@ -213,14 +214,14 @@ def _number_of_files(dataset: Any) -> int:
 
 
 def skip_batches(loader: Any, batches: int) -> Any:
-    """Skip the first batches of each iteration; as `accelerate.skip_first_batches`.
+    """Skip the first batches of each iteration, like `accelerate.skip_first_batches`.
 
-    Unlike there, a prepared loader and the result share their count of epochs, so that the next
-    pass over the loader has the order of the next epoch.
+    Unlike in accelerate, a prepared loader and the result share their epoch counter, so that the
+    next pass over the loader has the order of the next epoch.
 
     Args:
-        loader: a loader of torch, prepared or not. Samples of a map-style dataset are not loaded
-            for the skipped batches.
+        loader: a torch loader, prepared or not. Samples of a map-style dataset are not loaded for
+            skipped batches.
         batches: number of batches of this process to skip.
 
     Raises:
@@ -241,13 +242,13 @@ def skip_batches(loader: Any, batches: int) -> Any:
 
 
 class SkipDataLoader:
-    """Loader without the first batches of another one.
+    """Loader that skips the first batches of another one.
 
-    All other attributes are those of that loader.
+    All other attributes are forwarded to that loader.
 
     Args:
         loader: the other loader.
-        skipped: how many are left out.
+        skipped: number of batches to skip.
     """
 
     def __init__(self, loader: Any, skipped: int) -> None:
@@ -255,7 +256,8 @@ class SkipDataLoader:
         self.skipped = skipped
 
     def __getattr__(self, name: str) -> Any:
-        # An object that is being copied or unpickled has no `loader` yet: this would not end.
+        # While an object is copied or unpickled it has no `loader` yet, so this would recurse
+        # endlessly.
         if name == "loader" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.loader, name)

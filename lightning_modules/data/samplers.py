@@ -1,4 +1,4 @@
-"""Samplers with the same order in every process, and shards of streams, as in the reference."""
+"""Samplers with the same order on all processes, and shards of streams, as in the reference."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .order import in_sequence, random_order
 
 
 class SeedableRandomSampler(RandomSampler):
-    """Sample in a random order that depends on the seed and the epoch alone.
+    """Random sampler whose order only depends on the seed and the epoch.
 
     Works like `accelerate.data_loader.SeedableRandomSampler`.
 
     Args:
-        data_source: the dataset, anything with a length.
-        seed: seed of epoch 0; epoch `e` is drawn with `seed + e`.
-        replacement: draw with replacement.
-        num_samples: number of draws, by default the length of the dataset.
+        data_source: the dataset, or any object with a length.
+        seed: the seed of epoch 0; epoch `e` uses `seed + e`.
+        replacement: whether to draw with replacement.
+        num_samples: number of draws; by default the length of the dataset.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SeedableRandomSampler(RandomSampler):
     @classmethod
     def like(cls, sampler: RandomSampler, seed: int) -> SeedableRandomSampler:
         """Return the seedable counterpart of a plain `RandomSampler`."""
-        # One that draws all samples keeps doing so if the dataset grows in a later epoch.
+        # A sampler that draws all samples must also do so if the dataset grows in a later epoch.
         num_samples = None
         if sampler.num_samples != len(sampler.data_source):
             num_samples = sampler.num_samples
@@ -56,12 +56,12 @@ class SeedableRandomSampler(RandomSampler):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the order of this epoch at the next iteration."""
+        """Set the epoch whose order the next iteration draws."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        # The order of torch's sampler, as one array instead of a list of Python numbers.
+        # Same order as torch's sampler, but as an array instead of a list of Python numbers.
         takes_each_once = self.num_samples == len(self.data_source) and not self.replacement
         if takes_each_once:
             return in_sequence(random_order(self.num_samples, generator))
@@ -69,7 +69,7 @@ class SeedableRandomSampler(RandomSampler):
         return iter(sampler)
 
     def state_dict(self) -> dict[str, int]:
-        """Return the seed: a resumed epoch keeps its order if the arguments have another seed."""
+        """Return the seed, so that a resumed epoch keeps its order if the seed argument changes."""
         return {"seed": self.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -78,28 +78,30 @@ class SeedableRandomSampler(RandomSampler):
 
 
 class IterableShard(IterableDataset[Any]):
-    """This process's shard of a stream.
+    """The shard of a stream that this process reads.
 
-    Every process reads the whole stream and keeps its part of each round. So the stream must be the
-    same on every process: either it has `set_epoch`, or an attribute `generator` (a
-    `torch.Generator`), which is seeded with the epoch; transformers documents the same requirement.
+    Each process reads the whole stream and keeps its part of each round. Therefore the stream must
+    be identical on all processes: it must have `set_epoch`, or an attribute `generator` (a
+    `torch.Generator`), which is seeded with the epoch. transformers documents the same requirement.
 
-    The last, shorter round is split evenly, and filled up with the first samples of the stream, as
-    in transformers if the first process reads for all. With `fill_round` it is filled up to a whole
-    round, as in transformers if each process reads for itself.
+    An incomplete last round is split evenly, and filled up with the first samples of the stream, as
+    in transformers if rank 0 reads for all. With `fill_round` it is filled up to a full round, as
+    in transformers if each process reads for itself.
 
     Args:
         dataset: the stream.
-        batch_size: samples per process and step; with `split_batches`, of all processes together.
+        batch_size: number of samples per batch and process; with `split_batches`, over all
+            processes.
         rank: index of this process.
         world_size: number of processes.
-        drop_last: leave out the last, shorter round.
-        split_batches: a round is one batch, of which every process gets a part.
-        fill_round: make the last round as long as all others.
+        drop_last: whether to drop an incomplete last round.
+        split_batches: whether a round is a single batch, of which each process gets a part.
+        fill_round: whether to fill up the last round to the size of the others.
 
     Attributes:
-        last_round: samples in the current round before it is filled up, even if a worker reads; -1
-            before the first round, and with several workers, each of which has its own last round.
+        last_round: number of samples in the current round before it is filled up, also if a worker
+            reads; -1 before the first round, and with several workers, which each have their own
+            last round.
     """
 
     def __init__(
@@ -121,23 +123,23 @@ class IterableShard(IterableDataset[Any]):
         self.samples_per_rank = batch_size_of_rank(batch_size, world_size, split_batches)
         self.fill_round = fill_round
         self.epoch = 0
-        # In shared memory, because a worker writes it and its parent reads it.
+        # In shared memory, because a worker writes it and the parent process reads it.
         self._last_round = torch.tensor(-1, device="cpu")
         self._last_round.share_memory_()
 
     @property
     def last_round(self) -> int:
-        """Return the samples in the round before its filling; see the class."""
+        """Return the samples in the current round before it is filled up; see the class."""
         return int(self._last_round.item())
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the next epoch, in the stream as well if it has `set_epoch`."""
+        """Set the next epoch, also of the stream if it has `set_epoch`."""
         self.epoch = epoch
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
 
     def __len__(self) -> int:
-        """Count the samples of this process in an epoch, including those that fill up a round."""
+        """Return the number of samples of this process in an epoch, including duplicates."""
         rounds, extra_samples = divmod(len(self.dataset), self.samples_per_rank * self.world_size)
         samples_of_full_rounds = rounds * self.samples_per_rank
         if self.drop_last or extra_samples == 0:
@@ -161,13 +163,13 @@ class IterableShard(IterableDataset[Any]):
                 first_round = samples
             self._last_round.fill_(len(samples) if is_only_reader else -1)
 
-            # A shorter round is the last one.
+            # An incomplete round is the last one.
             missing = round_size - len(samples)
             if missing > 0 and self.drop_last:
                 return
             if self.fill_round:
                 samples = [*samples, *itertools.islice(itertools.cycle(first_round), missing)]
-            # A last round that is still shorter gives each process an equal share.
+            # Split a round that is still incomplete evenly.
             shares = even_shares(samples, first_round[: self.world_size], self.world_size)
             yield from shares[self.rank]
 
@@ -179,14 +181,15 @@ class IterableShard(IterableDataset[Any]):
 
 
 class InterleavedShards(IterableDataset[Any]):
-    """A stream of several files, in the order in which several processes read it.
+    """Stream that interleaves the shards that several processes read.
 
-    It lets another number of processes resume a training in which each process read its own files.
+    It is used to resume a training, in which each process read its own files, with another number
+    of processes.
 
     Args:
         dataset: a `datasets.IterableDataset`.
-        processes: number of processes among which its files were divided.
-        batch_size: samples that each of them took at a time.
+        processes: number of processes over which the files were divided.
+        batch_size: number of samples that each process read at a time.
     """
 
     def __init__(self, dataset: Any, processes: int, batch_size: int) -> None:
@@ -196,7 +199,7 @@ class InterleavedShards(IterableDataset[Any]):
         self.batch_size = batch_size
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of all shares."""
+        """Set the epoch of all shards."""
         for share in self.shares:
             share.set_epoch(epoch)
 
@@ -204,14 +207,14 @@ class InterleavedShards(IterableDataset[Any]):
         streams: list[Iterator[Any]] = [iter(share) for share in self.shares]
         while True:
             batches = [list(itertools.islice(stream, self.batch_size)) for stream in streams]
-            # All processes stopped where the first one ended.
+            # All processes stop when the first one is exhausted.
             if not all(batches):
                 return
             yield from itertools.chain.from_iterable(batches)
 
 
 def interleave_shards(dataset: object, processes: int, batch_size: int) -> Any:
-    """Return a stream, or this process's share of it, as `InterleavedShards`."""
+    """Convert a stream, or the shard of this process, to `InterleavedShards`."""
     if not isinstance(dataset, IterableShard):
         return InterleavedShards(dataset, processes, batch_size)
     share = copy.copy(dataset)
@@ -220,13 +223,14 @@ def interleave_shards(dataset: object, processes: int, batch_size: int) -> Any:
 
 
 class SharedOrderSampler(Sampler[int]):
-    """Sampler that gives every process the order that process 0 draws.
+    """Sampler that uses the order drawn on rank 0 on all processes.
 
-    Each process advances its own generator as if it were the only one. All processes have to
-    iterate together.
+    Each process also advances its own generator, as in a single process. All processes must iterate
+    together.
 
     Args:
-        sampler: has an attribute `generator`, one on the CPU; None stands for torch's global one.
+        sampler: a sampler with the attribute `generator`, which must be on the CPU, or None for
+            torch's global generator.
     """
 
     def __init__(self, sampler: Any) -> None:
@@ -240,7 +244,7 @@ class SharedOrderSampler(Sampler[int]):
         state = generator.get_state()
         state_of_rank_zero = broadcast_from_rank_zero(state)
 
-        # This also advances the generator of this process if its order is not used.
+        # This also advances the generator of this process, even if its order is not used.
         order: list[int] = list(self.sampler)
         if not torch.equal(state, state_of_rank_zero):
             state_after = generator.get_state()

@@ -1,8 +1,8 @@
-"""States of the parts of a loader: dataset, samplers and collator.
+"""Save and restore the states of a loader's dataset, samplers and collator.
 
-Checkpoints hold them. The state of a part consists of the generators in its own attributes, such as
-`generator` of torch's samplers and transformers' collators, and of its `state_dict` if it has
-`load_state_dict` too. Objects nested in other attributes are not searched.
+They are stored in checkpoints. The state of a part consists of the generators in its attributes,
+such as `generator` of torch's samplers and transformers' collators, and of its `state_dict` if it
+also has `load_state_dict`. Nested objects are not searched.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from .samplers import SharedOrderSampler
 _log = logging.getLogger(__name__)
 
 AttributePath = tuple[str | int, ...]
-"""Names of the attributes, and indices in what they hold, from a part to an object."""
+"""Attribute names and indices that lead from a part to a nested object."""
 
 _LONGEST_PATH = 8
-"""Longest path to a wrapped part. Objects that refer to each other would have endless paths."""
+"""Maximum length of a path, which would be infinite for objects that refer to each other."""
 
 _SAVED_ELSEWHERE = (DataLoader, DistributedSampler, IterableDataset, nn.Module)
-"""Classes whose `state_dict` is a position, which loaders restore in their own way, or weights."""
+"""Classes whose `state_dict` has weights, or a position, which loaders restore separately."""
 
 
 def drawing_parts(loader: object) -> tuple[Any, Any]:
-    """Return the parts that draw while a batch is made: collator and dataset."""
+    """Return the parts that draw random numbers for each batch: collator and dataset."""
     return getattr(loader, "collate_fn", None), getattr(loader, "dataset", None)
 
 
 class LoaderParts(NamedTuple):
-    """The parts of a loader that draw random numbers; None for a part that it does not have.
+    """The parts of a loader that draw random numbers; None for missing parts.
 
-    The first two are the `drawing_parts`, the others draw an order. `part_states` numbers the parts
+    The first two are the `drawing_parts`; the others draw an order. `part_states` numbers the parts
     in this order.
     """
 
@@ -56,9 +56,9 @@ class LoaderParts(NamedTuple):
 def loader_parts(loader: object) -> LoaderParts:
     """Return the parts of a loader.
 
-    Its samplers are those of the user's script; wrappers of this library are removed.
+    Samplers are those of the user, without wrappers of this library.
     """
-    # The wrappers of this library draw nothing themselves: the parts are those inside of them.
+    # Wrappers of this library do not draw random numbers, so return the wrapped parts.
     batch_sampler = getattr(loader, "batch_sampler", None)
     if isinstance(batch_sampler, ShardedBatchSampler):
         batch_sampler = batch_sampler.batch_sampler
@@ -71,7 +71,8 @@ def loader_parts(loader: object) -> LoaderParts:
 
 
 def has_new_generator(sampler: object, states: list[dict[str, Any]]) -> bool:
-    """Return whether a `RandomSampler` has a generator now, and had none when states were saved.
+    """Return whether a `RandomSampler` has a generator now, but had none when the states were
+    saved.
 
     Args:
         sampler: the sampler of the loader.
@@ -87,16 +88,16 @@ def has_new_generator(sampler: object, states: list[dict[str, Any]]) -> bool:
 
 
 def part_states(*parts: Any) -> list[dict[str, Any]]:
-    """Return the states of parts, and of those that they wrap, in plain values.
+    """Return the states of parts, and of the parts that they wrap, as plain values.
 
-    Loaders ask for them before each batch.
+    Loaders call this before each batch.
 
     Args:
-        parts: parts of a loader; None has no state.
+        parts: the parts of a loader; None is ignored.
 
     Returns:
-        for each state the index of the part ("root"), the names of the attributes from there
-        ("path"), "kind", "state".
+        A list of states, each with the index of the part ("root"), the attribute path from there
+        ("path"), "kind" and "state".
     """
     states: list[dict[str, Any]] = []
     for root, part in enumerate(parts):
@@ -106,26 +107,27 @@ def part_states(*parts: Any) -> list[dict[str, Any]]:
             if not _has_state_dict(owner):
                 continue
 
-            # A state that a checkpoint cannot hold must not end the training.
+            # A state that cannot be stored in a checkpoint must not end the training.
             state = owner.state_dict()
             try:
                 to_plain(state)
             except UnsafeValueError as error:
                 _warn_of_unsaved(type(owner).__name__, str(error))
                 continue
-            # Copied, because it may contain objects that its owner changes in place.
+            # Copy it, because it may contain objects that its owner modifies in place.
             stored = {"kind": "state_dict", "state": copy.deepcopy(state)}
             states.append({"root": root, "path": [*path, "state_dict"], **stored})
     return states
 
 
 def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
-    """Restore the result of `part_states`; a generator that is still None is made.
+    """Restore the result of `part_states`; create generators that are still None.
 
     Args:
-        states: the result of `part_states`; a state that has no counterpart is skipped with a
+        states: the result of `part_states`; states without a counterpart are skipped with a
             warning.
-        parts: the same ones, or others made in the same way; or only the first of them.
+        parts: the same parts, or others that were created in the same way; or only the first of
+            them.
     """
     for stored in states or ():
         if stored["root"] >= len(parts):
@@ -139,7 +141,7 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
         else:
             is_restored = _has_state_dict(owner)
             if is_restored:
-                # A copy: the owner may change it, and the state may be loaded again.
+                # Load a copy, because the owner may modify it, and the state may be loaded again.
                 owner.load_state_dict(copy.deepcopy(stored["state"]))
         if not is_restored:
             names = [type(part).__name__, *map(str, path)]
@@ -147,9 +149,9 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
 
 
 def random_states(*parts: object) -> dict[str, Any]:
-    """Return the states of everything that draws random numbers while batches are made.
+    """Return the states of all random generators that are used while batches are created.
 
-    These are the global CPU generators, and under "own" the result of `part_states`.
+    These are the global CPU generators, and the result of `part_states` under "own".
     """
     return {**capture_host_rng(), "own": part_states(*parts)}
 
@@ -161,10 +163,10 @@ def restore_random_states(state: Mapping[str, Any], *parts: Any) -> None:
 
 
 def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[AttributePath, Any]]:
-    """Yield a part and the parts that it wraps, each with the path that leads to it.
+    """Yield a part and the parts that it wraps, each with its path.
 
-    A wrapped part is in an attribute `data_collator`, `dataset` (as in `torch.utils.data.Subset`)
-    or `datasets`.
+    Wrapped parts are found in the attributes `data_collator`, `dataset` (as in
+    `torch.utils.data.Subset`) and `datasets`.
     """
     yield path, part
     # The parts of a loader are saved separately.
@@ -177,11 +179,12 @@ def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[Attribut
         if wrapped is not None:
             yield from walk_wrapped(wrapped, (*path, name))
 
-    # Several datasets: torch has a list in `ConcatDataset`, a tuple or a dict in `StackDataset`.
-    # Containers in other attributes may hold the samples themselves.
+    # Several datasets are a list in torch's `ConcatDataset`, and a tuple or a dict in
+    # `StackDataset`. Containers in other attributes are not searched, because they may hold
+    # samples.
     several = attributes.get("datasets")
     if isinstance(several, dict):
-        # Numbered, since a checkpoint cannot hold every key.
+        # Use indices instead of keys, because not every key can be stored in a checkpoint.
         several = list(cast("dict[Any, Any]", several).values())
     if isinstance(several, (list, tuple)):
         for index, wrapped in enumerate(cast("Sequence[Any]", several)):

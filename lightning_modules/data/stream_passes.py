@@ -1,4 +1,4 @@
-"""States of streams between two passes over them."""
+"""Save and restore the states of streams between two passes over them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from .worker_state import is_resumable
 
 
 class StreamPasses:
-    """Let a stream begin each pass as in an uninterrupted training.
+    """Start each pass over a stream like in an uninterrupted training.
 
-    A stream with `state_dict` and `load_state_dict` may count its passes, and order its samples by
-    that count.
+    A stream with `state_dict` and `load_state_dict` may count its passes, and its order may depend
+    on that count.
 
     Args:
-        dataset: any dataset; those without a state are left alone.
+        dataset: any dataset; datasets without a state are not changed.
     """
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self._is_new = True
-        """No pass has begun, and no state was loaded."""
+        """Whether no pass has started and no state was loaded."""
         self._is_loaded = False
-        """The next pass begins at a state that was loaded."""
+        """Whether the next pass starts at a loaded state."""
         self._has_loaded = False
-        """A state was loaded, for the next pass or an earlier one."""
+        """Whether a state was loaded, for the next pass or an earlier one."""
         self._state_when_new: Any = None
-        """The state before the first pass, if it was asked for then."""
+        """The state before the first pass, if it was requested then."""
 
     def state(self) -> Any:
-        """Return the state from which the stream begins its next pass.
+        """Return the state from which the stream starts its next pass.
 
-        None stands for a new stream, for one without a state that a checkpoint can hold, and for
-        streams of `datasets`, which `set_epoch` tells the pass.
+        Returns None for a new stream, for a stream whose state cannot be stored in a checkpoint,
+        and for streams of `datasets`, whose pass is set by `set_epoch`.
         """
         if not is_resumable(self.dataset) or any(_streams_of_datasets(self.dataset)):
             return None
@@ -49,7 +49,7 @@ class StreamPasses:
         except UnsafeValueError:
             return None
 
-        # A copy, as the stream may change what it has returned.
+        # Copy it, because the stream may modify the returned state.
         state = copy.deepcopy(state)
         if self._is_new:
             self._state_when_new = state
@@ -57,9 +57,10 @@ class StreamPasses:
         return state
 
     def load(self, state: object) -> None:
-        """Let the next pass begin at a `state`; None is that of a new stream.
+        """Start the next pass at a state; None for that of a new stream.
 
-        The stream may have been read since: Lightning begins to read before it loads a checkpoint.
+        The stream may have been read since, because Lightning starts to read before it loads a
+        checkpoint.
         """
         if state is None:
             state = self._state_when_new
@@ -70,7 +71,7 @@ class StreamPasses:
             self.dataset.load_state_dict(copy.deepcopy(state))
 
     def load_position(self, state: object) -> None:
-        """Let the stream continue inside of a pass."""
+        """Continue within a pass."""
         self._is_new = False
         self._has_loaded = True
         self.dataset.load_state_dict(state)
@@ -89,7 +90,7 @@ class StreamPasses:
         if not is_loaded:
             return open_pass()
 
-        # The loaded state may be that of the end of a pass.
+        # The loaded state may be from the end of a pass.
         generators = capture_host_rng()
         return _next_if_empty(open_pass(), open_pass, generators)
 
@@ -97,9 +98,9 @@ class StreamPasses:
 def _next_if_empty(
     items: Iterator[Any], open_pass: Callable[[], Iterator[Any]], generators: dict[str, Any]
 ) -> Iterator[Any]:
-    """Yield the items of a pass or, if there are none, those of the next one.
+    """Yield the items of a pass, or of the next one if it is empty.
 
-    A stream whose state is at its end begins its next pass when it is iterated over again.
+    A stream whose state is at its end starts its next pass when it is iterated over again.
     """
     for item in items:
         yield item
@@ -110,16 +111,16 @@ def _next_if_empty(
 
 
 def forget_positions(dataset: object) -> None:
-    """Let the streams of `datasets` in a dataset begin at their start again.
+    """Make the streams of `datasets` in a dataset start from the beginning again.
 
-    In each pass of the same epoch they return to the state that was loaded last.
+    Otherwise each pass of the same epoch would start at the last loaded state.
     """
     for stream in _streams_of_datasets(dataset):
         stream.load_state_dict(None)
 
 
 def _streams_of_datasets(dataset: object) -> Iterator[Any]:
-    """Yield the streams of `datasets` that a dataset is, wraps, or has as an attribute."""
+    """Yield the streams of `datasets` that a dataset is, wraps, or has as attributes."""
     for _, wrapped in walk_wrapped(dataset):
         attributes: dict[str, Any] = getattr(wrapped, "__dict__", {})
         for part in (wrapped, *attributes.values()):

@@ -1,4 +1,4 @@
-"""Batches that hold as many samples as fit into a number of tokens, including padding."""
+"""Form batches with as many samples as fit into a number of tokens, including padding."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from .order import random_order
 
 
 class TokenBudgetSampler(BatchSampler):
-    """Sample batches of at most `max_tokens` tokens, including padding.
+    """Batch sampler with at most `max_tokens` tokens per batch, including padding.
 
-    A batch counts as its number of samples times the longest of their lengths. The batches are
-    formed once: from a random order that depends on `seed`, sorted by length in chunks of about 50
-    batches. Each epoch takes the batches in its own order, so that all epochs and processes have
-    equally many. The processes take the batches in turn.
+    The size of a batch is its number of samples times the maximum length. The batches are formed
+    once, from a random order that depends on `seed` and is sorted by length in chunks of about 50
+    batches. Each epoch only shuffles the batches, so all epochs and processes have the same number
+    of batches. Batches are assigned to the processes in turn.
 
     Args:
-        lengths: the lengths of all samples, in tokens.
-        max_tokens: tokens of a batch of one process, including padding.
-        max_samples: samples of a batch; None for any number.
-        seed: seed of the batches, and of their order in epoch 0; the order of epoch `e` is drawn
-            with `seed + e`.
+        lengths: the length of each sample in tokens.
+        max_tokens: maximum number of tokens per batch and process, including padding.
+        max_samples: maximum number of samples per batch; None for no limit.
+        seed: the seed of the batches, and of their order in epoch 0; the order of epoch `e` uses
+            `seed + e`.
         rank: index of this process.
         world_size: number of processes.
-        drop_last: leave out a last, incomplete round of batches instead of filling it up with the
-            first ones.
+        drop_last: whether to drop an incomplete last round of batches instead of filling it up with
+            the first ones.
 
     Raises:
-        ValueError: a sample is longer than `max_tokens`; it is named.
+        ValueError: a sample is longer than `max_tokens`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TokenBudgetSampler(BatchSampler):
         self.drop_last = drop_last
         self.epoch = 0
 
-        # Samples of similar length are neighbours, in chunks of batches of a typical size.
+        # Group samples of similar length, in chunks of batches of a typical size.
         typical_batch_size = 1
         if len(sizes):
             typical_batch_size = max(int(max_tokens // sizes.mean()), 1)
@@ -85,7 +85,7 @@ class TokenBudgetSampler(BatchSampler):
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         order = random_order(len(self._batch_ends), generator)
 
-        # The last round of batches is filled up from the start of the order, or cut off.
+        # Fill up the last round from the start of the order, or drop it.
         full_rounds = np.resize(order, len(self) * self.world_size)
         batches: list[int] = full_rounds[self.rank :: self.world_size].tolist()
         for batch in batches:
@@ -96,21 +96,22 @@ class TokenBudgetSampler(BatchSampler):
 
 
 def _batch_ends(sizes: np.ndarray, max_tokens: int, max_samples: int) -> list[int]:
-    """Cut samples in this order into batches of as many as fit; return the end of each batch.
+    """Split ordered samples into batches of as many as fit; return the end of each batch.
 
     Args:
         sizes: length of each sample.
-        max_tokens: tokens of a batch, including padding.
-        max_samples: samples of a batch.
+        max_tokens: maximum number of tokens per batch, including padding.
+        max_samples: maximum number of samples per batch.
     """
     ends: list[int] = []
     start = 0
     while start < len(sizes):
-        # At most this many samples fit, as each counts at least as much as the first one.
+        # Upper bound on the number of samples, because each one takes at least the length of the
+        # first.
         most = min(max_tokens // int(sizes[start]), max_samples)
         candidates = sizes[start : start + most]
 
-        # The tokens of a batch of the first n candidates, for each n.
+        # Number of tokens in a batch of the first n candidates, for each n.
         tokens = np.maximum.accumulate(candidates) * np.arange(1, len(candidates) + 1)
         start += int(np.searchsorted(tokens, max_tokens, side="right"))
         ends.append(start)

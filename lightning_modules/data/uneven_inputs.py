@@ -1,6 +1,6 @@
 """Stop all ranks together when their streams have different lengths.
 
-Otherwise the ranks that still have data would wait in a collective for those that have ended.
+Otherwise ranks that still have data would wait in a collective for the others, and deadlock.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _UNKNOWN_SIZE = -1
 
 
 class _RankStatus(NamedTuple):
-    """What a rank reports to the others in a round: 1 for yes, 0 for no.
+    """Status that a rank sends to the others in each round; flags are 0 or 1.
 
     Attributes:
-        has_batch: it has another batch.
-        size: samples in the batch, -1 if unknown.
-        is_last: the batch is its last one.
+        has_batch: whether it has another batch.
+        size: number of samples in the batch; -1 if unknown.
+        is_last: whether this is its last batch.
     """
 
     has_batch: int
@@ -41,7 +41,7 @@ def may_be_uneven(loader: object) -> bool:
     """Return whether processes may have different numbers of batches."""
     if not has_other_processes():
         return False
-    # Process 0 reads for all, so that they end together.
+    # Rank 0 reads for all, so that they end together.
     if isinstance(loader, DispatchLoader):
         return False
     dataset = getattr(loader, "dataset", None)
@@ -51,31 +51,32 @@ def may_be_uneven(loader: object) -> bool:
 
 
 def may_differ_in_rows(loader: object) -> bool:
-    """Return whether processes may have batches of different numbers of rows at the same time."""
+    """Return whether batches of the same round may have different numbers of rows."""
     if isinstance(loader, DispatchLoader):
         return False
     sharded = getattr(loader, "batch_sampler", None)
     if not isinstance(sharded, ShardedBatchSampler):
         return True
-    # Other batch samplers than torch's may choose a size for each batch.
+    # Custom batch samplers may choose a different size for each batch.
     return not sharded.even_batches or type(sharded.batch_sampler) is not BatchSampler
 
 
 class UnevenInputs:
-    """Yield batches for as long as every process has one.
+    """Yield batches as long as every process has one.
 
-    In every round the processes exchange whether they have a batch, and its size: a few bytes over
-    gloo, so that nothing waits for an accelerator. All have to read together.
+    In each round the processes exchange whether they have a batch, and its size. It is sent over
+    gloo, to avoid a synchronization with the device. All processes must read together.
 
     Args:
-        description: name of the data, for messages.
-        same_size: cut batches to the smallest of the round, so that their outputs can be gathered.
-        ends: whether the batch just read is the last one of this process; by default that is not
-            known before the end, as `bool()` is False.
+        description: the name of the data in messages.
+        same_size: whether to truncate batches to the smallest one of the round, so that their
+            outputs can be gathered.
+        ends: returns whether the current batch is the last one of this process. The default `bool`
+            returns False, because it is not known in advance.
 
     Attributes:
-        is_last: no process gets another batch after this one.
-        uneven: the batches of the processes have differed in number or size so far.
+        is_last: whether this is the last batch on all processes.
+        uneven: whether batches have differed in number or size between processes so far.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class UnevenInputs:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches of this process.
 
-        It reads one more than it yields if another process ends first.
+        If another process ends first, one batch that was read is not yielded.
         """
         self.is_last = False
         self.uneven = False
@@ -101,7 +102,7 @@ class UnevenInputs:
             for batch in _with_end(batches):
                 statuses = gather_objects(self._status(batch), group)
 
-                # All stop as soon as one process has no batch.
+                # Stop as soon as one process has no batch.
                 have_batches = [bool(status.has_batch) for status in statuses]
                 if not all(have_batches):
                     if any(have_batches):
@@ -110,7 +111,7 @@ class UnevenInputs:
 
                 rounds += 1
 
-                # There is no further round once one process is at its end.
+                # There are no further rounds if one process is at its end.
                 ranks_at_end = sum(status.is_last for status in statuses)
                 self.is_last = ranks_at_end > 0
                 if 0 < ranks_at_end < len(statuses):
@@ -118,14 +119,14 @@ class UnevenInputs:
                 yield self._cut(batch, [status.size for status in statuses])
 
     def _status(self, batch: object) -> _RankStatus:
-        """Return what this rank reports to the others; `batch` is None at the end."""
+        """Return the status of this rank; `batch` is None at the end."""
         if batch is None:
             return _RankStatus(has_batch=0, size=0, is_last=0)
         size = find_batch_size(batch) or _UNKNOWN_SIZE
         return _RankStatus(has_batch=1, size=size, is_last=int(self.ends()))
 
     def _cut(self, batch: object, sizes: list[int]) -> object:
-        """Cut a batch to the smallest of the round, if batches have to have the same size."""
+        """Truncate a batch to the smallest one of the round, if batches must have the same size."""
         smallest = min(sizes)
         if not self.same_size or max(sizes) == smallest:
             return batch
@@ -142,7 +143,7 @@ class UnevenInputs:
         return map_nested(lambda leaf: _first_rows(leaf, size, smallest), batch)
 
     def _report_early_end(self, rounds: int, have_batches: list[bool]) -> None:
-        """Warn that some processes have no further batch; raise if they had none at all."""
+        """Warn that some processes have no further batches; raise if they had none at all."""
         ended = [rank for rank, has_batch in enumerate(have_batches) if not has_batch]
         consequence = ""
         if self.same_size:
@@ -165,7 +166,7 @@ def _with_end(batches: Iterator[object]) -> Iterator[object]:
 
 @contextlib.contextmanager
 def _gloo_group() -> Generator[Any]:
-    """Provide a gloo group of all processes: the default group if that is one."""
+    """Provide a gloo group of all processes, which is the default group if that uses gloo."""
     if str(dist.get_backend()) == "gloo":
         yield None
         return
@@ -178,7 +179,7 @@ def _gloo_group() -> Generator[Any]:
 
 
 def _first_rows(leaf: Any, size: int, count: int) -> object:
-    """Return the first `count` rows of a tensor or array of `size` rows; other values as is."""
+    """Return the first `count` rows of a tensor or array with `size` rows, or the value."""
     if hasattr(leaf, "shape") and len(leaf.shape) > 0 and leaf.shape[0] == size:
         return leaf[:count]
     return leaf

@@ -1,4 +1,4 @@
-"""States of the worker processes of data loaders: their generators and streams."""
+"""Save and restore the generators and streams of data loader workers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .stateful_parts import part_states, restore_parts, walk_wrapped
 
 
 def is_resumable(dataset: Any) -> bool:
-    """Return whether a dataset is a stream that resumes from its state with the very same samples.
+    """Return whether a dataset is a stream that resumes exactly from its state.
 
-    Such a stream has `state_dict` and `load_state_dict`. A `datasets.IterableDataset` that shuffles
-    has them too, but refills its shuffle buffer from scratch, so it has to be read again from the
-    start. The same holds for a stream that wraps one in its attributes `dataset` or `datasets`.
+    Such a stream has `state_dict` and `load_state_dict`. A shuffled `datasets.IterableDataset` has
+    them too, but refills its shuffle buffer from scratch, so it must be read again from the start.
+    The same applies to a stream that wraps one in its attributes `dataset` or `datasets`.
     """
     has_state = hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
     if not (has_state and isinstance(dataset, IterableDataset)):
@@ -37,8 +37,8 @@ def is_resumable(dataset: Any) -> bool:
 
 
 def _has_shuffle_buffer(dataset: object) -> bool:
-    """Return whether a dataset is a `datasets.IterableDataset` that shuffles in any stage."""
-    # The dataset is a tree of stages: each wraps the one before, or several ones to interleave or
+    """Return whether a dataset is a `datasets.IterableDataset` with a shuffle stage."""
+    # The dataset is a tree of stages. Each wraps the previous one, or several ones to interleave or
     # concatenate.
     stages: list[Any] = [getattr(dataset, "_ex_iterable", None)]
     while stages:
@@ -52,7 +52,7 @@ def _has_shuffle_buffer(dataset: object) -> bool:
 
 
 ENDED = "ended"
-"""State of a stream that has been read to its end."""
+"""State of an exhausted stream."""
 
 
 class WorkerBatch(NamedTuple):
@@ -61,9 +61,10 @@ class WorkerBatch(NamedTuple):
     Attributes:
         batch: the batch.
         worker: index of the worker.
-        states: the states that changed since the last batch: "rng" of the global generators,
-            "collate_draws" and "dataset_draws" of collator and dataset, "dataset" the position in a
-            stream, "epoch" of a `DatasetInEpoch`. They stay packed, because few are ever read.
+        states: the states that changed since the last batch: "rng" for the global generators,
+            "collate_draws" and "dataset_draws" for collator and dataset, "dataset" for the position
+            in a stream, and "epoch" for a `DatasetInEpoch`. They stay serialized, because few are
+            ever read.
     """
 
     batch: Any
@@ -76,10 +77,10 @@ class ReportingCollate(StopIterationSafeCollate):
 
     Args:
         collate: makes the batch.
-        batch_size: samples of a full batch, None where samples are not batched.
-        saved: by index of the worker, the states to restore before its first batch.
+        batch_size: number of samples in a full batch; None if samples are not batched.
+        saved: the states to restore before the first batch of each worker, by worker index.
         epoch: the epoch of the dataset, if that is a `DatasetInEpoch`.
-        reports_position: report the positions of streams, too.
+        reports_position: whether to report the positions of streams too.
     """
 
     def __init__(
@@ -104,13 +105,13 @@ class ReportingCollate(StopIterationSafeCollate):
         """Return the batch and the states of the worker after it."""
         info: Any = get_worker_info()
 
-        # Each worker has its own copy of this object, and restores its state before the first
+        # Each worker has its own copy of this object, and restores its state before its first
         # batch.
         saved = self.saved.get(info.id, {})
         self.saved = {}
         restore_parts(saved.get("collate_draws"), self.collate)
 
-        # The states are taken after the collator has drawn for this batch.
+        # Capture the states after the collator has drawn for this batch.
         batch = super().__call__(samples)
         return WorkerBatch(batch, info.id, self._changed(info.dataset, samples))
 
@@ -118,10 +119,10 @@ class ReportingCollate(StopIterationSafeCollate):
         """Return the states that changed since the last report.
 
         Args:
-            dataset: the worker's copy.
+            dataset: the worker's copy of the dataset.
             samples: the samples of the batch.
         """
-        # Packed states are bytes, which are quick to compare.
+        # Serialized states are bytes, which are fast to compare.
         states = {
             "collate_draws": packed(part_states(self.collate)),
             "dataset_draws": packed(part_states(dataset)),
@@ -136,8 +137,8 @@ class ReportingCollate(StopIterationSafeCollate):
                 changed[name] = state
         self._reported = states
 
-        # The states of the global generators take long to pack, and most workers never draw from
-        # them, so they are compared first.
+        # Serializing the states of the global generators is slow, and most workers never draw from
+        # them, so compare them first.
         rng = capture_host_rng()
         if self._rng is None or not same_rng(rng, self._rng):
             self._rng = rng
@@ -145,24 +146,24 @@ class ReportingCollate(StopIterationSafeCollate):
         return changed
 
     def _packed_position(self, stream: Any, samples: object) -> bytes:
-        """Return the packed state of a stream after these samples were read from it."""
+        """Return the serialized state of a stream after these samples were read from it."""
         # Only the last batch of a stream has fewer samples.
         if isinstance(samples, list):
             sample_list = cast("list[object]", samples)
             if len(sample_list) != self.batch_size:
                 return packed(ENDED)
-        # Without a state the stream is read from its start again.
+        # A stream without a state is read from its start again.
         return packed_position(stream) or packed(ENDED)
 
 
 class WorkerStates(NamedTuple):
-    """The states of all workers after the batches that were read so far.
+    """The states of all workers after the batches read so far.
 
-    Objects are immutable: each prefetched batch keeps the one from before it.
+    Instances are immutable, because each prefetched batch refers to the instance from before it.
 
     Attributes:
-        states: by index of the worker, its packed states.
-        last: the worker that the last batch came from.
+        states: the serialized states of each worker, by worker index.
+        last: the worker of the last batch.
     """
 
     states: Mapping[int, dict[str, bytes]]
@@ -181,7 +182,7 @@ class WorkerStates(NamedTuple):
         if not fetched.states:
             return WorkerStates(self.states, fetched.worker)
 
-        # New dicts, since earlier batches keep the old ones.
+        # Create new dicts, because earlier batches refer to the old ones.
         states_of_worker = {**self.states.get(fetched.worker, {}), **fetched.states}
         states = {**self.states, fetched.worker: states_of_worker}
         return WorkerStates(states, fetched.worker)
@@ -196,13 +197,13 @@ class WorkerStates(NamedTuple):
 
 
 class ResumedWorkers:
-    """A `worker_init_fn` that restores the states of each worker.
+    """`worker_init_fn` that restores the states of each worker.
 
-    torch asks its workers for batches in turn and starts with worker 0. So worker 0 takes over the
-    index and the states of the worker whose turn it is.
+    torch requests batches from its workers in turn, starting with worker 0. Therefore worker 0 gets
+    the index and the states of the worker whose turn it was.
 
     Args:
-        state: from `WorkerStates.state_dict`.
+        state: the result of `WorkerStates.state_dict`.
         worker_init_fn: the loader's own function.
     """
 
@@ -214,19 +215,19 @@ class ResumedWorkers:
             self.first_worker = (state["last"] + 1) % state["workers"]
 
     def __call__(self, worker_id: int) -> None:
-        """Called in the worker, after torch has seeded it."""
+        """Restore the states; called in the worker, after torch has seeded it."""
         info: Any = get_worker_info()
         worker = (self.first_worker + worker_id) % info.num_workers
         if self.first_worker > 0:
-            # torch has added the index of the worker to the seed of the epoch.
+            # torch has added the worker index to the seed of the epoch.
             seed = info.seed - info.id + worker
-            # The public object refuses changes, but a stream that shards by `info.id` has to see
-            # the resumed index.
+            # The worker info is read-only, but a stream that shards by `info.id` needs the resumed
+            # index.
             object.__setattr__(info, "id", worker)
             object.__setattr__(info, "seed", seed)
             torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
 
-        # The script's own function may seed generators, so the saved states are restored after it.
+        # The user's function may seed generators, so restore the saved states after it.
         if self.worker_init_fn is not None:
             self.worker_init_fn(worker)
 
@@ -241,10 +242,10 @@ class ResumedWorkers:
 
 
 class WatchedLoader:
-    """A loader of another library, and the random states of its workers.
+    """A loader of another library, whose workers' random states are recorded.
 
-    Watched are the persistent workers of torch's loader, which outlive an iteration, and all
-    workers of torchdata's, whose `state_dict` lacks their generators.
+    This is done for persistent workers of torch's loader, which outlive an iteration, and for all
+    workers of torchdata's loader, whose `state_dict` does not include their generators.
 
     Args:
         loader: any iterable.
@@ -253,7 +254,7 @@ class WatchedLoader:
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self._states = WorkerStates({})
-        """The states after the batch that was yielded last."""
+        """The states after the last yielded batch."""
 
         has_workers = getattr(loader, "num_workers", 0) > 0
         self.is_persistent: bool = has_workers and loader.persistent_workers
@@ -263,17 +264,17 @@ class WatchedLoader:
             self._is_watched = self.is_persistent
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return the states of the workers; None if they are not watched, or have not begun."""
+        """Return the states of the workers; None if they are not recorded, or have not started."""
         if not self._states.states:
             return None
-        # Each worker resumes as itself.
+        # Workers keep their index when they resume.
         return WorkerStates(self._states.states).state_dict(self.loader.num_workers)
 
     def iterate(self, workers: dict[str, Any] | None = None) -> Iterator[Any]:
-        """Iterate over the loader as `iteration.iterate` does, and record the states of workers.
+        """Iterate over the loader like `iteration.iterate`, and record the states of workers.
 
         Args:
-            workers: the `state_dict` from which new workers start, if their number is the same.
+            workers: the `state_dict` from which new workers start if their number is the same.
         """
         if not self._is_watched:
             return iterate(self.loader)
@@ -283,11 +284,11 @@ class WatchedLoader:
         if workers is not None and workers["workers"] == self.loader.num_workers:
             saved = dict(workers["states"])
             self._states = WorkerStates.known(workers)
-            # Otherwise torch would reuse persistent workers that are running, with their states.
+            # Otherwise torch would reuse running persistent workers with their current states.
             self.loader._iterator = None
             replaced["worker_init_fn"] = ResumedWorkers(workers, self.loader.worker_init_fn)
-            # torch draws a seed for the new workers. The uninterrupted run drew it earlier, so it
-            # must not come from the global generator.
+            # torch draws a seed for the new workers. The uninterrupted run drew it earlier, so the
+            # global generator must not change now.
             replaced["generator"] = torch.Generator().manual_seed(torch.initial_seed())
 
         collate = ReportingCollate(self.loader.collate_fn, saved=saved, reports_position=False)
@@ -300,9 +301,9 @@ class WatchedLoader:
         return self._watched(batches)
 
     def _watched(self, batches: Iterator[object]) -> Iterator[Any]:
-        """Yield the batches, and record the states of workers that come with them."""
+        """Yield the batches, and record the worker states that are attached to them."""
         for batch in batches:
-            # Batches have no states if the loader made the iterator before it was watched.
+            # Batches have no states if the iterator was created before recording started.
             if isinstance(batch, WorkerBatch):
                 self._states = self._states.after(batch)
                 yield batch.batch
@@ -316,18 +317,18 @@ def is_torchdata_loader(loader: object) -> bool:
 
 
 class DatasetInEpoch:
-    """Wrapper around a dataset that calls `set_epoch` in persistent workers.
+    """Wrapper around a dataset that propagates `set_epoch` to persistent workers.
 
-    Persistent workers keep their copies of the dataset from one epoch to the next, so that a call
-    in the training process does not reach them.
+    Persistent workers keep their copies of the dataset between epochs, so a call in the training
+    process does not reach them.
 
     Args:
-        dataset: a dataset with `set_epoch`, which was called for the epoch.
-        epoch: the epoch in which the workers start.
-        saved: by index of the worker, the states from which it starts.
+        dataset: a dataset whose `set_epoch` was called for the epoch.
+        epoch: the epoch in which workers start.
+        saved: the states from which workers start, by worker index.
 
     Attributes:
-        epoch: in shared memory, the epoch that the workers are to read.
+        epoch: the epoch for the workers, in shared memory.
     """
 
     def __init__(self, dataset: Any, epoch: int, saved: dict[int, dict[str, Any]]) -> None:
@@ -345,7 +346,7 @@ class DatasetInEpoch:
         return self.dataset[index]
 
     def __getitems__(self, indices: list[Any]) -> Any:
-        """Read the samples of a batch, as torch does."""
+        """Read the samples of a batch, like torch's fetcher."""
         self._enter_epoch()
         get_samples = getattr(self.dataset, "__getitems__", None)
         if get_samples:
@@ -353,25 +354,25 @@ class DatasetInEpoch:
         return [self.dataset[index] for index in indices]
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch of a stream."""
+        """Start an epoch of a stream."""
         self._enter_epoch()
         return iter(self.dataset)
 
     def reveal(self, worker_id: int, then: Callable[[int], None] | None = None) -> None:
-        """Let `get_worker_info` return the dataset itself (a `worker_init_fn`).
+        """Make `get_worker_info` return the unwrapped dataset; used as a `worker_init_fn`.
 
         Args:
             worker_id: index of the worker.
             then: another `worker_init_fn`, called afterwards.
         """
-        # The public object refuses changes.
+        # The worker info is read-only.
         object.__setattr__(get_worker_info(), "dataset", self.dataset)
         if then is not None:
             then(worker_id)
 
     def _enter_epoch(self) -> None:
-        """Call `set_epoch` of the worker's copy, once in each epoch."""
-        # The state of a resumed worker may belong to the epoch before.
+        """Call `set_epoch` of the worker's copy once per epoch."""
+        # The state of a resumed worker may be from the previous epoch.
         if self._epoch_here is None:
             info: Any = get_worker_info()
             saved = self._saved.get(info.id, {})
@@ -387,13 +388,13 @@ def packed(value: Any) -> bytes:
     """Serialize a value.
 
     Raises:
-        UnsafeValueError: a checkpoint could not hold it.
+        UnsafeValueError: the value cannot be stored in a checkpoint.
     """
     return pickle.dumps(to_plain(value))
 
 
 def packed_position(stream: Any) -> bytes | None:
-    """Serialize the state of a resumable stream; return None if a checkpoint cannot hold it."""
+    """Serialize the state of a resumable stream; None if it cannot be stored in a checkpoint."""
     try:
         return packed(stream.state_dict())
     except UnsafeValueError:
@@ -401,5 +402,5 @@ def packed_position(stream: Any) -> bytes | None:
 
 
 def unpacked(value: bytes) -> Any:
-    """Return the value that this process, or one of its workers, passed to `packed`."""
+    """Deserialize a value that this process or one of its workers has passed to `packed`."""
     return from_plain(pickle.loads(value))
