@@ -77,17 +77,17 @@ class GenerationArguments:
         maps_to="`LengthGroupedSampler(lengths=)`",
     )
     predict_with_generate: bool = argument(
-        False, "Let evaluation generate tokens.", maps_to="the model's `generate`"
+        False, "Generate tokens in evaluation.", maps_to="the model's `generate`"
     )
     generation_max_length: int | None = argument(
         None,
-        "Longest generated sequence, in tokens; unset is the model's.",
+        "Maximum length of generated sequences in tokens; by default the model's.",
         maps_to="`generate(max_length=)`",
         read=integer(low=1, remedy=" Leave it out for what the model's generation config says."),
     )
     generation_num_beams: int | None = argument(
         None,
-        "Beams to search with; unset is the model's.",
+        "Number of beams; by default the model's.",
         maps_to="`generate(num_beams=)`",
         read=integer(low=1, remedy=" 1 means no beam search."),
     )

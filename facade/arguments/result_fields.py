@@ -39,13 +39,13 @@ class ReportingArguments:
         optional=True,
     )
     logging_first_step: bool = argument(
-        False, "Log after the very first step, too.", maps_to="`control.should_log` at step 1"
+        False, "Also log after the first step.", maps_to="`control.should_log` at step 1"
     )
     log_on_each_node: bool = argument(
-        True, "Log on the first process of every machine.", maps_to="`args.should_log`"
+        True, "Log on the first process of each node.", maps_to="`args.should_log`"
     )
     logging_nan_inf_filter: bool = argument(
-        True, "Leave NaN and inf losses out of logs.", maps_to="`LossMeter(skip_not_finite=)`"
+        True, "Exclude NaN and inf losses from logs.", maps_to="`LossMeter(skip_not_finite=)`"
     )
     include_num_input_tokens_seen: str | bool = argument(
         "no",
@@ -56,18 +56,20 @@ class ReportingArguments:
     )
     log_level: str = argument(
         "passive",
-        "Level of the program's log on main processes; 'passive' leaves it alone.",
+        "Log level on main processes; 'passive' keeps the current level.",
         maps_to="level of the logger `lightrainer` where `args.should_log`",
         choices=list(LOG_LEVELS),
     )
     log_level_replica: str = argument(
         "warning",
-        "Level of the program's log on all other processes.",
+        "Log level on all other processes.",
         maps_to="level of the logger `lightrainer` elsewhere",
         choices=list(LOG_LEVELS),
     )
     disable_tqdm: bool | None = argument(
-        None, "Show no bars; unset follows the log level.", maps_to="`PrinterCallback`"
+        None,
+        "Disable progress bars; by default it follows the log level.",
+        maps_to="`PrinterCallback`",
     )
     report_to: None | str | list[str] = argument(  # noqa: RUF036 - TRL takes the last but one
         "none",
@@ -88,7 +90,7 @@ class ReportingArguments:
     )
     trackio_space_id: str | None = argument(
         None,
-        "Hub Space that Trackio writes to; unset keeps its data here.",
+        "Hub Space that Trackio writes to; by default data stays local.",
         maps_to="`space_id` of `trackio.init`",
     )
 
@@ -99,12 +101,12 @@ class LaterReportingArguments:
 
     trackio_bucket_id: str | None = argument(
         None,
-        "Hub Bucket that Trackio keeps its data in; unset lets Trackio choose.",
+        "Hub Bucket for the data of Trackio; by default Trackio chooses one.",
         maps_to="`bucket_id` of `trackio.init`",
     )
     trackio_static_space_id: str | None | Literal[False] = argument(  # noqa: RUF036 - a command line reads the first
         None,
-        "Hub Space for the pages of Trackio; False makes none.",
+        "Hub Space for the static dashboard of Trackio; False for none.",
         maps_to="`new_space_id` of `trackio.freeze`",
         read=read_static_space,
     )
@@ -116,12 +118,12 @@ class OwnReportingArguments:
 
     record_model_losses: bool = argument(
         False,
-        "Log the losses in loss_dict and *_loss of the model's outputs, too.",
+        "Also log the losses in loss_dict and *_loss of the model's outputs.",
         maps_to="`Trainer.record`",
     )
     eval_aggregate: str | None = argument(
         None,
-        "With a dict of datasets, log the mean, median, min or max over them of each metric, too.",
+        "With a dict of datasets, also log the mean, median, min or max of each metric over them.",
         maps_to="metrics `eval_<aggregate>_<metric>`",
         choices=AGGREGATES,
     )
@@ -137,28 +139,28 @@ class EvaluationArguments:
         maps_to="`control.should_evaluate`",
     )
     eval_steps: float | None = argument(
-        None, "Steps between evaluations; unset: logging_steps.", maps_to="`state.eval_steps`"
+        None, "Steps between evaluations; by default logging_steps.", maps_to="`state.eval_steps`"
     )
     eval_delay: float = argument(
-        0, "Steps or epochs before which nothing is evaluated.", maps_to="`control.should_evaluate`"
+        0, "Steps or epochs before the first evaluation.", maps_to="`control.should_evaluate`"
     )
     per_device_eval_batch_size: int = argument(
         8,
-        "Samples in one evaluation batch of one process.",
+        "Evaluation batch size per process.",
         maps_to="`build_loader(batch_size=)` of evaluation and prediction",
         read=integer(low=1),
     )
     prediction_loss_only: bool = argument(
-        False, "Keep nothing but the loss.", maps_to="`prediction_step(prediction_loss_only=)`"
+        False, "Only compute the loss.", maps_to="`prediction_step(prediction_loss_only=)`"
     )
     eval_on_start: bool = argument(
         False,
-        "Evaluate once before the first step, so that faults show early.",
+        "Evaluate once before the first step, to detect errors early.",
         maps_to="an evaluation in `on_train_start`",
     )
     eval_do_concat_batches: bool = argument(
         True,
-        "Join the predictions of all batches, or give a list.",
+        "Concatenate the predictions of all batches instead of returning a list.",
         maps_to="how `evaluation_loop` joins them",
     )
     eval_use_gather_object: bool = argument(
@@ -168,13 +170,13 @@ class EvaluationArguments:
     )
     eval_accumulation_steps: int | None = argument(
         None,
-        "Batches after which predictions go to main memory; unset is at the end.",
+        "Batches after which predictions are moved to the CPU; by default at the end.",
         maps_to="`evaluation_loop`",
         read=integer(low=1, remedy=" Leave it out to move predictions once, at the end."),
     )
     include_for_metrics: list[str] = argument(
         list,
-        "What metrics get beside predictions: 'inputs', 'loss'.",
+        "What to pass to metrics in addition: 'inputs', 'loss'.",
         maps_to="`EvalPrediction.inputs` and `.losses`",
         read=read_metric_inputs,
         optional=True,
@@ -192,7 +194,7 @@ class SavingArguments:
 
     save_only_model: bool = argument(
         False,
-        "Write the weights alone; training cannot be resumed from it.",
+        "Save only the weights, from which training cannot be resumed.",
         maps_to="`checkpoint-N` without other states",
     )
     save_strategy: SaveStrategy | str = argument(
@@ -207,15 +209,15 @@ class SavingArguments:
         optional=True,
     )
     save_on_each_node: bool = argument(
-        False, "Write on every machine, not to a shared disk.", maps_to="`args.should_save`"
+        False, "Save on each node instead of to a shared disk.", maps_to="`args.should_save`"
     )
     save_total_limit: int | None = argument(
         None,
-        "Checkpoints to keep, newest and best first; 0 keeps all.",
+        "Maximum number of checkpoints to keep; 0 keeps all.",
         maps_to="`rotate_checkpoints(save_total_limit=)`",
     )
     enable_jit_checkpoint: bool = argument(
-        False, "On SIGTERM write a checkpoint; exit with 143.", maps_to="a handler of SIGTERM"
+        False, "On SIGTERM save a checkpoint and exit with 143.", maps_to="a handler of SIGTERM"
     )
 
 
@@ -226,22 +228,24 @@ class CheckpointUseArguments:
     """
 
     load_best_model_at_end: bool = argument(
-        False, "End with the weights of the best checkpoint.", maps_to="`on_train_end`"
+        False, "Load the best checkpoint at the end of training.", maps_to="`on_train_end`"
     )
     metric_for_best_model: str | None = argument(
         None,
-        "Metric that decides which checkpoint is best; 'loss' if needed.",
+        "Metric to select the best checkpoint; by default 'loss' if needed.",
         maps_to="`state.best_metric`",
     )
     greater_is_better: bool | None = argument(
-        None, "A larger metric is better; unset: no loss is.", maps_to="`state.best_metric`"
+        None,
+        "Whether a larger metric is better; by default not for a loss.",
+        maps_to="`state.best_metric`",
     )
     ignore_data_skip: bool = argument(
-        False, "Resume at the start of the data, not exactly.", maps_to="`WindowLoader`"
+        False, "Resume from the start of the data.", maps_to="`WindowLoader`"
     )
     restore_callback_states_from_checkpoint: bool = argument(
         False,
-        "On resuming restore the states of callbacks.",
+        "Restore the states of callbacks when resuming.",
         maps_to="`stateful_callbacks` of `trainer_state.json`",
     )
 
@@ -256,17 +260,17 @@ class HubArguments:
     # Not in repr: the one that dataclasses write for a subclass would show it.
     hub_token: str | None = argument(
         None,
-        "Token for uploading; unset takes the one this machine knows.",
+        "Token for uploads; by default the one stored on this machine.",
         maps_to="the token of the upload",
         repr=False,
     )
     hub_private_repo: bool | None = argument(
         None,
-        "Make a new repository private; unset is the account's default.",
+        "Create a private repository; by default the account's setting.",
         maps_to="`private` of the repository",
     )
     hub_model_id: str | None = argument(
-        None, "Repository to upload to; unset is output_dir's name.", maps_to="its name"
+        None, "Repository to upload to; by default the name of output_dir.", maps_to="its name"
     )
     hub_strategy: HubStrategy | str = argument(
         "every_save",
@@ -274,10 +278,12 @@ class HubArguments:
         maps_to="the uploads",
     )
     hub_always_push: bool = argument(
-        False, "Upload again while an upload is under way.", maps_to="uploads wait for each other"
+        False,
+        "Start an upload even if another one is running.",
+        maps_to="uploads wait for each other",
     )
     hub_revision: str | None = argument(
         None,
-        "Branch of the repository to upload to; made if missing.",
+        "Branch to upload to; created if missing.",
         maps_to="the branch of uploads and downloads",
     )

@@ -21,20 +21,20 @@ class PlatformArguments:
     """
 
     full_determinism: bool = argument(
-        False, "Use deterministic operations only.", maps_to="`enable_full_determinism(seed)`"
+        False, "Use only deterministic operations.", maps_to="`enable_full_determinism(seed)`"
     )
     seed: int = argument(
         42,
-        "Seed of all random numbers, set when training starts.",
+        "Random seed, set at the start of training.",
         maps_to="`set_seed(seed)`",
         read=integer(low=0, high=2**32 - 1, remedy=" NumPy takes no other seed."),
     )
     data_seed: int | None = argument(
-        None, "Seed of the order of the data; unset is seed.", maps_to="`build_loader(seed=)`"
+        None, "Seed of the data order; by default seed.", maps_to="`build_loader(seed=)`"
     )
     use_cpu: bool = argument(
         False,
-        "Compute on the CPU even beside an accelerator.",
+        "Use the CPU even if there is an accelerator.",
         maps_to="`Trainer(accelerator='cpu')`",
     )
     accelerator_config: SettingsDict | str | None = argument(
@@ -73,35 +73,35 @@ class DataArguments:
 
     dataloader_drop_last: bool = argument(
         False,
-        "Leave out the last batch of a pass where it would be a smaller one.",
+        "Drop the last batch of an epoch if it is smaller.",
         maps_to="`build_loader(drop_last=)`",
     )
     dataloader_num_workers: int = argument(
         0,
-        "Processes that read data ahead; with 0 the training process reads it itself.",
+        "Number of worker processes; 0 loads data in the training process.",
         maps_to="`DataLoader(num_workers=)`",
         read=integer(low=0, remedy=" 0 loads data in the training process."),
     )
     dataloader_pin_memory: bool = argument(
-        True, "Put batches into page-locked memory.", maps_to="`DataLoader(pin_memory=)`"
+        True, "Copy batches into pinned memory.", maps_to="`DataLoader(pin_memory=)`"
     )
     dataloader_persistent_workers: bool = argument(
         False,
-        "Keep the reading processes alive from one pass to the next.",
+        "Keep worker processes between epochs.",
         maps_to="`DataLoader(persistent_workers=)`",
     )
     dataloader_prefetch_factor: int | None = argument(
         None,
-        "Batches that each reading process holds ready; unset is torch's.",
+        "Batches that each worker prefetches; by default torch's setting.",
         maps_to="`DataLoader(prefetch_factor=)`",
         read=integer(low=1),
     )
     remove_unused_columns: bool = argument(
-        True, "Drop columns that forward does not take.", maps_to="`RemoveColumnsCollator`"
+        True, "Drop columns that forward does not accept.", maps_to="`RemoveColumnsCollator`"
     )
     label_names: list[str] | None = argument(
         None,
-        "Keys of a batch that hold labels; unset is found out from the model.",
+        "Keys of labels in a batch; by default derived from the model.",
         maps_to="labels in `prediction_step`",
         read=read_label_names,
     )
@@ -123,12 +123,12 @@ class LaterDataArguments:
 
     dataloader_multiprocessing_context: str | None = argument(
         None,
-        "How reading processes are started; unset is torch's own way ('fork' on an Apple GPU).",
+        "Start method of worker processes; by default torch's ('fork' on an Apple GPU).",
         maps_to="`DataLoader(multiprocessing_context=)`",
         choices=START_METHODS,
     )
     dataloader_in_order: bool = argument(
-        True, "Take batches in the order of requests.", maps_to="`DataLoader(in_order=)`"
+        True, "Return batches in the order of requests.", maps_to="`DataLoader(in_order=)`"
     )
 
 
@@ -156,35 +156,35 @@ class DistributedArguments:
 
     ddp_find_unused_parameters: bool | None = argument(
         None,
-        "Let DDP look for parameters without a gradient.",
+        "Let DDP find parameters without a gradient.",
         maps_to="`DDPStrategy(find_unused_parameters=)`",
     )
     ddp_bucket_cap_mb: int | None = argument(
         None,
-        "Size of DDP's buckets of gradients in MiB; unset is torch's default.",
+        "Size of DDP's gradient buckets in MiB; by default torch's setting.",
         maps_to="`DDPStrategy(bucket_cap_mb=)`",
         read=integer(low=1),
     )
     ddp_broadcast_buffers: bool | None = argument(
         None,
-        "Copy buffers from the first process before each forward pass.",
+        "Broadcast buffers from rank 0 before each forward pass.",
         maps_to="`DDPStrategy(broadcast_buffers=)`",
     )
     ddp_backend: str | None = argument(
         None,
-        "Backend of torch.distributed; unset is 'nccl' on CUDA and 'gloo' on the CPU.",
+        "Backend of torch.distributed; by default 'nccl' on CUDA and 'gloo' on the CPU.",
         maps_to="`DDPStrategy(process_group_backend=)`",
         choices=DDP_BACKENDS,
     )
     ddp_timeout: int = argument(
         1800,
-        "Seconds after which processes stop waiting for one that does not answer.",
+        "Timeout in seconds of collective operations.",
         maps_to="`DDPStrategy(timeout=)`",
         read=integer(low=1, remedy=" It is a number of seconds."),
     )
     fsdp: list[FSDPOption] | str | None = argument(
         None,
-        "Shard the model over processes with FSDP: True, or words such as 'full_shard auto_wrap'.",
+        "Shard the model with FSDP: True, or options such as 'full_shard auto_wrap'.",
         maps_to="`Trainer(strategy=)`: `ModelParallelStrategy`, or `FSDPStrategy` with version 1",
         nargs="?",
         const=True,
@@ -193,7 +193,7 @@ class DistributedArguments:
     )
     fsdp_config: dict[str, Any] | str | None = argument(
         None,
-        "Settings of FSDP: a dict, or the path of a JSON file.",
+        "FSDP settings: a dict, or the path of a JSON file.",
         maps_to="options of that strategy",
         metavar="JSON|FILE",
         read=read_fsdp_config,
@@ -201,7 +201,7 @@ class DistributedArguments:
     )
     deepspeed: SettingsDict | str | None = argument(
         None,
-        "Settings of DeepSpeed: a dict, or the path of a JSON file.",
+        "DeepSpeed settings: a dict, or the path of a JSON file.",
         maps_to="`Trainer(strategy=)`: `DeepSpeedStrategy`",
         metavar="JSON|FILE",
         read=read_deepspeed,
@@ -227,13 +227,13 @@ class ScriptArguments:
 
     debug: str | list[DebugOption] = argument(
         "",
-        "Watch for faults: 'underflow_overflow', 'tpu_metrics_debug', or both.",
+        "Debug options: 'underflow_overflow', 'tpu_metrics_debug', or both.",
         maps_to="a watch over all layers. Not there: 'tpu_metrics_debug' without torch_xla",
         read=read_debug,
         none_factory=list,
     )
     skip_memory_metrics: bool = argument(
-        True, "Do not measure memory for the metrics.", maps_to="`MemoryTracker`"
+        True, "Do not measure memory for metrics.", maps_to="`MemoryTracker`"
     )
     do_train: bool = argument(
         False, "For the script: whether to train.", maps_to="nothing: scripts read it"
@@ -256,7 +256,7 @@ class ScriptArguments:
     )
     warmup_ratio: float | None = argument(
         None,
-        "Deprecated: use warmup_steps, below 1 a share.",
+        "Deprecated: use warmup_steps with a fraction.",
         maps_to="`warmup_steps`",
         read=number(low=0, remedy=" Pass a number of steps, or a share of all steps below 1."),
     )
@@ -264,5 +264,5 @@ class ScriptArguments:
         None, "Deprecated: set TENSORBOARD_LOGGING_DIR.", maps_to="`SummaryWriter(log_dir=)`"
     )
     local_rank: int = argument(
-        -1, "Deprecated and not read: older launchers pass it.", maps_to="nothing"
+        -1, "Deprecated and ignored; older launchers pass it.", maps_to="nothing"
     )

@@ -22,20 +22,20 @@ class RunArguments:
     """
 
     output_dir: str | None = argument(
-        None, "Folder or address; unset is 'trainer_output'.", maps_to="`default_root_dir`"
+        None, "Output folder or URL; by default 'trainer_output'.", maps_to="`default_root_dir`"
     )
     per_device_train_batch_size: int = argument(
         8,
-        "Samples in a training batch of one process, before accumulation.",
+        "Training batch size per process, before accumulation.",
         maps_to="`build_loader(batch_size=)`",
         read=integer(low=1),
     )
     num_train_epochs: float = argument(
-        3.0, "Passes over the training data, or a fraction.", maps_to="`Trainer(max_epochs=)`"
+        3.0, "Number of epochs, which may be a fraction.", maps_to="`Trainer(max_epochs=)`"
     )
     max_steps: int = argument(
         -1,
-        "Optimizer steps; above 0, num_train_epochs is not read.",
+        "Number of optimizer steps; above 0 it overrides num_train_epochs.",
         maps_to="`Trainer.should_stop`",
     )
 
@@ -46,87 +46,87 @@ class OptimizationArguments:
 
     learning_rate: float = argument(
         5e-5,
-        "Highest learning rate, after warm-up.",
+        "Peak learning rate, after warmup.",
         maps_to="`configure_optimizers()`: `lr`",
         read=number(low=0, below=math.inf),
     )
     lr_scheduler_type: SchedulerType | str = argument(
         "linear",
-        "Shape of the learning rate over time, a value of SchedulerType.",
+        "Learning rate schedule, a value of SchedulerType.",
         maps_to="`get_scheduler(name)`",
     )
     lr_scheduler_kwargs: SettingsDict | str | None = argument(
         None,
-        "Further settings of the schedule, such as {'num_cycles': 2}; as a dict or as JSON.",
+        "Settings of the schedule, such as {'num_cycles': 2}, as a dict or JSON.",
         maps_to="`get_scheduler(scheduler_specific_kwargs=)`",
         metavar="JSON",
         read=read_schedule_settings,
     )
     warmup_steps: float = argument(
         0,
-        "Steps of warm-up; below 1, a share.",
+        "Warmup steps; below 1, a fraction of all steps.",
         maps_to="`get_scheduler(num_warmup_steps=)`",
         read=number(low=0, remedy=" Pass a number of steps, or a share of all steps below 1."),
     )
     default_optim: ClassVar[str] = "adamw_torch_fused"
     optim: OptimizerNames | str = argument(
         default_optim,
-        "The optimizer: of OptimizerNames, or the path of a class.",
+        "The optimizer: a value of OptimizerNames, or the path of a class.",
         maps_to="`configure_optimizers()`: its class",
         read=read_optimizer,
     )
     optim_args: str | None = argument(
         None,
-        "Further settings of the optimizer: 'key=value,key=value'.",
+        "Settings of the optimizer: 'key=value,key=value'.",
         maps_to="`configure_optimizers()`: further arguments",
     )
     weight_decay: float = argument(
         0.0,
-        "Weight decay, except of biases and norms.",
+        "Weight decay, except for biases and norms.",
         maps_to="the first parameter group",
         read=number(low=0, below=math.inf),
     )
     adam_beta1: float = argument(
         0.9,
-        "Decay rate of Adam's mean of gradients.",
+        "Adam's beta1, the decay rate of the first moment.",
         maps_to="first of Adam's `betas`",
         read=number(low=0, below=1),
     )
     adam_beta2: float = argument(
         0.999,
-        "Decay rate of Adam's mean of squared gradients.",
+        "Adam's beta2, the decay rate of the second moment.",
         maps_to="second of Adam's `betas`",
         read=number(low=0, below=1),
     )
     adam_epsilon: float = argument(
         1e-8,
-        "Added to Adam's denominator against division by zero.",
+        "Adam's epsilon, added to the denominator.",
         maps_to="`eps` of Adam",
         read=number(low=0),
     )
     optim_target_modules: None | str | list[str] = argument(  # noqa: RUF036 - TRL reads the type before the last
         None,
-        "Modules that optimizers such as GaLore and APOLLO work on.",
+        "Modules to which optimizers such as GaLore and APOLLO are applied.",
         maps_to="their parameter groups",
         read=anything,
     )
     gradient_accumulation_steps: int = argument(
         1,
-        "Batches whose gradients are summed into one optimizer step.",
+        "Number of batches per optimizer step.",
         maps_to="micro-batches in a Lightning batch",
         read=integer(low=1, remedy=" 1 means no accumulation."),
     )
     average_tokens_across_devices: bool = argument(
         True,
-        "Divide the loss by the number of labels in all processes, not in this one.",
+        "Divide the loss by the number of labels over all processes.",
         maps_to="`num_items_in_batch`, summed",
     )
     max_grad_norm: float = argument(
-        1.0, "Largest norm of gradients; 0 turns it off.", maps_to="clipping in `training_step`"
+        1.0, "Maximum gradient norm; 0 disables clipping.", maps_to="clipping in `training_step`"
     )
     label_smoothing_factor: float = argument(
         0.0,
-        "Share of each target spread evenly over all classes, from 0 (none) to 1.",
+        "Label smoothing, from 0 (none) to 1.",
         maps_to="`LabelSmoother(epsilon=)`",
         read=number(low=0, high=1),
     )
@@ -137,11 +137,11 @@ class PrecisionArguments:
     """The fields of `transformers.TrainingArguments` that choose number formats."""
 
     bf16: bool = argument(
-        False, "Compute in bfloat16 where safe.", maps_to="`Trainer(precision='bf16-mixed')`"
+        False, "Use bf16 mixed precision.", maps_to="`Trainer(precision='bf16-mixed')`"
     )
     fp16: bool = argument(
         False,
-        "Compute in float16 where safe, with loss scaling.",
+        "Use fp16 mixed precision with loss scaling.",
         maps_to="`Trainer(precision='16-mixed')`",
     )
     bf16_full_eval: bool = argument(
@@ -152,7 +152,7 @@ class PrecisionArguments:
     )
     tf32: bool | None = argument(
         None,
-        "Use TF32 in float32 products; unset, `torch_compile` turns it on where the GPU has it.",
+        "Use TF32 in float32 matrix products; by default with `torch_compile` if supported.",
         maps_to="`torch.set_float32_matmul_precision()`",
     )
 
@@ -181,25 +181,25 @@ class ExecutionArguments:
     )
     torch_compile_backend: str | None = argument(
         None,
-        "Backend of torch.compile; setting it turns torch_compile on.",
+        "Backend of torch.compile; enables torch_compile.",
         maps_to="`model.compile(backend=)`",
     )
     torch_compile_mode: str | None = argument(
-        None, "Mode of torch.compile; turns it on.", maps_to="`model.compile(mode=)`"
+        None, "Mode of torch.compile; enables it.", maps_to="`model.compile(mode=)`"
     )
     use_liger_kernel: bool = argument(
         False,
-        "Replace parts of the model by Liger kernels.",
+        "Replace layers of the model by Liger kernels.",
         maps_to="layers of the model are exchanged before training",
     )
     liger_kernel_config: dict[str, bool] | None = argument(
         None,
-        "Which Liger kernels to use, by name; unset takes Liger's own choice.",
+        "Which Liger kernels to use, by name; by default Liger decides.",
         maps_to="which layers are exchanged",
     )
     use_cache: bool = argument(
         False,
-        "Let the model keep its key-value cache in training.",
+        "Let the model use its key-value cache in training.",
         maps_to="`model.config.use_cache`",
     )
     neftune_noise_alpha: float | None = argument(
@@ -209,7 +209,7 @@ class ExecutionArguments:
     )
     torch_empty_cache_steps: int | None = argument(
         None,
-        "Empty the accelerator's cache every n steps; unset never.",
+        "Empty the accelerator's cache every n steps; by default never.",
         maps_to="`torch.cuda.empty_cache()`",
         read=read_cache_steps,
     )
@@ -230,7 +230,7 @@ class LaterExecutionArguments:
 
     activation_checkpointing: bool | None = argument(
         None,
-        "The newer name of gradient_checkpointing, which it overrides. Works for any model.",
+        "Newer name of gradient_checkpointing, which it overrides. Works for any model.",
         maps_to="`enable_activation_checkpointing(model)`",
         nargs="?",
         const=True,
