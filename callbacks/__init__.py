@@ -1,7 +1,7 @@
 """Events of a training run, and the callbacks included.
 
-Modules are imported when a name of theirs is used, and import what they need when a callback is
-used.
+Modules are imported when one of their names is used, and import optional libraries when a callback
+is used.
 """
 
 import lazy_loader

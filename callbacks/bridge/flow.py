@@ -53,8 +53,8 @@ class BridgeFlow(DefaultFlowCallback):
         previous_step = self._previous_step
         self._previous_step = step
 
-        # The strategies of `args` may be those of Lightning, which evaluates and saves by itself:
-        # only the settings of the bridge count.
+        # The strategies of `args` may be those of Lightning, which evaluates and saves itself, so
+        # only the settings of the bridge are read.
         is_after_delay = step >= args.eval_delay
         is_evaluation_due = is_after_delay and _is_due(previous_step, step, state.eval_steps)
         if settings.get("eval_strategy") == "steps" and is_evaluation_due:

@@ -161,7 +161,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, RejectsUnknownKeywo
     fsdp_plugin_args = None
 
     def __post_init__(self) -> None:
-        # The values of a trial override those of the script; the launcher sets what is left.
+        # The values of a trial override those of the script; the launcher sets the remaining ones.
         trial = this_trial()
         if trial is not None:
             apply_trial(self, trial)

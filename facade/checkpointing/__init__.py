@@ -1,5 +1,5 @@
 """Saving of checkpoints during a training, and resumption from them.
 
-Not here: the files themselves (`lightning_modules/checkpoints`). Imports every room but
+Not here: the files themselves (`lightning_modules/checkpoints`). Imports every subpackage but
 `facade/trainer`.
 """

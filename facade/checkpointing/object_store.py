@@ -107,7 +107,7 @@ class ObjectStore:
     def wait_for_uploads(self) -> None:
         """Wait for uploads of the thread, at the end of a training that may have failed.
 
-        An error of theirs is logged, because that of the training is raised.
+        An upload error is only logged, because the error of the training is raised.
         """
         try:
             self._uploader.wait()

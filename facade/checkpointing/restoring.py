@@ -69,7 +69,7 @@ class CheckpointRestorer:
         Args:
             resume_from: the choice of the script.
             strategy: the strategy that has to be able to read the checkpoint.
-            is_trial: the training is a trial of a search, which resumes by itself.
+            is_trial: whether the training is a trial of a search, which resumes automatically.
             own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in
                 any form.
 

@@ -168,8 +168,8 @@ class CheckpointPositions:
         self._copies = first.copies
 
         self.own = self.of_rank(rank) or first
-        """The position of this rank. If its file is missing, the first file serves: each machine
-        may hold only the files of its own processes, and a run of more processes has new ranks.
+        """The position of this rank. If its file is missing, the first file is used: each node may
+        hold only the files of its own processes, and a run with more processes has new ranks.
         """
 
     @classmethod

@@ -12,7 +12,7 @@ from .store_folder import StoreError
 logger = logging.getLogger(__name__)
 
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds before each attempt to upload what is left at the end of a training.
+"""Seconds before each attempt to upload the remaining files at the end of a training.
 
 The storage's library retries too. During a training, each checkpoint is one attempt.
 """

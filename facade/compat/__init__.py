@@ -1,5 +1,5 @@
 """Helper functions of the reference that scripts import and the package itself does not use.
 
-Others that have nothing to do with the Trainer are the library's own. May import any room of the
-facade; none imports this one.
+Functions that are unrelated to the Trainer remain those of the library. May import any subpackage
+of the facade; none imports this one.
 """

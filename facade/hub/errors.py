@@ -19,7 +19,7 @@ RETRY_PAUSES = (2.0, 8.0)
 MAX_RETRY_SECONDS = 20.0
 """Seconds after the first failure in which another attempt may begin.
 
-`huggingface_hub` retries some requests by itself, for 23 s in all; no setting changes that.
+`huggingface_hub` retries some requests itself, for 23 s in total, which cannot be configured.
 """
 
 _TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)

@@ -145,10 +145,10 @@ class ModelCard:
 
     @property
     def result(self) -> Evaluation | None:
-        """Return the evaluation of the saved model, which is of the last or of the best step.
+        """Return the evaluation of the saved model, which is that of the last or of the best step.
 
         If that step was not evaluated during the training, the result is the last evaluation after
-        the training; if there is none, the last one during it.
+        the training, or else the last one during it.
         """
         saved_step = self.facts.chosen_step
         if saved_step is None:

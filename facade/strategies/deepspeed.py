@@ -210,7 +210,7 @@ class DeepSpeed(Strategy):
         # DeepSpeed would print to the screen.
         config.setdefault("steps_per_print", 2**63 - 1)
 
-        # Gradients that are whole, and in full precision, are clipped as without DeepSpeed.
+        # Unsharded gradients in full precision are clipped in the same way as without DeepSpeed.
         has_bf16 = value_at(config, "bf16.enabled") is True
         has_fp16 = value_at(config, "fp16.enabled") is True
         if self.stage == 0 and not has_bf16 and not has_fp16:

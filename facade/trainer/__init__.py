@@ -1,8 +1,8 @@
 """The Trainer and its runs of Lightning.
 
-Here: documented methods, the LightningModule whose hooks call them, checks before a training. Not
-here: checkpoints, evaluations, uploads and searches, which are components of other rooms. Imports
-every room but `compat`.
+Contains the documented methods, the LightningModule whose hooks call them, and the checks before a
+training. Checkpoints, evaluations, uploads and searches are components of other subpackages.
+Imports every subpackage except `compat`.
 """
 
 from importlib import import_module

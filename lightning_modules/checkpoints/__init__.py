@@ -2,7 +2,7 @@
 
 Here: the format, usable from any training loop: weights, states, integrity, crash-safe writing,
 selection and rotation of folders; `FolderCheckpointIO` is for Lightning. Not here: when a
-checkpoint is written (`facade/checkpointing`). Imports all rooms but `training` and `tasks`.
+checkpoint is written (`facade/checkpointing`). Imports all subpackages but `training` and `tasks`.
 """
 
 import lazy_loader

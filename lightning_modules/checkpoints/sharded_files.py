@@ -104,7 +104,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
     Args:
         model: sharded or whole.
         folder: the folder of the checkpoint.
-        all_ranks: all processes call this; otherwise each reads by itself.
+        all_ranks: whether all processes call this; otherwise each process reads on its own.
 
     Raises:
         ValueError: it cannot be read, or a tensor has another shape than the model's.
@@ -263,7 +263,7 @@ def read_parts(state: dict[str, Any], path: Path, *, all_ranks: bool) -> None:
     Args:
         state: names of the values, as in the folder; tensors are filled in place.
         path: the folder of parts.
-        all_ranks: all processes call this; otherwise this one reads by itself.
+        all_ranks: whether all processes call this; otherwise this process reads alone.
 
     Raises:
         OSError: the disk of some process refused.

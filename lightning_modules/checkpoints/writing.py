@@ -234,12 +234,12 @@ _IMMUTABLE_TYPES = (bool, int, float, str, bytes, type(None))
 
 
 class Snapshot:
-    """Copies of tensors in main memory, in the same structure; shared memory stays shared.
+    """CPU copies of tensors in the same structure; tensors that share memory still share it.
 
-    Copies of GPU tensors are complete only after `wait`. The device copies them to page-locked
-    memory on the stream of the training, so that the host does not wait, and kernels queued later
-    cannot change a weight before it is copied. Later snapshots reuse the memory, because allocating
-    takes longer than copying; so the copies are valid only until the next `begin`.
+    Copies of GPU tensors are complete only after `wait`. They are copied to pinned memory
+    asynchronously, on the stream of the training, so that kernels queued later cannot change a
+    weight before it is copied. Later snapshots reuse the memory, because allocating it takes longer
+    than copying, so the copies are only valid until the next `begin`.
     """
 
     def __init__(self) -> None:

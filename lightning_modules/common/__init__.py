@@ -1,4 +1,5 @@
 """Seeds, files of torch, safe serialization, nested values, suggestions, directions of metrics.
 
-Here: helpers shared by several rooms and independent of training. Imports no other room.
+Contains helpers that several subpackages share and that are independent of training. Imports no
+other subpackage.
 """

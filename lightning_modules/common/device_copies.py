@@ -28,9 +28,8 @@ def to_host(data: object) -> Any:
     """
     copies: dict[int, torch.Tensor] = {}
     for tensors in _tensors_by_device(data):
-        # The copies of a device end in their order, so only the last one is waited for. That is the
-        # largest tensor: the others take page-locked memory meanwhile, of which there should not be
-        # much.
+        # The copies of a device complete in order, so it suffices to wait for the last one. Copy
+        # the largest tensor last, because all others occupy pinned memory, which should stay small.
         tensors.sort(key=torch.Tensor.numel)
         largest = tensors.pop()
         for tensor in tensors:

@@ -38,9 +38,9 @@ def find_batch_size(tensors: Any) -> int | None:
 def count_rows(batch: Any) -> int | None:
     """Return the number of rows of a batch.
 
-    It is the length of the first tensor that is a field of the batch. If there is none, it is the
-    length of the first list without tensors: collators keep texts, and lists of documents of
-    different lengths, as lists of rows.
+    It is the length of the first tensor that is a field of the batch. Without tensors it is the
+    length of the first list, because collators keep strings, and lists of documents of different
+    lengths, as lists of rows.
 
     Args:
         batch: from a loader.

@@ -49,7 +49,7 @@ def writing_to(path: StrPath) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        # torch's zip writer raises an error of its own, in the context of that of the file.
+        # torch's zip writer raises another error, whose context is the error of the file.
         refusal: BaseException | None = error
         if isinstance(error, RuntimeError):
             refusal = error.__context__

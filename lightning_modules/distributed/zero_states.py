@@ -83,8 +83,8 @@ class ZeroStates:
                 self.shapes[name] = torch.Size(shape)
                 self._group_of[name] = number
 
-        # In stage 3 parameters are empty in the state of the module. Shards of frozen ones are in
-        # an entry of their own.
+        # In stage 3 parameters are empty in the state of the module. Shards of frozen parameters
+        # are in a separate entry.
         names_in_module: list[str] = []
         for name, value in self._model["module"].items():
             if isinstance(value, torch.Tensor):

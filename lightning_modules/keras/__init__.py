@@ -1,5 +1,5 @@
-"""Keras models as torch trains them: their variables, their data, the numbers of their optimizers.
+"""Train Keras models with torch: their variables, data and optimizers.
 
-Nothing here imports keras or TensorFlow before a model of theirs is there. What `TFTrainer` makes
-of it is in `facade/keras/`. May import every other room but `search` and `tokenization`.
+keras and TensorFlow are not imported before a model of theirs exists. `TFTrainer` is in
+`facade/keras/`. May import every other folder except `search` and `tokenization`.
 """

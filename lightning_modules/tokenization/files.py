@@ -195,7 +195,7 @@ def arguments_of(
     _rename_extra_tokens(arguments)
     backend = _read_backend(files.tokenizer)
 
-    # Older versions of transformers write special tokens to files of their own.
+    # Older versions of transformers write special tokens to separate files.
     if "added_tokens_decoder" not in arguments:
         _require_added_tokens(files, name, backend)
         _merge_special_tokens(files.content(SPECIAL_TOKENS_FILE), arguments, user_arguments)

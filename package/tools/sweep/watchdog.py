@@ -123,8 +123,8 @@ def _reap(script: int) -> tuple[int | None, bool]:
 
 def _kill_all(script: int) -> None:
     """Kill the script and all of its descendants."""
-    # When a process dies, its children become children of this process, so this is repeated until
-    # there are none: `waitpid` raises ChildProcessError then.
+    # When a process dies, its children become children of this process, so repeat this until no
+    # children remain, when `waitpid` raises ChildProcessError.
     with contextlib.suppress(ChildProcessError):
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
