@@ -222,6 +222,7 @@ class Accelerator(Processes):
             self._backward = None
             self._optimizer_of_run = lambda: None
             self._run_needs_no_scaler = False
+            self.gradient_state.loader_end = None
 
     @property
     def trackers(self) -> list[object]:

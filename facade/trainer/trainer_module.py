@@ -228,6 +228,7 @@ class TrainerModule(EvaluationModule):
         args = trainer.args
         state = trainer.state
         handler = trainer.callback_handler
+        gradient_state = trainer.accelerator.gradient_state
 
         # Accumulate gradients over the micro-batches of the window; ranks synchronize them in the
         # last one.
@@ -245,7 +246,9 @@ class TrainerModule(EvaluationModule):
             zip(batch, micro_batches, strict=True), start=1
         ):
             is_last = index == len(batch)
-            trainer.accelerator.gradient_state.sync_gradients = is_last
+            gradient_state.sync_gradients = is_last
+            # The last round of an epoch may repeat samples, which `gather_for_metrics` leaves out.
+            gradient_state.loader_end = batch.loader_end if is_last else (False, -1)
             exchanging: AbstractContextManager[Any] = nullcontext()
             # With auto_find_batch_size, `settle` averages the gradients after all ranks have
             # confirmed that none ran out of memory.

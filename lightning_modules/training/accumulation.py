@@ -39,9 +39,12 @@ class Window(list[Any]):
     Attributes:
         items: number of items (labels that are not ignored) in the window, over all processes; None
             if unknown.
+        loader_end: whether the last micro-batch is the last one of the loader, and the `remainder`
+            of the loader then, -1 if it is unknown.
     """
 
     items: ItemCount = None
+    loader_end: tuple[bool, int] = (False, -1)
 
 
 class WindowLoader:
@@ -239,6 +242,12 @@ class WindowLoader:
                 raise stop_iteration_error(error) from error
             window = Window(micro_batches)
             window.items = items
+            if getattr(self.loader, "end_of_loader", False):
+                remainder = -1
+                # Ranks that stop together, whatever they have read, repeat no samples.
+                if self.align_ranks is None:
+                    remainder = getattr(self.loader, "remainder", -1)
+                window.loader_end = (True, remainder)
 
             self.exhausted = len(window) < self.accumulation
             if not window:

@@ -1,5 +1,6 @@
 """What libraries do around a Trainer has the same results in two processes as with transformers:
-fetchers set in torch, files written into checkpoints, collators of evaluations.
+fetchers set in torch, files written into checkpoints, collators of evaluations, metrics gathered
+by a loss.
 """
 
 import json
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes a
 
 FETCHED = ("packing", "packing by a worker", "a stream", "a stream by a worker")
 FILES = ("files", "files, weights only", "files, best")
+GATHERED = ("", ", accumulated", ", full", ", dropped", ", stream")
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +40,25 @@ def test_library_code_has_the_results_of_transformers(seen, case):
         assert ours[case] == reference[case]
 
 
+@pytest.mark.parametrize("kind", GATHERED)
+def test_gather_for_metrics_in_a_training_has_the_results_of_transformers(seen, kind):
+    """The last round of an epoch repeats samples, which are left out.
+
+    After a training that ends there, the reference still leaves out rows.
+    """
+    for ours, reference in zip(seen["lightrainer"], seen["transformers"], strict=True):
+        assert ours[f"gathered{kind}"]["steps"] == reference[f"gathered{kind}"]["steps"]
+        assert ours[f"gathered{kind}"]["afterwards"] == 16
+
+
 def test_library_code_has_effects(seen):
     """The controls: fetchers, files and collator change what is compared."""
     first = seen["lightrainer"][0]
     assert first["packing"]["weights"] != first["a stream"]["weights"]
     assert first["collator"]["count"] > 0
+    steps = first["gathered, accumulated"]["steps"]
+    sizes = [len(found[1]) for found in steps if isinstance(found, list)]
+    assert sizes[:3] == [8, 8, 2]
     for case in FILES:
         last = [name for name in first[case]["files"] if name.startswith("checkpoint-4")]
         assert len(last) == 6

@@ -183,6 +183,32 @@ def collated(api: Any, folder: Path) -> dict[str, Any]:
     }
 
 
+def gathered(api: Any, folder: Path, train_dataset: Any, **changes: Any) -> dict[str, Any]:
+    """Return what a loss gathers for metrics, whether the epoch ends there, and rows gathered
+    afterwards.
+    """
+    found = []
+
+    class Gathering(api.Trainer):
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any
+        ) -> Any:
+            rows = self.accelerator.gather_for_metrics(inputs["x"])
+            ends = self.accelerator.gradient_state.end_of_dataloader
+            found.append([self.model.training, rows.tolist(), ends])
+            return super().compute_loss(model, inputs, return_outputs, **kwargs)
+
+    class Reading(api.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            found.append(trainer.accelerator.gradient_state.end_of_dataloader)
+
+    trainer = made(api, Gathering, folder, train_dataset, **changes)
+    trainer.add_callback(Reading())
+    trainer.train()
+    rows = trainer.accelerator.gather_for_metrics(torch.arange(8))
+    return {"steps": found, "afterwards": len(rows)}
+
+
 def run(api: Any, folder: Path) -> None:
     place = folder / api.__name__
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
@@ -195,15 +221,36 @@ def run(api: Any, folder: Path) -> None:
         "files, weights only": written(api, place / "only", save_only_model=True),
         "files, best": written(api, place / "best", save_total_limit=1, **best),
         "collator": collated(api, place / "collator"),
+        **gatherings(api, place),
     }
     rank = os.environ["RANK"]
     (folder / f"{api.__name__}-rank{rank}.json").write_text(json.dumps(found))
 
 
+def gatherings(api: Any, place: Path) -> dict[str, Any]:
+    """Gather from epochs whose last round is full, padded, dropped, or of a stream."""
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1}
+    return {
+        "gathered": gathered(api, place / "padded", points(18), **evaluated),
+        "gathered, accumulated": gathered(
+            api, place / "accumulated", points(18), gradient_accumulation_steps=2
+        ),
+        "gathered, full": gathered(api, place / "full", points(16)),
+        "gathered, dropped": gathered(
+            api, place / "dropped", points(18), dataloader_drop_last=True
+        ),
+        "gathered, stream": gathered(
+            api, place / "gathered stream", Stream(), accelerator_config={"dispatch_batches": False}
+        ),
+    }
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     for api in (transformers, lightrainer):
-        ended = forked(partial(run, api, folder), 2, log=folder / f"{api.__name__}.log")
+        ended = forked(
+            partial(run, api, folder), 2, log=folder / f"{api.__name__}.log", seconds=200
+        )
         if any(ended.codes):
             sys.exit(f"{api.__name__}: {ended.codes}\n{ended.said[-5000:]}")
 

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from lightrainer.lightning_modules.data.epoch_loader import EpochLoader
 from lightrainer.lightning_modules.training.accumulation import WindowLoader
 
 
@@ -54,6 +55,22 @@ def test_windows_hold_all_batches_in_order(count, accumulation):
     ]
     assert [window.items for window in seen] == [sum(window) for window in seen]
     assert len(windows) == len(seen)
+
+
+@pytest.mark.parametrize(("total", "end"), [(7, (True, 1)), (8, (True, 0)), (None, (True, -1))])
+def test_last_window_holds_the_end_of_its_loader(total, end):
+    """Its remainder is the samples of the last round; streams in several processes have none."""
+    loader = EpochLoader(range(total or 7), total=total, samples_per_round=2, batch_size=2)
+    windows = WindowLoader(
+        loader,
+        accumulation=2,
+        batches_per_epoch=4,
+        windows_per_epoch=2,
+        read_window=lambda batches, count: (list(itertools.islice(batches, count)), None),
+    )
+    if total is None:
+        windows.align_ranks = iter
+    assert [window.loader_end for window in windows] == [(False, -1), end]
 
 
 def test_window_loader_reads_nothing_before_the_first_window():
