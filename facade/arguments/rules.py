@@ -501,21 +501,10 @@ def problems(args: ArgumentFields, names: Collection[str] | None = None) -> list
     return [sentence for kind, sentence in _problems(args, values, errors) if kind is not Warning]
 
 
-def raise_for_problems(args: ArgumentFields, names: Collection[str] | None = None) -> None:
-    """Raise one error with all results of `problems`.
-
-    Unsupported values are reported if nothing else is wrong.
-
-    Raises:
-        TypeError: Values have wrong types, and nothing else is wrong.
-        ValueError: There are other errors.
-        NotImplementedError: Values are not supported.
-    """
-    report(args, *read_fields(args, names))
-
-
 def report(args: ArgumentFields, values: dict[str, Any], errors: dict[str, Exception]) -> list[str]:
     """Raise one error with all errors of these fields and of the rules between them.
+
+    Unsupported values are reported if nothing else is wrong.
 
     Args:
         args: The arguments.
@@ -526,7 +515,9 @@ def report(args: ArgumentFields, values: dict[str, Any], errors: dict[str, Excep
         Warnings.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: See `raise_for_problems`.
+        TypeError: Values have wrong types, and nothing else is wrong.
+        ValueError: There are other errors.
+        NotImplementedError: Values are not supported.
     """
     kinds: list[type[Exception]] = []
     wrong: list[str] = []

@@ -134,7 +134,7 @@ class TrainingArguments(Setters, Serialization, ProcessView, RejectsUnknownKeywo
 
     Arguments are converted and checked before anything is written. Unknown names are reported
     first, all in one error; then all invalid values and combinations, again in one error. Fields
-    may be changed later; their readers then check again (`rules.raise_for_problems`). A subclass
+    may be changed later; their readers then check again (`rules.report`). A subclass
     that is a dataclass may add fields and change defaults; its `__post_init__` must call this one.
 
     If a launcher such as torchrun started several processes, this one joins their process group

@@ -258,7 +258,7 @@ class Strategy:
     def forward_model_of(self, model: nn.Module) -> nn.Module:
         """Return `forward_model` for the Trainer's model, and any other model unchanged."""
         trainer = self._trainer()
-        if trainer is None or not self.is_trained_model(model):
+        if trainer is None:
             return model
         return to_call(model, trainer.model_wrapped)
 

@@ -37,7 +37,8 @@ from ..arguments import TrainingArguments
 from ..arguments.derived import checkpointing
 from ..arguments.old_names import warn_at_script_line
 from ..arguments.parallelism import parts_of_sequences, spreads_model
-from ..arguments.rules import raise_for_problems
+from ..arguments.reading import read_fields
+from ..arguments.rules import report
 from ..strategies.plan import RunPlan, translate
 from ..strategies.strategy import Row
 from .optimization import describe_groups
@@ -89,14 +90,14 @@ class AppliedArguments:
         """Check the rules between arguments again if any argument has changed.
 
         Raises:
-            ValueError, NotImplementedError: See `raise_for_problems`.
+            TypeError, ValueError, NotImplementedError: See `report`.
         """
         # A library may have replaced the arguments by an object of another class.
         if not isinstance(args, TrainingArguments):
             return
         values = copy.deepcopy(_checked_fields(args))
         if values != self._checked:
-            raise_for_problems(args)
+            report(args, *read_fields(args))
             self._checked = values
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...callbacks.recording import recording_into
-from ...lightning_modules.data.batch_samplers import rounds_filled
+from ...lightning_modules.data.batch_samplers import last_round_filled
 from ...lightning_modules.data.lengths import has_length
 from ...lightning_modules.distributed.health import name_first_error
 from ..arguments.parallelism import data_ranks, samples_of_rank
@@ -64,7 +64,7 @@ def evaluate_loader(
     with (
         # All ranks process the same number of batches. The results of extra batches, which fill up
         # the last round, are dropped.
-        rounds_filled([getattr(dataloader, "batch_sampler", None)]),
+        last_round_filled(getattr(dataloader, "batch_sampler", None)),
         name_first_error(),
         evaluating(trainer.args),
         trainer.accelerator.keep_loader_position(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
@@ -77,10 +78,9 @@ def build_lightning_trainer(trainer: Trainer, plan: RunPlan, **kwargs: Any) -> L
         # it for the end of the data.
         "profiler": fast_path.HookGuard(),
     }
-    with (
-        lightning_internals.packages_searched_once(),
-        lightning_internals.without_advice_on_devices(),
-    ):
+    with lightning_internals.packages_searched_once(), warnings.catch_warnings():
+        # Without Lightning's advice to use a GPU that the arguments do not ask for.
+        warnings.filterwarnings("ignore", message="[GT]PU available but not used")
         lightning_trainer = LightningTrainer(**(parameters | kwargs))
     lightning_internals.keep_signal_handlers(lightning_trainer)
     fast_path.use_fast_loops(lightning_trainer)

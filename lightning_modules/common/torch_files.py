@@ -63,18 +63,16 @@ def writing_to(path: StrPath) -> Iterator[None]:
 
 def load_torch(
     path: StrPath,
-    map_location: str | torch.device | None = "cpu",
     *,
     mmap: bool = False,
     stand_ins: Mapping[str, object] | None = None,
 ) -> Any:
-    """Read a file with `torch.load(weights_only=True)`, and allow NumPy arrays and numbers.
+    """Read a file into main memory with `torch.load(weights_only=True)`.
 
-    Random states hold them.
+    NumPy arrays and numbers are allowed, because random states hold them.
 
     Args:
         path: a file written by `torch.save`.
-        map_location: the device the tensors go to.
         mmap: leave the tensors in the file, to be read when they are looked at; not for torch's
             format before 1.6.
         stand_ins: replacements of further classes and functions that the file may refer to, by
@@ -89,11 +87,15 @@ def load_torch(
     allowed: list[Any] = []
     if stand_ins is not None:
         allowed = [(stand_in, name) for name, stand_in in stand_ins.items()]
-    return _load(path, path, allowed, map_location=map_location, mmap=mmap)
+    return _load(path, path, allowed, mmap=mmap)
 
 
 def _load(
-    source: StrPath | BinaryIO, name: StrPath, allowed: Sequence[Any] = (), **options: Any
+    source: StrPath | BinaryIO,
+    name: StrPath,
+    allowed: Sequence[Any] = (),
+    *,
+    mmap: bool | None = None,
 ) -> Any:
     """Load a file with NumPy's objects, and others that are allowed.
 
@@ -101,13 +103,13 @@ def _load(
         source: path or content of the file.
         name: the name of the file, for errors.
         allowed: objects, or pairs of a stand-in and the name that it replaces.
-        options: those of `torch.load`.
+        mmap: as for `torch.load`.
     """
     import torch
 
     try:
         with torch.serialization.safe_globals([*_numpy_globals(), *allowed]):
-            return torch.load(source, weights_only=True, **options)
+            return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         raise ValueError(_unpickling_message(name, error)) from error
     except MemoryError:
@@ -188,7 +190,7 @@ def load_torch_bytes(content: bytes, name: str) -> object:
     Raises:
         ValueError: they are damaged, or hold objects other than tensors and plain values.
     """
-    return _load(io.BytesIO(content), name, map_location="cpu")
+    return _load(io.BytesIO(content), name)
 
 
 def _unpickling_message(path: StrPath, error: pickle.UnpicklingError) -> str:

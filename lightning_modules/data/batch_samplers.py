@@ -27,19 +27,17 @@ _LOADER_OPTIONS = (
 
 
 @contextlib.contextmanager
-def rounds_filled(samplers: Iterable[Any], even_batches: bool = True) -> Generator[None]:
-    """Set `even_batches` of batch samplers within the block.
-
-    Args:
-        samplers: batch samplers; those without this attribute are not changed.
-        even_batches: whether to fill up the last round.
-    """
-    with contextlib.ExitStack() as restoring:
-        for sampler in samplers:
-            if hasattr(sampler, "even_batches"):
-                restoring.callback(setattr, sampler, "even_batches", sampler.even_batches)
-                sampler.even_batches = even_batches
+def last_round_filled(sampler: Any) -> Generator[None]:
+    """Fill up the last round of a batch sampler in the block, if it has `even_batches`."""
+    if not hasattr(sampler, "even_batches"):
         yield
+        return
+    usual = sampler.even_batches
+    sampler.even_batches = True
+    try:
+        yield
+    finally:
+        sampler.even_batches = usual
 
 
 class ShardedBatchSampler(BatchSampler):

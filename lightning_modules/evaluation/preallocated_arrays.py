@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PADDING = -100
-"""The value that fills up shorter rows by default."""
+"""The value that fills up shorter rows in the second dimension, on the right."""
 GROWTH = 1.125
 """Factor by which a full array grows; the system remaps its memory instead of copying it."""
 CHUNK = 2**20
@@ -29,12 +29,10 @@ class PreallocatedArray:
     Args:
         first: the first batch, which defines the dtype; it is written too.
         rows: expected number of rows; None if unknown. There may be more or fewer.
-        padding: the value that fills up shorter rows in the second dimension, on the right.
     """
 
-    def __init__(self, first: object, rows: int | None = None, padding: float = PADDING) -> None:
+    def __init__(self, first: object, rows: int | None = None) -> None:
         batch = _as_rows(first)
-        self.padding = padding
         self._shape = batch.shape[1:]
         """Shape of the longest row so far."""
         count = max(rows or 0, len(batch)) * math.prod(self._shape)
@@ -133,7 +131,7 @@ class PreallocatedArray:
         # -100.
         width = batch.shape[1]
         rows[:, :width] = batch
-        np.copyto(rows[:, width:], self.padding, casting="unsafe")
+        np.copyto(rows[:, width:], PADDING, casting="unsafe")
 
 
 class _Piece(NamedTuple):
@@ -153,14 +151,13 @@ class PreallocatedTree:
     Args:
         first: the first batch, which is written. The others must have its structure.
         rows: expected number of rows; None if unknown.
-        padding: the value that fills up shorter rows in the second dimension, on the right.
     """
 
-    def __init__(self, first: Any, rows: int | None = None, padding: float = PADDING) -> None:
+    def __init__(self, first: Any, rows: int | None = None) -> None:
         self.container_type: type[Any] = type(first)
         self.parts: dict[Any, PreallocatedArray | PreallocatedTree] = {}
         for key in _keys_of(first):
-            self.parts[key] = preallocate(first[key], rows, padding)
+            self.parts[key] = preallocate(first[key], rows)
 
     def add(self, batch: Any) -> None:
         """Write a batch.
@@ -197,20 +194,17 @@ def _keys_of(batch: Any) -> Iterable[object]:
     return range(len(batch))
 
 
-def preallocate(
-    first: object, rows: int | None = None, padding: float = PADDING
-) -> PreallocatedArray | PreallocatedTree:
+def preallocate(first: object, rows: int | None = None) -> PreallocatedArray | PreallocatedTree:
     """Return a growing array or tree that contains the first batch.
 
     Args:
         first: an array, or nested lists, tuples and mappings of arrays. Later batches must have the
             same structure.
         rows: expected number of rows; None if unknown.
-        padding: the value that fills up shorter rows in the second dimension, on the right.
     """
     if _is_nested(first):
-        return PreallocatedTree(first, rows, padding)
-    return PreallocatedArray(first, rows, padding)
+        return PreallocatedTree(first, rows)
+    return PreallocatedArray(first, rows)
 
 
 def _resized(flat: np.ndarray, length: int) -> np.ndarray:

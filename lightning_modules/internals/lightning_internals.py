@@ -42,14 +42,6 @@ def packages_searched_once() -> Iterator[None]:
         searching.entry_points = usual
 
 
-@contextlib.contextmanager
-def without_advice_on_devices() -> Iterator[None]:
-    """Make a Trainer without Lightning's warning about a GPU that it was not told to use."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="[GT]PU available but not used")
-        yield
-
-
 @functools.cache
 def _entry_points(group: str) -> list[EntryPoint]:
     return [entry for entry in entry_points(group=group) if entry.name != "lightrainer"]

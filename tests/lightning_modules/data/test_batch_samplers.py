@@ -13,7 +13,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler, rounds_filled
+from lightrainer.lightning_modules.data.batch_samplers import ShardedBatchSampler, last_round_filled
 from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_loader
 
 
@@ -199,9 +199,11 @@ def test_batch_sampler_position_is_restored(name, seen):
     assert not state["ended"]
 
 
-@pytest.mark.parametrize("loaders", [1, 2])
-def test_rounds_filled_restores_a_sampler_that_several_loaders_have(loaders):
-    sampler = ShardedBatchSampler(range(5), 2, False, rank=0, world_size=2)
-    with rounds_filled([sampler] * loaders, even_batches=False):
-        assert not sampler.even_batches
-    assert sampler.even_batches
+@pytest.mark.parametrize("even_batches", [False, True])
+def test_last_round_filled_restores_the_sampler(even_batches):
+    sampler = ShardedBatchSampler(
+        range(5), 2, False, rank=0, world_size=2, even_batches=even_batches
+    )
+    with last_round_filled(sampler), last_round_filled(None):
+        assert sampler.even_batches
+    assert sampler.even_batches is even_batches

@@ -29,8 +29,8 @@ def chunk(request, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", request.param)
 
 
-def joined(batches, padding=-100, rows=None):
-    grown = preallocate(batches[0], rows, padding)
+def joined(batches, rows=None):
+    grown = preallocate(batches[0], rows)
     for batch in batches[1:]:
         grown.add(batch)
     return grown.result()
