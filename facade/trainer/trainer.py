@@ -38,7 +38,6 @@ from ...lightning_modules.internals.compiler import (
     step_without_compiler,
 )
 from ...lightning_modules.internals.lightning_version import require_lightning
-from ...lightning_modules.models.moving import move_model
 from ...lightning_modules.models.outputs import CACHES, additional_losses, read_loss, split_outputs
 from ...lightning_modules.models.pretrained import set_in_config
 from ...lightning_modules.models.signatures import (
@@ -47,6 +46,7 @@ from ...lightning_modules.models.signatures import (
     can_return_loss,
     signature_columns,
 )
+from ...lightning_modules.models.tied_parameters import move_model
 from ...lightning_modules.models.wrappers import base_of_adapter
 from ...lightning_modules.optim import decay_parameter_names, optimizer_class_and_kwargs
 from ...lightning_modules.training.label_smoothing import LabelSmoother

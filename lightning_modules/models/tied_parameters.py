@@ -1,7 +1,8 @@
-"""Parameters with several names in a model: find the names, and tie them again."""
+"""Parameters with several names in a model: find the names, and keep them tied."""
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 
@@ -34,3 +35,11 @@ def tie(model: nn.Module, names_of_parameters: list[list[str]]) -> None:
             module_name, _, attribute = name.rpartition(".")
             module = model.get_submodule(module_name)
             setattr(module, attribute, shared)
+
+
+def move_model(model: nn.Module, device: torch.device) -> None:
+    """Move a model to a device, in place; shared weights stay shared on torch_xla, too."""
+    names_of_parameters = tied_names(model)
+    # On torch_xla this makes a new parameter for each name of a shared one.
+    model.to(device)
+    tie(model, names_of_parameters)

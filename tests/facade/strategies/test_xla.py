@@ -17,7 +17,7 @@ from lightrainer.facade.arguments.enums import ParallelMode
 from lightrainer.facade.distributed import process
 from lightrainer.facade.distributed.xla_device import xla_is_chosen, xla_process_count
 from lightrainer.facade.strategies.plan import translate
-from lightrainer.lightning_modules.models.moving import move_model
+from lightrainer.lightning_modules.models.tied_parameters import move_model
 
 
 @pytest.fixture
