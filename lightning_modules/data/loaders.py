@@ -208,9 +208,7 @@ def _number_of_files(dataset: Any) -> int:
     """Return the number of files of a `datasets.IterableDataset`; 0 for other streams."""
     if not is_instance(dataset, "datasets", "IterableDataset"):
         return 0
-    if hasattr(dataset, "num_shards"):
-        return dataset.num_shards
-    return dataset.n_shards  # its name in older versions
+    return dataset.num_shards
 
 
 def skip_batches(loader: Any, batches: int) -> Any:

@@ -99,8 +99,7 @@ def is_torch_xpu_available(check_device: bool = False) -> bool:
     Args:
         check_device: ignored; a device that torch finds counts.
     """
-    torch = _torch()
-    return hasattr(torch, "xpu") and torch.xpu.is_available()
+    return _torch().xpu.is_available()
 
 
 def is_torch_npu_available(check_device: bool = False) -> bool:
