@@ -794,7 +794,7 @@ class Accelerator(Processes):
             f: path; for torch's format also an open file.
             safe_serialization: write safetensors. Tensors that share memory are written once.
         """
-        if not self._is_saving_process:
+        if not self.args.should_save:
             return
         if not safe_serialization:
             torch.save(obj, f)
@@ -828,7 +828,7 @@ class Accelerator(Processes):
         """
         # All processes gather, and one writes.
         weights = self.get_state_dict(model)
-        if not self._is_saving_process:
+        if not self.args.should_save:
             return
 
         from huggingface_hub import save_torch_state_dict
@@ -848,12 +848,6 @@ class Accelerator(Processes):
             metadata=aliases,
             safe_serialization=safe_serialization,
         )
-
-    @property
-    def _is_saving_process(self) -> bool:
-        if self.args.save_on_each_node:
-            return self.is_local_main_process
-        return self.is_main_process
 
     @property
     def should_save_model(self) -> bool:

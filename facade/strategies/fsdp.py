@@ -161,22 +161,14 @@ class FSDP(Strategy):
         self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
     ) -> torch.Tensor:
         """See `Strategy.clip_grad_norm`."""
-        wrapper = self._wrapper(self.forward_model)
-        if wrapper is None:
+        wrapper = self.forward_model
+        if not sharding.is_wrapped_by_fsdp1(wrapper):
             return super().clip_grad_norm(parameters, max_norm, norm_type)
         return sharding.fsdp_wrapping().clip_gradients(wrapper, parameters, max_norm, norm_type)
 
-    def grad_norm(self, model: nn.Module) -> torch.Tensor:
+    def grad_norm(self, model: Any) -> torch.Tensor:
         """See `Strategy.grad_norm`."""
-        wrapper = self._wrapper(model)
-        if wrapper is None:
+        if not sharding.is_wrapped_by_fsdp1(model):
             return super().grad_norm(model)
         # Clipping to infinity changes nothing, and returns the norm.
-        return wrapper.clip_grad_norm_(math.inf)
-
-    def _wrapper(self, model: nn.Module | None) -> Any:
-        """Return the model if it is the wrapper of FSDP; otherwise None."""
-        # By its name, so that the class is not imported for models without it.
-        if type(model).__name__ == "FullyShardedDataParallel":
-            return model
-        return None
+        return model.clip_grad_norm_(math.inf)

@@ -180,8 +180,14 @@ def _mean(gradient: torch.Tensor) -> torch.Tensor:
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a model is sharded, even if some parameters are gathered at the moment."""
-    by_torch = _is_wrapper(model) or is_fully_sharded(model) or is_split(model)
+    by_torch = is_wrapped_by_fsdp1(model) or is_fully_sharded(model) or is_split(model)
     return by_torch or deepspeed_weights.shards_weights(model)
+
+
+def is_wrapped_by_fsdp1(model: object) -> bool:
+    """Return whether a model is the wrapper of version 1 of FSDP."""
+    # By its name, so that the class is not imported for models without it.
+    return type(model).__name__ == "FullyShardedDataParallel"
 
 
 def is_fully_sharded(model: nn.Module) -> bool:
@@ -351,7 +357,7 @@ def full_optimizer_state(
         optimizer: the optimizer of its parameters.
         keep: return the tensors in this process; otherwise it gets an empty dict.
     """
-    if _is_wrapper(model):
+    if is_wrapped_by_fsdp1(model):
         return fsdp_wrapping().full_optimizer_state(model, optimizer, keep=keep)
 
     def gather(leaf: object) -> Any:
@@ -381,7 +387,7 @@ def load_full_optimizer_state(
     Raises:
         ValueError: it does not fit the parameters.
     """
-    if _is_wrapper(model):
+    if is_wrapped_by_fsdp1(model):
         fsdp_wrapping().load_full_optimizer_state(model, optimizer, state, file=file)
         return
     require_fitting_optimizer_state(optimizer, state, file, model=model)
@@ -405,15 +411,11 @@ def fsdp_wrapping() -> ModuleType:
 
 def _library_of(model: nn.Module) -> ModuleType | None:
     """Return the module for FSDP1 or DeepSpeed if that shards a model; None for DTensors."""
-    if _is_wrapper(model):
+    if is_wrapped_by_fsdp1(model):
         return fsdp_wrapping()
     if deepspeed_weights.shards_weights(model):
         return deepspeed_weights
     return None
-
-
-def _is_wrapper(model: nn.Module) -> bool:
-    return type(model).__name__ == "FullyShardedDataParallel"
 
 
 def _below(model: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -70,10 +70,10 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
     """
     fit_loop = trainer.fit_loop
     epoch_loop = fit_loop.epoch_loop
-    _set_progress(fit_loop.epoch_progress.total, epoch)
-    _set_progress(fit_loop.epoch_progress.current, epoch)
-    _set_progress(epoch_loop.batch_progress.total, global_step)
-    _set_progress(epoch_loop.batch_progress.current, window)
+    set_progress(fit_loop.epoch_progress.total, epoch)
+    set_progress(fit_loop.epoch_progress.current, epoch)
+    set_progress(epoch_loop.batch_progress.total, global_step)
+    set_progress(epoch_loop.batch_progress.current, window)
     steps = epoch_loop.manual_optimization.optim_step_progress.total
     steps.ready = global_step
     steps.completed = global_step
@@ -299,7 +299,8 @@ def configure_activation_checkpointing(strategy: Any) -> None:
     strategy._set_deepspeed_activation_checkpointing()
 
 
-def _set_progress(tracker: Any, count: int) -> None:
+def set_progress(tracker: Any, count: int) -> None:
+    """Set all counters of a loop: nothing is in progress after this many."""
     tracker.ready = count
     tracker.started = count
     tracker.processed = count

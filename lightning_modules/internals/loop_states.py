@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .lightning_import import CombinedLoader, Trainer
-from .lightning_internals import LOGGED_STEPS, combined
+from .lightning_internals import LOGGED_STEPS, combined, set_progress
 
 PROCESS_STATES = "lightrainer_processes"
 """Key of a checkpoint for the state of each rank: packed {"rng": generators, "data": position or
@@ -196,11 +196,7 @@ def _exhausted_flags(trainer: Trainer) -> list[bool]:
 
 def set_batches_done(trainer: Trainer, done: int) -> None:
     """Set how many batches of the current epoch are done, if the next ones have another size."""
-    current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-    current.ready = done
-    current.started = done
-    current.processed = done
-    current.completed = done
+    set_progress(trainer.fit_loop.epoch_loop.batch_progress.current, done)
 
 
 def step_plateau_schedules(trainer: Trainer) -> None:

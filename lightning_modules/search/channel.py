@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import torch.distributed as dist
 
+from ..common.collectives import has_other_processes
 from ..distributed.health import OtherProcessError
 from ..internals.torch_names import default_store
 
@@ -42,8 +43,7 @@ class Channel:
     """
 
     def __init__(self, seconds: float = 1800, seconds_to_fail: float = 60) -> None:
-        is_distributed = dist.is_available() and dist.is_initialized()
-        self.is_single_process = not is_distributed or dist.get_world_size() == 1
+        self.is_single_process = not has_other_processes()
         self.is_first = self.is_single_process or dist.get_rank() == 0
         self._timeout = timedelta(seconds=seconds)
         self._timeout_to_fail = timedelta(seconds=seconds_to_fail)

@@ -222,7 +222,10 @@ class WindowLoader:
         return {"epoch": self.epoch, "done": done, "loader": self._source.state_dict(unused)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the position of a `state_dict`."""
+        """Restore the position of a `state_dict`.
+
+        Without this method Lightning would warn that the data cannot resume.
+        """
         self.start_at(state["epoch"], state["done"], loader_state=state.get("loader"))
 
     def __iter__(self) -> Iterator[Window]:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
+from ...common.collectives import has_other_processes
 from ...internals.torch_names import default_store
 
 _KEY = "lightrainer/first_error"
@@ -129,7 +130,7 @@ def _report(error: BaseException, key: str) -> Failure | None:
         store is not reachable.
     """
     global _has_failed
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if not has_other_processes():
         return None
     _has_failed = True
 
