@@ -178,10 +178,13 @@ class EMACallback(TrainerCallback):
         finally:
             swap.exchange()
 
-    def evaluated_weights(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """Return each weight with its average; empty if no evaluation has used the averages."""
-        if self._swap is None or not self._swap.has_been_used:
-            return []
+    @property
+    def has_evaluated(self) -> bool:
+        """Whether evaluations of the running training have used the averages."""
+        return self._swap is not None and self._swap.has_been_used
+
+    def averaged_weights(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """Return each weight of the running training with its average."""
         return [(weight, self.averages[name]) for name, weight in self._weights.items()]
 
     def state_dict(self) -> dict[str, Any]:
@@ -292,10 +295,15 @@ class _WeightSwap:
         ]
 
     def detach(self) -> None:
-        """Remove the hooks from the model."""
+        """Remove the hooks from the model, which has its own weights again."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+        # torch calls no hook after a forward pass that Ctrl-C interrupts.
+        if self._depth > 0:
+            self._depth = 0
+            self.exchange()
 
     def exchange(self) -> None:
         """Exchange the weights with the averages; a second call exchanges them back."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ._lengths import length_or_none
+from ..lightning_modules.common.lengths import length_or_none
 from ._log_values import failures_as_warnings, number_of
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState

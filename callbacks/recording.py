@@ -28,17 +28,20 @@ class RecordedValues:
         weigh: a batch -> its weight, a number or a scalar tensor.
 
     Attributes:
+        sums: weighted values and weights since the last `take`, by name.
         batch: the batch that is being computed, for `weigh`. None outside of batches, where values
             have the weight 1.
+        before_step: the sums when the current step began.
     """
 
     def __init__(self, weigh: Callable[[Any], Any]) -> None:
         self.weigh = weigh
         self.batch: Any = None
-        self._sums: dict[str, tuple[_Scalar, _Scalar]] = {}
+        self.sums: dict[str, tuple[_Scalar, _Scalar]] = {}
+        self.before_step: dict[str, tuple[_Scalar, _Scalar]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._sums)
+        return bool(self.sums)
 
     def add(self, values: Mapping[str, Any]) -> None:
         """Add values with the weight of the current batch, without synchronizing the device.
@@ -51,19 +54,24 @@ class RecordedValues:
 
         weight = 1.0 if self.batch is None else self.weigh(self.batch)
         for name, value in scalars.items():
-            total, total_weight = self._sums.get(name, (0.0, 0.0))
-            self._sums[name] = (total + value * weight, total_weight + weight)
+            total, total_weight = self.sums.get(name, (0.0, 0.0))
+            self.sums[name] = (total + value * weight, total_weight + weight)
 
-    def state_dict(self) -> Sums:
-        """Return the sums; this synchronizes the device."""
+    def state_dict(self, *, is_step_done: bool = True) -> Sums:
+        """Return the sums; this synchronizes the device.
+
+        Args:
+            is_step_done: the current step is finished; otherwise its values are left out.
+        """
         sums: Sums = {}
-        for name, (total, total_weight) in self._sums.items():
+        current = self.sums if is_step_done else self.before_step
+        for name, (total, total_weight) in current.items():
             sums[name] = (float(total), float(total_weight))
         return sums
 
     def load_state_dict(self, state: Sums) -> None:
         """Continue from a `state_dict`."""
-        self._sums = dict(state)
+        self.sums = dict(state)
 
     def take(self, gather: Callable[[Sums], Iterable[Sums]]) -> dict[str, float]:
         """Return the means over all processes, and start again.
@@ -72,7 +80,7 @@ class RecordedValues:
             gather: the sums of this process -> the sums of each process.
         """
         sums = self.state_dict()
-        self._sums = {}
+        self.sums = {}
         means: dict[str, float] = {}
         for name, (total, total_weight) in joined_sums(gather(sums)).items():
             means[name] = total / total_weight if total_weight else float("nan")

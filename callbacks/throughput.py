@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from ._lengths import length_or_none
+from ..lightning_modules.common.lengths import length_or_none
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState

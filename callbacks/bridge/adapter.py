@@ -25,7 +25,11 @@ from ..state import (
 )
 from ..tensor_states import load_state_dicts, state_dicts
 from .arguments import BridgeArguments, only_loader
-from .averaged_weights import load_trained_weights, use_evaluated_weights
+from .averaged_weights import (
+    copy_averaged_weights,
+    load_trained_weights,
+    use_evaluated_weights,
+)
 from .checkpoints import BridgeCheckpoints
 from .flow import BridgeFlow
 from .interception import ValidationRequest, wrap_method
@@ -35,7 +39,7 @@ from .phase import TrainingPhase
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
-    from torch import nn
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
     from ...facade import TrainingArguments
@@ -105,6 +109,8 @@ class LightningBridge(Callback):
         self._checkpoints = BridgeCheckpoints()
         self._validation_request = ValidationRequest()
         self._interception = ExitStack()
+        self._trained_weights: dict[str, Tensor] = {}
+        """The weights of the last step, once the averages have replaced them in the module."""
 
     # The state of this callback in Lightning's checkpoints.
 
@@ -287,6 +293,7 @@ class LightningBridge(Callback):
         self._update_best_checkpoint(trainer)
         steps_of_this_call = self.state.global_step - self._phase.first_step
         self._log(self._logs.summary(trainer, steps_of_this_call))
+        self._trained_weights = copy_averaged_weights(self.callback_handler.callbacks, pl_module)
         self._fire("on_train_end")
         self._end_training(trainer)
 
@@ -365,8 +372,8 @@ class LightningBridge(Callback):
         trained_weights = use_evaluated_weights(
             self.callback_handler.callbacks, pl_module, checkpoint["state_dict"]
         )
-        if trained_weights:
-            state["trained_weights"] = trained_weights
+        if trained_weights or self._trained_weights:
+            state["trained_weights"] = trained_weights or self._trained_weights
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]

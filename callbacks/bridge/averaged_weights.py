@@ -23,7 +23,8 @@ def use_evaluated_weights(
     Returns:
         The trained weights that were replaced, under their names in the module.
     """
-    averages = _averages_by_weight(callbacks)
+    evaluated = [callback for callback in _averaging(callbacks) if callback.has_evaluated]
+    averages = _averages_by_weight(evaluated)
 
     # Weights without an average, such as frozen ones, are kept.
     trained_weights: dict[str, Tensor] = {}
@@ -36,19 +37,33 @@ def use_evaluated_weights(
     return trained_weights
 
 
-def _averages_by_weight(callbacks: Iterable[TrainerCallback]) -> dict[int, Tensor]:
-    """Return the averages that evaluations used, by the `id` of the weight."""
+def copy_averaged_weights(
+    callbacks: Iterable[TrainerCallback], module: nn.Module
+) -> dict[str, Tensor]:
+    """Copy the trained weights that an `EMACallback` averages, under their names in the module."""
+    averages = _averages_by_weight(_averaging(callbacks))
+    copies: dict[str, Tensor] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        if id(weight) in averages:
+            copies[name] = weight.detach().clone()
+    return copies
+
+
+def _averaging(callbacks: Iterable[TrainerCallback]) -> list[EMACallback]:
+    return [callback for callback in callbacks if isinstance(callback, EMACallback)]
+
+
+def _averages_by_weight(callbacks: Iterable[EMACallback]) -> dict[int, Tensor]:
+    """Return the averages of callbacks, by the `id` of the weight."""
     averages: dict[int, Tensor] = {}
     for callback in callbacks:
-        if not isinstance(callback, EMACallback):
-            continue
-        for weight, average in callback.evaluated_weights():
+        for weight, average in callback.averaged_weights():
             averages[id(weight)] = average
     return averages
 
 
 def load_trained_weights(module: nn.Module, trained_weights: Mapping[str, Tensor]) -> None:
-    """Copy the trained weights that `use_evaluated_weights` returned back into the module.
+    """Copy trained weights, which a checkpoint has beside the averages, back into the module.
 
     Args:
         module: the LightningModule, which has the averages.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...callbacks import EVENTS, JITCheckpointCallback, TimeLimitCallback, TrainerCallback
-from ...callbacks.jit_checkpoint import save_at_once
+from ...callbacks.checkpoint_manager import save_at_once
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 
 if TYPE_CHECKING:

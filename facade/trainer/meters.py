@@ -104,13 +104,19 @@ class RunningLoss:
             )
         return self.total / max(steps, 0.001)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed training needs to log the same values as an uninterrupted
-        one.
+    def state_dict(self, *, is_step_done: bool) -> dict[str, Any]:
+        """Return the state from which a resumed training logs what an uninterrupted one would.
+
+        Args:
+            is_step_done: the current step is finished; otherwise the resumed training takes it
+                again, so that its losses are left out.
         """
         if self._tensor is not None:
             self.meter.begin_with(self._tensor.item())
-        return {"last_logged": self.last_logged, "losses": self.meter.state_dict()}
+        steps = None
+        if not is_step_done:
+            steps = self.trainer.state.global_step - self.last_logged
+        return {"last_logged": self.last_logged, "losses": self.meter.state_dict(steps)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`.

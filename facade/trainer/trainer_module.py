@@ -209,6 +209,8 @@ class TrainerModule(EvaluationModule):
             return -1
         run.epoch.windows += 1
         run.epoch.stepped = False
+        recorded = run.losses.recorded
+        recorded.before_step = recorded.sums.copy()
         if trainer.state.global_step == run.first_step:
             check_labels(trainer, batch[0])
         trainer.control = trainer.callback_handler.on_step_begin(

@@ -407,13 +407,17 @@ class TrainingRun:
         return self.epoch.stepped or self.trainer.control.should_epoch_stop
 
     def progress(self) -> dict[str, Any]:
-        """Return losses and recorded values since the last log, to save them in a checkpoint."""
+        """Return losses and recorded values since the last log, for a checkpoint.
+
+        Those of a step that is not finished are left out, because it is taken again.
+        """
+        is_step_done = self.is_last_done
         grad_norm = self.epoch.grad_norm
         if isinstance(grad_norm, torch.Tensor):
             grad_norm = grad_norm.item()
         return {
-            "losses": self.losses.state_dict(),
-            "recorded": self.losses.recorded.state_dict(),
+            "losses": self.losses.state_dict(is_step_done=is_step_done),
+            "recorded": self.losses.recorded.state_dict(is_step_done=is_step_done),
             "grad_norm": grad_norm,
             "learning_rate": self.epoch.learning_rate,
         }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
+from ..common.lengths import length_or_none
 from ..common.libraries import is_instance
 
 
@@ -165,11 +166,7 @@ def has_length(dataset: Any) -> bool:
     Args:
         dataset: any object.
     """
-    try:
-        len(dataset)
-    except (TypeError, AttributeError, NotImplementedError):
-        return False
-    return True
+    return length_or_none(dataset) is not None
 
 
 def why_without_length(dataset: Any) -> str:

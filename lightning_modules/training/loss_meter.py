@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import math
 from typing import Any
@@ -52,10 +53,18 @@ class LossMeter:
         if len(self._losses) >= _MAX_PENDING_LOSSES:
             self._losses = [self._joined_losses()]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the losses since the last `take`. Synchronises with the device."""
+    def state_dict(self, steps: int | None = None) -> dict[str, Any]:
+        """Return the losses since the last `take`; this synchronises with the device.
+
+        Args:
+            steps: optimizer steps since the last log whose losses are returned; by default all.
+        """
         self._fetch()
-        return {"rest": self._start, "losses": self._saved, "steps": list(self._steps)}
+        count = len(self._steps)
+        if steps is not None:
+            count = bisect.bisect_left(self._steps, steps)
+        losses = self._saved[:count]
+        return {"rest": self._start, "losses": losses, "steps": self._steps[:count]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`, so that the sums are bitwise identical."""

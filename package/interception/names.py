@@ -97,7 +97,7 @@ _SERVED: dict[str, dict[str, str]] = {
     },
     "trainer_jit_checkpoint": {
         ".callbacks": "JITCheckpointCallback TrainerCallback",
-        ".callbacks.jit_checkpoint": "CheckpointManager",
+        ".callbacks.checkpoint_manager": "CheckpointManager",
         _FILES: "PREFIX_CHECKPOINT_DIR",
     },
     "hyperparameter_search": {

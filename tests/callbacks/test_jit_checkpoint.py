@@ -7,7 +7,7 @@ import pytest
 
 from helpers.processes.starting import finished_ranks
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, TrainerState
-from lightrainer.callbacks.jit_checkpoint import CheckpointManager
+from lightrainer.callbacks.checkpoint_manager import CheckpointManager
 
 ARGUMENTS = SimpleNamespace(save_only_model=False)
 

@@ -546,6 +546,30 @@ def test_bridge_leaves_the_average_in_the_model_of_a_complete_training(tmp_path)
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("make_module", [with_model, Automatic])
+def test_bridge_file_of_a_finished_training_continues_with_the_trained_weights(
+    tmp_path, make_module
+):
+    """The model, and so the file, has the average by then; no validation used that of `Automatic`."""
+
+    def train(epochs, resume_from=None):
+        torch.manual_seed(3)
+        module = make_module()
+        trainer = make_trainer(LightningBridge(EMACallback(decay=0.8)), max_epochs=epochs)
+        trainer.fit(module, loader(), loader(10, 2), ckpt_path=resume_from)
+        return trainer, module
+
+    _, whole = train(4)
+    finished, averaged = train(2)
+    finished.save_checkpoint(tmp_path / "finished.ckpt")
+    stored = torch.load(tmp_path / "finished.ckpt")["state_dict"]
+    for name, weight in averaged.named_parameters():
+        assert torch.equal(stored[name], weight)
+    _, resumed = train(4, tmp_path / "finished.ckpt")
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_bridge_starts_from_scratch_after_the_validation_of_a_checkpoint(tmp_path):
     bridge = LightningBridge(EarlyStoppingCallback(3), metric_for_best_model="val_loss")
     first = make_trainer(bridge, max_epochs=2)

@@ -513,6 +513,24 @@ def test_resume_from_inside_a_step_takes_it_again(tmp_path, undrawn, name, momen
             assert resumed.end[part] == whole.end[part], f"{part} from step {step}"
 
 
+class Recording(Trainer):
+    def compute_loss(self, *args, **kwargs):
+        result = super().compute_loss(*args, **kwargs)
+        self.record(of_step=self.state.global_step)
+        return result
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_resume_from_inside_a_step_counts_its_losses_once(tmp_path, undrawn, moment):
+    """In the next log, which covers earlier steps too; the same for recorded values."""
+    kind = Kind(cls=Recording)
+    options = {"max_steps": STEPS, "save_strategy": "no", "logging_steps": 4}
+    whole = train(tmp_path / "whole", kind, callbacks=[At(moment, save_at_once, step=6)], **options)
+    begin = whole.killed_after(6, tmp_path / "6")
+    resumed = train(tmp_path / "6", kind, resume=begin, **options)
+    assert resumed.end["logs"] == whole.end["logs"]
+
+
 def stop_training(trainer, state, control):
     control.should_training_stop = True
 
