@@ -83,9 +83,43 @@ def pad_to_longest(leaf: object, dim: int, pad_index: int, pad_first: bool) -> t
         return tensor
 
     # Every rank asks for the longest, also the one that has it.
-    longest = torch.tensor(tensor.shape[dim], device=tensor.device)
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
-    padding_length = int(longest) - tensor.shape[dim]
+    longest = _largest_of_all(tensor.shape[dim], tensor.device)
+    return _padded_to(tensor, longest, dim, pad_index, pad_first)
+
+
+def pad_rows(leaf: object, samples: int | None) -> torch.Tensor:
+    """Pad a result whose rows are not the samples of the batch to the most rows of all ranks.
+
+    An example are the router logits of a mixture of experts, which have a row for each token.
+
+    Args:
+        leaf: tensor of this rank.
+        samples: samples of the batch; a result of as many rows in all ranks is unchanged.
+
+    Raises:
+        TypeError: it is not a tensor.
+    """
+    tensor = require_tensor(leaf)
+    if tensor.dim() == 0 or tensor.is_nested:
+        return tensor
+    other_rows = tensor.shape[0]
+    if other_rows == samples:
+        other_rows = 0
+    longest = max(_largest_of_all(other_rows, tensor.device), tensor.shape[0])
+    return _padded_to(tensor, longest, dim=0, pad_index=-100, pad_first=False)
+
+
+def _largest_of_all(number: int, device: torch.device) -> int:
+    largest = torch.tensor(number, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)
+
+
+def _padded_to(
+    tensor: torch.Tensor, length: int, dim: int, pad_index: int, pad_first: bool
+) -> torch.Tensor:
+    """Pad a tensor along a dimension to a length."""
+    padding_length = length - tensor.shape[dim]
     if padding_length == 0:
         return tensor
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ...callbacks.switch_setters import SwitchSetters
@@ -64,9 +66,27 @@ class SharedDecisions:
             RuntimeError: not all processes have set it; names the switch, the callback and the
                 processes.
         """
-        if self._setters.is_by_arguments(switch):
-            return
+        if not self._setters.is_by_arguments(switch):
+            self._require_in_all(switch, partial(self._message, switch, step))
 
+    def require_log(self, step: int) -> None:
+        """Wait until all processes have called `Trainer.log` in place of a log that is due.
+
+        Args:
+            step: optimizer steps taken.
+
+        Raises:
+            RuntimeError: not all processes have called it.
+        """
+        self._require_in_all("log", partial(self._message_of_log, step))
+
+    def _require_in_all(self, name: str, message_about: Callable[[str], str]) -> None:
+        """Announce that this process has come to a decision, and wait for the others.
+
+        Args:
+            name: the name of the decision.
+            message_about: the processes that have not come to it -> the error.
+        """
         # MPI has no store.
         store: Store | None = default_store()
         if store is None:
@@ -74,14 +94,14 @@ class SharedDecisions:
 
         # Announce it.
         self._announced += 1
-        keys = [self._key(switch, rank) for rank in self._ranks]
-        store.set(self._key(switch, self._rank), "1")
+        keys = [self._key(name, rank) for rank in self._ranks]
+        store.set(self._key(name, self._rank), "1")
 
         # Wait for the others.
         if self._all_are_set(store, keys, self._patience):
             return
-        missing = [rank for rank in self._ranks if not store.check([self._key(switch, rank)])]
-        message = self._message(switch, step, missing)
+        missing = [rank for rank in self._ranks if not store.check([self._key(name, rank)])]
+        message = message_about(", ".join(map(str, missing)))
 
         # Process 0 may only be late.
         if self._rank != 0:
@@ -90,8 +110,8 @@ class SharedDecisions:
                 return
         raise RuntimeError(message)
 
-    def _key(self, switch: str, rank: int) -> str:
-        return f"{self._prefix}/{self._announced}/{switch}/{rank}"
+    def _key(self, name: str, rank: int) -> str:
+        return f"{self._prefix}/{self._announced}/{name}/{rank}"
 
     def _all_are_set(self, store: Store, keys: list[str], seconds: float) -> bool:
         """Return True once all keys are set, False after `seconds`.
@@ -105,16 +125,23 @@ class SharedDecisions:
             time.sleep(self._interval)
         return True
 
-    def _message(self, switch: str, step: int, missing: list[int]) -> str:
+    def _message(self, switch: str, step: int, missing_ranks: str) -> str:
         setter = self._setters.name(switch)
         by_setter = ""
         if setter is not None:
             by_setter = f" by {setter}"
 
-        missing_ranks = ", ".join(map(str, missing))
         return (
             f"control.{switch} was set{by_setter} in process {self._rank} after step {step}, but "
             f"not in process {missing_ranks}. Set it in every process at the same step, without a "
             "condition such as `if state.is_world_process_zero`. If only one process can decide, "
             "broadcast its decision first."
+        )
+
+    def _message_of_log(self, step: int, missing_ranks: str) -> str:
+        return (
+            f"trainer.log was called in process {self._rank} after step {step}, in place of the "
+            f"log that is due there, but not in process {missing_ranks}, which takes the mean loss "
+            "of all processes for that log. Call it in every process, or add values to the log "
+            "that is due: by trainer.record, or to `logs` in an override of log."
         )

@@ -11,7 +11,7 @@ import torch
 
 from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
-from ...lightning_modules.common.nested import count_rows, nested_detach
+from ...lightning_modules.common.nested import count_rows, map_nested, nested_detach
 from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.data.iteration import iterate
 from ...lightning_modules.data.lengths import has_length
@@ -24,6 +24,7 @@ from ...lightning_modules.evaluation.collecting import (
 )
 from ...lightning_modules.models.signatures import accepted_arguments
 from ..arguments.parallelism import data_ranks
+from ..distributed.collectives import pad_rows
 from .live_metrics import LiveMetrics, consists_of_metrics, samples_that_count
 from .metrics import denumpify_detensorize
 from .results import EvalLoopOutput, EvalPrediction
@@ -207,7 +208,7 @@ class Evaluation:
                 losses = trainer.gather_function(losses)
             self.losses.add(losses)
         if gathers:
-            inputs, logits, labels = self._gathered(inputs, logits, labels)
+            inputs, logits, labels = self._gathered(inputs, logits, labels, count_rows(batch))
         elif self.live is None:
             logits = self._preprocessed(logits, labels)
         if self.keeps_predictions:
@@ -294,9 +295,16 @@ class Evaluation:
         return self.recorded.take(gather_objects)
 
     def _gathered(
-        self, inputs: object, logits: object, labels: object
+        self, inputs: object, logits: object, labels: object, samples: int | None
     ) -> tuple[object, object, object]:
-        """Gather inputs, predictions and labels of all processes in the order of the samples."""
+        """Gather inputs, predictions and labels of all processes in the order of samples.
+
+        Args:
+            inputs: the main input of the batch, or None.
+            logits: its predictions, or None.
+            labels: its labels, or None.
+            samples: its number of samples; None if unknown.
+        """
         trainer = self.trainer
         gather: Callable[..., object] = trainer.gather_function
         if trainer.args.eval_use_gather_object:
@@ -307,6 +315,8 @@ class Evaluation:
             inputs = self._padded(inputs)
             labels = self._padded(labels)
             logits = self._padded(logits)
+            if isinstance(logits, (tuple, list)):
+                logits = map_nested(functools.partial(pad_rows, samples=samples), logits)
 
         if self.live is None:
             logits = self._preprocessed(logits, labels)

@@ -62,6 +62,11 @@ class LossWeights:
         self._shifted = _leaves_out_first_labels(trainer)
         self._ignored = ignored_labels(trainer.model)
 
+        # Divisors are exact enough for losses in float64; not every device has that type.
+        self._dtype = torch.float32
+        if any(weight.dtype == torch.float64 for weight in trainer.model.parameters()):
+            self._dtype = torch.float64
+
     def of_step(self, batches: list[Any], items: Any) -> list[MicroBatchLoss]:
         """Return the `MicroBatchLoss` of each micro-batch in an optimizer step.
 
@@ -128,7 +133,7 @@ class LossWeights:
         own_labels = to_device_without_waiting(torch.stack(labels), device)
         # At least 1, to avoid 0 / 0 if all labels of the step are ignored.
         all_labels = self._count_full(own_labels.sum(), items).clamp(min=1)
-        return (all_labels / own_labels).unbind()
+        return (all_labels.to(self._dtype) / own_labels).unbind()
 
     def _count_labels(self, batch: Any) -> Tensor | None:
         """Count the labels of a micro-batch over which a mean loss is taken; None if they are not
@@ -160,14 +165,15 @@ class LossWeights:
             and same_labels
             and not version_behavior().counts_shifted_labels
         ):
-            return items / self.ranks
+            return items.to(self._dtype) / self.ranks
 
         return self._of_all_ranks(own_labels)
 
     def _of_all_ranks(self, count: Tensor) -> Tensor:
         """Return the mean of a count over the ranks that read different batches."""
         whole = self._trainer.accelerator.gather(count).sum()
-        return whole / (copies_of_batches(self._trainer.args) * self.ranks)
+        copies = copies_of_batches(self._trainer.args) * self.ranks
+        return whole.to(self._dtype) / copies
 
 
 def _leaves_out_first_labels(trainer: Trainer) -> bool:

@@ -1720,6 +1720,8 @@ class Trainer:
             start_time: start of the training as returned by `time.time()`, to compute tokens per
                 second.
         """
+        if self._fitting is not None:
+            self._fitting.require_log_in_all()
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
 

@@ -460,6 +460,16 @@ class TrainingRun:
             if getattr(self.trainer.control, switch):
                 self.decisions.require(switch, self.trainer.state.global_step)
 
+    def require_log_in_all(self) -> None:
+        """Check that all ranks call `Trainer.log`, if the call replaces a log that is due.
+
+        The switch of that log is reset by the call, and other ranks would wait for this one.
+        """
+        trainer = self.trainer
+        is_due = trainer.control.should_log and trainer.state.global_step > self.losses.last_logged
+        if is_due and self.decisions is not None:
+            self.decisions.require_log(trainer.state.global_step)
+
     def log_progress(self, grad_norm: Any, learning_rate: float | None, start_time: float) -> None:
         """Log the mean loss since the last log, and the gradient norm and learning rate of the last
         step.

@@ -57,6 +57,16 @@ def test_predictions_are_all_there_once_and_in_order(ranks, kind):
 
 
 @pytest.mark.filterwarnings("ignore:No (positive|negative) samples")
+def test_predictions_with_rows_of_tokens_are_gathered(ranks):
+    """Such as router logits, of which each process has others in number."""
+    tokens = torch.cat([logits for logits, _ in expected(17)]).tolist()
+    for rank in ranks:
+        index, router_logits = rank["routed"]
+        assert index == list(range(17))
+        for row in tokens[:5]:
+            assert row in router_logits
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_torchmetrics_are_exact(ranks, kind):
     """Sums, and lists of all samples, of which some processes have none; the third sample has no

@@ -51,6 +51,7 @@ SWITCHES = (
 )
 DECISIONS = [f"{switch}_{who}" for switch in SWITCHES for who in ("alone", "together")]
 DECISIONS += ["decided_outside", "stop_before_save", "decided_by_other"]
+DECISIONS += ["log_alone", "log_together"]
 
 
 def of_two(script, folder, *options, **environment):
@@ -134,6 +135,17 @@ def test_decision_of_one_rank_outside_of_callbacks_names_the_switch(faults):
         "control.should_training_stop was set in process 0 after step 3, but not in process 1"
         in output[0]
     )
+
+
+def test_log_of_one_rank_in_place_of_one_that_is_due_is_named(faults):
+    """The other process takes the mean loss of both for the log that is due."""
+    codes, output = output_of(faults, "log_alone")
+    assert codes == [1, 1]
+    assert (
+        "trainer.log was called in process 0 after step 2, in place of the log that is due there, "
+        "but not in process 1"
+    ) in output[0]
+    assert output_of(faults, "log_together")[0] == [0, 0]
 
 
 def test_decision_to_stop_of_one_rank_is_named_when_a_checkpoint_is_due(faults):

@@ -52,6 +52,14 @@ class Tokens(nn.Module):
         return {"loss": loss, "logits": logits, "index": index}
 
 
+class Routed(Tokens):
+    """With the logits of a router, as a mixture of experts returns them: a row for each token."""
+
+    def forward(self, input_ids, labels=None, index=None):
+        outputs = super().forward(input_ids, labels, index)
+        return {**outputs, "router_logits": (outputs["logits"].flatten(0, 1),)}
+
+
 def samples(count: int) -> list[dict[str, torch.Tensor]]:
     """Tokens of different lengths, of which some have no label; the third sample has none at
     all.
@@ -278,6 +286,10 @@ def main(library: str, scenario: str, folder: Path) -> None:
             results[f"stream by a worker of {count}"] = outcome(
                 trainer, Stream(samples(count)), metrics, seen
             )
+        routed = api.Trainer(model=Routed(), args=arguments, data_collator=pad)
+        routed.args.dataloader_num_workers = 0
+        prediction = routed.predict(samples(17)).predictions
+        results["routed"] = [prediction[1].tolist(), prediction[2][0].tolist()]
         results["in training"] = evaluations_in_training(folder / scenario)
         if importlib.util.find_spec("transformers") and importlib.util.find_spec("peft"):
             results["kinds in training"] = kinds_in_training(folder / scenario)

@@ -220,6 +220,25 @@ def decided_outside_of_callbacks(folder: Path) -> None:
     made.train()
 
 
+class LogsAlone(TrainerCallback):
+    """Logs a value of its own after the second step, where a log is due, in these processes."""
+
+    def __init__(self, ranks: tuple[int, ...]):
+        self.ranks = ranks
+        self.trainer: Any = None
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2 and rank() in self.ranks:
+            self.trainer.log({"own": 1.0})
+
+
+def logged(folder: Path, ranks: tuple[int, ...]) -> None:
+    SharedDecisions.seconds = 1.0
+    callback = LogsAlone(ranks)
+    callback.trainer = trainer(folder, callback=callback, logging_steps=2)
+    callback.trainer.train()
+
+
 ACTIONS: dict[str, Any] = {
     action.__name__: action for action in (killed, before_training, catches, hangs, in_evaluation)
 }
@@ -238,6 +257,8 @@ ACTIONS |= {
     ),
     "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
     "decided_outside": decided_outside_of_callbacks,
+    "log_alone": partial(logged, ranks=(0,)),
+    "log_together": partial(logged, ranks=(0, 1)),
     "stop_before_save": partial(
         decided, switch="should_training_stop", ranks=(0,), save_strategy="steps", save_steps=2
     ),
