@@ -169,11 +169,11 @@ def walk_wrapped(part: Any, path: AttributePath = ()) -> Iterator[tuple[Attribut
     `torch.utils.data.Subset`) and `datasets`.
     """
     yield path, part
-    # The parts of a loader are saved separately.
-    if isinstance(part, DataLoader) or len(path) >= _LONGEST_PATH:
+    # Lists and functions wrap nothing. The parts of a loader are saved separately.
+    attributes: dict[str, Any] = getattr(part, "__dict__", {})
+    if not attributes or isinstance(part, DataLoader) or len(path) >= _LONGEST_PATH:
         return
 
-    attributes: dict[str, Any] = getattr(part, "__dict__", {})
     for name in ("data_collator", "dataset"):
         wrapped = attributes.get(name)
         if wrapped is not None:

@@ -52,10 +52,11 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """Run the batches of an epoch, for a module with manual optimization.
 
     It updates the same counters as Lightning's loop, and calls the same hooks of module and
-    callbacks. Work that such a module does itself is left out: batches are not moved, and neither
-    validations nor schedules run between two of them. A module ends the epoch before a batch by
-    returning -1 from `on_train_batch_start`, or by ending its data. Lightning calls this in a block
-    of the `HookGuard`.
+    callbacks. Work that such a module does itself is left out: batches are not moved, the step runs
+    in no context of strategy or precision, and neither validations nor schedules run between two
+    batches. A module ends the epoch before a batch by returning -1 from `on_train_batch_start`, or
+    by ending its data, which is one loader with a length. Lightning calls this in a block of the
+    `HookGuard`.
     """
     module = trainer.lightning_module
     loop = trainer.fit_loop.epoch_loop
@@ -68,18 +69,17 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     # Counts the steps of Lightning's optimizers, and ends a restart.
     loop.manual_optimization.on_run_start()
     loop.on_iteration_done()
-    while not (has_callbacks and trainer.should_stop and loop.done):
-        # Let the loader end the epoch, unless a callback stops the training: reading its end draws
-        # random numbers.
-        try:
-            batch, _, _ = next(data_fetcher)
-        except StopIteration:
-            return
+    if has_callbacks and trainer.should_stop and loop.done:
+        return
 
+    # Lightning's fetcher and the iterator in it would add calls to each batch.
+    loader = trainer.train_dataloader
+    last = len(loader) - 1
+    for batch in loader:
         # Begin.
         index = progress.current.ready
-        progress.is_last_batch = data_fetcher.done
         progress.increment_ready()
+        progress.is_last_batch = index >= last
         if has_callbacks:
             results.on_batch_start(batch)
             call_callback_hooks(trainer, "on_train_batch_start", batch, index)
@@ -90,7 +90,7 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
         progress.increment_started()
 
         # Step.
-        output = trainer.strategy.training_step(batch, index)
+        output = module.training_step(batch, index)
         progress.increment_processed()
 
         # End.
@@ -109,6 +109,10 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
         if trainer.should_stop:
             for logger in trainer.loggers:
                 logger.save()
+
+            # Only the loader ends the epoch otherwise: reading its end draws random numbers.
+            if has_callbacks and loop.done:
+                return
 
 
 def call_callback_hooks(trainer: Trainer, hook: str, *arguments: object) -> None:

@@ -48,13 +48,12 @@ def clip_gradients(
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
     parameters = list(parameters)  # read twice; it may be a generator
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
 
-    # There are few classes, so this is faster than checking each gradient.
-    gradient_classes = {type(gradient) for gradient in gradients}
-    are_sharded = any(hasattr(cls, "device_mesh") for cls in gradient_classes)
-    if not are_sharded:
+    # There are few classes, so this is faster than checking each parameter. A gradient is sharded
+    # as its parameter is.
+    if not any(hasattr(cls, "device_mesh") for cls in set(map(type, parameters))):
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     # As in `clip_grad_norm_`: gradients are never enlarged, and 1e-6 avoids a division by zero. All
     # processes have the same norm, so each can scale its own shards.
