@@ -53,6 +53,7 @@ class LossWeights:
     def __init__(self, trainer: Trainer, loader: object) -> None:
         args = trainer.args
         self._trainer = trainer
+        self._device = args.device
         self.ranks = data_ranks(args)
         self.shares_batches = self.ranks * parts_of_sequences(args) > 1
         self._counts_all_ranks = self.ranks > 1 and args.average_tokens_across_devices
@@ -118,7 +119,6 @@ class LossWeights:
         counts = [self._count_labels(batch) for batch in batches]
         labels = [count for count in counts if count is not None]
         has_labels = len(labels) == len(batches)
-        device = self._trainer.args.device
 
         # If the number of rows may differ, all processes must gather, whatever labels their batches
         # have.
@@ -126,11 +126,11 @@ class LossWeights:
             rows = [count_rows(batch) or 1 for batch in batches]
             all_rows: Divisor = sum(rows)
             if self._gathers_rows:
-                all_rows = self._of_all_ranks(torch.full((), all_rows, device=device))
+                all_rows = self._of_all_ranks(torch.full((), all_rows, device=self._device))
             if not has_labels:
                 return [all_rows / own_rows for own_rows in rows]
 
-        own_labels = to_device_without_waiting(torch.stack(labels), device)
+        own_labels = to_device_without_waiting(torch.stack(labels), self._device)
         # At least 1, to avoid 0 / 0 if all labels of the step are ignored.
         all_labels = self._count_full(own_labels.sum(), items).clamp(min=1)
         return (all_labels.to(self._dtype) / own_labels).unbind()
