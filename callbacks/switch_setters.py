@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import NamedTuple
 
 from .flow import DefaultFlowCallback
@@ -9,6 +10,8 @@ from .state import TrainerControl
 
 SWITCHES = tuple(TrainerControl().state()["args"])
 """The switches of the control that callbacks set."""
+_values = attrgetter(*SWITCHES)
+"""Returns the values of all switches of a control."""
 
 
 class _Setter(NamedTuple):
@@ -36,12 +39,13 @@ class SwitchSetters:
             event: the event that is being fired.
         """
         # Most calls end here: no switch is set, and none was.
-        active_switches = [switch for switch in SWITCHES if getattr(control, switch)]
-        if not active_switches and not self._setters:
+        if not any(_values(control)) and not self._setters:
             return
         new_setter = _Setter(callback, event)
         self._setters = {
-            switch: self._setters.get(switch, new_setter) for switch in active_switches
+            switch: self._setters.get(switch, new_setter)
+            for switch in SWITCHES
+            if getattr(control, switch)
         }
 
     def is_by_arguments(self, switch: str) -> bool:
