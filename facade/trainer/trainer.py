@@ -1288,9 +1288,7 @@ class Trainer:
         return samples * args.gradient_accumulation_steps * copies
 
     def get_sp_size(self) -> int:
-        """Return the size of sequence parallelism (`sp_size`), which shards attention heads; 1 if
-        unused.
-        """
+        """Return the size of sequence parallelism (`sp_size`), which shards heads; or 1."""
         return getattr(groups_of(self.args), "sp_size", 1)
 
     def get_cp_size(self) -> int:

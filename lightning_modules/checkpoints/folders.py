@@ -62,6 +62,7 @@ def get_last_checkpoint(folder: StrPath) -> str | None:
 def last_intact_checkpoint(
     folder: StrPath,
     *,
+    training_state: bool = True,
     weights: bool = True,
     is_candidate: Callable[[Path], bool] | None = None,
 ) -> str | None:
@@ -71,6 +72,7 @@ def last_intact_checkpoint(
 
     Args:
         folder: the folder that holds the checkpoints.
+        training_state: as for `problems`.
         weights: as for `problems`.
         is_candidate: whether to consider a checkpoint; None considers all.
 
@@ -84,7 +86,7 @@ def last_intact_checkpoint(
     for checkpoint in reversed(list_checkpoints(folder)):
         if is_candidate is not None and not is_candidate(checkpoint):
             continue
-        damage = problems(checkpoint, weights=weights)
+        damage = problems(checkpoint, training_state=training_state, weights=weights)
         if not damage:
             return os.path.join(folder, checkpoint.name)
         _log.warning("Checkpoint %s is damaged and was skipped: %s.", checkpoint, "; ".join(damage))

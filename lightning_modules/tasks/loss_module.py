@@ -47,8 +47,7 @@ _not_compiled: Any = torch.compiler.disable
 
 
 class LossModule(MetricsModule):
-    """LightningModule that trains any model that returns a loss, with the results of the Trainer
-    API.
+    """LightningModule that trains any model with a loss, with the results of the Trainer API.
 
     Every feature of `lightning.Trainer` works with it.
 
@@ -214,8 +213,7 @@ class LossModule(MetricsModule):
 
     @stop_iteration_guard
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-        """Compute the loss of a batch; batches of several loaders are weighted by their number of
-        items.
+        """Compute the loss of a batch; those of several loaders are weighted by their items.
 
         Args:
             batch: as in the class; with several loaders a dict or list of them.
@@ -364,8 +362,7 @@ class LossModule(MetricsModule):
             raise
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of the model for a batch that is a mapping: all of its
-        items.
+        """Return all items of a batch that is a mapping, as the keyword arguments of the model.
 
         Called by `call_model`. An override may remove some.
 

@@ -38,9 +38,7 @@ class HookedModule(ResumableModule):
         """Undo what `begin_fit` did."""
 
     def begin_training(self) -> None:
-        """Prepare the first batch of a training, which is within an epoch if the training resumes
-        there.
-        """
+        """Prepare the first batch of a training, which may resume within an epoch."""
 
     def begin_epoch(self, stage: str) -> None:
         """Prepare an epoch.

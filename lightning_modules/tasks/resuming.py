@@ -125,9 +125,7 @@ class ResumingCallback(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Store the state of this process until the training starts, and normalize the loop
-        counters.
-        """
+        """Store the state until the training starts, and normalize the loop counters."""
         self._is_loaded = True
         states = checkpoint.get(PROCESS_STATES) or {}
         if not _is_fitting(trainer) or not (states or _uses_resumable_modules(trainer)):
@@ -226,9 +224,7 @@ class ResumingCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """Assume that the gradients of the batch are unused, because `loss.backward()` calls no
-        hook.
-        """
+        """Assume that the batch's gradients are unused: `loss.backward()` calls no hook."""
         self._stepped_optimizers.clear()
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:

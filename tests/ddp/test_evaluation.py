@@ -56,7 +56,6 @@ def test_predictions_are_all_there_once_and_in_order(ranks, kind):
                 assert logits[: len(row[0])] == row[0].tolist()
 
 
-@pytest.mark.filterwarnings("ignore:No (positive|negative) samples")
 def test_predictions_with_rows_of_tokens_are_gathered(ranks):
     """Such as router logits, of which each process has others in number."""
     tokens = torch.cat([logits for logits, _ in expected(17)]).tolist()
@@ -67,6 +66,7 @@ def test_predictions_with_rows_of_tokens_are_gathered(ranks):
             assert row in router_logits
 
 
+@pytest.mark.filterwarnings("ignore:No (positive|negative) samples")
 @pytest.mark.parametrize("kind", KINDS)
 def test_torchmetrics_are_exact(ranks, kind):
     """Sums, and lists of all samples, of which some processes have none; the third sample has no

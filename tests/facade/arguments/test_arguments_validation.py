@@ -187,11 +187,11 @@ def test_metric_that_is_usually_minimized_warns_when_the_default_maximizes_it(ca
 def test_rules_report_a_misspelt_argument_instead_of_never_applying():
     args = TrainingArguments(use_cpu=True)
     readable = ReadableArguments(args, vars(args))
-    assert Rule(lambda args: args.use_cpu, "use_cpu={args.use_cpu}").sentences(readable)
+    assert Rule(lambda args: args.use_cpu, "use_cpu={args.use_cpu}").messages(readable)
     with pytest.raises(AttributeError, match="'use_cpus'"):
-        Rule(lambda args: args.use_cpus, "no").sentences(readable)
+        Rule(lambda args: args.use_cpus, "no").messages(readable)
     # A field of another class, or a value that these arguments lack, skips the rule.
-    assert Rule(lambda args: args.sortish_sampler or args.groups, "no").sentences(readable) == []
+    assert Rule(lambda args: args.sortish_sampler or args.groups, "no").messages(readable) == []
 
 
 def test_rules_and_their_messages_name_arguments_that_exist():

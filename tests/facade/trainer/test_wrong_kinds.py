@@ -339,7 +339,7 @@ def test_labels_of_tokens_added_to_tied_embeddings(tmp_path, label, known):
     if known:
         assert made.train().global_step == 2
     else:
-        match = r"has the label 12, but GPT2LMHeadModel has 12 classes: labels are 0 to 11"
+        match = r"has the label 12, but GPT2LMHeadModel has 12 classes: labels range from 0 to 11"
         with pytest.raises(ValueError, match=match):
             made.train()
 

@@ -584,6 +584,15 @@ PROMISES: dict[str, Promise] = {
         },
         others="Trials are pruned by their metrics.",
     ),
+    "with accumulation, `accelerator.gather_for_metrics` in a loss": Promise(
+        {
+            "two processes": (
+                "tests/ddp/test_library_code.py"
+                "::test_gather_for_metrics_in_a_training_has_the_results_of_transformers"
+            )
+        },
+        others="The padded rows are those of the loader, whatever the loss is of.",
+    ),
     "a search in the `output_dir` of another one": Promise(
         {
             "own module": (
