@@ -64,8 +64,10 @@ class RecordedValues:
             is_step_done: the current step is finished; otherwise its values are left out.
         """
         sums: Sums = {}
-        current = self.sums if is_step_done else self.before_step
-        for name, (total, total_weight) in current.items():
+        counted = self.before_step
+        if is_step_done:
+            counted = self.sums
+        for name, (total, total_weight) in counted.items():
             sums[name] = (float(total), float(total_weight))
         return sums
 

@@ -23,7 +23,10 @@ def use_evaluated_weights(
     Returns:
         The trained weights that were replaced, under their names in the module.
     """
-    evaluated = [callback for callback in _averaging(callbacks) if callback.has_evaluated]
+    evaluated: list[EMACallback] = []
+    for callback in _averaging(callbacks):
+        if callback.has_evaluated:
+            evaluated.append(callback)
     averages = _averages_by_weight(evaluated)
 
     # Weights without an average, such as frozen ones, are kept.
@@ -50,7 +53,12 @@ def copy_averaged_weights(
 
 
 def _averaging(callbacks: Iterable[TrainerCallback]) -> list[EMACallback]:
-    return [callback for callback in callbacks if isinstance(callback, EMACallback)]
+    """Return the callbacks that average weights."""
+    averaging: list[EMACallback] = []
+    for callback in callbacks:
+        if isinstance(callback, EMACallback):
+            averaging.append(callback)
+    return averaging
 
 
 def _averages_by_weight(callbacks: Iterable[EMACallback]) -> dict[int, Tensor]:

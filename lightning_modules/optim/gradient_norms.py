@@ -51,12 +51,17 @@ def clip_gradients(
 
     # There are few classes, so this is faster than checking each parameter. A gradient is sharded
     # as its parameter is.
-    if not any(hasattr(cls, "device_mesh") for cls in set(map(type, parameters))):
+    classes = set(map(type, parameters))
+    are_sharded = any(hasattr(cls, "device_mesh") for cls in classes)
+    if not are_sharded:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     # As in `clip_grad_norm_`: gradients are never enlarged, and 1e-6 avoids a division by zero. All
     # processes have the same norm, so each can scale its own shards.
+    gradients: list[torch.Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            gradients.append(parameter.grad)
     norm = total_norm(gradients, norm_type)
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     with torch.no_grad():
