@@ -92,14 +92,14 @@ class LossWeights:
             micro_batches.append(micro_batch)
         return micro_batches
 
-    def weigh_router_losses(self, micro_batch: MicroBatchLoss) -> AbstractContextManager[None]:
-        """Return a context in which mixtures of experts weigh the losses that balance them."""
+    def scale_router_losses(self, micro_batch: MicroBatchLoss) -> AbstractContextManager[None]:
+        """Return a context in which the balancing losses of mixtures of experts are scaled."""
         router_losses = self._trainer._router_losses
         if router_losses is None:
             return nullcontext()
         args = self._trainer.args
         factor = ranks_of_items(args) * parts_of_sequences(args)
-        return router_losses.weighed(micro_batch, factor)
+        return router_losses.scaled(micro_batch, factor)
 
     def _divisors(self, batches: list[Any], items: object) -> Sequence[Divisor]:
         """Return the divisor of each micro-batch's mean loss: items of the step / items of the

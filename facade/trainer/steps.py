@@ -226,15 +226,15 @@ def loss_and_outputs(
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
     device = trainer._device_of_run or trainer.args.device
     items = trainer._get_num_items_in_batch([inputs], device)
-    weighing: AbstractContextManager[None] = nullcontext()
+    scaling: AbstractContextManager[None] = nullcontext()
     router_losses = trainer._router_losses
     if items is not None and router_losses is not None:
         items = TrackedItems.of(items)
         factor = ranks_of_items(trainer.args) * parts_of_sequences(trainer.args)
-        weighing = router_losses.weighed(MicroBatchLoss(items, 1, 1), factor)
+        scaling = router_losses.scaled(MicroBatchLoss(items, 1, 1), factor)
 
     kwargs = accepted_arguments(trainer.compute_loss, num_items_in_batch=items)
-    with weighing, trainer.compute_loss_context_manager():
+    with scaling, trainer.compute_loss_context_manager():
         returned: Any = trainer.compute_loss(model, inputs, return_outputs=True, **kwargs)
     if not isinstance(returned, (tuple, list)) or len(returned) != 2:
         raise TypeError(

@@ -240,7 +240,7 @@ class TrainerModule(EvaluationModule):
         if memory.is_shared:
             memory.begin_step(trainer.model.buffers())
 
-        # A single micro-batch of a single rank is the whole step, so nothing weighs its loss.
+        # A single micro-batch of a single rank is the full step, so nothing scales its loss.
         micro_batches: Sequence[MicroBatchLoss | None] = (None,)
         if len(batch) > 1 or self.loss_weights.shares_batches:
             micro_batches = self.loss_weights.of_step(batch, batch.items)
@@ -484,14 +484,14 @@ class TrainerModule(EvaluationModule):
             positional = (items,)
         elif epoch.takes_items:
             keywords["num_items_in_batch"] = items
-        scaled_backward = ExitStack()
+        scaling = ExitStack()
         if micro_batch is not None:
-            scaled_backward.enter_context(self.loss_weights.weigh_router_losses(micro_batch))
+            scaling.enter_context(self.loss_weights.scale_router_losses(micro_batch))
             if epoch.runs_own_backward:
-                scaled_backward.enter_context(ScaledBackward(micro_batch))
+                scaling.enter_context(ScaledBackward(micro_batch))
 
         try:
-            with scaled_backward:
+            with scaling:
                 loss = trainer.training_step(epoch.model, inputs, *positional, **keywords)
             if loss is None:
                 raise wrong_loss(f"{type(trainer).__name__}.training_step", loss)

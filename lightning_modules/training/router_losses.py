@@ -1,4 +1,4 @@
-"""The weight of the losses by which mixtures of experts of transformers balance their experts."""
+"""The scale of the losses with which mixtures of experts of transformers balance their experts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .micro_batch_loss import MicroBatchLoss, divide_mean
 
 
 class RouterLosses:
-    """Weighs the balancing losses of a model's mixtures of experts, as the means that they are.
+    """Scales the balancing losses of a model's mixtures of experts, as the means that they are.
 
     With `output_router_logits=True` such a model adds `aux_loss`, a mean over the micro-batch, to
-    a sum of losses that it has divided by the items of the whole step. Without a weight each
-    micro-batch of each rank would count in full.
+    a sum of losses that it has divided by the items of the full step. Unscaled, this mean would be
+    added once for each micro-batch of each rank.
 
     The loss is corrected where it is computed, in the outputs of the model itself, because a module
     around the model may return nothing but the sum.
@@ -29,30 +29,30 @@ class RouterLosses:
         self._models = models
         self._micro_batch: MicroBatchLoss | None = None
         self._factor = 1
-        self._last_weighed: Tensor | None = None
+        self._last_scaled: Tensor | None = None
 
     @contextmanager
-    def weighed(self, micro_batch: MicroBatchLoss, factor: int) -> Iterator[None]:
-        """Weigh the balancing losses of the forward passes in the block.
+    def scaled(self, micro_batch: MicroBatchLoss, factor: int) -> Iterator[None]:
+        """Scale the balancing losses of the forward passes in the block.
 
         Args:
-            micro_batch: the micro-batch; if its loss is a mean, it is weighed as a whole elsewhere.
+            micro_batch: the micro-batch; if its loss is a mean, `MicroBatchLoss` scales all of it.
             factor: the loss is multiplied by it after the forward pass.
         """
         self._micro_batch = micro_batch
         self._factor = factor
         handles = []
         for model in self._models:
-            handles.append(model.register_forward_hook(self._weigh, with_kwargs=True))
+            handles.append(model.register_forward_hook(self._scale, with_kwargs=True))
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
             self._micro_batch = None
-            self._last_weighed = None
+            self._last_scaled = None
 
-    def _weigh(
+    def _scale(
         self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
     ) -> None:
         """Replace the loss in the outputs of a model; a forward hook."""
@@ -68,9 +68,9 @@ class RouterLosses:
             return
 
         # A module that returns the outputs of the model inside, and has its config, is called too.
-        if aux_loss is self._last_weighed:
+        if aux_loss is self._last_scaled:
             return
-        self._last_weighed = aux_loss
+        self._last_scaled = aux_loss
 
         mean = coefficient * aux_loss.to(loss)
         share = divide_mean(mean, micro_batch.divisor) / self._factor
