@@ -72,7 +72,8 @@ class CheckpointManager:
 
 def save_at_once(trainer: SavingTrainer) -> None:
     """Write a checkpoint; a training of the Trainer of this package waits until it is on disk."""
-    run = getattr(trainer, "_fit_run", None)
+    components = getattr(trainer, "_lightrainer", None)
+    run = getattr(components, "run", None)
     if run is None:
         _save_checkpoint(trainer)
     else:

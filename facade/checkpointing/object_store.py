@@ -136,7 +136,7 @@ class ObjectStore:
             store: the one of the folder of checkpoints.
             limit: the largest number of checkpoints that stay in the store; 0 for all.
         """
-        rotate = self.trainer._checkpoint_saver.rotate
+        rotate = self.trainer._lightrainer.checkpoint_saver.rotate
 
         rotate(limit)
         while True:

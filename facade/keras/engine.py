@@ -65,9 +65,8 @@ class KerasEngine(Trainer):
         self._evaluated_samples: int | None = None
         super().__init__(**kwargs)
         self.world_size = self.args.world_size
-        self._gather_losses = None
         if self.world_size > 1:
-            self._gather_losses = self._losses_of_samples
+            self._lightrainer.gather_losses = self._losses_of_samples
 
     # --- data
 

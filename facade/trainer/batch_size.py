@@ -130,12 +130,12 @@ class BatchSizeFinder:
         if checkpoint is None:
             return
         trainer = self.trainer
-        saved_size = trainer._restorer.read_state(checkpoint).train_batch_size
+        saved_size = trainer._lightrainer.restorer.read_state(checkpoint).train_batch_size
         if saved_size:
             trainer._train_batch_size = min(trainer._train_batch_size, saved_size)
 
     def _require_unsharded_models(self) -> None:
-        strategy = self.trainer._run_strategy
+        strategy = self.trainer._lightrainer.strategy
         if not strategy.can_restart:
             raise ValueError(
                 "auto_find_batch_size=True needs a full copy of the model in each process, but "
@@ -244,7 +244,7 @@ class _InitialState:
     def __init__(self, trainer: Trainer) -> None:
         model = trainer.model
         self._attributes = {name: getattr(trainer, name) for name in _REPLACED_BY_A_TRAINING}
-        self._pending_tokens = trainer._tokens_of_run.pending
+        self._pending_tokens = trainer._lightrainer.tokens_of_run.pending
         self._modes = [(module, module.training) for module in model.modules()]
 
         # Copy trained weights. For frozen ones remember the version counter, which torch increments
@@ -259,7 +259,7 @@ class _InitialState:
             else:
                 self._frozen[name] = (weight, weight._version)
 
-        for parameter in trainer._external_parameters.parameters:
+        for parameter in trainer._lightrainer.external_parameters.parameters:
             self._trained.append((parameter, _copied(parameter)))
 
         # Buffers, except uninitialized (lazy) ones.
@@ -284,7 +284,7 @@ class _InitialState:
         # Callbacks, and the states of those that have one.
         self._callbacks = list(trainer.callback_handler.callbacks)
         self._callback_states = []
-        for callback in trainer._callback_states.exportable():
+        for callback in trainer._lightrainer.callback_states.exportable():
             self._callback_states.append((callback, copy.deepcopy(callback.state())))
 
         # Dataset and collator, and the position of a stream. Their generators may not exist yet.
@@ -315,7 +315,7 @@ class _InitialState:
         """Restore everything, and release the memory of the failed attempt."""
         for name, value in self._attributes.items():
             setattr(trainer, name, value)
-        trainer._tokens_of_run.pending = self._pending_tokens
+        trainer._lightrainer.tokens_of_run.pending = self._pending_tokens
 
         # Callbacks. Load copies of their states, because another attempt may need the originals.
         handler = trainer.callback_handler

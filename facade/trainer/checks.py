@@ -527,7 +527,7 @@ def require_new_models(trainer: Trainer) -> None:
             "hyperparameter_search needs a new model for each trial: pass model_init=... to "
             "Trainer."
         )
-    was_trained = trainer._created_lr_scheduler or trainer._was_prepared
+    was_trained = trainer._created_lr_scheduler or trainer._lightrainer.was_prepared
     if trainer.optimizer is not None and not was_trained:
         raise RuntimeError(
             "hyperparameter_search cannot use the Trainer's optimizer: it holds parameters of "

@@ -295,8 +295,8 @@ def plan_of(trainer: Trainer) -> RunPlan:
         finds_unused = not _checkpoints_activations(args, model)
 
     steps = None
-    if trainer._fitting is not None:
-        steps = trainer._fitting.length.max_steps
+    if trainer._lightrainer.fitting is not None:
+        steps = trainer._lightrainer.fitting.length.max_steps
     plan = translate(args, find_unused_parameters=finds_unused, model=model, steps=steps)
     plan.strategy.bind(trainer)
 

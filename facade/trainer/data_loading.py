@@ -110,7 +110,7 @@ class DataLoading:
         if key is not None and args.dataloader_persistent_workers:
             trainer._eval_dataloaders[key] = loader
             loader.tracked = True
-            loader.restore_workers(trainer._data_position.evaluated_before.get(key))
+            loader.restore_workers(trainer._lightrainer.data_position.evaluated_before.get(key))
         return loader
 
     def train_sampler(self, dataset: Any, order: str) -> Sampler[Any] | None:
@@ -216,7 +216,7 @@ class DataLoading:
 
     def _worker_options(self, seeded: bool) -> dict[str, Any]:
         args = self.trainer.args
-        signals = self.trainer._signals
+        signals = self.trainer._lightrainer.signals
         workers = args.dataloader_num_workers
         options: dict[str, Any] = {
             "num_workers": workers,

@@ -43,6 +43,7 @@ def evaluate_loader(
         description: see `Trainer.evaluation_loop`.
         settings: parameters of `Evaluation`.
     """
+    components = trainer._lightrainer
     started = StartTime()
     num_examples: int | str = "unknown"
     if has_length(dataloader):
@@ -74,13 +75,15 @@ def evaluate_loader(
             EvaluationFeed(dataloader),
             description=description,
             to_device=trainer._prepare_input,
-            gather_losses=trainer._gather_losses,
+            gather_losses=components.gather_losses,
             **settings,
         )
         # During a training the ranks have already been compared at its start.
-        if trainer._fitting is None:
+        if components.fitting is None:
             require_same_evaluation(
-                trainer, dataloader, distributes_model=trainer._run_strategy.configures_model
+                trainer,
+                dataloader,
+                distributes_model=components.strategy.configures_model,
             )
         with recording_into(evaluation.recorded):
             _run_lightning(trainer, evaluation, started, test=description == "Prediction")
@@ -88,11 +91,11 @@ def evaluate_loader(
         output = evaluation.result
 
     # An evaluation without a loss and without metrics indicates that the labels are missing.
-    trainer._metric_of_best.columns = evaluation.columns
+    components.metric_of_best.columns = evaluation.columns
     has_results = evaluation.found_labels or evaluation.metrics or not evaluation.steps
     if description == "Evaluation" and not has_results:
         needs_metrics = trainer.compute_metrics is not None and not evaluation.prediction_loss_only
-        trainer._metric_of_best.warn_of_missing_labels(needs_metrics=needs_metrics)
+        components.metric_of_best.warn_of_missing_labels(needs_metrics=needs_metrics)
     return output
 
 
@@ -116,13 +119,14 @@ def _run_lightning(
         started: when the preparation of the evaluation started.
         test: whether to run `test` instead of `validate`.
     """
+    components = trainer._lightrainer
     from ...lightning_modules.internals import lightning_internals
     from ..evaluation.module import EvaluationModule
     from .lightning_trainer import lightning_run
 
-    fitting = trainer._fitting
+    fitting = components.fitting
     if fitting is not None:
-        trainer._setup_seconds = 0.0
+        components.setup_seconds = 0.0
 
     # Do not pass a loader without batches to Lightning, which would warn about it. Iterate over it
     # nevertheless: each iteration draws a seed for workers from the global generator, so skipping
@@ -138,10 +142,10 @@ def _run_lightning(
     module = EvaluationModule(trainer.model, evaluation)
     with ShortTraceback(), lightning_run(trainer, module) as lightning_trainer:
         # Exclude the preparation from the reported speed.
-        trainer._setup_seconds = started.seconds_ago
-        if not trainer._was_prepared:
-            trainer._was_prepared = True
-            trainer.model_preparation_time = round(trainer._setup_seconds, 4)
+        components.setup_seconds = started.seconds_ago
+        if not components.was_prepared:
+            components.was_prepared = True
+            trainer.model_preparation_time = round(components.setup_seconds, 4)
 
         loop = lightning_trainer.validate
         if test:
@@ -201,7 +205,7 @@ def evaluate_each(
         )
         metrics |= aggregated
 
-    trainer._search.record_evaluation(metrics, prefix)
+    trainer._lightrainer.search.record_evaluation(metrics, prefix)
     return metrics
 
 

@@ -69,7 +69,7 @@ class ExternalParameters:
         state = self._state()
         if any(state.values()):
             path = os.path.join(folder, EXTERNAL_PARAMETERS_NAME)
-            files = trainer._checkpoint_saver.files_of(folder)
+            files = trainer._lightrainer.checkpoint_saver.files_of(folder)
             files.write_tensors(state, path)
 
     def load(self, checkpoint: str) -> None:

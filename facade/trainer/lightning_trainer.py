@@ -160,11 +160,12 @@ def lightning_run(
         module: the LightningModule to run.
         kwargs: further arguments of `lightning.Trainer`.
     """
+    components = trainer._lightrainer
     plan = plan_of(trainer)
     strategy = plan.strategy
-    trainer._current_plan = plan
+    components.plan = plan
     outer_strategy = trainer.accelerator.strategy
-    outer_router_losses = trainer._router_losses
+    outer_router_losses = components.router_losses
 
     # Show Lightning's own info messages at the level DEBUG only.
     is_quiet = not logging.getLogger("lightrainer").isEnabledFor(logging.DEBUG)
@@ -182,14 +183,14 @@ def lightning_run(
 
         strategy.lightning = lightning_trainer.strategy
         trainer.accelerator.strategy = strategy
-        trainer._device_of_run = trainer.args.device
-        trainer._router_losses = router_losses_of(trainer.model)
+        components.device_of_run = trainer.args.device
+        components.router_losses = router_losses_of(trainer.model)
         try:
             with lightning_internals.interruptible(), mixed_precision:
                 yield lightning_trainer
         finally:
-            trainer._device_of_run = None
-            trainer._router_losses = outer_router_losses
+            components.device_of_run = None
+            components.router_losses = outer_router_losses
             strategy.end_run()
             lightning_internals.release(lightning_trainer)
 
@@ -202,7 +203,7 @@ def lightning_run(
 def _distribute(trainer: Trainer, strategy: Strategy, module: EvaluationModule) -> nn.Module:
     """Distribute the model when Lightning configures it; return the module to call."""
     if strategy.sharded_model is None and hasattr(trainer.model, "num_parameters"):
-        trainer._parameter_counter.count()  # of the whole model, before it is sharded
+        trainer._lightrainer.parameter_counter.count()  # of the whole model, before it is sharded
     return strategy.distribute_model(module)
 
 

@@ -199,10 +199,10 @@ class RunningLossAttribute:
     def __get__(self, trainer: Any, owner: type) -> Any:
         if trainer is None:
             return self
-        return getattr(trainer._loss_of_run, self.name)
+        return getattr(trainer._lightrainer.loss_of_run, self.name)
 
     def __set__(self, trainer: Any, value: Any) -> None:
-        setattr(trainer._loss_of_run, self.name, value)
+        setattr(trainer._lightrainer.loss_of_run, self.name, value)
 
 
 class TokenCounter:
@@ -304,7 +304,7 @@ class ParameterCounter:
         """Return the count of the full model, even if it has been sharded since."""
         model: Any = self.trainer.model
         is_known = self._model is not None and self._model() is model
-        strategy = self.trainer._run_strategy
+        strategy = self.trainer._lightrainer.strategy
         if not is_known or (_counts_itself(model) and strategy.sharded_model is None):
             self._count = strategy.parameters_beside_embeddings(model)
             self._model = weakref.ref(model)

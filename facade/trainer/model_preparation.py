@@ -60,7 +60,7 @@ class ModelPreparation:
         model = trainer.model
 
         # Trained float16 weights are incompatible with fp16, except in a sharded model.
-        if args.mixed_precision == "fp16" and trainer._run_strategy.sharded_model is None:
+        if args.mixed_precision == "fp16" and trainer._lightrainer.strategy.sharded_model is None:
             _require_scalable_weights(model)
         if args.torch_empty_cache_steps is not None and args.device.type == "cpu":
             logger.warning(

@@ -46,7 +46,7 @@ def create_optimizer(trainer: Trainer, model: Any) -> Optimizer:
             optimizer_cls, kwargs = trainer.optimizer_cls_and_kwargs
         else:
             optimizer_cls, kwargs = trainer.get_optimizer_cls_and_kwargs(args, model)
-            kwargs = _with_warmup_in_steps(args, trainer._steps_of_schedule, kwargs)
+            kwargs = _with_warmup_in_steps(args, trainer._lightrainer.steps_of_schedule, kwargs)
         trainer.optimizer = build_optimizer(optimizer_cls, kwargs, model, groups)
     check_optimizer(args, trainer.optimizer)
     return trainer.optimizer

@@ -25,7 +25,7 @@ def portable(trainer: Trainer) -> Any:
     # listener, which each training adds.
     callbacks = []
     for callback in trainer.callback_handler.callbacks:
-        if callback is trainer._signals.own_listener:
+        if callback is trainer._lightrainer.signals.own_listener:
             continue
         copied = copy.copy(callback)
         if isinstance(copied, LoggerCallback):
@@ -62,7 +62,7 @@ def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
     # A model is needed for inspection before the trial creates its own.
     trainer.model = trainer.call_model_init()
     trainer.model_wrapped = trainer.model
-    return trainer, trainer._search
+    return trainer, trainer._lightrainer.search
 
 
 TRANSPORT = Transport(portable=portable, revive=revive)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,29 +11,14 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import Sampler
 
-from ...lightning_modules.common.nested import find_batch_size
-from ...lightning_modules.models.generation import (
-    fill_defaults,
-    generate,
-    padded_length,
-    padding_token,
-    require_generate,
-    without_answers,
-)
-from ...lightning_modules.models.generation_config import (
-    generation_config_class,
-    read_generation_config,
-    set_generation_config,
-)
-from ...lightning_modules.models.outputs import read_loss
-from ...lightning_modules.models.signatures import accepted_arguments
+from ...lightning_modules.models.generation import padding_token
+from ...lightning_modules.models.generation_config import read_generation_config
 from ..arguments import Seq2SeqTrainingArguments
 from ..arguments.fields import GenerationArguments
 from ..arguments.unknown import understand_old_names
 from ..evaluation.results import PredictionOutput
 from .evaluating import data_to_evaluate, evaluate_each
-from .overrides import is_own
-from .steps import loss_and_outputs, no_loss_and_outputs
+from .generating import Seq2SeqComponents
 from .trainer import Trainer
 
 
@@ -68,14 +53,7 @@ class Seq2SeqTrainer(Trainer):
     """Keyword arguments of `generate` in the current evaluation; overrides of `evaluate` may set
     it.
     """
-    _generation_config_taken: Any
-    """The `args.generation_config` that was applied to the model."""
-
-    # Set by `prediction_step`, and read when its results are gathered.
-    _rows_generated = 0
-    """Number of rows generated for the last batch on this rank."""
-    _rows_per_sample = 1
-    """Number of rows per sample, `num_return_sequences`."""
+    _lightrainer = cached_property(Seq2SeqComponents)
 
     def __init__(
         self,
@@ -168,8 +146,8 @@ class Seq2SeqTrainer(Trainer):
         if isinstance(data, dict) and gen_kwargs:
             return evaluate_each(self, data, ignore_keys, metric_key_prefix, **gen_kwargs)
 
-        self._gen_kwargs = self._with_arguments(gen_kwargs)
-        with self._gathering_sequences():
+        self._gen_kwargs = self._lightrainer.with_defaults(gen_kwargs)
+        with self._lightrainer.gathering_sequences():
             return super().evaluate(
                 eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
             )
@@ -198,8 +176,8 @@ class Seq2SeqTrainer(Trainer):
             generation config. If some batches are longer, the rows of the others are padded with
             -100 to the same length.
         """
-        self._gen_kwargs = self._with_arguments(gen_kwargs)
-        with self._gathering_sequences():
+        self._gen_kwargs = self._lightrainer.with_defaults(gen_kwargs)
+        with self._lightrainer.gathering_sequences():
             return super().predict(
                 test_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
             )
@@ -239,52 +217,19 @@ class Seq2SeqTrainer(Trainer):
         labels = inputs.get("labels")
 
         # Generate, and compute the loss in a separate forward pass with the labels.
+        generation = self._lightrainer
         loss = None
         with torch.no_grad():
-            tokens = self._generate(inputs, gen_kwargs or getattr(self, "_gen_kwargs", {}))
+            tokens = generation.generate(inputs, gen_kwargs or getattr(self, "_gen_kwargs", {}))
             if labels is not None:
-                loss = self._loss_beside_generation(model, inputs)
+                loss = generation.loss_of_labels(model, inputs)
         if self.args.prediction_loss_only:
             return loss, None, None
 
-        tokens = self._padded(tokens)
+        tokens = generation.padded(tokens)
         if labels is not None:
-            labels = self._padded(labels)
+            labels = generation.padded(labels)
         return loss, tokens, labels
-
-    def _generate(self, inputs: dict[str, Any], gen_kwargs: dict[str, Any]) -> torch.Tensor:
-        """Generate token ids for a batch, without padding them."""
-        # None selects the setting of the model.
-        options = dict(gen_kwargs)
-        for name in ("max_length", "num_beams"):
-            if name in options and options[name] is None:
-                del options[name]
-
-        # If weights are sharded, all ranks must run each forward pass together, so a rank whose
-        # sequences are complete continues until all ranks are done.
-        synced = self._run_strategy.shards_weights
-        tokens = generate(self.model, without_answers(inputs), options, synced_gpus=synced)
-        fill_defaults(getattr(self.model, "generation_config", None))
-
-        samples = find_batch_size(inputs) or len(tokens)
-        self._rows_generated = len(tokens)
-        self._rows_per_sample = len(tokens) // samples
-        return tokens
-
-    def _loss_beside_generation(self, model: nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        """Return the loss of a forward pass with labels."""
-        if self.compute_loss_func is not None or not is_own(self, "compute_loss"):
-            return loss_and_outputs(self, model, dict(inputs))[0]
-        _, outputs = no_loss_and_outputs(self, model, inputs)
-        if self.label_smoother is not None:
-            return self.label_smoother(outputs, inputs["labels"]).mean()
-        return read_loss(outputs, inputs, first_of_vector=True).mean()
-
-    def _padded(self, tokens: torch.Tensor) -> torch.Tensor:
-        length = padded_length(getattr(self.model, "generation_config", None), tokens.shape[-1])
-        if length == tokens.shape[-1]:
-            return tokens
-        return self._pad_tensors_to_max_len(tokens, length)
 
     def _pad_tensors_to_max_len(self, tensor: torch.Tensor, max_length: int) -> torch.Tensor:
         """Pad rows to `max_length` with the padding token."""
@@ -292,85 +237,6 @@ class Seq2SeqTrainer(Trainer):
         padded = tensor.new_full((tensor.shape[0], max_length), token)
         padded[:, : tensor.shape[-1]] = tensor
         return padded
-
-    @contextlib.contextmanager
-    def _gathering_sequences(self) -> Iterator[None]:
-        """Gather all generated sequences of each sample in an evaluation.
-
-        As in the reference, all batches have equal weight in the loss, even a shorter last one.
-        Unlike in the reference, duplicate samples that fill up the last batches are removed from
-        the predictions. As in the reference, the attribute `gather_function` keeps its value
-        afterwards.
-        """
-        self._gather_losses = self.accelerator.gather
-        if self.gather_function == self.accelerator.gather_for_metrics:
-            self.gather_function = self._gather_sequences
-        try:
-            yield
-        finally:
-            self._gather_losses = None
-
-    def _gather_sequences(self, input_data: object, use_gather_object: bool = False) -> object:
-        """Gather like `accelerator.gather_for_metrics`, but with several rows per sample."""
-        accelerator = self.accelerator
-        if accelerator.num_processes == 1:
-            return input_data
-
-        # `remainder` is the number of samples in the last batch; convert it to rows.
-        remainder = accelerator.remainder
-        is_generated = (
-            isinstance(input_data, torch.Tensor) and len(input_data) == self._rows_generated
-        )
-        if is_generated and remainder > 0:
-            accelerator.remainder = remainder * self._rows_per_sample
-        try:
-            return accelerator.gather_for_metrics(input_data, use_gather_object=use_gather_object)
-        finally:
-            accelerator.remainder = remainder
-
-    def _with_arguments(self, gen_kwargs: dict[str, Any]) -> dict[str, object]:
-        """Return the keyword arguments completed by defaults from the training arguments."""
-        resolved = dict(gen_kwargs)
-        max_length = self.args.generation_max_length
-        has_length = any(
-            resolved.get(name) is not None for name in ("max_length", "max_new_tokens")
-        )
-        if max_length is not None and not has_length:
-            resolved["max_length"] = max_length
-        num_beams = self.args.generation_num_beams
-        if num_beams is not None and resolved.get("num_beams") is None:
-            resolved["num_beams"] = num_beams
-        return resolved
-
-    def _adopt_model(self, model: nn.Module) -> None:
-        super()._adopt_model(model)
-        self._set_generation_config()
-        if self.args.predict_with_generate and is_own(self, "prediction_step"):
-            require_generate(model)
-
-    def _renew_model(self, trial: object) -> None:
-        super()._renew_model(trial)
-        if self.model_init is not None:
-            self._set_generation_config()
-
-    def _apply_arguments(self) -> None:
-        super()._apply_arguments()
-        if self.args.generation_config is not self._generation_config_taken:
-            self._set_generation_config()
-
-    def _set_generation_config(self) -> None:
-        generation_config = self.args.generation_config
-        self._generation_config_taken = generation_config
-        if generation_config is None:
-            return
-        require_generate(self.model)
-
-        # An override may lack the parameter `kind`.
-        kwargs = accepted_arguments(
-            self.load_generation_config, kind=generation_config_class(self.model)
-        )
-        config = self.load_generation_config(generation_config, **kwargs)
-        set_generation_config(self.model, config)
 
     @classmethod
     def _advice(cls, name: str, known_names: Collection[str]) -> str:
@@ -385,4 +251,4 @@ class Seq2SeqTrainer(Trainer):
         dataset = train_dataset
         if dataset is None:
             dataset = self.train_dataset
-        return self._data_loading.train_sampler(dataset, "group_by_length")
+        return self._lightrainer.data_loading.train_sampler(dataset, "group_by_length")

@@ -94,7 +94,7 @@ class LossWeights:
 
     def scale_router_losses(self, micro_batch: MicroBatchLoss) -> AbstractContextManager[None]:
         """Return a context in which the balancing losses of mixtures of experts are scaled."""
-        router_losses = self._trainer._router_losses
+        router_losses = self._trainer._lightrainer.router_losses
         if router_losses is None:
             return nullcontext()
         args = self._trainer.args

@@ -224,10 +224,10 @@ def loss_and_outputs(
     trainer: Trainer, model: nn.Module, inputs: dict[str, Any]
 ) -> tuple[torch.Tensor, object]:
     """Return the loss of `compute_loss` for an evaluated batch, and the outputs of the model."""
-    device = trainer._device_of_run or trainer.args.device
+    device = trainer._lightrainer.device_of_run or trainer.args.device
     items = trainer._get_num_items_in_batch([inputs], device)
     scaling: AbstractContextManager[None] = nullcontext()
-    router_losses = trainer._router_losses
+    router_losses = trainer._lightrainer.router_losses
     if items is not None and router_losses is not None:
         items = TrackedItems.of(items)
         factor = ranks_of_items(trainer.args) * parts_of_sequences(trainer.args)

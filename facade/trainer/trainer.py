@@ -39,11 +39,8 @@ from ...lightning_modules.internals.compiler import (
 )
 from ...lightning_modules.internals.lightning_version import require_lightning
 from ...lightning_modules.models.outputs import CACHES, additional_losses, read_loss, split_outputs
-from ...lightning_modules.models.pretrained import set_in_config
 from ...lightning_modules.models.signatures import (
     accepted_arguments,
-    accepts_loss_kwargs,
-    can_return_loss,
     signature_columns,
 )
 from ...lightning_modules.models.tied_parameters import move_model
@@ -59,23 +56,13 @@ from ..arguments.parallelism import (
     groups_of,
     ranks_of_items,
     samples_of_rank,
-    set_groups_of_model,
 )
 from ..arguments.unknown import SignatureOfInit, refuse_unknown, understand_old_names
-from ..checkpointing.data_position import DataPosition
-from ..checkpointing.elastic import ElasticResumption
-from ..checkpointing.object_store import ObjectStore
-from ..checkpointing.restoring import CheckpointRestorer
-from ..checkpointing.saving import CheckpointSaver
-from ..checkpointing.signals import SignalListening
 from ..checkpointing.training_state import (
-    CallbackStates,
-    LightningCallbackStates,
     load_optimizer_and_schedule,
     load_scaler,
 )
 from ..distributed.xla_device import print_metrics
-from ..evaluation.best_metric import BestMetric
 from ..evaluation.metrics import (
     StartTime,
     metrics_format,
@@ -86,21 +73,15 @@ from ..evaluation.metrics import (
 from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLength, TrainOutput
 from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
-from ..hub.session import HubSession
-from ..strategies.model_parallel import prepare_spread_model
-from ..strategies.plan import RunPlan, optimizer_config, stop_if_asked_to
-from ..strategies.strategy import Strategy
+from ..strategies.plan import optimizer_config
 from . import checks, construction, optimization, steps
-from .batch_size import BatchSizeFinder
+from .components import TrainerComponents
 from .construction import AppliedArguments, expose_save_model, seed_everything
-from .context_parallel import ContextParallel
-from .data_loading import DataLoading, chosen_dataset, default_collator, training_length
+from .data_loading import chosen_dataset, default_collator, training_length
 from .evaluating import add_speed, data_to_evaluate, evaluate_each, evaluate_loader
-from .external_parameters import ExternalParameters
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
-from .meters import ParameterCounter, RunningLoss, RunningLossAttribute, TokenCounter
-from .model_preparation import ModelPreparation
+from .meters import RunningLossAttribute
 from .overrides import is_own
 from .step_items import equal_part
 from .tracebacks import ShortTraceback
@@ -113,8 +94,6 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback
     from torch.optim.lr_scheduler import LRScheduler
 
-    from ...lightning_modules.training.router_losses import RouterLosses
-    from ..search.hyperparameter_search import HyperparameterSearch
     from ..search.hyperparameters import BestRun
 
 logger = logging.getLogger(__name__)
@@ -239,54 +218,10 @@ class Trainer:
     current_flos: float = 0.0
     """Floating-point operations of this process that are not yet added to `state.total_flos`."""
     _trial: Any = None
-    _steps_of_schedule: int | None = None
     _created_lr_scheduler = False
-    _was_prepared = False
-    _setup_seconds = 0.0
     _initial_num_input_tokens_seen = 0
-    _gather_losses: Callable[..., Any] | None = None
-    """Function that gathers losses; None to use `gather_function`."""
-    _fit_run: TrainingRun | None = None
-    """The current call of `train` and its state; None outside of `train`."""
-    _current_plan: RunPlan | None = None
-    """The plan of the current or the last run; None before the first run."""
-    _device_of_run: torch.device | None = None
-    """The device while Lightning runs, because the arguments look it up each time."""
-    _router_losses: RouterLosses | None = None
-    """Those of the model while Lightning runs; None if it has no mixture of experts."""
 
-    # Components with their own state, created on first use.
-    _hub = cached_property(HubSession)
-    _signals = cached_property(SignalListening)
-    _callback_states = cached_property(CallbackStates)
-    _lightning_callback_states = cached_property(
-        lambda self: LightningCallbackStates(self, self._lightning_callbacks)
-    )
-    _elastic = cached_property(ElasticResumption)
-    _data_position = cached_property(lambda self: DataPosition(self, self._elastic))
-    _data_loading = cached_property(DataLoading)
-    _external_parameters = cached_property(ExternalParameters)
-    _checkpoint_saver = cached_property(
-        lambda self: CheckpointSaver(
-            self,
-            self._callback_states,
-            self._lightning_callback_states,
-            self._signals,
-            self._object_store,
-        )
-    )
-    _object_store = cached_property(ObjectStore)
-    _restorer = cached_property(
-        lambda self: CheckpointRestorer(self, self._hub, self._object_store, self._checkpoint_saver)
-    )
-    _applied_arguments = cached_property(lambda self: AppliedArguments(self.args))
-    _model_preparation = cached_property(ModelPreparation)
-    _batch_size_finder = cached_property(BatchSizeFinder)
-    _metric_of_best = cached_property(BestMetric)
-    _context_parallel = cached_property(ContextParallel)
-    _loss_of_run = cached_property(RunningLoss)  # replaced by each training
-    _tokens_of_run = cached_property(TokenCounter)
-    _parameter_counter = cached_property(ParameterCounter)
+    _lightrainer = cached_property(TrainerComponents)
     _eval_dataloaders: cached_property[dict[str, Any]] = cached_property(lambda self: {})
     """Loaders with persistent workers, by name of their dataset; libraries access it."""
     _lightning_callbacks: cached_property[list[Any]] = cached_property(lambda self: [])
@@ -296,13 +231,6 @@ class Trainer:
     _tr_loss = RunningLossAttribute("since_log")
     _total_loss_scalar = RunningLossAttribute("total")
     _globalstep_last_logged = RunningLossAttribute("last_logged")
-
-    @cached_property
-    def _search(self) -> HyperparameterSearch:
-        from ..search.hyperparameter_search import HyperparameterSearch
-        from .portable import TRANSPORT
-
-        return HyperparameterSearch(self, TRANSPORT)
 
     if TYPE_CHECKING:
         current_gradient_accumulation_steps: int
@@ -356,6 +284,7 @@ class Trainer:
         eval_data_collator: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         # Arguments, and checks that need nothing else.
+        components = self._lightrainer
         if args is None:
             args = TrainingArguments(output_dir="tmp_trainer")
         self.args = args
@@ -391,7 +320,7 @@ class Trainer:
         # The model, and attributes derived from it.
         if model is None:
             model = self.call_model_init()
-        self._adopt_model(model)
+        components.adopt_model(model)
         if data_collator is None:
             checks.check_label_names(self)
 
@@ -400,12 +329,12 @@ class Trainer:
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._signature_columns: Any = None
         self._train_batch_size = self.args.train_batch_size
-        self._applied_arguments = AppliedArguments(self.args)
-        self._set_up_callbacks(callbacks or [])
+        components.applied_arguments = AppliedArguments(self.args)
+        components.set_up_callbacks(callbacks or [])
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(),
             is_world_process_zero=self.is_world_process_zero(),
-            stateful_callbacks=self._callback_states.exported(),
+            stateful_callbacks=components.callback_states.exported(),
         )
         self._validate_args()
         if self.args.push_to_hub:
@@ -415,117 +344,15 @@ class Trainer:
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._memory_tracker.stop("init")
 
-    def _adopt_model(self, model: nn.Module) -> None:
-        """Set the model and the attributes derived from it."""
-        args = self.args
-        set_groups_of_model(args, prepare_spread_model(args, model))
-
-        # Device.
-        device_map = getattr(model, "hf_device_map", None) or {}
-        self.is_model_parallel = len(set(device_map.values())) > 1
-        self.place_model_on_device = construction.moves_model_at_once(
-            args, is_on_several_devices=self.is_model_parallel
-        )
-        if self.place_model_on_device:
-            self._move_model_to_device(model, args.device)
-        self.model = model
-        self.model_wrapped = model
-        if args.parameter_rules:
-            optimization.freeze_by_rules(self)
-
-        # Loss and labels. For a model with adapters, inspect the signature of the base model.
-        base = base_of_adapter(model)
-        self.model_accepts_loss_kwargs = accepts_loss_kwargs(base)
-        self.label_names = construction.find_label_names(args, base)
-        self.can_return_loss = can_return_loss(type(base))
-        self.label_smoother = construction.make_label_smoother(args, model)
-        self.neftune_noise_alpha = args.neftune_noise_alpha
-        config = getattr(model, "config", None)
-        if config is not None:
-            set_in_config(config, "use_cache", args.use_cache)
-
-    def _set_up_callbacks(self, callbacks: list[Any]) -> None:
-        """Create the callback handler, with the user's callbacks and those that the arguments
-        request.
-        """
-        # Lightning callbacks are passed to the Lightning Trainer instead of the handler.
-        trainer_callbacks: list[Any] = []
-        for callback in callbacks:
-            if is_lightning_callback(callback):
-                self.add_callback(callback)
-            else:
-                trainer_callbacks.append(callback)
-
-        self.callback_handler = CallbackHandler(
-            construction.callbacks_in_order(self.args, trainer_callbacks),
-            self.model,
-            self.processing_class,
-            self.optimizer,
-            self.lr_scheduler,
-        )
-        for callback in self.callback_handler.callbacks:
-            expose_save_model(self, callback)
-
-        # The progress display and the signal listener are called after the others.
-        display = construction.display_callback(self.args)
-        if display is not None:
-            self.add_callback(display)
-        if self.args.enable_jit_checkpoint:
-            self._signals.add_listener()
-
-    def _apply_arguments(self) -> None:
-        """Check the arguments again, and apply changes made since the construction.
-
-        Called at the start of a run. In a dry run it prints the plan and exits.
-        """
-        construction.preload_lightning()
-        self._applied_arguments.check(self.args)
-
-        plan = construction.plan_of(self)
-        plan.strategy.check(self.args, self.model)
-        self._current_plan = plan
-
-        changed = self._applied_arguments.changed(self.args)
-        if changed:
-            self._update_derived_attributes(changed)
-        stop_if_asked_to(plan, is_main_process=self.args.process_index == 0)
-
-    def _update_derived_attributes(self, changed: set[str]) -> None:
-        """Update the attributes that were derived from the arguments with these names.
-
-        An attribute that was set on the Trainer directly is kept, unless its argument has changed
-        too.
-        """
-        args = self.args
-        if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
-            self._train_batch_size = args.train_batch_size
-        if "label_names" in changed and args.label_names is not None:
-            self.label_names = args.label_names
-        if "label_smoothing_factor" in changed:
-            self.label_smoother = construction.make_label_smoother(args, self.model)
-        if "neftune_noise_alpha" in changed:
-            self.neftune_noise_alpha = args.neftune_noise_alpha
-        self._applied_arguments.remember(args)
-
     def _validate_args(self) -> None:
         """Do nothing. Libraries override it to check arguments that depend on model and data."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Exclude components and the current training: a copy of the Trainer creates its own."""
-        components: set[str] = set()
-        for trainer_class in type(self).__mro__:
-            if not trainer_class.__module__.startswith(f"{__package__}."):
-                continue
-            for name, value in vars(trainer_class).items():
-                if isinstance(value, cached_property):
-                    components.add(name)
-
-        # Both are bound to this Trainer, and created by each run.
-        components.update({"_fit_run", "_current_plan"})
-
-        # Keep the user's callbacks, which cannot be recreated.
-        components.discard("_lightning_callbacks")
-        return {name: value for name, value in vars(self).items() if name not in components}
+        """Exclude what is bound to this Trainer: a copy of the Trainer creates its own."""
+        state = dict(vars(self))
+        for name in ("_lightrainer", "_eval_dataloaders", "current_gradient_accumulation_steps"):
+            state.pop(name, None)
+        return state
 
     def create_accelerator_and_postprocess(self) -> None:
         """Set `accelerator` and `gather_function`, and the flags of FSDP and DeepSpeed.
@@ -553,32 +380,17 @@ class Trainer:
     @property
     def plan(self) -> Any:
         """The arguments translated to Lightning, as a RunPlan that prints as a table."""
+        components = self._lightrainer
         if "plan" in vars(self):
             return vars(self)["plan"]
-        if self._current_plan is not None and self._current_plan.strategy.is_running:
-            return self._current_plan
+        if components.plan is not None and components.plan.strategy.is_running:
+            return components.plan
         return construction.plan_of(self)
 
     @plan.setter
     def plan(self, value: Any) -> None:
         # transformers does not use this name, so a subclass may store something else under it.
         vars(self)["plan"] = value
-
-    @property
-    def _fitting(self) -> TrainingRun | None:
-        """The current training while `fit` runs; otherwise None."""
-        if self._fit_run is None or not self._fit_run.is_fitting:
-            return None
-        return self._fit_run
-
-    @property
-    def _run_strategy(self) -> Strategy:
-        """The strategy of the current or the last run; before the first run, the strategy that the
-        arguments select.
-        """
-        if self._current_plan is not None:
-            return self._current_plan.strategy
-        return construction.plan_of(self).strategy
 
     # Data.
 
@@ -694,7 +506,7 @@ class Trainer:
         is_training: bool = False,
         dataloader_key: str | None = None,
     ) -> DataLoader:
-        return self._data_loading.loader(
+        return self._lightrainer.data_loading.loader(
             dataset, description, batch_size, sampler_fn, is_training, dataloader_key
         )
 
@@ -702,10 +514,12 @@ class Trainer:
         dataset = train_dataset
         if dataset is None:
             dataset = self.train_dataset
-        return self._data_loading.train_sampler(dataset, self.args.train_sampling_strategy)
+        return self._lightrainer.data_loading.train_sampler(
+            dataset, self.args.train_sampling_strategy
+        )
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[int] | None:
-        return self._data_loading.eval_sampler(eval_dataset)
+        return self._lightrainer.data_loading.eval_sampler(eval_dataset)
 
     def _set_signature_columns_if_needed(self) -> None:
         if self._signature_columns is None:
@@ -742,7 +556,7 @@ class Trainer:
         Args:
             num_training_steps: number of optimizer steps of the whole training.
         """
-        self._steps_of_schedule = num_training_steps
+        self._lightrainer.steps_of_schedule = num_training_steps
         build_optimizers_without_compiler()  # for overrides of `create_optimizer`
         optimizer = self.create_optimizer()
         if self.optimizer is None:  # an override only returns it
@@ -921,16 +735,17 @@ class Trainer:
             SystemExit, KeyboardInterrupt: a signal ended the training, after a checkpoint; see
                 `checkpoint_on_signals`.
         """
+        components = self._lightrainer
         with (
             ShortTraceback(),
-            self._signals.stop_listening_at_end(),
+            components.signals.stop_listening_at_end(),
             name_first_error(),
         ):
-            self._fit_run = TrainingRun(self, trial, ignore_keys_for_eval)
+            components.run = TrainingRun(self, trial, ignore_keys_for_eval)
             try:
-                return self._fit_run.run(resume_from_checkpoint)
+                return components.run.run(resume_from_checkpoint)
             finally:
-                self._fit_run = None
+                components.run = None
 
     def end(self) -> None:
         """Wait for uploads to the Hub, and destroy the process group.
@@ -950,15 +765,16 @@ class Trainer:
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
         """Train once. Libraries wrap this method, so its signature is that of the reference."""
-        if self._fit_run is not None:
-            return self._fit_run.fit(resume_from_checkpoint)
+        components = self._lightrainer
+        if components.run is not None:
+            return components.run.fit(resume_from_checkpoint)
 
         # A library has called this method outside of `train`.
-        self._fit_run = TrainingRun(self, trial, ignore_keys_for_eval)
+        components.run = TrainingRun(self, trial, ignore_keys_for_eval)
         try:
-            return self._fit_run.fit(resume_from_checkpoint)
+            return components.run.fit(resume_from_checkpoint)
         finally:
-            self._fit_run = None
+            components.run = None
 
     def training_step(
         self,
@@ -1000,7 +816,7 @@ class Trainer:
                 # Called outside of a training: all micro-batches have equal weight.
                 micro_batch = equal_part(self, num_items_in_batch)
                 num_items_in_batch = micro_batch.items
-            splits_sequences = self._context_parallel.targets is not None
+            splits_sequences = self._lightrainer.context_parallel.targets is not None
             if splits_sequences and num_items_in_batch is not None:
                 num_items_in_batch = TrackedItems.of(num_items_in_batch)
 
@@ -1013,7 +829,9 @@ class Trainer:
             if not hasattr(loss, "backward"):
                 raise steps.wrong_loss(f"{type(self).__name__}.compute_loss", loss)
             if splits_sequences:
-                loss = self._context_parallel.loss_of_override(loss, model, num_items_in_batch)
+                loss = self._lightrainer.context_parallel.loss_of_override(
+                    loss, model, num_items_in_batch
+                )
             del inputs
             if self.args.torch_empty_cache_steps is not None:
                 steps.empty_cache_if_due(self.args, self.state.global_step)
@@ -1058,10 +876,11 @@ class Trainer:
             ValueError: the model returned no loss.
             TypeError: `inputs` is not a mapping; override this method for other batches.
         """
+        components = self._lightrainer
         if not isinstance(inputs, (dict, Mapping)):
             raise steps.wrong_batch(self, inputs)
         labels = None
-        split = self._context_parallel.targets is not None
+        split = components.context_parallel.targets is not None
         items = num_items_in_batch
         if items is not None and self.args.world_size > 1:
             items = TrackedItems.of(items)
@@ -1070,7 +889,7 @@ class Trainer:
         takes_labels = self.label_smoother is not None or self.compute_loss_func is not None
         if takes_labels and "labels" in inputs:
             if split:
-                labels = self._context_parallel.pop_labels(model, inputs)
+                labels = components.context_parallel.pop_labels(model, inputs)
             else:
                 labels = inputs.pop("labels")
         if self.model_accepts_loss_kwargs and items is not None:
@@ -1100,7 +919,7 @@ class Trainer:
             if ranks > 1:
                 loss = loss * ranks
         if split:
-            loss = self._context_parallel.loss_of_part(
+            loss = components.context_parallel.loss_of_part(
                 loss, model, inputs, labels, is_mean=not divided_by_items
             )
         if return_outputs:
@@ -1151,7 +970,8 @@ class Trainer:
         learning_rate: float | None = None,
     ) -> None:
         """Log, evaluate and save at the end of a step or an epoch, as the control requests."""
-        run = self._fitting
+        components = self._lightrainer
+        run = components.fitting
         assert run is not None
 
         # Log.
@@ -1166,15 +986,15 @@ class Trainer:
                 metrics = self._evaluate(trial, ignore_keys_for_eval)
             is_best = self._determine_best_metric(metrics=metrics, trial=trial)
             if self.args.save_strategy == "best":
-                self.control.should_save = is_best or self._signals.is_interrupted
+                self.control.should_save = is_best or components.signals.is_interrupted
 
         # Save.
         if self.control.should_save:
             run.require_in_all("should_save")
-            self._tokens_of_run.flush()
+            components.tokens_of_run.flush()
             if save_or_warn(self, model, trial):
                 self.control = self.callback_handler.on_save(self.args, self.state, self.control)
-                self._checkpoint_saver.accept_changes()
+                components.checkpoint_saver.accept_changes()
             else:
                 self.control.should_save = False
 
@@ -1214,7 +1034,7 @@ class Trainer:
         if type(self)._prepare_input is not Trainer._prepare_input:
             data = steps.prepare_values(self._prepare_input, data)
 
-        device = self._device_of_run or self.args.device
+        device = self._lightrainer.device_of_run or self.args.device
 
         # Fast path: a flat batch that is already on the CPU. The dict is copied, because the loss
         # may remove the labels from it.
@@ -1246,7 +1066,7 @@ class Trainer:
     ) -> tuple[Callable[[], AbstractContextManager[Any]], dict[str, Any]]:
         if self.args.parallelism_config is None:
             return nullcontext, inputs
-        return self._context_parallel.prepare(model, inputs)
+        return self._lightrainer.context_parallel.prepare(model, inputs)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> TrainingLength:
         """Compute the length of a training from its arguments and its loader.
@@ -1302,7 +1122,7 @@ class Trainer:
 
     def _track_num_input_tokens(self, inputs: Any) -> None:
         if self.args.include_num_input_tokens_seen != "no":
-            self._tokens_of_run.add(inputs)
+            self._lightrainer.tokens_of_run.add(inputs)
 
     def _clip_grad_norm(self, model: nn.Module) -> torch.Tensor:
         """Unscale and clip the gradients of a model; return their norm before clipping."""
@@ -1344,11 +1164,12 @@ class Trainer:
         Raises:
             ValueError: the dataset is missing, or has another name.
         """
-        if self._fitting is None:
-            self._apply_arguments()
+        components = self._lightrainer
+        if components.fitting is None:
+            components.apply_arguments()
         else:
             # The log of the evaluation includes the number of tokens trained so far.
-            self._tokens_of_run.flush()
+            components.tokens_of_run.flush()
 
         eval_dataset = data_to_evaluate(self, eval_dataset)
         if isinstance(eval_dataset, dict):
@@ -1370,7 +1191,7 @@ class Trainer:
                 ignore_keys=ignore_keys,
                 metric_key_prefix=metric_key_prefix,
             )
-        seconds = start_time.seconds_ago - self._setup_seconds
+        seconds = start_time.seconds_ago - components.setup_seconds
         metrics = add_speed(output, metric_key_prefix, seconds, self.args)
 
         # Report the metrics.
@@ -1381,7 +1202,7 @@ class Trainer:
         if DebugOption.TPU_METRICS_DEBUG in self.args.debug:
             print_metrics()
         self._memory_tracker.stop("eval", metrics)
-        self._search.record_evaluation(metrics, metric_key_prefix)
+        components.search.record_evaluation(metrics, metric_key_prefix)
         return metrics
 
     def evaluation_loop(
@@ -1453,8 +1274,9 @@ class Trainer:
         Raises:
             ValueError: the dataset is None.
         """
-        if self._fitting is None:
-            self._apply_arguments()
+        components = self._lightrainer
+        if components.fitting is None:
+            components.apply_arguments()
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = StartTime()
@@ -1466,7 +1288,7 @@ class Trainer:
         )
 
         # Exclude the setup of Lightning and of the model from the reported speed.
-        seconds = start_time.seconds_ago - self._setup_seconds
+        seconds = start_time.seconds_ago - components.setup_seconds
         metrics = add_speed(output, metric_key_prefix, seconds, self.args)
         self.control = self.callback_handler.on_predict(
             self.args, self.state, self.control, metrics
@@ -1545,18 +1367,18 @@ class Trainer:
         metrics = self.evaluate(ignore_keys=ignore_keys_for_eval)
         self._report_to_hp_search(trial, self.state.global_step, metrics)
         if isinstance(self.lr_scheduler, ReduceLROnPlateau) and not skip_scheduler:
-            self.lr_scheduler.step(self._metric_of_best.watched_value(metrics))
+            self.lr_scheduler.step(self._lightrainer.metric_of_best.watched_value(metrics))
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return self._metric_of_best.update(metrics)
+        return self._lightrainer.metric_of_best.update(metrics)
 
     # Checkpoints.
 
     def _get_output_dir(self, trial: Any) -> str:
         """Return the folder of the checkpoints, which is a separate one for each trial."""
-        folder = self._search.output_dir(str(self.args.output_dir), trial)
-        return self._checkpoint_saver.anchored(folder)
+        folder = self._lightrainer.search.output_dir(str(self.args.output_dir), trial)
+        return self._lightrainer.checkpoint_saver.anchored(folder)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint under a temporary name, and rename it to `checkpoint-{step}` when
@@ -1566,6 +1388,7 @@ class Trainer:
             DiskFullError: there is not enough disk space; nothing has been written.
         """
         # Operations are not counted in trials of a search.
+        components = self._lightrainer
         if self.hp_search_backend is None and trial is None:
             self.store_flos()
 
@@ -1574,13 +1397,13 @@ class Trainer:
             self._save_optimizer_and_scheduler,
             self._save_scaler,
             self._save_rng_state,
-            self._external_parameters.save,
+            components.external_parameters.save,
         ]
-        run = self._fitting
+        run = components.fitting
         if run is not None:
             save_data_position = partial(
-                self._data_position.save,
-                files_of=self._checkpoint_saver.files_of,
+                components.data_position.save,
+                files_of=components.checkpoint_saver.files_of,
                 run=run,
                 loaders=self._eval_dataloaders,
             )
@@ -1590,25 +1413,27 @@ class Trainer:
         save_methods = ("save_model", "_save", "_save_checkpoint")
         is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
-        self._checkpoint_saver.save(
-            folder, parts, strategy=self._run_strategy, run=run, is_overridden=is_overridden
+        components.checkpoint_saver.save(
+            folder, parts, strategy=components.strategy, run=run, is_overridden=is_overridden
         )
 
         checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
-        self._signals.newest_checkpoint = checkpoint
+        components.signals.newest_checkpoint = checkpoint
         if self.args.push_to_hub and os.path.isdir(checkpoint):
             self._push_from_checkpoint(checkpoint)
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Write the states of this rank's random generators."""
-        files = self._checkpoint_saver.files_of(output_dir)
-        self._data_position.save_rng(output_dir, files, self._fitting)
+        components = self._lightrainer
+        files = components.checkpoint_saver.files_of(output_dir)
+        components.data_position.save_rng(output_dir, files, components.fitting)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         """Write optimizer and schedule; must be called on all ranks."""
-        files = self._checkpoint_saver.files_of(output_dir)
-        in_checkpoint = output_dir == self._checkpoint_saver.staging
-        self._run_strategy.save_optimizer(
+        components = self._lightrainer
+        files = components.checkpoint_saver.files_of(output_dir)
+        in_checkpoint = output_dir == components.checkpoint_saver.staging
+        components.strategy.save_optimizer(
             output_dir, files=files, checkpoint=in_checkpoint, step=self.state.global_step
         )
         if self.args.should_save and self.lr_scheduler is not None:
@@ -1627,11 +1452,12 @@ class Trainer:
         """Load the weights of a checkpoint into the model, or into another one."""
         if model is None:
             model = self.model
-        self._run_strategy.load_weights(model, resume_from_checkpoint)
+        self._lightrainer.strategy.load_weights(model, resume_from_checkpoint)
 
     def _load_best_model(self) -> None:
         """Load the weights of the best checkpoint into the model."""
-        self._restorer.load_best(self._run_strategy, self._external_parameters.load)
+        components = self._lightrainer
+        components.restorer.load_best(components.strategy, components.external_parameters.load)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Warn about missing and unexpected keys; called by overrides that load weights."""
@@ -1640,12 +1466,12 @@ class Trainer:
     def _load_rng_state(self, checkpoint: str | None) -> None:
         """Restore the random generators from a checkpoint."""
         if checkpoint is not None:
-            self._data_position.load_rng(checkpoint)
+            self._lightrainer.data_position.load_rng(checkpoint)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Restore optimizer and schedule from a checkpoint."""
         if checkpoint is not None:
-            load_optimizer_and_schedule(self._run_strategy, self.lr_scheduler, checkpoint)
+            load_optimizer_and_schedule(self._lightrainer.strategy, self.lr_scheduler, checkpoint)
 
     def _load_scaler(self, checkpoint: str | None) -> None:
         """Restore the loss scaler from a checkpoint."""
@@ -1655,7 +1481,7 @@ class Trainer:
     def _load_callback_state(self) -> None:
         """Restore the states of callbacks from `self.state`, if the arguments request it."""
         if self.args.restore_callback_states_from_checkpoint:
-            self._callback_states.restore_exported()
+            self._lightrainer.callback_states.restore_exported()
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model, the processing class and the arguments to a folder.
@@ -1673,22 +1499,23 @@ class Trainer:
             ValueError: `output_dir` is a URL such as `s3://bucket/folder`.
             DiskFullError: there is not enough space.
         """
+        components = self._lightrainer
         folder = str(self.args.output_dir)
         if output_dir is not None:
             folder = output_dir
         require_local(folder, "output_dir")
-        self._checkpoint_saver.save_model(
+        components.checkpoint_saver.save_model(
             folder,
             self._save,
             internal=_internal_call,
-            strategy=self._run_strategy,
-            run=self._fitting,
+            strategy=components.strategy,
+            run=components.fitting,
         )
         # A checkpoint is uploaded later, when it has its final name.
         if _internal_call:
             return
 
-        self._object_store.upload_written_files()
+        components.object_store.upload_written_files()
         if self.args.push_to_hub:
             try:
                 self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
@@ -1702,7 +1529,7 @@ class Trainer:
         """Write the model, or other weights instead; called on the process that saves."""
         if output_dir is None:
             output_dir = str(self.args.output_dir)
-        self._checkpoint_saver.write_model(output_dir, state_dict)
+        self._lightrainer.checkpoint_saver.write_model(output_dir, state_dict)
 
     # Logs and metrics.
 
@@ -1718,14 +1545,15 @@ class Trainer:
             start_time: start of the training as returned by `time.time()`, to compute tokens per
                 second.
         """
-        if self._fitting is not None:
-            self._fitting.require_log_in_all()
+        components = self._lightrainer
+        if components.fitting is not None:
+            components.fitting.require_log_in_all()
         if self.state.epoch is not None:
             logs["epoch"] = self.state.epoch
 
         # Tokens.
         if self.args.include_num_input_tokens_seen != "no":
-            self._tokens_of_run.flush_own()
+            components.tokens_of_run.flush_own()
             logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
             if start_time is not None:
                 tokens = self.state.num_input_tokens_seen - self._initial_num_input_tokens_seen
@@ -1791,7 +1619,7 @@ class Trainer:
             main_input = inputs.get(getattr(self.model, "main_input_name", "input_ids"))
         if main_input is None or not hasattr(self.model, "num_parameters"):
             return 0
-        return 6 * main_input.numel() * self._parameter_counter.count()
+        return 6 * main_input.numel() * self._lightrainer.parameter_counter.count()
 
     def log_metrics(self, split: str, metrics: dict[str, float]) -> None:
         """Print metrics as a table, on rank 0.
@@ -1840,7 +1668,7 @@ class Trainer:
         """
         if self.is_world_process_zero():
             self.state.save_to_json(os.path.join(str(self.args.output_dir), TRAINER_STATE_NAME))
-            self._object_store.upload_written_files()
+            self._lightrainer.object_store.upload_written_files()
 
     # The Hub.
 
@@ -1859,7 +1687,7 @@ class Trainer:
                 with a remedy in the message.
         """
         token = secret(token)
-        self._hub.create_repository(token, private)
+        self._lightrainer.hub.create_repository(token, private)
 
     def create_model_card(
         self,
@@ -1896,7 +1724,7 @@ class Trainer:
         facts = dict(locals())
         del facts["self"]
         if self.is_world_process_zero():
-            self._hub.write_card(**facts)
+            self._lightrainer.hub.write_card(**facts)
 
     def push_to_hub(
         self,
@@ -1941,20 +1769,22 @@ class Trainer:
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-        self.create_model_card(**self._hub.card_arguments(**kwargs))
+        self.create_model_card(**self._lightrainer.hub.card_arguments(**kwargs))
         message = commit_message or "Upload of a model"
-        return self._hub.upload(message, blocking=blocking, token=token, revision=revision)
+        return self._lightrainer.hub.upload(
+            message, blocking=blocking, token=token, revision=revision
+        )
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Start the upload of a complete checkpoint, unless another upload is running."""
         if self.is_world_process_zero():
-            self._hub.push_checkpoint(
+            self._lightrainer.hub.push_checkpoint(
                 checkpoint_folder, has_default_card=is_own(self, "create_model_card")
             )
 
     def _finish_current_push(self) -> None:
         """Wait for running uploads, including those that fail."""
-        self._hub.wait()
+        self._lightrainer.hub.wait()
 
     # Hyperparameter search.
 
@@ -2001,7 +1831,7 @@ class Trainer:
         checks.require_new_models(self)
         checks.require_training_data(self)
         try:
-            return self._search.run(
+            return self._lightrainer.search.run(
                 hp_space, compute_objective, n_trials, direction, backend, hp_name, kwargs
             )
         finally:
@@ -2029,43 +1859,19 @@ class Trainer:
             )
         return construction.make_model(self.model_init, trial)
 
-    def _renew_model(self, trial: object) -> None:
-        """Create a new model, and again if the trial changes the seed of its initial weights."""
-        self._replace_model(trial)
-        seed = (self.args.seed, self.args.full_determinism)
-        self._hp_search_setup(trial)
-        if seed != (self.args.seed, self.args.full_determinism):
-            self._replace_model(trial)
-
-    def _replace_model(self, trial: object) -> None:
-        """Replace the model if there is a `model_init`; drop optimizer and schedule."""
-        if self.model_init is None:
-            return
-
-        # Free the model of the previous trial first, so that memory never has to hold both.
-        if self._search.current is not None:
-            self._search.current.free_model()
-        seed_everything(self.args)
-        self.model = self.call_model_init(trial)
-        self.optimizer = None
-        self.lr_scheduler = None
-        if self.place_model_on_device:
-            self._move_model_to_device(self.model, self.args.device)
-        self.model_wrapped = self.model
-
     def _hp_search_setup(self, trial: Any) -> None:
         """Apply the values of a trial, which is None outside of a search; libraries override it.
 
         Called once per training.
         """
         self._trial = trial
-        if self._search.apply(trial):
+        if self._lightrainer.search.apply(trial):
             self._train_batch_size = self.args.train_batch_size
-            self._apply_arguments()
+            self._lightrainer.apply_arguments()
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
         """Report an evaluation during a training to the search; libraries override it."""
-        self._search.report(trial, step, metrics)
+        self._lightrainer.search.report(trial, step, metrics)
 
     # Callbacks and processes.
 

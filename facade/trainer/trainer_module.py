@@ -55,7 +55,7 @@ class TrainerModule(EvaluationModule):
         super().__init__(run.trainer.model)
         self.automatic_optimization = False
         self.run = run
-        self.memory = run.trainer._batch_size_finder.consensus()
+        self.memory = run.trainer._lightrainer.batch_size_finder.consensus()
         self.loss_weights = LossWeights(run.trainer, run.windows.loader)
         self.exposes_losses = not is_own(run.trainer, "_maybe_log_save_evaluate")
         self.schedule = ReplacedSchedule()
@@ -96,7 +96,7 @@ class TrainerModule(EvaluationModule):
         # not 0.
         run.lightning_trainer.limit_val_batches = 0
         if stage == "fit" and run.checkpoint is not None:
-            run.trainer._lightning_callback_states.load(run.checkpoint, run)
+            run.trainer._lightrainer.lightning_callback_states.load(run.checkpoint, run)
 
     def configure_optimizers(self) -> Any:
         """Create the optimizer and the schedule, and return them for callbacks like
@@ -130,11 +130,11 @@ class TrainerModule(EvaluationModule):
         if run.checkpoint is not None:
             trainer._load_optimizer_and_scheduler(run.checkpoint)
             trainer._load_scaler(run.checkpoint)
-            trainer._external_parameters.load(run.checkpoint)
+            trainer._lightrainer.external_parameters.load(run.checkpoint)
 
         # Clear gradients from before the training.
         trainer.model.zero_grad()
-        trainer._external_parameters.zero_grad()
+        trainer._lightrainer.external_parameters.zero_grad()
 
         handler = trainer.callback_handler
         handler.model = trainer.model
@@ -272,7 +272,7 @@ class TrainerModule(EvaluationModule):
             return loss
 
         # DDP averages the gradients of the model only.
-        external_parameters = trainer._external_parameters
+        external_parameters = trainer._lightrainer.external_parameters
         if external_parameters.parameters:
             external_parameters.average_gradients()
         strategy.average_unfrozen()
@@ -447,7 +447,7 @@ class TrainerModule(EvaluationModule):
                 "not part of the model, which is sharded: torch cannot save the states of "
                 "both. Make their module an attribute of the model."
             )
-        trainer._external_parameters.begin(outside)
+        trainer._lightrainer.external_parameters.begin(outside)
 
         # Parameters that are in no group contribute to the gradient norm, so their gradients must
         # be unscaled too.
@@ -533,12 +533,13 @@ class TrainerModule(EvaluationModule):
     def _go_back(self) -> None:
         """Roll back to the newest checkpoint, as requested by a callback."""
         trainer = self.run.trainer
-        trainer._restorer.go_back(
+        components = trainer._lightrainer
+        components.restorer.go_back(
             self.run,
             self.run.strategy,
-            replaces_weights=trainer._lightning_callback_states.weights(self.run) is not None,
+            replaces_weights=components.lightning_callback_states.weights(self.run) is not None,
             load_scaler=trainer._load_scaler,
-            load_external_parameters=trainer._external_parameters.load,
+            load_external_parameters=components.external_parameters.load,
         )
 
     def _log_save_evaluate(self) -> None:

@@ -103,34 +103,35 @@ class TrainingRun:
     def run(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         """Check everything before anything is written, create the model, and train."""
         trainer = self.trainer
+        components = trainer._lightrainer
         trial = self.trial
 
         # Checks, and the checkpoint to resume from.
-        trainer._apply_arguments()
-        trainer._signals.begin_training()
-        trainer._hub.begin_training()
+        components.apply_arguments()
+        components.signals.begin_training()
+        components.hub.begin_training()
         if trial is None:
-            trainer._object_store.begin_training(trainer._get_output_dir(None))
-        trainer._search.count_training()
-        checkpoint = trainer._restorer.find_checkpoint(
+            components.object_store.begin_training(trainer._get_output_dir(None))
+        components.search.count_training()
+        checkpoint = components.restorer.find_checkpoint(
             resume_from_checkpoint,
-            strategy=trainer._run_strategy,
+            strategy=components.strategy,
             is_trial=trial is not None,
             own_weights=is_own(trainer, "_load_from_checkpoint"),
         )
 
         require_training_data(trainer)
         warn_of_replaced_methods()
-        trainer._checkpoint_saver.begin_training()
+        components.checkpoint_saver.begin_training()
         trainer._memory_tracker.start("train")
         trainer.is_in_train = True
         try:
             # The model. This also applies the values of a trial, which may determine the name of
             # its folder.
-            trainer._renew_model(trial)
+            components.renew_model(trial)
             if trial is not None:
-                trainer._object_store.begin_training(trainer._get_output_dir(trial))
-            trainer._model_preparation.replace_layers()
+                components.object_store.begin_training(trainer._get_output_dir(trial))
+            components.model_preparation.replace_layers()
             if trainer.args.parameter_rules:
                 freeze_by_rules(trainer)
 
@@ -144,13 +145,13 @@ class TrainingRun:
 
             # The training.
             if args.auto_find_batch_size and not trainer.keep_effective_batch_size:
-                trainer._batch_size_finder.apply_found_size(checkpoint)
+                components.batch_size_finder.apply_found_size(checkpoint)
             batch_size = trainer._train_batch_size
             with (
-                trainer._elastic.same_global_batch(checkpoint, batch_size) as adjusted,
+                components.elastic.same_global_batch(checkpoint, batch_size) as adjusted,
                 self._adjusted(adjusted),
             ):
-                output = trainer._batch_size_finder.run_with_fitting_batch(
+                output = components.batch_size_finder.run_with_fitting_batch(
                     lambda: trainer._inner_training_loop(
                         batch_size=trainer._train_batch_size,
                         args=trainer.args,
@@ -160,7 +161,7 @@ class TrainingRun:
                     ),
                     checkpoint,
                 )
-            trainer._object_store.finish_uploads()
+            components.object_store.finish_uploads()
             return output
         except BaseException:
             close_after_error(trainer.callback_handler.callbacks)
@@ -168,7 +169,7 @@ class TrainingRun:
         finally:
             trainer.is_in_train = False
             trainer._memory_tracker.drop()
-            trainer._object_store.wait_for_uploads()
+            components.object_store.wait_for_uploads()
 
     @contextmanager
     def _adjusted(self, args: TrainingArguments | None) -> Iterator[None]:
@@ -199,15 +200,16 @@ class TrainingRun:
 
         # The data, and the length of the training.
         trainer = self.trainer
+        components = trainer._lightrainer
         self.checkpoint = checkpoint
-        trainer._elastic.batch_size = trainer._train_batch_size
+        components.elastic.batch_size = trainer._train_batch_size
         loader: Any = trainer.get_train_dataloader()
         length = trainer.set_initial_training_values(trainer.args, loader)
         require_same_training(
             trainer,
             length,
             checkpoint,
-            distributes_model=trainer._run_strategy.configures_model,
+            distributes_model=components.strategy.configures_model,
         )
 
         # The initial state, or the state of the checkpoint.
@@ -229,8 +231,8 @@ class TrainingRun:
         self.is_fitting = True
         try:
             with (
-                trainer._checkpoint_saver.writing_to(trainer._get_output_dir(self.trial)),
-                trainer._model_preparation.prepared(),
+                components.checkpoint_saver.writing_to(trainer._get_output_dir(self.trial)),
+                components.model_preparation.prepared(),
                 recording_into(self.losses.recorded),
             ):
                 self._run_lightning(module)
@@ -260,7 +262,7 @@ class TrainingRun:
             # Pass arguments by position, because an override may name its parameters differently.
             return trainer.get_batch_samples(batches, count, device)
 
-        self.windows, self.length = trainer._data_position.windows(
+        self.windows, self.length = trainer._lightrainer.data_position.windows(
             loader,
             length,
             self.checkpoint,
@@ -273,18 +275,19 @@ class TrainingRun:
     def _start_own_state(self) -> None:
         """Initialize the state of a fit that this object holds: meters, epoch, shared decisions."""
         trainer = self.trainer
+        components = trainer._lightrainer
         trainer._initial_num_input_tokens_seen = trainer.state.num_input_tokens_seen
-        trainer._was_prepared = True
+        components.was_prepared = True
         self.first_step = trainer.state.global_step
         self.start_time = StartTime()
         self.losses = RunningLoss(trainer)
-        trainer._loss_of_run = self.losses
+        components.loss_of_run = self.losses
         self.epoch = Epoch()
         self.generators_before_epoch = None
         self.interrupted_evaluation = InterruptedEvaluation(self)
         self.decisions = self._shared_decisions()
         self.stopped_before_step = False
-        trainer._data_position.apply_progress(self)
+        components.data_position.apply_progress(self)
 
     def _run_lightning(self, module: TrainerModule) -> None:
         from ...lightning_modules.internals import lightning_internals
@@ -292,6 +295,7 @@ class TrainingRun:
         from .lightning_trainer import backward_of, lightning_run
 
         trainer = self.trainer
+        components = trainer._lightrainer
         max_epochs = self.length.num_train_epochs
 
         # A stream may be read any number of times; -1 means no limit in Lightning.
@@ -300,14 +304,14 @@ class TrainingRun:
         check_training(
             trainer._lightning_callbacks,
             trainer.model,
-            sharded=trainer._run_strategy.configures_model,
+            sharded=components.strategy.configures_model,
             resumed=self.checkpoint is not None,
         )
         with lightning_run(
             trainer, module, max_epochs=max_epochs, **_NO_EVALUATIONS_OF_LIGHTNING
         ) as lightning_trainer:
             self.lightning_trainer = lightning_trainer
-            self.strategy = trainer._run_strategy
+            self.strategy = components.strategy
             # The strategy may have replaced the model when it prepared it.
             module.model = trainer.model
             lightning_internals.start_at(
@@ -333,9 +337,10 @@ class TrainingRun:
         The model is still on its device.
         """
         trainer = self.trainer
+        components = trainer._lightrainer
         args = trainer.args
         state = trainer.state
-        is_leaving = trainer._signals.is_leaving
+        is_leaving = components.signals.is_leaving
 
         # Metrics.
         train_loss = self.losses.mean()
@@ -343,7 +348,7 @@ class TrainingRun:
         samples = self.length.num_train_samples * steps / max(state.max_steps, 1)
         metrics = speed_metrics("train", self.start_time, num_samples=samples, num_steps=steps)
         trainer.store_flos()
-        trainer._tokens_of_run.flush()
+        components.tokens_of_run.flush()
         metrics["total_flos"] = state.total_flos
         metrics["train_loss"] = train_loss
         trainer._memory_tracker.stop("train", metrics)
@@ -352,16 +357,16 @@ class TrainingRun:
             trainer.log(metrics)
 
         # Checkpoints.
-        trainer._checkpoint_saver.finish_training()
+        components.checkpoint_saver.finish_training()
         if not is_leaving:
-            if args.load_best_model_at_end and trainer._restorer.has_best():
+            if args.load_best_model_at_end and components.restorer.has_best():
                 trainer._load_best_model()
-                trainer._callback_states.load_best()
-            if not trainer._signals.time_is_up:
-                trainer._checkpoint_saver.keep_only_best(trainer._get_output_dir(self.trial))
+                components.callback_states.load_best()
+            if not components.signals.time_is_up:
+                components.checkpoint_saver.keep_only_best(trainer._get_output_dir(self.trial))
 
         trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
-        trainer._hub.end_training(
+        components.hub.end_training(
             uploads_model=self.trial is None and not is_leaving,
             push_checkpoint=trainer._push_from_checkpoint,
             finish_push=trainer._finish_current_push,
@@ -490,7 +495,7 @@ class TrainingRun:
 
         losses.last_logged = trainer.state.global_step
         trainer.store_flos()
-        trainer._tokens_of_run.flush()
+        trainer._lightrainer.tokens_of_run.flush()
 
         # Overrides may not have this parameter, or name it differently.
         log: Callable[..., None] = trainer.log
@@ -502,9 +507,10 @@ class TrainingRun:
     def _save_at_once(self) -> None:
         """Write a checkpoint between two steps, and wait until it is written to disk."""
         trainer = self.trainer
-        trainer._tokens_of_run.flush()
+        components = trainer._lightrainer
+        components.tokens_of_run.flush()
         save_or_warn(trainer, trainer.model_wrapped, trainer._trial)
-        trainer._checkpoint_saver.finish_writing(flushed=True)
+        components.checkpoint_saver.finish_writing(flushed=True)
 
     def _positioned(self) -> None:
         """Continue after the data was moved to the position of the checkpoint.
@@ -523,7 +529,8 @@ class TrainingRun:
     def _start_trainer_state(self, length: TrainingLength) -> None:
         """Create the Trainer's state, or read it from the checkpoint."""
         trainer = self.trainer
-        trainer.state = TrainerState(stateful_callbacks=trainer._callback_states.exported())
+        components = trainer._lightrainer
+        trainer.state = TrainerState(stateful_callbacks=components.callback_states.exported())
         trainer.state.is_hyper_param_search = self.trial is not None
         trainer.state.train_batch_size = trainer._train_batch_size
         trainer.state.compute_steps(trainer.args, length.max_steps)
@@ -531,7 +538,7 @@ class TrainingRun:
         # Use the state of the checkpoint, and restore the callbacks.
         if self.checkpoint is not None:
             finds_batch_size = trainer.args.auto_find_batch_size
-            saved_state = trainer._restorer.read_state(self.checkpoint)
+            saved_state = components.restorer.read_state(self.checkpoint)
             warn_of_differences(saved_state, trainer.state, batch_size=not finds_batch_size)
             trainer.state = saved_state
             trainer.state.is_hyper_param_search = self.trial is not None
@@ -539,12 +546,12 @@ class TrainingRun:
             if finds_batch_size:
                 trainer.state.train_batch_size = trainer._train_batch_size
             trainer._load_callback_state()
-            trainer._callback_states.load(self.checkpoint)
+            components.callback_states.load(self.checkpoint)
 
         trainer.state.init_training_references(
             trainer, length.max_steps, length.num_train_epochs, self.trial
         )
-        trainer._search.begin_training(trainer.state, self.trial)
+        components.search.begin_training(trainer.state, self.trial)
 
     def _shared_decisions(self) -> SharedDecisions | None:
         args = self.trainer.args
@@ -590,7 +597,7 @@ def save_or_warn(trainer: Trainer, model: nn.Module, trial: object) -> bool:
     try:
         trainer._save_checkpoint(model, trial)
         # An override may have modified files.
-        trainer._checkpoint_saver.accept_changes()
+        trainer._lightrainer.checkpoint_saver.accept_changes()
     except OSError as error:
         checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
         return False

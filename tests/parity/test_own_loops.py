@@ -162,7 +162,7 @@ def test_custom_loop_logs_saves_and_creates_its_optimizer(reference, ours, tmp_p
 def test_own_loop_heeds_the_arguments(reference, ours, tmp_path, arguments):
     trained(reference, tmp_path / "reference", **arguments)
     made = trained(ours, tmp_path / "ours", **arguments)
-    made._checkpoint_saver.wait_until_flushed()  # older checkpoints are removed then
+    made._lightrainer.checkpoint_saver.wait_until_flushed()  # older checkpoints are removed then
     checkpoints, found = (
         {path.parent.name for path in (tmp_path / name).glob("checkpoint-*/model.safetensors")}
         for name in ("reference", "ours")

@@ -239,9 +239,13 @@ def test_background_saving_older_checkpoint_makes_room_but_never_the_best(tmp_pa
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(free[0]))
 
     def shrink(host, state, control):
-        host._checkpoint_saver.background.make_room(0, -1)
+        host._lightrainer.checkpoint_saver.background.make_room(0, -1)
         state.best_model_checkpoint = str(tmp_path / "out" / "checkpoint-1")
-        free[0] = (1 << 20) + host._checkpoint_saver.bytes_to_save(host._run_strategy) - 10
+        free[0] = (
+            (1 << 20)
+            + host._lightrainer.checkpoint_saver.bytes_to_save(host._lightrainer.strategy)
+            - 10
+        )
 
     made = trainer(tmp_path / "out", save_total_limit=3, callbacks=[], **EVERY_STEP)
     shrinking = At("on_step_begin", shrink, step=3)
@@ -294,7 +298,7 @@ def test_background_saving_end_waits_for_the_disk_only_before_a_deletion(
     assert (tmp_path / "out" / "checkpoint-1").exists() == waits
     held.set()
     ended.join()
-    made._checkpoint_saver.wait_until_flushed()
+    made._lightrainer.checkpoint_saver.wait_until_flushed()
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "checkpoint-2",
         "checkpoint-4",
@@ -343,7 +347,9 @@ def test_background_saving_flush_during_a_rename_deletes_the_oldest(tmp_path, mo
 
     def commit(*args, **kwargs):
         inner(*args, **kwargs)
-        rotations.append(threading.Thread(target=made._checkpoint_saver.rotate, args=(2,)))
+        rotations.append(
+            threading.Thread(target=made._lightrainer.checkpoint_saver.rotate, args=(2,))
+        )
         rotations[-1].start()
         # waits for the note; without the lock it deletes the new checkpoint now
         rotations[-1].join(0.1)

@@ -200,7 +200,7 @@ def test_object_store_lost_connection_loses_nothing(bucket, server, caplog):
         At("on_step_end", lambda *_: server.stop(), 3),
         At("on_step_end", lambda *_: server.start(), 7),
     ]
-    calls = At("on_save", lambda one, *_: one._object_store.wait_for_uploads())
+    calls = At("on_save", lambda one, *_: one._lightrainer.object_store.wait_for_uploads())
     trained(bucket, callbacks=[*actions, calls])
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"]
     assert caplog.text.count("Training continues") == 1
@@ -298,7 +298,7 @@ def test_object_store_error_of_one_process_is_raised_in_all(folder, monkeypatch)
     sent = []
     monkeypatch.setattr(object_store, "gather_objects", lambda error: sent.append(error) or sent)
     made = trainer(folder)
-    store = made._object_store
+    store = made._lightrainer.object_store
     with pytest.raises(LocalError):
         store._run_on_ranks(fail, runs=True)
 

@@ -612,7 +612,7 @@ def test_resume_repeats_an_evaluation_with_workers_as_they_were(tmp_path, evalua
     class Saving(TrainerCallback):
         def on_prediction_step(self, args, state, control, **kwargs):
             if state.global_step == 6 and not os.path.exists(tmp_path / "whole" / "checkpoint-6"):
-                made[0]._fit_run._save_at_once()
+                made[0]._lightrainer.run._save_at_once()
 
     class Known(Trainer):
         def train(self, *args, **kwargs):

@@ -307,8 +307,8 @@ def test_files_written_before_a_checkpoint_is_saved_survive_a_rotation(tmp_path)
 
     def count_and_rotate(trainer, state, control):
         counted(trainer)
-        trainer._checkpoint_saver.wait_until_flushed()
-        trainer._checkpoint_saver.rotate(1)
+        trainer._lightrainer.checkpoint_saver.wait_until_flushed()
+        trainer._lightrainer.checkpoint_saver.rotate(1)
 
     saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
     trained(tmp_path, callbacks=[At("on_step_end", count_and_rotate)], **saving)
@@ -367,7 +367,9 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
         raise OSError(errno.ENOSPC, "full", folder)
 
     with pytest.raises(OSError, match="full"):
-        made._checkpoint_saver.save_model("folder", refuse, internal=True, strategy=parts, run=None)
+        made._lightrainer.checkpoint_saver.save_model(
+            "folder", refuse, internal=True, strategy=parts, run=None
+        )
     assert written == ["folder"]
 
 

@@ -208,7 +208,7 @@ def test_signal_of_another_listening_callback_is_left_to_it(tmp_path):
     seen = []
     look = At(
         "on_step_begin",
-        lambda of, *_: seen.append([one.signals for one in of._signals.listeners()]),
+        lambda of, *_: seen.append([one.signals for one in of._lightrainer.signals.listeners()]),
     )
     mine = JITCheckpointCallback((signal.SIGTERM, signal.SIGUSR1))
     told(trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])).train()

@@ -184,7 +184,7 @@ def test_pushing_background_checkpoint_is_complete(hub, tmp_path, monkeypatch):
     busy = []
     push = made._push_from_checkpoint
     made._push_from_checkpoint = lambda folder: (
-        busy.append(made._checkpoint_saver.background.bytes_waiting),
+        busy.append(made._lightrainer.checkpoint_saver.background.bytes_waiting),
         push(folder),
     )
     made.train()

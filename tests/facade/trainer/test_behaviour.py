@@ -233,9 +233,9 @@ def test_user_error_is_raised_unchanged(tmp_path, name):
 def test_copied_trainer_creates_its_own_components(tmp_path):
     """Uploads, signals and states of callbacks are of one Trainer; what the user gave is shared."""
     made = trainer(tmp_path)
-    assert made._callback_states.trainer is made
+    assert made._lightrainer.callback_states.trainer is made
     copied = copy.copy(made)
-    assert copied._callback_states.trainer is copied
+    assert copied._lightrainer.callback_states.trainer is copied
     assert copied.callback_handler is made.callback_handler
 
 

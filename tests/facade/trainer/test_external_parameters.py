@@ -111,9 +111,9 @@ def test_a_checkpoint_without_weights_outside_the_model_is_warned_of(tmp_path, c
 def test_other_weights_outside_the_model_are_refused(tmp_path):
     one, _ = made(tmp_path, Trainer, max_steps=2)
     one.train()
-    one._external_parameters.begin(list(nn.Linear(3, 2).parameters()))
+    one._lightrainer.external_parameters.begin(list(nn.Linear(3, 2).parameters()))
     with pytest.raises(ValueError, match=EXTERNAL_PARAMETERS_NAME):
-        one._external_parameters.load(str(tmp_path / "checkpoint-2"))
+        one._lightrainer.external_parameters.load(str(tmp_path / "checkpoint-2"))
 
 
 def test_a_training_without_weights_outside_writes_no_such_file(tmp_path):

@@ -6,16 +6,20 @@ libraries themselves are in `tests/libraries`.
 """
 
 import functools
+import inspect
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler
 
+from helpers.trainer.plain_seq2seq import seq2seq_trainer
 from helpers.trainer.tiny_trainings import At as Calls
 from helpers.trainer.tiny_trainings import (
     arguments,
@@ -71,6 +75,46 @@ def test_library_hooks_are_named_on_the_page():
         encoding="utf-8"
     )
     assert [name for name in (*HOOKS, *ATTRIBUTES, *ACCELERATOR) if f"`{name}" not in page] == []
+
+
+RESERVED = {"_lightrainer", "_lightning_callbacks", "_advice", "_old_names", "_with_current_names"}
+"""Private names of a Trainer that the reference does not have."""
+
+
+def private_names(source):
+    return {name for name in source if name.startswith("_") and not name.startswith("__")}
+
+
+@pytest.mark.parametrize("name", ["Trainer", "Seq2SeqTrainer"])
+def test_private_names_are_free_for_subclasses(tmp_path, name):
+    """A trained Trainer has no other private names than the reference, up to a few."""
+    package = {"Trainer": trained(tmp_path), "Seq2SeqTrainer": seq2seq_trainer(tmp_path)}
+    made = package[name]
+    reference = getattr(transformers, name)
+    known = private_names(dir(reference))
+    for cls in reference.__mro__[:-1]:
+        known |= set(re.findall(r"self\.(_\w+)", inspect.getsource(cls)))
+    assert private_names({*dir(made), *vars(made)}) - known == RESERVED
+
+
+def test_private_names_of_a_subclass_do_not_disturb_the_training(tmp_path):
+    """Names that components, or methods of this package, have had."""
+    names = """
+        adopt_model apply_arguments callback_states checkpoint_saver components context_parallel
+        data_position fit_run generate hub model_preparation object_store parts run search signals
+        strategy
+        """
+
+    class Busy(Trainer):
+        def __init__(self, *args, **kwargs):
+            for name in split(names):
+                setattr(self, f"_{name}", name)
+            super().__init__(*args, **kwargs)
+
+    plain = trained(tmp_path / "plain", save_strategy="steps", save_steps=2, max_steps=4)
+    busy = trained(tmp_path / "busy", Busy, save_strategy="steps", save_steps=2, max_steps=4)
+    assert same(weights(busy.model), weights(plain.model))
+    assert [getattr(busy, f"_{name}") for name in split(names)] == split(names)
 
 
 class OwnLoss(Trainer):

@@ -307,6 +307,8 @@ def test_logs_of_callbacks_through_the_module(tmp_path):
     assert entries(made, "seen") == [(2, 1.0), (4, 3.0)]
     assert len(callback.loggers) == 1
     found = []
-    looking = At("on_step_end", lambda of, *_: found.append(of._fit_run.lightning_trainer.loggers))
+    looking = At(
+        "on_step_end", lambda of, *_: found.append(of._lightrainer.run.lightning_trainer.loggers)
+    )
     told(trainer(tmp_path, callbacks=[looking])).train()
     assert found[0] == []

@@ -2,6 +2,7 @@
 does not fit.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -133,10 +134,8 @@ def test_processes_generate_in_step_where_they_share_the_weights(tmp_path, strat
             self.calls.append(synced_gpus)
             return torch.zeros(len(source), 3, dtype=torch.long)
 
-    class Sharded(Seq2SeqTrainer):
-        _run_strategy = strategy
-
-    trainer = seq2seq_trainer(tmp_path, Sharded, trainer={"model": plain(kind=Synced)})
+    trainer = seq2seq_trainer(tmp_path, trainer={"model": plain(kind=Synced)})
+    trainer._lightrainer.plan = replace(trainer.plan, strategy=strategy)
     trainer.prediction_step(trainer.model, pad(pairs(2)), False)
     trainer.prediction_step(trainer.model, pad(pairs(2)), False, synced_gpus="mine")
     assert trainer.model.calls == [expected, "mine"]

@@ -200,7 +200,7 @@ def _best(checkpoint: Path) -> Any:
 
 def _ema(checkpoint: Path) -> None:
     made = _best(checkpoint)
-    made._callback_states.load_best()
+    made._lightrainer.callback_states.load_best()
 
 
 def lightning_trainer(**changes: Any) -> Any:

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     # Each checkpoint is sent before the next one is due.
     begins = []
     calls = [
-        At("on_save", lambda one, *_: one._object_store.wait_for_uploads()),
+        At("on_save", lambda one, *_: one._lightrainer.object_store.wait_for_uploads()),
         At("on_train_begin", lambda one, state, control: begins.append(state.global_step)),
     ]
     found = told(
