@@ -73,7 +73,8 @@ def read_accelerator_config(name: str, value: Any) -> AcceleratorConfig:
     """Read the argument `accelerator_config`: an object, a dict, or the path of a JSON file."""
     if isinstance(value, type):
         raise NotImplementedError(
-            f"{name}={value.__name__} is a class: pass an object, such as {value.__name__}()"
+            f"Tried passing in a callable to `{name}`: {value.__name__} is a class. Pass an "
+            f"object, such as {value.__name__}()"
         )
 
     # Objects of transformers have the same attributes.

@@ -300,8 +300,8 @@ RULES = [
     ),
     Rule(
         lambda args: args.save_strategy == "best" and args.metric_for_best_model is None,
-        "save_strategy='best' needs metric_for_best_model, such as 'loss', to know which "
-        "checkpoint is best.",
+        "save_strategy='best': `args.metric_for_best_model` must be provided, such as 'loss', to "
+        "know which checkpoint is best.",
     ),
     Rule(
         lambda args: (
@@ -309,8 +309,8 @@ RULES = [
             and args.save_strategy != "best"
             and args.metric_for_best_model is None
         ),
-        "load_best_model_at_end=True needs metric_for_best_model, such as 'loss', to know which "
-        "checkpoint is best.",
+        "load_best_model_at_end=True: `args.metric_for_best_model` must be provided, such as "
+        "'loss', to know which checkpoint is best.",
     ),
     # Number formats.
     Rule(
@@ -391,8 +391,8 @@ RULES = [
         lambda args: (
             args.accumulation.get("num_steps") not in (None, args.gradient_accumulation_steps)
         ),
-        "accelerator_config: gradient_accumulation_kwargs: "
-        "num_steps={args.accumulation[num_steps]}, but "
+        "The `AcceleratorConfig`'s `num_steps` is set but differs from the argument: "
+        "num_steps={args.accumulation[num_steps]}, "
         "gradient_accumulation_steps={args.gradient_accumulation_steps}. Pass one of the two.",
     ),
     Rule(

@@ -162,7 +162,7 @@ class CheckpointRestorer:
         if damaged:
             skipped = f" Skipped damaged checkpoints: {', '.join(damaged)}."
         return (
-            f"No valid checkpoint found in output_dir {folder!r}.{skipped} Remove "
+            f"No valid checkpoint found in output directory {folder!r}.{skipped} Remove "
             "resume_from_checkpoint=True to start from scratch."
         )
 

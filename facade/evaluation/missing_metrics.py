@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.models.wrappers import base_of_adapter
-from ..arguments.derived import watched_metric
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -37,8 +36,8 @@ def missing_metric(
     else:
         why = why_no_labels(trainer, columns)
     return MissingMetricError(
-        f"metric_for_best_model is {watched_metric(trainer.args)!r}, but the evaluation has no "
-        f"{name!r}: it has {_listed(metrics)}.{did_you_mean(name, metrics)} {why}"
+        f"The `metric_for_best_model` training argument is set to {name!r}, which is not found in "
+        f"the evaluation metrics: {_listed(metrics)}.{did_you_mean(name, metrics)} {why}"
     )
 
 

@@ -226,7 +226,7 @@ def make_label_smoother(args: TrainingArguments, model: nn.Module) -> LabelSmoot
     config = getattr(model, "config", None)
     if getattr(config, "problem_type", None) == "multi_label_classification":
         warn_at_script_line(
-            "Label smoothing is disabled because it is undefined for multi-label classification. "
+            "Label smoothing is not compatible with multi-label classification, so it is disabled. "
             "Remove label_smoothing_factor.",
             UserWarning,
         )

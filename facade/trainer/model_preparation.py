@@ -71,7 +71,8 @@ class ModelPreparation:
 
         with contextlib.ExitStack() as at_end:
             if trainer.neftune_noise_alpha is not None:
-                at_end.callback(neftune_hook(model, trainer.neftune_noise_alpha).remove)
+                trainer.neftune_hook_handle = neftune_hook(model, trainer.neftune_noise_alpha)
+                at_end.callback(trainer.neftune_hook_handle.remove)
             if DebugOption.UNDERFLOW_OVERFLOW in (args.debug or ()):
                 at_end.callback(DebugUnderflowOverflow(model).remove)
             is_enabled, settings = checkpointing(args)

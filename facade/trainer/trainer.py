@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, Sampler
+from torch.utils.hooks import RemovableHandle
 
 from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
 from ...callbacks.recording import record
@@ -165,6 +166,8 @@ class Trainer:
     is_model_parallel: bool
     place_model_on_device: bool
     neftune_noise_alpha: float | None
+    neftune_hook_handle: RemovableHandle
+    """The hook of the current or last training with noise."""
     deepspeed: Any = None
     """DeepSpeed's engine of the last training, as in the reference."""
     study: Any = None
@@ -1026,7 +1029,7 @@ class Trainer:
         """
         if not self.model_accepts_loss_kwargs and self.compute_loss_func is None:
             return None
-        return steps.count_items(self, batch_samples, device)
+        return steps.count_items(self, batch_samples, torch.device(device))
 
     def _prepare_input(self, data: Any) -> Any:
         """Move a batch to the device, unless its loader has done so."""

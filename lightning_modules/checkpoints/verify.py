@@ -129,7 +129,9 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
         if inner:
             newest = max(inner, key=lambda name: (len(name), name))
             remedy = f"Use a checkpoint in it, such as {folder / newest}."
-        raise ValueError(f"{folder} cannot be used as a checkpoint: {'; '.join(damage)}. {remedy}")
+        raise ValueError(
+            f"Can't find a valid checkpoint at {str(folder)!r}: {'; '.join(damage)}. {remedy}"
+        )
     if missing:
         _log.warning("%s is used without some of its files: %s.", folder, "; ".join(missing))
 

@@ -58,8 +58,8 @@ def read_generation_config(source: object, config_class: Any = None) -> object:
         problem = str(error)
     if problem:
         raise ValueError(
-            f"generation_config={str(source)!r:.100} is invalid. Correct it before "
-            f"training:\n{problem}"
+            f"generation_config={str(source)!r:.100} is invalid:\n{problem}\n"
+            "Fix these issues to train your model."
         )
     return config
 

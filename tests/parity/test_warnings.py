@@ -1,5 +1,6 @@
-"""Logger, level, category and key words of warnings equal those of the reference."""
+"""Logger, level, category and key words of warnings and errors equal those of the reference."""
 
+import dataclasses
 import logging
 import warnings
 
@@ -67,7 +68,9 @@ SAID = {
         "\n\tlogging_steps: 2 (from args) != 1 (from trainer_state.json)",
         "\n\tsave_steps: 3 (from args) != 1 (from trainer_state.json)",
     ],
-    smoothing_with_several_labels: ["Label smoothing", "multi-label classification"],
+    smoothing_with_several_labels: [
+        "Label smoothing is not compatible with multi-label classification"
+    ],
     tokens_of_an_unknown_input: ["main_input_name"],
 }
 
@@ -106,3 +109,86 @@ def test_warnings_are_those_of_the_reference(reference, ours, tmp_path, cause):
     found, said = emitted(ours, cause, tmp_path / "ours", SAID[cause])
     assert expected, theirs
     assert found == expected, said
+
+
+def no_checkpoint(api, folder):
+    trainer(api, folder, train=False).train(resume_from_checkpoint=True)
+
+
+def a_missing_checkpoint(api, folder):
+    trainer(api, folder, train=False).train(resume_from_checkpoint=str(folder / "checkpoint-9"))
+
+
+def an_empty_checkpoint(api, folder):
+    (folder / "checkpoint-9").mkdir(parents=True)
+    trainer(api, folder, train=False).train(resume_from_checkpoint=str(folder / "checkpoint-9"))
+
+
+def the_best_by_no_metric(api, folder):
+    trainer(api, folder, train=False, save_strategy="best")
+
+
+def the_best_by_an_unknown_metric(api, folder):
+    by_epochs = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "f2"}
+    trainer(api, folder, **by_epochs, **best)
+
+
+def accumulation_twice(api, folder):
+    config = {"gradient_accumulation_kwargs": {"num_steps": 10}}
+    trainer(api, folder, gradient_accumulation_steps=2, accelerator_config=config)
+
+
+def a_class_as_configuration(api, folder):
+    api.TrainingArguments(output_dir=str(folder), accelerator_config=dict)
+
+
+def a_class_as_default_of_a_field(api, folder):
+    @dataclasses.dataclass
+    class Arguments(api.TrainingArguments):
+        accelerator_config: dict = dataclasses.field(default=dict)
+
+    Arguments(output_dir=str(folder))
+
+
+def generation_that_contradicts_itself(api, folder):
+    config = pytest.importorskip("transformers").GenerationConfig(max_length=4)
+    config.temperature = 0.5
+    config.do_sample = False
+    model = Classifier()
+    model.generate = model.forward
+    model.generation_config = None
+    args = api.Seq2SeqTrainingArguments(str(folder), generation_config=config, use_cpu=True)
+    api.Seq2SeqTrainer(model, args, train_dataset=points(8))
+
+
+RAISED = {
+    no_checkpoint: (ValueError, "No valid checkpoint found in output directory"),
+    a_missing_checkpoint: (ValueError, "Can't find a valid checkpoint at"),
+    an_empty_checkpoint: (ValueError, "Can't find a valid checkpoint at"),
+    the_best_by_no_metric: (ValueError, "`args.metric_for_best_model` must be provided"),
+    the_best_by_an_unknown_metric: (
+        KeyError,
+        "The `metric_for_best_model` training argument is set to 'eval_f2', which is not found in "
+        "the evaluation metrics",
+    ),
+    accumulation_twice: (ValueError, "The `AcceleratorConfig`'s `num_steps` is set but"),
+    a_class_as_configuration: (
+        NotImplementedError,
+        "Tried passing in a callable to `accelerator_config`",
+    ),
+    a_class_as_default_of_a_field: (
+        NotImplementedError,
+        "Tried passing in a callable to `accelerator_config`",
+    ),
+    generation_that_contradicts_itself: (ValueError, "Fix these issues to train your model"),
+}
+
+
+@pytest.mark.parametrize("cause", RAISED, ids=lambda one: one.__name__)
+def test_errors_have_the_words_by_which_scripts_know_them(reference, ours, tmp_path, cause):
+    kind, words = RAISED[cause]
+    for api in (reference, ours):
+        with pytest.raises(kind) as error:
+            cause(api, tmp_path / api.__name__)
+        assert words in str(error.value)

@@ -57,7 +57,7 @@ def test_resume_from_a_missing_checkpoint(tmp_path, kind):
 def test_resume_from_the_newest_of_none(tmp_path, kind):
     made = trainer(tmp_path / "out")
     with pytest.raises(
-        kind, match=r"No valid checkpoint found in output_dir.*out.*to start from scratch"
+        kind, match=r"No valid checkpoint found in output directory .*out.*to start from scratch"
     ):
         made.train(resume_from_checkpoint=True)
     assert files(tmp_path) == []
@@ -66,7 +66,7 @@ def test_resume_from_the_newest_of_none(tmp_path, kind):
 def test_resume_from_a_folder_that_is_not_a_checkpoint(tmp_path):
     made = trainer(tmp_path / "out")
     with pytest.raises(
-        ValueError, match=r"out.*cannot be used.*no weights.*trainer_state\.json is missing"
+        ValueError, match=r"Can't find a valid.*out.*no weights.*trainer_state\.json is missing"
     ):
         made.train(resume_from_checkpoint=str(tmp_path / "out"))
     assert files(tmp_path) == []

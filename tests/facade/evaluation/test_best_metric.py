@@ -32,7 +32,11 @@ def test_labels_by_another_name(tmp_path):
     """The error names the model's arguments, the columns, the assumed labels, and the remedy."""
     made = trainer(tmp_path, **BEST, eval_dataset=renamed())
     text = message(made)
-    assert_says(text, "metric_for_best_model is 'loss'", "'eval_loss'", "Tiny takes: x, labels.")
+    assert_says(
+        text,
+        "`metric_for_best_model` training argument is set to 'eval_loss'",
+        "Tiny takes: x, labels.",
+    )
     assert_says(text, "A batch has: x.", "label_names=['labels']", "remove_unused_columns=True")
     assert not text.startswith(("'", '"')), "as a sentence, not as a KeyError shows its key"
 
@@ -56,7 +60,7 @@ METRICS = {
 def test_best_metric_that_is_not_computed(tmp_path, name):
     metrics, changes, parts = METRICS[name]
     made = trainer(tmp_path, **BEST, metric_for_best_model="f1", compute_metrics=metrics, **changes)
-    assert_says(message(made), "'f1'", "no 'eval_f1': it has eval_", *parts)
+    assert_says(message(made), "set to 'eval_f1'", "the evaluation metrics: eval_", *parts)
 
 
 def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from helpers.contract.of_execution import Words
-from helpers.trainer.tiny_trainings import arguments, points, same, tiny, trained, trainer, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    arguments,
+    points,
+    same,
+    tiny,
+    trained,
+    trainer,
+    weights,
+)
 from lightrainer import PrinterCallback, Trainer, TrainingArguments
 
 CHANGED = {
@@ -71,6 +80,18 @@ def test_argument_changed_after_construction_takes_effect(tmp_path, name):
     setattr(made.args, name, CHANGED[name])
     assert outcome(made) == from_the_start
     assert from_the_start != usual
+
+
+def test_hook_of_the_noise_is_an_attribute_of_the_trainer(tmp_path):
+    made = trainer(tmp_path, model=words(), neftune_noise_alpha=3.0, max_steps=1)
+    hooks = made.model.embedding._forward_hooks
+    found = []
+    made.add_callback(
+        At("on_step_end", lambda *_: found.append(made.neftune_hook_handle.id in hooks))
+    )
+    made.train()
+    assert found == [True]
+    assert made.neftune_hook_handle.id not in hooks
 
 
 @pytest.mark.parametrize(

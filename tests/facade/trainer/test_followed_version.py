@@ -61,6 +61,6 @@ def test_followed_version_counts_the_items_of_a_step(tmp_path, later, more, loss
     made = trainer(tmp_path)
     made.model.loss_type, made.model_accepts_loss_kwargs = loss_type, True
     batch = {"labels": torch.arange(8).reshape(2, 4), **more}
-    items = made._get_num_items_in_batch([batch], torch.device("cpu"))
+    _, items = made.get_batch_samples(iter([batch]), 1, "cpu")
     assert items == (expected if later else 8)
     assert items.dtype == (torch.float32 if later else torch.int64)

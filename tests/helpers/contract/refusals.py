@@ -62,7 +62,11 @@ COMBINATIONS = [
         "both shares",
         {"eval_strategy": "steps"},
     ),
-    Bad({"save_strategy": "best"}, "needs metric_for_best_model, such as 'loss'", accepted=True),
+    Bad(
+        {"save_strategy": "best"},
+        "`args.metric_for_best_model` must be provided, such as 'loss'",
+        accepted=True,
+    ),
     Bad(
         {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "no"},
         "Pass eval_strategy='steps'",

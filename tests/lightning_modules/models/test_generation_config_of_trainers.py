@@ -85,7 +85,8 @@ def test_generation_config_that_cannot_be_saved_is_refused(tmp_path, settings, n
         for name, value in settings.items():
             setattr(given, name, value)
     with pytest.raises(
-        ValueError, match=r"generation_config=.*is invalid. Correct it before training"
+        ValueError,
+        match=r"(?s)generation_config=.*is invalid:.*Fix these issues to train your model",
     ) as error:
         seq2seq_trainer(tmp_path / "out", trainer={"model": t5()}, generation_config=given)
     assert all(f"`{name}`" in str(error.value) for name in names)
