@@ -16,7 +16,7 @@ from ...lightning_modules.common.redaction import secret
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.signatures import accepted_arguments
 from ...lightning_modules.models.wrappers import unwrap_model
-from ..arguments.enums import HubStrategy
+from ..arguments.enums import HubStrategy, SaveStrategy
 from ..distributed.collectives import broadcast_from_rank_zero
 from .facts import CardOptions, as_list, facts_of
 from .model_card import MARKER, ModelCard
@@ -231,10 +231,13 @@ class HubSession:
             path_in_repo = LAST_CHECKPOINT
         elif strategy is HubStrategy.ALL_CHECKPOINTS:
             path_in_repo = checkpoint.name
+        progress = f"step {step}"
+        if self.trainer.args.save_strategy != SaveStrategy.STEPS:
+            progress = f"epoch {int(self.trainer.state.epoch or 0)}"
         return CheckpointUpload(
             repository=self.repository(),
             staging=StagingFolder(checkpoint, Path(self._output_dir)),
-            message=f"Training in progress: step {step}",
+            message=f"Training in progress, {progress}",
             path_in_repo=path_in_repo,
             write_card=write_card,
         )

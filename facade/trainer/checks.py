@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from ...lightning_modules.checkpoints.adapters import has_added_adapter, is_peft_model
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.data.lengths import has_length, is_table, why_without_length
 from ...lightning_modules.models.liger import liger_patch
@@ -209,6 +210,28 @@ def _check_model(model: object, model_init: object) -> None:
         if isinstance(model, type):
             remedy = " Pass an instance of it, or the class as model_init."
         raise TypeError(f"model must be a torch.nn.Module, but is {describe(model)}.{remedy}")
+
+
+def require_trainable_quantization(model: nn.Module) -> None:
+    """Refuse a quantized model whose weights cannot be trained.
+
+    Raises:
+        ValueError: it has no adapters, or its quantization does not support training.
+    """
+    if not getattr(model, "is_quantized", False) or has_added_adapter(model):
+        return
+    quantizer = getattr(model, "hf_quantizer", None)
+    trains_weights = getattr(quantizer, "is_qat_trainable", False)
+    if not trains_weights and not is_peft_model(model):
+        raise ValueError(
+            "You cannot perform fine-tuning on purely quantized models: "
+            f"{type(model).__name__} has no adapters. Add one, such as LoRA of PEFT."
+        )
+    if not getattr(quantizer, "is_trainable", False):
+        raise ValueError(
+            f"The quantization of {type(model).__name__} ({type(quantizer).__name__}) does not "
+            "support training. Load the model with another one."
+        )
 
 
 def _type_problems(

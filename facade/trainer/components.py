@@ -32,6 +32,7 @@ from ..strategies.plan import RunPlan, stop_if_asked_to
 from ..strategies.strategy import Strategy
 from . import construction, optimization
 from .batch_size import BatchSizeFinder
+from .checks import require_trainable_quantization
 from .construction import AppliedArguments, expose_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading
@@ -143,6 +144,7 @@ class TrainerComponents:
         """Set the model and the attributes derived from it."""
         trainer = self.trainer
         args = trainer.args
+        require_trainable_quantization(model)
         set_groups_of_model(args, prepare_spread_model(args, model))
 
         # Device.

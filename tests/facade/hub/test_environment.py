@@ -55,7 +55,7 @@ def test_hub_environment_in_two_processes(server, tmp_path):
     assert len(server.asked("repos/create")) == 1
     files = set(server.repos[NAME].files())
     assert {"last-checkpoint/rng_state_0.pth", "last-checkpoint/rng_state_1.pth"} <= files
-    assert server.repos[NAME].messages()[-1] == "Training in progress: step 2, checkpoint"
+    assert server.repos[NAME].messages()[-1] == "Training in progress, epoch 1, checkpoint"
 
     again = {**given, "num_train_epochs": 2, "resume": "last-checkpoint"}
     code, said, results = start(server.url, tmp_path / "second", **again)

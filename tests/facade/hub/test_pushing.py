@@ -44,8 +44,8 @@ def pushed(folder, **changes):
     return made
 
 
-def progress(step):
-    return f"Training in progress: step {step}"
+def progress(number, unit="step"):
+    return f"Training in progress, {unit} {number}"
 
 
 def uploaded(hub, revision="main"):
@@ -218,7 +218,8 @@ def test_pushing_interrupted_training_uploads_its_checkpoint_only(hub, tmp_path)
         ).train()
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert messages(hub) == [progress(2), f"{progress(2)}, checkpoint"]
+    stopped = progress(0, "epoch")
+    assert messages(hub) == [stopped, f"{stopped}, checkpoint"]
 
 
 # What goes along.
@@ -297,7 +298,7 @@ def test_pushing_calls_an_override_of_the_push(hub, tmp_path):
 
     pushing(tmp_path, cls=Own, save_strategy="epoch").train()
     assert seen == [("checkpoint-4", None, True)]
-    assert messages(hub) == [progress(4)]
+    assert messages(hub) == [progress(1, "epoch")]
 
 
 # By hand.

@@ -190,3 +190,21 @@ def test_heads_for_segmentation_in_classes_of_a_script(tmp_path, model_class, cl
     whole = segmented(tmp_path / "whole", 4, 255, model_class, classes)
     divided = segmented(tmp_path / "divided", 1, 255, model_class, classes)
     assert divided == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "words"),
+    [
+        ({"is_trainable": True}, "purely quantized models"),
+        ({"is_qat_trainable": True}, "does not support training"),
+    ],
+)
+def test_models_with_quantized_weights_are_refused(tmp_path, quantizer, words):
+    model = tiny()
+    model.is_quantized = True
+    model.hf_quantizer = SimpleNamespace(**quantizer)
+    with pytest.raises(ValueError, match=words):
+        trainer(tmp_path, model=model)
+
+    model.hf_quantizer = SimpleNamespace(is_trainable=True, is_qat_trainable=True)
+    trainer(tmp_path, model=model)

@@ -55,7 +55,7 @@ ENTRIES: dict[str, Effect] = {
     "push_to_hub": Effect(
         True,
         on_the_hub(_messages),
-        becomes([], ["Training in progress: step 4"]),
+        becomes([], ["Training in progress, epoch 1"]),
         {"hub_model_id": "me/model", "save_strategy": "epoch"},
     ),
     "hub_token": Effect(
