@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.optim import Optimizer
 
 
 def gather_full_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -35,3 +36,11 @@ def dense_values(gradient: torch.Tensor) -> torch.Tensor:
     if gradient.is_sparse:
         return gradient.coalesce().values()
     return gradient
+
+
+def ids_of_weights(optimizer: Optimizer) -> set[int]:
+    """Return the `id` of each weight that an optimizer trains."""
+    ids: set[int] = set()
+    for group in optimizer.param_groups:
+        ids.update(map(id, group["params"]))
+    return ids

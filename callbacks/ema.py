@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Generator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ._gradients import is_sharded_by_fsdp1
 from .base import TrainerCallback
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+class AveragedWeight(NamedTuple):
+    """A weight of a model, the value that is trained, and its average.
+
+    In an evaluation the weight has the value of the average.
+    """
+
+    weight: nn.Parameter
+    trained: torch.Tensor
+    average: torch.Tensor
+
+
 class EMACallback(TrainerCallback):
     """Keeps an exponential moving average of the weights. Not in transformers.
 
@@ -33,9 +44,9 @@ class EMACallback(TrainerCallback):
     exactly.
 
     Evaluations and predictions during the training use the average: the weights are swapped,
-    without copies, for each forward pass in evaluation mode. When training ends, the model gets the
-    average, so that `save_model` saves it; with `load_best_model_at_end` that of the best
-    checkpoint.
+    without copies, while they run, and for other forward passes in evaluation mode. When training
+    ends, the model gets the average, so that `save_model` saves it; with `load_best_model_at_end`
+    that of the best checkpoint.
 
     Args:
         decay: fraction of the average that an update keeps, from 0 to below 1.
@@ -183,9 +194,25 @@ class EMACallback(TrainerCallback):
         """Whether evaluations of the running training have used the averages."""
         return self._swap is not None and self._swap.has_been_used
 
-    def averaged_weights(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+    def begin_evaluation(self) -> None:
+        """Give the model the average until `end_evaluation`, in a training."""
+        if self._swap is not None:
+            self._swap.enter()
+
+    def end_evaluation(self) -> None:
+        """Give the model its own weights again."""
+        if self._swap is not None:
+            self._swap.leave()
+
+    def averaged_weights(self) -> list[AveragedWeight]:
         """Return each weight of the running training with its average."""
-        return [(weight, self.averages[name]) for name, weight in self._weights.items()]
+        weights: list[AveragedWeight] = []
+        for index, (name, weight) in enumerate(self._weights.items()):
+            trained = weight.detach()
+            if self._swap is not None:
+                trained = self._swap.trained_value(index, weight)
+            weights.append(AveragedWeight(weight, trained, self.averages[name]))
+        return weights
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint.
@@ -252,8 +279,33 @@ class EMACallback(TrainerCallback):
             average.copy_(stored[name])
 
 
+def averaging_among(callbacks: Iterable[object]) -> list[EMACallback]:
+    """Return the callbacks that average weights."""
+    averaging: list[EMACallback] = []
+    for callback in callbacks:
+        if isinstance(callback, EMACallback):
+            averaging.append(callback)
+    return averaging
+
+
+@contextlib.contextmanager
+def evaluated_averages(callbacks: Iterable[object]) -> Generator[None]:
+    """Give the model the averages of these callbacks, if it is being trained, for an evaluation."""
+    averaging = averaging_among(callbacks)
+    for callback in averaging:
+        callback.begin_evaluation()
+    try:
+        yield
+    finally:
+        for callback in reversed(averaging):
+            callback.end_evaluation()
+
+
 class _WeightSwap:
-    """Swaps averaged weights into a model for each forward pass in evaluation mode.
+    """Swaps averaged weights into a model for evaluations, and other forward passes in evaluation
+    mode.
+
+    In an evaluation the parts of the model may be called instead of the model itself.
 
     Exchanges only the storage behind the parameters, so it takes microseconds, and optimizers and
     wrappers keep the same parameter objects. The weights are swapped back even if the forward pass
@@ -264,8 +316,7 @@ class _WeightSwap:
         averages: their averages, by name.
 
     Attributes:
-        has_been_used: whether the model was called in evaluation mode; a LightningModule may call
-            its parts instead.
+        has_been_used: whether an evaluation has used the averages.
     """
 
     def __init__(
@@ -280,7 +331,9 @@ class _WeightSwap:
 
         self._model: nn.Module | None = None
         self._hooks: list[RemovableHandle] = []
-        self._depth = 0  # of calls of the model in itself
+        # Whether each call of the model that has not returned is in evaluation mode.
+        self._calls: list[bool] = []
+        self._depth = 0  # of evaluations and of these calls
 
     def __deepcopy__(self, memo: object) -> _WeightSwap:
         """Return the same object, so that the hooks of a copied model have no effect."""
@@ -289,9 +342,10 @@ class _WeightSwap:
     def attach(self, model: nn.Module) -> None:
         """Swap the weights for each forward pass of a model."""
         self._model = model
+        # Of several callbacks, the last one that has exchanged the weights restores them first.
         self._hooks = [
             model.register_forward_pre_hook(self._before_forward),
-            model.register_forward_hook(self._after_forward, always_call=True),
+            model.register_forward_hook(self._after_forward, prepend=True, always_call=True),
         ]
 
     def detach(self) -> None:
@@ -299,6 +353,7 @@ class _WeightSwap:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        self._calls = []
 
         # torch calls no hook after a forward pass that Ctrl-C interrupts.
         if self._depth > 0:
@@ -316,24 +371,40 @@ class _WeightSwap:
             weight.data = self._other_values[index]
             self._other_values[index] = current_values
 
-    def drop_copies(self) -> None:
-        """Drop copies of the averages, which have changed."""
-        self._other_values = None
-
-    def _before_forward(self, module: nn.Module, inputs: object) -> None:
-        if module is not self._model or module.training:
-            return
+    def enter(self) -> None:
+        """Use the averages until `leave` was called as often."""
         self._depth += 1
         if self._depth == 1:
             self.has_been_used = True
             self.exchange()
 
-    def _after_forward(self, module: nn.Module, inputs: object, output: object) -> None:
-        if module is not self._model or self._depth == 0:
+    def leave(self) -> None:
+        """Use the trained weights, if this is the outermost evaluation or forward pass."""
+        if self._depth == 0:
             return
         self._depth -= 1
         if self._depth == 0:
             self.exchange()
+
+    def trained_value(self, index: int, weight: nn.Parameter) -> torch.Tensor:
+        """Return the trained value of a weight, also while the model has the averages."""
+        if self._depth > 0 and self._other_values is not None:
+            return self._other_values[index]
+        return weight.detach()
+
+    def drop_copies(self) -> None:
+        """Drop copies of the averages, which have changed."""
+        self._other_values = None
+
+    def _before_forward(self, module: nn.Module, inputs: object) -> None:
+        if module is self._model:
+            self._calls.append(not module.training)
+            if not module.training:
+                self.enter()
+
+    def _after_forward(self, module: nn.Module, inputs: object, output: object) -> None:
+        if module is self._model and self._calls and self._calls.pop():
+            self.leave()
 
 
 def _is_averaged(weight: nn.Parameter) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from ._gradients import dense_values, gather_full_tensor, is_sharded_by_fsdp1
+from ._gradients import dense_values, gather_full_tensor, ids_of_weights, is_sharded_by_fsdp1
 from ._log_values import add_to_logs, is_training_log
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
@@ -15,6 +15,7 @@ from .state import TrainerControl, TrainerState
 if TYPE_CHECKING:
     import torch
     from torch import nn
+    from torch.optim import Optimizer
 
     from ..facade import TrainingArguments
 
@@ -45,9 +46,10 @@ class GradientNormCallback(TrainerCallback):
     def __init__(self, layer_of: Callable[[str], str | None] | None = None) -> None:
         self.layer_of = layer_of or layer_name
 
-        # The layer and the norm of each gradient, and the step in which they were computed.
-        self._norms: list[tuple[str, torch.Tensor]] = []
-        self._step = -1
+        # The layer and the norm of each gradient, by the `id` of the optimizer, and the value of
+        # `global_step` before the step in which they were computed.
+        self._norms: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        self._step_before = -1
 
     def on_train_begin(
         self,
@@ -58,7 +60,7 @@ class GradientNormCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Drop the norms of an earlier training."""
-        self._norms = []
+        self._norms = {}
         if model is not None and is_sharded_by_fsdp1(model):
             raise ValueError(
                 "GradientNormCallback cannot measure gradients that version 1 of FSDP shards, as "
@@ -72,19 +74,31 @@ class GradientNormCallback(TrainerCallback):
         state: TrainerState,
         control: TrainerControl,
         model: nn.Module | None = None,
+        optimizer: Optimizer | None = None,
         **kwargs: object,
     ) -> None:
         """Compute the norm of each gradient, if this step may be logged."""
-        if model is None or not _may_be_logged(args, state, control):
+        if state.global_step != self._step_before:
+            self._norms = {}
+            self._step_before = state.global_step
+        optimizers = _optimizers_of_lightning(args)
+        if model is None or not _may_be_logged(args, state, control, len(optimizers) or 1):
             return
+
+        # Each optimizer clears only its own gradients.
+        owned: set[int] | None = None
+        if optimizer is not None and optimizers:
+            owned = ids_of_weights(optimizer)
         # Norms are kept per parameter. `on_log` fetches all of them at once and sums the squares of
         # each layer on the CPU.
-        self._norms = []
-        self._step = state.global_step + 1
+        norms: list[tuple[str, torch.Tensor]] = []
         for name, weight in model.named_parameters():
+            if weight.grad is None or (owned is not None and id(weight) not in owned):
+                continue
             layer = self.layer_of(name)
-            if layer is not None and weight.grad is not None:
-                self._norms.append((layer, _norm(weight.grad)))
+            if layer is not None:
+                norms.append((layer, _norm(weight.grad)))
+        self._norms[id(optimizer)] = norms
 
     def on_log(
         self,
@@ -95,9 +109,11 @@ class GradientNormCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Add the norms of the layers."""
-        norms = self._norms
-        self._norms = []
-        if not is_training_log(logs) or not norms or self._step != state.global_step:
+        norms: list[tuple[str, torch.Tensor]] = []
+        for norms_of_optimizer in self._norms.values():
+            norms.extend(norms_of_optimizer)
+        self._norms = {}
+        if not is_training_log(logs) or not norms or self._step_before >= state.global_step:
             return
 
         squares: dict[str, float] = {}
@@ -125,8 +141,16 @@ def layer_name(parameter_name: str) -> str:
     return module_name or parameter_name
 
 
-def _may_be_logged(args: TrainingArguments, state: TrainerState, control: TrainerControl) -> bool:
-    """Return whether a log may be due after the coming step.
+def _optimizers_of_lightning(args: TrainingArguments) -> list[Optimizer]:
+    """Return the optimizers of a plain Lightning Trainer, which may have several."""
+    trainer = getattr(args, "trainer", None)
+    return list(getattr(trainer, "optimizers", ()))
+
+
+def _may_be_logged(
+    args: TrainingArguments, state: TrainerState, control: TrainerControl, steps: int
+) -> bool:
+    """Return whether a log may be due after the coming steps.
 
     Only logs by interval are known in advance.
     """
@@ -135,10 +159,11 @@ def _may_be_logged(args: TrainingArguments, state: TrainerState, control: Traine
     strategy = getattr(args, "logging_strategy", None)
     if strategy != "steps":
         return strategy != "no"
-    step = state.global_step + 1
-    if step == 1 and getattr(args, "logging_first_step", False):
+    done = state.global_step
+    if done == 0 and getattr(args, "logging_first_step", False):
         return True
-    return state.logging_steps > 0 and step % state.logging_steps == 0
+    interval = state.logging_steps
+    return interval > 0 and (done + steps) // interval > done // interval
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:

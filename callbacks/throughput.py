@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -140,8 +141,12 @@ class ThroughputCallback(TrainerCallback):
         world_size: int,
     ) -> float:
         """Return the samples of all processes since the start; 0 if unknown."""
-        # Batches at the end of an epoch may be smaller, so the fraction of the epoch comes first.
         micro_batch_of_all = (state.train_batch_size or 0) * world_size
+        steps = state.global_step - self._start_step
+        micro_batches = steps * getattr(args, "gradient_accumulation_steps", 1)
+        full_batches = float(micro_batches * micro_batch_of_all)
+
+        # Batches at the end of an epoch may be smaller, so the fraction of the epoch comes first.
         epochs = (state.epoch or 0.0) - self._start_epoch
         samples = length_or_none(getattr(train_dataloader, "dataset", None))
         batches = length_or_none(train_dataloader)
@@ -149,11 +154,9 @@ class ThroughputCallback(TrainerCallback):
             # A loader may leave out the samples that do not fill its last batch.
             if micro_batch_of_all:
                 samples = min(samples, batches * micro_batch_of_all)
-            return epochs * samples
-
-        steps = state.global_step - self._start_step
-        micro_batches = steps * getattr(args, "gradient_accumulation_steps", 1)
-        return float(micro_batches * micro_batch_of_all)
+            # Lightning may leave out batches: `limit_train_batches`.
+            return min(epochs * samples, full_batches or math.inf)
+        return full_batches
 
 
 def _rounded(value: float) -> float:

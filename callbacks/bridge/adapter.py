@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ...lightning_modules.common.stop_iteration import stop_iteration_guard
 from .._closing import close_after_error
+from ..ema import evaluated_averages
 from ..handler import CallbackHandler
 from ..state import (
     ExportableState,
@@ -109,6 +110,7 @@ class LightningBridge(Callback):
         self._checkpoints = BridgeCheckpoints()
         self._validation_request = ValidationRequest()
         self._interception = ExitStack()
+        self._evaluated_averages = ExitStack()
         self._trained_weights: dict[str, Tensor] = {}
         """The weights of the last step, once the averages have replaced them in the module."""
 
@@ -234,6 +236,7 @@ class LightningBridge(Callback):
         if not phase.is_in_step:
             phase.is_in_step = True
             self._fire("on_step_begin")
+        self._logs.grad_norms = {}
         phase.global_step_before_batch = trainer.global_step
         phase.awaits_pre_optimizer_step = True
         phase.awaits_optimizer_step = True
@@ -246,8 +249,10 @@ class LightningBridge(Callback):
         Under automatic optimization, gradients are clipped after this hook, so the event fires
         later.
         """
-        if self._flow.will_log(self.args, self.state, trainer.global_step + 1):
-            self._logs.record_grad_norm(trainer, pl_module)
+        # The other optimizers may step after this one.
+        last_step = self._phase.global_step_before_batch + len(trainer.optimizers)
+        if self._flow.will_log(self.args, self.state, max(trainer.global_step + 1, last_step)):
+            self._logs.record_grad_norm(trainer, pl_module, optimizer)
         if not pl_module.automatic_optimization:
             self._before_optimizer_step(optimizer)
 
@@ -298,8 +303,9 @@ class LightningBridge(Callback):
         self._end_training(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock of the evaluation; fires no event."""
+        """Start the clock of the evaluation, which uses averaged weights; fires no event."""
         self._begin_evaluation(trainer, trainer.val_dataloaders)
+        self._evaluated_averages.enter_context(evaluated_averages(self.callback_handler.callbacks))
 
     def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
         """Fire `on_prediction_step`."""
@@ -311,6 +317,7 @@ class LightningBridge(Callback):
 
         In a training, also write the checkpoint that waited for the evaluation.
         """
+        self._evaluated_averages.close()
         if trainer.sanity_checking:
             return
 
@@ -711,6 +718,7 @@ class LightningBridge(Callback):
     def _end_training(self, trainer: Trainer) -> None:
         """Restore module and optimizers, and the settings of the Lightning Trainer."""
         self._validation_request.restore(trainer)
+        self._evaluated_averages.close()
         self._interception.close()
         self._phase.is_training = False
         self._phase.is_in_step = False

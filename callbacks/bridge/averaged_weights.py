@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor, nn
 
 from ..base import TrainerCallback
-from ..ema import EMACallback
+from ..ema import AveragedWeight, EMACallback, averaging_among
 
 
 def use_evaluated_weights(
@@ -24,19 +24,20 @@ def use_evaluated_weights(
         The trained weights that were replaced, under their names in the module.
     """
     evaluated: list[EMACallback] = []
-    for callback in _averaging(callbacks):
+    for callback in averaging_among(callbacks):
         if callback.has_evaluated:
             evaluated.append(callback)
-    averages = _averages_by_weight(evaluated)
+    averaged_weights = _by_weight(evaluated)
 
     # Weights without an average, such as frozen ones, are kept.
     trained_weights: dict[str, Tensor] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
-        average = averages.get(id(weight))
-        if average is None or name not in state_dict:
+        averaged = averaged_weights.get(id(weight))
+        if averaged is None or name not in state_dict:
             continue
-        trained_weights[name] = state_dict[name]
-        state_dict[name] = average.to(weight.dtype)
+        # The module has the averages if the file is written in an evaluation.
+        trained_weights[name] = averaged.trained
+        state_dict[name] = averaged.average.to(weight.dtype)
     return trained_weights
 
 
@@ -44,7 +45,7 @@ def copy_averaged_weights(
     callbacks: Iterable[TrainerCallback], module: nn.Module
 ) -> dict[str, Tensor]:
     """Copy the trained weights that an `EMACallback` averages, under their names in the module."""
-    averages = _averages_by_weight(_averaging(callbacks))
+    averages = _by_weight(averaging_among(callbacks))
     copies: dict[str, Tensor] = {}
     for name, weight in module.named_parameters(remove_duplicate=False):
         if id(weight) in averages:
@@ -52,22 +53,13 @@ def copy_averaged_weights(
     return copies
 
 
-def _averaging(callbacks: Iterable[TrainerCallback]) -> list[EMACallback]:
-    """Return the callbacks that average weights."""
-    averaging: list[EMACallback] = []
+def _by_weight(callbacks: Iterable[EMACallback]) -> dict[int, AveragedWeight]:
+    """Return the averaged weights of callbacks, by the `id` of the weight."""
+    averaged_weights: dict[int, AveragedWeight] = {}
     for callback in callbacks:
-        if isinstance(callback, EMACallback):
-            averaging.append(callback)
-    return averaging
-
-
-def _averages_by_weight(callbacks: Iterable[EMACallback]) -> dict[int, Tensor]:
-    """Return the averages of callbacks, by the `id` of the weight."""
-    averages: dict[int, Tensor] = {}
-    for callback in callbacks:
-        for weight, average in callback.averaged_weights():
-            averages[id(weight)] = average
-    return averages
+        for averaged in callback.averaged_weights():
+            averaged_weights[id(averaged.weight)] = averaged
+    return averaged_weights
 
 
 def load_trained_weights(module: nn.Module, trained_weights: Mapping[str, Tensor]) -> None:

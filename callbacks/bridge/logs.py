@@ -7,12 +7,13 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from .._gradients import dense_values, gather_full_tensor
+from .._gradients import dense_values, gather_full_tensor, ids_of_weights
 from .._log_values import number_of
 
 if TYPE_CHECKING:
     import torch
     from lightning.pytorch import LightningModule, Trainer
+    from torch.optim import Optimizer
 
     from ..state import TrainerState
 
@@ -113,13 +114,14 @@ class LogCollector:
 
     Attributes:
         last_logged_step: the step of the last log.
-        grad_norm: the norm of all gradients, in a step that will be logged.
+        grad_norms: the norm of the gradients of each optimizer that has stepped in this batch, by
+            the `id` of the optimizer, in a step that will be logged.
         learning_rate: the learning rate of the last optimizer step.
     """
 
     def __init__(self) -> None:
         self.last_logged_step = 0
-        self.grad_norm: torch.Tensor | None = None
+        self.grad_norms: dict[int, torch.Tensor] = {}
         self.learning_rate: float | None = None
         self._start_time = time.perf_counter()
 
@@ -163,28 +165,34 @@ class LogCollector:
             self._losses_of_step = [loss_of_step.detach().float()]
         self._sum_up()
 
-    def record_grad_norm(self, trainer: Trainer, module: LightningModule) -> None:
-        """Record the norm of all gradients, unless gradients are sharded."""
+    def record_grad_norm(
+        self, trainer: Trainer, module: LightningModule, optimizer: Optimizer
+    ) -> None:
+        """Record the norm of the gradients of an optimizer, unless gradients are sharded.
+
+        Nothing clears the gradients of other weights before this step.
+        """
         from torch.nn.utils import get_total_norm
 
         if type(trainer.strategy).__name__ in _SHARDED_STRATEGIES:
             return
+        owned = ids_of_weights(optimizer)
         gradients: list[torch.Tensor] = []
         for weight in module.parameters():
-            if weight.grad is not None:
+            if weight.grad is not None and id(weight) in owned:
                 gradients.append(dense_values(weight.grad))
-        self.grad_norm = gather_full_tensor(get_total_norm(gradients))
+        self.grad_norms[id(optimizer)] = gather_full_tensor(get_total_norm(gradients))
 
     def pop_training_logs(self, trainer: Trainer) -> dict[str, float | torch.Tensor]:
         """Return loss, norm and learning rate since the last log, and start again."""
         self._sum_up()
         logs = {
             "loss": self._loss_since_log.compute(trainer),
-            "grad_norm": self.grad_norm,
+            "grad_norm": self._norm_of_all_gradients(),
             "learning_rate": self.learning_rate,
         }
         self._loss_since_log.reset()
-        self.grad_norm = None
+        self.grad_norms = {}
         return {name: value for name, value in logs.items() if value is not None}
 
     def summary(self, trainer: Trainer, steps: int) -> dict[str, float]:
@@ -279,6 +287,14 @@ class LogCollector:
                 name = f"{name}_epoch"
             logs[name] = value
         return logs
+
+    def _norm_of_all_gradients(self) -> torch.Tensor | None:
+        from torch.nn.utils import get_total_norm
+
+        norms = list(self.grad_norms.values())
+        if len(norms) > 1:
+            return get_total_norm(norms)
+        return norms[0] if norms else None
 
     def _sum_up(self) -> None:
         for loss in self._losses_of_step:

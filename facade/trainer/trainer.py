@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Sampler
 from torch.utils.hooks import RemovableHandle
 
 from ...callbacks import CallbackHandler, TrainerCallback, TrainerControl, TrainerState
+from ...callbacks.ema import evaluated_averages
 from ...callbacks.recording import record
 from ...lightning_modules.checkpoints.weights import warn_of_differences
 from ...lightning_modules.common.file_names import (
@@ -1186,7 +1187,8 @@ class Trainer:
         self._memory_tracker.start("eval")
         dataloader = self.get_eval_dataloader(eval_dataset)
         start_time = StartTime()
-        with metrics_of(self, eval_dataset):
+        averages = evaluated_averages(self.callback_handler.callbacks)
+        with metrics_of(self, eval_dataset), averages:
             output = self.evaluation_loop(
                 dataloader,
                 description="Evaluation",
@@ -1283,12 +1285,13 @@ class Trainer:
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = StartTime()
-        output = self.evaluation_loop(
-            dataloader,
-            description="Prediction",
-            ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
-        )
+        with evaluated_averages(self.callback_handler.callbacks):
+            output = self.evaluation_loop(
+                dataloader,
+                description="Prediction",
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
 
         # Exclude the setup of Lightning and of the model from the reported speed.
         seconds = start_time.seconds_ago - components.setup_seconds

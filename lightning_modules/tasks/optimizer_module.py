@@ -238,10 +238,27 @@ class OptimizerModule(ModelModule):
         scaler = getattr(precision, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             scaler.unscale_(optimizer)
+        parameters = self._parameters_of(optimizer)
         if gradient_clip_algorithm == "value":
-            nn.utils.clip_grad_value_(self.parameters(), gradient_clip_val)
+            nn.utils.clip_grad_value_(parameters, gradient_clip_val)
         else:
-            clip_gradients(self.parameters(), float(gradient_clip_val))
+            clip_gradients(parameters, float(gradient_clip_val))
+
+    def _parameters_of(self, optimizer: Optimizer) -> list[nn.Parameter]:
+        """Return the parameters that an optimizer trains, in the order of the model.
+
+        Nothing clears the gradients of other parameters, so they may not count in the norm.
+        """
+        trained: dict[int, nn.Parameter] = {}
+        for group in optimizer.param_groups:
+            trained |= {id(parameter): parameter for parameter in group["params"]}
+
+        parameters: list[nn.Parameter] = []
+        for parameter in self.parameters():
+            if trained.pop(id(parameter), None) is not None:
+                parameters.append(parameter)
+        # The rest is outside of the module.
+        return [*parameters, *trained.values()]
 
     def _schedule_added_groups(self) -> None:
         """Apply the schedule to groups that callbacks such as BackboneFinetuning have added.

@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from helpers.callbacks.small_training import LanguageModel, make_trainer, same, trained, weights
-from lightrainer import TrainerCallback
+from lightrainer import Trainer, TrainerCallback
 from lightrainer.callbacks import EMACallback, TrainerControl, TrainerState
+from lightrainer.callbacks.ema import evaluated_averages
 
 
 class Follows(TrainerCallback):
@@ -68,6 +69,53 @@ def test_evaluations_are_those_of_the_average(tmp_path):
         other = make_trainer(tmp_path)
         other.model.load_state_dict(average, strict=False)
         assert other.evaluate()["eval_loss"] == found[step] != plain[step]
+
+
+class CallsParts(Trainer):
+    """Computes the loss without a call of the model itself, as `generate` of many models does."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        outputs = model.forward(**inputs)
+        return (outputs["loss"], outputs) if return_outputs else outputs["loss"]
+
+
+def test_evaluations_that_call_parts_of_the_model_use_the_average(tmp_path):
+    changes = {"eval_strategy": "steps", "eval_steps": 4}
+    found = [
+        evaluations(trained(tmp_path, [EMACallback(0.9)], kind=kind, **changes))
+        for kind in (Trainer, CallsParts)
+    ]
+    assert found[0] == found[1]
+
+
+def test_forward_pass_in_training_mode_within_an_evaluation(tmp_path):
+    """It does not end the use of the average."""
+    model, ema = nn.Linear(2, 2), EMACallback(0.5)
+    ema.on_train_begin(None, TrainerState(), TrainerControl(), model=model)
+    average = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight += 1
+    with evaluated_averages([ema]):
+        model.train()(torch.ones(1, 2))
+        model.eval()(torch.ones(1, 2))
+        assert torch.equal(model.weight, average)
+    assert torch.equal(model.weight, average + 1)
+
+
+def test_two_averages_leave_the_training_unchanged(tmp_path):
+    class Keeps(TrainerCallback):
+        def on_train_end(self, args, state, control, model=None, **kwargs):
+            self.weights = {name: one.detach().clone() for name, one in model.named_parameters()}
+
+    class Slower(EMACallback):
+        pass
+
+    changes = {"eval_strategy": "steps", "eval_steps": 4}
+    alone, beside = Keeps(), Keeps()
+    trained(tmp_path, [alone], **changes)
+    trained(tmp_path, [beside, EMACallback(0.5), Slower(0.9)], **changes)
+    for name, weight in alone.weights.items():
+        assert torch.equal(beside.weights[name], weight)
 
 
 class Unfreezes(TrainerCallback):

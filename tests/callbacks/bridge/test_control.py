@@ -523,9 +523,7 @@ def averaged_training(make_module, folder, resume_from=None, *callbacks, **optio
 def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_trained(
     tmp_path, make_module
 ):
-    """Averages where the module has a `model`; `Automatic` calls its network, so its own weights
-    are validated.
-    """
+    """Also of `Automatic`, which calls its network instead of itself."""
     module, saving = averaged_training(make_module, tmp_path)
     trainer = make_trainer()
     for path, score in saving.best_k_models.items():
@@ -536,6 +534,34 @@ def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_t
         ] == pytest.approx(score.item())
     resumed, _ = averaged_training(make_module, tmp_path, tmp_path / "epoch=0.ckpt")
     for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_bridge_validates_averages_of_a_module_that_calls_its_parts(tmp_path):
+    """Like those of a module that has the same network as its `model`."""
+
+    class Named(Automatic):
+        def __init__(self):
+            super().__init__()
+            self.model = self.network
+
+    scores = []
+    for kind in (Automatic, Named):
+        _, saving = averaged_training(kind, tmp_path / kind.__name__)
+        scores.append([score.item() for score in saving.best_k_models.values()])
+    assert scores[0] == scores[1]
+
+
+def test_bridge_file_of_an_interrupted_validation_resumes_the_trained_weights(tmp_path):
+    """It is written while the module has the averages."""
+
+    class Saves(TrainerCallback):
+        def on_prediction_step(self, args, state, control, **kwargs):
+            args.trainer.save_checkpoint(tmp_path / f"{state.global_step}.ckpt")
+
+    whole, _ = averaged_training(with_model, tmp_path / "whole", None, Saves())
+    resumed, _ = averaged_training(with_model, tmp_path / "resumed", tmp_path / "12.ckpt")
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -550,7 +576,7 @@ def test_bridge_leaves_the_average_in_the_model_of_a_complete_training(tmp_path)
 def test_bridge_file_of_a_finished_training_continues_with_the_trained_weights(
     tmp_path, make_module
 ):
-    """The model, and so the file, has the average by then; no validation used that of `Automatic`."""
+    """The model, and so the file, has the average by then."""
 
     def train(epochs, resume_from=None):
         torch.manual_seed(3)

@@ -23,7 +23,7 @@ from helpers.callbacks.bridged_trainings import (
     make_trainer,
     raising,
 )
-from lightrainer import LossModule
+from lightrainer import GradientNormCallback, LossModule, ThroughputCallback
 from lightrainer.callbacks import EVENTS, LightningBridge
 from lightrainer.callbacks.bridge.logs import (
     as_evaluation,
@@ -286,6 +286,49 @@ def test_bridge_with_several_optimizers_under_manual_optimization():
     ]
     assert pairs == trainer.optimizers * 6
     assert recorder.names().count("on_step_begin") == recorder.names().count("on_step_end") == 6
+
+
+class Adversaries(TwoOptimizers):
+    """The loss of the second network leaves gradients in the first, which nothing uses."""
+
+    def training_step(self, batch, batch_idx):
+        first, second = self.optimizers()
+        squares = 0.0
+        for networks, optimizer in (([self.one], first), ([self.other, self.one], second)):
+            optimizer.zero_grad()
+            loss = sum(network(**batch)["loss"] for network in networks)
+            self.manual_backward(loss)
+            for weight in networks[0].parameters():
+                squares += weight.grad.pow(2).sum().item()
+            optimizer.step()
+        self.log("expected_norm", squares**0.5)
+        return loss
+
+
+@pytest.mark.parametrize("interval", [1, 4])
+def test_bridge_norms_leave_out_gradients_that_the_optimizer_does_not_use(interval):
+    bridge, _, _ = fit(
+        GradientNormCallback(),
+        module=Adversaries(),
+        limit_val_batches=0,
+        log_every_n_steps=interval,
+    )
+    logs = [entry for entry in bridge.state.log_history if "loss" in entry]
+    assert len(logs) == {1: 12, 4: 6}[interval]
+    for entry in logs:
+        assert entry["grad_norm"] == pytest.approx(entry["expected_norm"], rel=1e-5)
+        layers = [value for name, value in entry.items() if name.startswith("grad_norm/")]
+        squares = sum(norm * norm for norm in layers)
+        assert squares**0.5 == pytest.approx(entry["grad_norm"], rel=1e-5)
+
+
+def test_bridge_samples_of_limited_epochs_are_those_that_were_read():
+    bridge, _, _ = fit(ThroughputCallback(), limit_train_batches=2, limit_val_batches=0)
+    logs = [entry for entry in bridge.state.log_history if "samples_per_second" in entry]
+    assert logs
+    for entry in logs:
+        samples = entry["samples_per_second"] / entry["steps_per_second"]
+        assert samples == pytest.approx(4, rel=1e-4)
 
 
 def test_steps_under_manual_optimization_may_take_several_batches():

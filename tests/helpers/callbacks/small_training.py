@@ -42,7 +42,7 @@ def sentences(count=64, seed=0):
     return [{"input_ids": row, "labels": row} for row in words]
 
 
-def make_trainer(folder, callbacks=(), *, data=None, model=None, **changes):
+def make_trainer(folder, callbacks=(), *, kind=Trainer, data=None, model=None, **changes):
     options = {
         "per_device_train_batch_size": 8,
         "num_train_epochs": 2,
@@ -57,7 +57,7 @@ def make_trainer(folder, callbacks=(), *, data=None, model=None, **changes):
     }
     options |= {"use_cpu": not trains_on_device(), "dataloader_pin_memory": False}
     torch.manual_seed(3)
-    return Trainer(
+    return kind(
         LanguageModel() if model is None else model,
         TrainingArguments(str(folder), **{**options, **changes}),
         train_dataset=sentences() if data is None else data,

@@ -333,6 +333,24 @@ def test_lightning_subclass_with_own_steps():
             torch.testing.assert_close(after, before - 0.1 * before.grad)
 
 
+class TrainsBias(LossModule):
+    def configure_optimizers(self):
+        return torch.optim.SGD([list(self.parameters())[-1]], lr=0.1)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_clipping_leaves_out_gradients_that_no_optimizer_clears(accumulated):
+    """They grow from step to step. Frozen parameters have none, and are clipped the same."""
+    options = {"gradient_clip_val": 0.05, "accumulate_grad_batches": accumulated}
+    trained = fitted(TrainsBias(seeded(Net)), **options)[0]
+    frozen = TrainsBias(seeded(Net))
+    for parameter in list(frozen.parameters())[:-1]:
+        parameter.requires_grad_(False)
+    fitted(frozen, **options)
+    assert same_weights(trained, frozen)
+    assert not same_weights(trained, seeded(Net))
+
+
 class WithBackbone(LossModule):
     @property
     def backbone(self):
