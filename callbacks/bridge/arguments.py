@@ -116,7 +116,8 @@ TRAINER_SETTINGS: dict[str, Callable[[Trainer], Any]] = {
     "should_log": lambda trainer: trainer.is_global_zero,
     "should_save": lambda trainer: trainer.is_global_zero,
     "device": lambda trainer: trainer.strategy.root_device,
-    "fp16": lambda trainer: str(trainer.precision).startswith("16"),
+    # "16-true" has no loss scaler
+    "fp16": lambda trainer: trainer.precision == "16-mixed",
     "bf16": lambda trainer: str(trainer.precision).startswith("bf16"),
     "resume_from_checkpoint": lambda trainer: trainer.ckpt_path,
     "dataloader_num_workers": lambda trainer: getattr(trainer.train_dataloader, "num_workers", 0),

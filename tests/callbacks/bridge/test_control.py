@@ -769,6 +769,23 @@ def test_max_grad_norm_is_no_limit_of_single_values():
     assert max(clipped) <= 1e-3 * count**0.5
 
 
+class Overflows(Automatic):
+    """The gradients of the third batch are too large for float16, its loss is not."""
+
+    def training_step(self, batch, batch_idx):
+        loss = self.network(**batch)["loss"].float()
+        return loss * 1e9 if batch_idx == 2 else loss
+
+
+def test_bridge_nan_guard_checks_gradients_without_a_loss_scaler():
+    guard = NaNGuardCallback("skip")
+    _, _, module = fit(
+        guard, module=Overflows(), precision="16-true", limit_val_batches=0, max_epochs=1
+    )
+    assert guard.skipped == [3]
+    assert all(weight.isfinite().all() for weight in module.parameters())
+
+
 def test_bridge_logs_the_norm_of_sparse_gradients():
     class Words(Automatic):
         def __init__(self, sparse):
