@@ -1,8 +1,9 @@
 """Write folders `checkpoint-N` atomically and read them without unpickling arbitrary objects.
 
-Here: the format, usable from any training loop: weights, states, integrity, crash-safe writing,
-selection and rotation of folders; `FolderCheckpointIO` is for Lightning. Not here: when a
-checkpoint is written (`facade/checkpointing`). Imports all subpackages but `training` and `tasks`.
+Holds the checkpoint format, which any training loop can use: weights, states, integrity checks,
+crash-safe writing, selection and rotation of folders. `FolderCheckpointIO` is the plugin for
+Lightning. `facade/checkpointing` decides when a checkpoint is written. Imports all subpackages
+except `training` and `tasks`.
 """
 
 import lazy_loader

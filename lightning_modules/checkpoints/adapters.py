@@ -1,4 +1,4 @@
-"""Load adapters of PEFT from a folder into a model."""
+"""Load PEFT adapters from a checkpoint folder, and find the weights that PEFT does not save."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .weight_formats import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_ex
 _log = logging.getLogger(__name__)
 
 EXTRA_WEIGHTS_NAME = "trained_beside_adapter.safetensors"
-"""File of what `weights_peft_leaves_out` returns, under the names in the model."""
+"""File with the weights that `weights_peft_leaves_out` returns, by their names in the model."""
 
 _KINDS_OF_IMPORTANCE = ("ipt", "exp_avg_ipt", "exp_avg_unc")
-"""Attributes of the `rankallocator` of AdaLoRA."""
+"""Attributes of AdaLoRA's `rankallocator` with the importance scores of weights."""
 
 _PREFIX_OF_PEFT = "base_model.model."
-"""Begins the names in files of an adapter that `add_adapter` put into a model."""
+"""Prefix of the weight names in the file of an adapter that `add_adapter` added to a model."""
 
 
 def load_adapters(
@@ -39,18 +39,17 @@ def load_adapters(
 ) -> LoadReport:
     """Load all adapters of a PEFT model from a checkpoint.
 
-    No setting is changed: the active adapters stay active, and trainable ones trainable. An adapter
-    that is alone in its folder, not in a subfolder, is loaded into a model with one adapter of any
-    name.
+    Active adapters stay active and trainable ones stay trainable. If both the folder and the model
+    have a single adapter, their names may differ.
 
     Args:
-        model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`; if sharded, as
-            a `FullModel`.
+        model: a `peft.PeftModel`, or a model of `transformers` after `add_adapter`. Pass a sharded
+            model as a `FullModel`.
         folder: the folder of the checkpoint.
-        adapters: the folder of each adapter, see `adapter_folders`.
+        adapters: the folder of each adapter, as returned by `adapter_folders`.
 
     Raises:
-        ValueError: it is not a PEFT model, or has an adapter that the folder lacks.
+        ValueError: the model is not a PEFT model, or has an adapter that the folder lacks.
     """
     with _ready_to_load(model) as adapted:
         adapters = _folders_by_adapter(adapted, folder, adapters)
@@ -64,7 +63,8 @@ def load_adapters(
         unexpected: list[str] = []
 
         for name, adapter_folder in adapters.items():
-            # An adapter is wholly among the extra weights, which are loaded below, or not at all.
+            # The extra weights, which are loaded below, hold either all weights of an adapter or
+            # none.
             if _weights_of(name, extra_weights):
                 _load_rank_pattern(adapted, name, adapter_folder)
                 of_adapter = _weights_of(name, trained)
@@ -73,14 +73,14 @@ def load_adapters(
 
             _refuse_finished_prompt(adapted, name, folder)
             mismatches = _load_adapter(adapted, name, adapter_folder)
-            # PEFT lists the weights of other adapters too, and those of prompts, which it loads by
-            # itself.
+            # PEFT also lists the weights of other adapters and those of prompts, which it loads
+            # separately.
             missing += _weights_of(name, getattr(mismatches, "missing_keys", ()))
             unexpected_keys: Iterable[str] = getattr(mismatches, "unexpected_keys", ())
             unexpected += [key for key in unexpected_keys if "." in key]
 
         unexpected += adapted.load_state_dict(extra_weights, strict=False).unexpected_keys
-        # Adapters that share a weight have it in the file once.
+        # A weight that several adapters share is stored once.
         return LoadReport(required_missing(adapted, missing), tuple(unexpected))
 
 
@@ -90,9 +90,9 @@ def _folders_by_adapter(
     """Return the folders of the adapters to load, by their names in the model.
 
     Raises:
-        ValueError: it has no adapters, or one that the folder lacks.
+        ValueError: the model has no adapters, or one that the folder lacks.
     """
-    # transformers writes the active adapter alone; the others are among the extra weights.
+    # transformers saves only the active adapter; the others are among the extra weights.
     if has_added_adapter(model):
         active = model.active_adapters()[0]
         return {active: adapters[DEFAULT_ADAPTER]}
@@ -116,12 +116,12 @@ def _folders_by_adapter(
 def _warn_of_missing_adapters(
     folder: Path, without_file: list[str], extra_weights: Mapping[str, Tensor]
 ) -> None:
-    """Warn of adapters made by `add_adapter` that no file of the folder holds.
+    """Warn of adapters added by `add_adapter` that the checkpoint does not contain.
 
     Args:
         folder: the folder of the checkpoint.
-        without_file: adapters that have no file.
-        extra_weights: may hold them.
+        without_file: adapters without a file of their weights.
+        extra_weights: weights from `EXTRA_WEIGHTS_NAME`, which may include those of the adapters.
     """
     for name in without_file:
         if not _weights_of(name, extra_weights):
@@ -133,7 +133,7 @@ def _warn_of_missing_adapters(
 
 
 def _trained_names(model: nn.Module) -> list[str]:
-    """Return the names of the trained weights, also while those of a sharded model are read."""
+    """Return the names of the trained weights, without gathering those of a sharded model."""
     named = nn.Module.named_parameters(unwrap_model(model), remove_duplicate=False)
     return [plain_name(name) for name, weight in named if weight.requires_grad]
 
@@ -144,9 +144,9 @@ def _missing_of_base(
     folders: Iterable[Path],
     extra_weights: Mapping[str, Tensor],
 ) -> list[str]:
-    """Return the trained weights of the base model that no file holds.
+    """Return the names of trained base model weights that the checkpoint does not contain.
 
-    The `load_adapter` of PEFT does not report these. Files of adapters may hold some, such as
+    PEFT's `load_adapter` does not report these. Adapter files may contain some of them, such as
     biases.
     """
     of_base: list[str] = []
@@ -163,7 +163,7 @@ def _missing_of_base(
 
 
 def _weights_in(folder: Path) -> dict[str, Tensor]:
-    """Return the weights in the file of an adapter."""
+    """Read the weights file of an adapter."""
     file = first_existing_file(folder, ADAPTER_FILES)
     assert file is not None
     if file.suffix == ".safetensors":
@@ -172,14 +172,14 @@ def _weights_in(folder: Path) -> dict[str, Tensor]:
 
 
 def _load_adapter(model: Any, name: str, folder: Path) -> Any:
-    """Load the adapter of this name as PEFT does, and return the names that did not match."""
+    """Load an adapter as PEFT does, and return PEFT's report of mismatched names."""
     if not has_added_adapter(model):
         options = accepted_arguments(
             model.load_adapter, is_trainable=True, autocast_adapter_dtype=False, torch_device="cpu"
         )
         return model.load_adapter(folder, name, **options)
 
-    # The `load_adapter` of transformers would add another adapter.
+    # The model's own `load_adapter` (of transformers) would add another adapter.
     weights: dict[str, Tensor] = {}
     for weight, value in _weights_in(folder).items():
         own_name = weight.removeprefix(_PREFIX_OF_PEFT)
@@ -188,7 +188,7 @@ def _load_adapter(model: Any, name: str, folder: Path) -> Any:
 
 
 def _importance_of_ranks(model: Any) -> dict[str, dict[str, Tensor]]:
-    """Return the importance that AdaLoRA has measured: of each weight, by kinds of numbers."""
+    """Return AdaLoRA's importance scores of weights, by the prefix of their names in a checkpoint."""
     allocator = getattr(getattr(model, "base_model", None), "rankallocator", None)
     if allocator is None:
         return {}
@@ -199,7 +199,7 @@ def _importance_of_ranks(model: Any) -> dict[str, dict[str, Tensor]]:
 
 
 def _load_importance(model: Any, extra_weights: dict[str, Tensor]) -> None:
-    """Move the importance of weights from the extra weights of a file to the model."""
+    """Move AdaLoRA's importance scores from the extra weights to the model."""
     for prefix, importance in _importance_of_ranks(model).items():
         keys = [key for key in extra_weights if key.startswith(prefix)]
         device = next(model.parameters()).device
@@ -209,7 +209,7 @@ def _load_importance(model: Any, extra_weights: dict[str, Tensor]) -> None:
 
 
 def _load_rank_pattern(model: Any, adapter: str, folder: Path) -> None:
-    """Restore the ranks that AdaLoRA has chosen, with which it masks weights at its last steps."""
+    """Restore the rank pattern by which AdaLoRA masks weights in its last steps."""
     config_file = folder / "adapter_config.json"
     if model.peft_config[adapter].peft_type == "ADALORA" and config_file.is_file():
         config = json.loads(config_file.read_text(encoding="utf-8"))
@@ -217,18 +217,18 @@ def _load_rank_pattern(model: Any, adapter: str, folder: Path) -> None:
 
 
 def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights that `save_pretrained` leaves out of adapters, but a training needs.
+    """Return the weights that training needs but PEFT's `save_pretrained` does not save.
 
-    Of the base model these are the weights that the script trains, and the running statistics of
-    batch norm. Adapters that PEFT does not save as they are are needed whole: of the encoder of a
-    prompt it saves only the finished prompt, and of AdaLoRA only some ranks, without the importance
-    by which it chooses them. Of adapters that `add_adapter` made only the active one is saved.
+    These are the trained weights and the batch norm statistics of the base model, and all weights
+    of adapters that PEFT does not save in full: for a prompt encoder it saves only the encoded
+    prompt, for AdaLoRA only the ranks in use, without the importance scores that select them. Of
+    adapters added by `add_adapter` only the active one is saved.
 
     Args:
-        model: a `peft.PeftModel`, or one of `transformers` after its `add_adapter`.
+        model: a `peft.PeftModel`, or a model of `transformers` after `add_adapter`.
         state: its weights, by their names in the model.
     """
-    # A training needs all adapters, and of the base model the weights that change.
+    # Training needs all adapter weights, and the base model weights that change.
     needed = _running_statistics(model)
     for name, weight in model.named_parameters():
         if weight.requires_grad or not is_of_base(model, name):
@@ -238,7 +238,7 @@ def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str
     present = [name for name in needed if name in state]
     left_out = {name for name in present if tensor_key(state[name]) not in saved}
 
-    # An adapter is kept whole or not at all, so that only one of the two files is read for it.
+    # Keep all weights of an adapter or none, so that only one of the two files is read for it.
     for adapter in model.peft_config:
         of_adapter = _weights_of(adapter, present)
         if not left_out.isdisjoint(of_adapter):
@@ -251,9 +251,9 @@ def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str
 
 
 def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Hashable]:
-    """Return the keys of the weights that `save_pretrained` saves as they are."""
+    """Return the tensor keys of the weights that `save_pretrained` saves unchanged."""
     adapters = list(model.peft_config)
-    # Of adapters that `add_adapter` made, transformers saves the active one.
+    # Of adapters added by `add_adapter`, transformers saves only the active ones.
     if has_added_adapter(model):
         adapters = model.active_adapters()
 
@@ -265,9 +265,9 @@ def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Hashable]:
 
 
 def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the weights of the model that the file of an adapter holds as they are.
+    """Return the weights of the model that PEFT stores unchanged in the file of an adapter.
 
-    It holds none of an encoded prompt.
+    For a prompt with an encoder it stores none of them.
     """
     if not model.peft_config[adapter].is_prompt_learning:
         return list(_by_names_of_peft(model, state, adapter).values())
@@ -280,14 +280,14 @@ def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -
 def _by_names_of_peft(
     model: nn.Module, state: Mapping[str, Tensor], adapter: str
 ) -> dict[str, Tensor]:
-    """Return the weights of an adapter, not a prompt, by the names in its file."""
+    """Return the weights of an adapter by their names in PEFT's file. Not for prompts."""
     return loaded("peft").get_peft_model_state_dict(
         model, dict(state), adapter, save_embedding_layers=False
     )
 
 
 def _running_statistics(model: nn.Module) -> list[str]:
-    """Return the names of the statistics that batch norm keeps, also in a frozen model."""
+    """Return the names of batch norm statistics, which change even in a frozen model."""
     names: list[str] = []
     modules = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
     for path, module in modules:
@@ -299,10 +299,10 @@ def _running_statistics(model: nn.Module) -> list[str]:
 
 
 def _has_encoder(model: Any, adapter: str) -> bool:
-    """Return whether an adapter is a prompt that an encoder makes.
+    """Return whether an adapter is a prompt produced by an encoder.
 
-    That is the case with p-tuning, prefix tuning with a projection, and context-aware prompt
-    tuning. The other kinds are saved whole by PEFT.
+    That is the case for p-tuning, prefix tuning with a projection, and context-aware prompt tuning.
+    PEFT saves all weights of the other kinds.
     """
     config = model.peft_config[adapter]
     may_have_encoder = config.peft_type in ("P_TUNING", "PREFIX_TUNING", "CPT")
@@ -312,7 +312,7 @@ def _has_encoder(model: Any, adapter: str) -> bool:
 
 
 def _read_extra_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights that `weights_peft_leaves_out` returned when the folder was saved."""
+    """Read the weights that `weights_peft_leaves_out` returned when the checkpoint was saved."""
     file = folder / EXTRA_WEIGHTS_NAME
     if not file.is_file():
         return {}
@@ -320,12 +320,12 @@ def _read_extra_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _refuse_finished_prompt(model: nn.Module, adapter: str, folder: Path) -> None:
-    """Raise a ValueError for an adapter of which only the prompt made by its encoder was saved."""
+    """Raise a ValueError if only the encoded prompt of an adapter was saved, not its encoder."""
     if _has_encoder(model, adapter):
         raise ValueError(
-            f"{folder} has no weights of the encoder that makes the prompt {adapter!r}, only the "
-            "finished prompt, as other libraries save it. A training cannot resume from that: use "
-            f"a folder with {EXTRA_WEIGHTS_NAME}, or PeftModel.from_pretrained for inference."
+            f"{folder} has only the encoded prompt of {adapter!r}, as other libraries save it, not "
+            "the weights of its encoder. Training cannot resume from it: use a folder with "
+            f"{EXTRA_WEIGHTS_NAME}, or PeftModel.from_pretrained for inference."
         )
 
 
@@ -337,10 +337,10 @@ def _ready_to_load(model: nn.Module | FullModel) -> AbstractContextManager[Any]:
 
 @contextmanager
 def with_peft_names(model: nn.Module) -> Generator[Any]:
-    """Give a PEFT model the names that PEFT expects in the block.
+    """Give the modules of a PEFT model the names that PEFT expects, within the `with` block.
 
-    Its modules get their original names, and it gets the `state_dict` of its class: some scripts
-    replace that by the state dict of the adapter, in which PEFT does not find the adapter.
+    Wrappers inside the model are removed, and so is a `state_dict` method set on the instance: some
+    scripts set one that returns the adapter only, where PEFT does not find the adapter's weights.
     """
     attributes: dict[str, Any] = model.__dict__
     script_state_dict = attributes.pop("state_dict", None)
@@ -358,27 +358,27 @@ def _require_adapters(in_model: list[str], saved: list[str], folder: Path) -> No
     if missing:
         raise ValueError(
             f"{folder} has no weights for the adapter {', '.join(map(repr, missing))} of the "
-            f"model, only for {', '.join(map(repr, saved))}. Give the model the adapters of the "
-            "run that wrote it."
+            f"model, only for {', '.join(map(repr, saved))}. Add the same adapters to the model as "
+            "in the run that wrote it."
         )
 
     surplus = [name for name in saved if name not in in_model]
     if surplus:
         _log.warning(
-            "%s has adapters that the model does not have, and that are not loaded: %s.",
+            "%s has adapters that the model does not have; they are ignored: %s.",
             folder,
             ", ".join(surplus),
         )
 
 
 def saved_weights(model: nn.Module, named: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the weights that a checkpoint of a model holds.
+    """Return the weights that a checkpoint of a model contains.
 
-    Of a model of PEFT these are the adapters and other trainable weights.
+    For a PEFT model these are the adapters and other trainable weights.
 
     Args:
         model: the model.
-        named: all of its weights.
+        named: all weights of the model by name.
     """
     saved: list[Tensor] = []
     for name, tensor in named.items():
@@ -388,7 +388,7 @@ def saved_weights(model: nn.Module, named: Mapping[str, Tensor]) -> list[Tensor]
 
 
 def _weights_of(adapter: str, names: Iterable[str]) -> list[str]:
-    """Return those names of weights that belong to an adapter."""
+    """Return the names that belong to weights of an adapter."""
     return [name for name in names if _is_of(adapter, name)]
 
 
@@ -397,9 +397,9 @@ def _is_of(adapter: str, name: str) -> bool:
 
 
 def is_of_base(model: nn.Module, name: str) -> bool:
-    """Return whether a weight of a PEFT model belongs to none of its adapters.
+    """Return whether a weight of a PEFT model belongs to the base model, not to an adapter.
 
-    It is False for other models.
+    Returns False for other models.
     """
     adapters = adapters_of(model)
     if not adapters:
@@ -408,9 +408,10 @@ def is_of_base(model: nn.Module, name: str) -> bool:
 
 
 def adapters_of(model: Any) -> list[str]:
-    """Return the names of the adapters of a model that saves adapters alone.
+    """Return the adapter names of a model whose `save_pretrained` saves only adapters.
 
-    That is a `peft.PeftModel`, or a model of `transformers` after its `add_adapter`.
+    That is a `peft.PeftModel`, or a model of `transformers` after `add_adapter`. Empty for other
+    models.
     """
     model = unwrap_model(model)
     saves_adapters = is_peft_model(model) or has_added_adapter(model)
@@ -420,31 +421,31 @@ def adapters_of(model: Any) -> list[str]:
 
 
 def has_added_adapter(model: nn.Module) -> bool:
-    """Return whether an adapter was put into a model of `transformers` by its `add_adapter`."""
+    """Return whether `add_adapter` has added an adapter to a model of `transformers`."""
     return is_pretrained(model) and bool(getattr(model, "_hf_peft_config_loaded", False))
 
 
 def saves_itself(model: nn.Module) -> bool:
-    """Return whether a model is saved by its `save_pretrained`.
+    """Return whether a model is saved by its own `save_pretrained`.
 
-    That is one of `transformers`, PEFT or `huggingface_hub`. A method of that name may do something
-    else in other classes, or be that of an inner model to which a wrapper forwards.
+    That is the case for models of `transformers`, PEFT and `huggingface_hub`. In other classes a
+    method of that name may do something else, or a wrapper may forward it to an inner model.
     """
     of_the_hub = is_instance(model, "huggingface_hub.hub_mixin", "PyTorchModelHubMixin")
     return is_pretrained(model) or is_peft_model(model) or of_the_hub
 
 
 def is_peft_model(model: Any) -> bool:
-    """Return whether a model, or the one in its wrappers, is a `peft.PeftModel`."""
+    """Return whether a model, without its wrappers, is a `peft.PeftModel`."""
     peft = loaded("peft")
     return peft is not None and isinstance(unwrap_model(model), peft.PeftModel)
 
 
 def peft_names(model: nn.Module, state: Mapping[str, Any]) -> dict[str, str]:
-    """Return the names that PEFT gives the weights of the active adapter, and those in the model.
+    """Map PEFT's names of the active adapter's weights to their names in the model.
 
-    The name of the adapter is not in them. `accelerate` knows only these names in the parts of
-    processes. Empty for other models, and for prompts.
+    PEFT's names do not include the name of the adapter. `accelerate` uses them in sharded
+    checkpoints. Empty for other models, and for prompts.
 
     Args:
         model: the model.
@@ -460,7 +461,7 @@ def peft_names(model: nn.Module, state: Mapping[str, Any]) -> dict[str, str]:
     with without_inner_wrappers(inner):
         renamed = _by_names_of_peft(inner, state, active)
 
-    # PEFT renames tensors without copying them, so that each is found again by its identity.
+    # PEFT renames tensors without copying them, so they are matched by identity.
     own_names = {id(value): name for name, value in state.items()}
     pairs: dict[str, str] = {}
     for name, value in renamed.items():

@@ -1,7 +1,7 @@
-"""Remove paths outside of the run from the states of Lightning callbacks, before restoring them.
+"""Remove paths outside of the run from states of Lightning callbacks before they are restored.
 
-`ModelCheckpoint` deletes files that its state lists as written, and returns its best path to be
-read. Its own check handles neither `..` nor links, and the state can set its folder.
+`ModelCheckpoint` deletes the files that its state lists, and its best path is loaded later. Its own
+check does not handle `..` or symbolic links, and its state can change its folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..common.local_paths import StrPath
 _log = logging.getLogger(__name__)
 
 _SCORES = "best_k_models"
-"""Entry with the scores of the files that the callback has written, by path."""
+"""Key of the scores of written files, by path."""
 
 _WORST = "kth_best_model_path"
 _BEST = "best_model_path"
@@ -30,17 +30,17 @@ def remove_foreign_paths(
     checkpoint: StrPath,
     run_dir: StrPath | None = None,
 ) -> dict[str, object]:
-    """Return the states of callbacks without foreign paths, which are named in a warning.
+    """Return the states of callbacks without foreign paths, and warn of each removed path.
 
-    Files that a callback may delete have to be in its folder. The best path may also be in
-    `run_dir` or next to the checkpoint: if a training resumes into another folder, its best model
-    is in the previous one.
+    Files that a callback may delete must be in its folder. The best path may also be in `run_dir`
+    or next to the checkpoint, because a training that resumes into another folder has its best
+    model in the previous one.
 
     Args:
-        states: by `state_key`, as checkpoints of Lightning hold them; not changed.
+        states: the states by `state_key`, as in a Lightning checkpoint. Not modified.
         callbacks: the callbacks to restore.
         checkpoint: path of the checkpoint that holds the states.
-        run_dir: the folder of the run, if it has one besides those of the callbacks.
+        run_dir: the folder of the run, if it differs from those of the callbacks.
     """
     best_folders = [str(Path(checkpoint).absolute().parent)]
     if run_dir is not None:
@@ -63,9 +63,9 @@ def _checked(
     """Return the state of a callback without foreign paths.
 
     Args:
-        callback: has the folder that its paths have to be in.
-        state: as it was saved.
-        best_folders: further folders of the best path.
+        callback: its `dirpath` is the folder that its paths must be in.
+        state: the saved state.
+        best_folders: other folders that the best path may be in.
     """
     if state.keys().isdisjoint((_SCORES, _WORST, _BEST, _LAST)):
         return state
@@ -75,7 +75,7 @@ def _checked(
         own_folders.append(str(folder))
     checked = dict(state)
 
-    # Files that the callback may delete: it continues without any, if some are foreign.
+    # Files that the callback may delete. If one of them is foreign, all are removed.
     scores: object = state.get(_SCORES)
     deletable: list[object] = [state.get(_WORST), state.get(_LAST)]
     if isinstance(scores, Mapping):
@@ -87,8 +87,8 @@ def _checked(
         checked |= {_SCORES: {}, _WORST: "", _LAST: ""}
         checked.pop("kth_value", None)
 
-    # The best path may be in the folder of an earlier run, but must not leave the folder of this
-    # run through a link.
+    # The best path may be in the folder of an earlier run, but a symbolic link in the folder of
+    # this run must not lead outside.
     best: object = state.get(_BEST)
     is_behind_link = _seems_below(best, own_folders) and not _lies_below(best, own_folders)
     is_foreign = is_behind_link or not _lies_below(best, [*own_folders, *best_folders])
@@ -99,7 +99,7 @@ def _checked(
     if not foreign:
         return state
     _log.warning(
-        "%s continues without paths of another run in its state: %s.",
+        "The state of %s contains paths outside of this run, which were removed: %s.",
         type(callback).__name__,
         ", ".join(dict.fromkeys(map(repr, foreign))),
     )
@@ -107,10 +107,10 @@ def _checked(
 
 
 def _lies_below(path: object, folders: Iterable[str]) -> bool:
-    """Return whether a path is below one of the folders, with all links resolved."""
+    """Return whether a path is below one of the folders after resolving symbolic links."""
     if not isinstance(path, str) or "\0" in path:
         return False
-    # An address has no links.
+    # URLs have no symbolic links.
     if "://" in path:
         if ".." in path:
             return False
@@ -120,7 +120,7 @@ def _lies_below(path: object, folders: Iterable[str]) -> bool:
 
 
 def _seems_below(path: object, folders: Iterable[str]) -> bool:
-    """Return whether a path is below one of the folders while links are not resolved."""
+    """Return whether a path is below one of the folders without resolving symbolic links."""
     if not isinstance(path, str):
         return False
     parents = Path(path).absolute().parents

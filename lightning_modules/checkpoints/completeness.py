@@ -1,4 +1,4 @@
-"""Compare the weights in a folder with those of the model that was saved there."""
+"""Check that a saved model contains all weights of the model."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExpectedWeights:
-    """Names of the weights that a saved model should have."""
+    """Names of the weights that a saved model should contain."""
 
     names: dict[str, set[str]]
-    """For each weight, the names under which a file may hold it.
+    """For each weight, the names under which a file may store it.
 
-    These are its own, those of tied weights, and those in a `state_dict` that the model overrides.
+    These are its own name, those of tied weights, and those in an overridden `state_dict`.
     """
 
     frozen: set[str]
     """The names of weights that are not trained."""
 
     may_be_renamed: bool
-    """Whether the class of the model may rename weights when it saves them.
+    """Whether the model's class may rename weights when it saves them.
 
-    Classes with mixtures of experts or quantized weights do.
+    Mixture-of-experts and quantized models do.
     """
 
 
@@ -47,14 +47,14 @@ def expected_weights(
 ) -> ExpectedWeights:
     """Return the names of the weights that should be saved.
 
-    The frozen base of a model with adapters is not expected.
+    Frozen base weights of a model with adapters are not included.
 
     Args:
         model: the user's model.
-        gathered: the weights of a sharded model, because a single process may not know all names.
+        gathered: the gathered weights of a sharded model, where one process may not know all names.
     """
-    # Parameters and saved buffers, including those that an override of `state_dict` leaves out.
-    # Extra states are not tensors, and are ignored.
+    # Collect parameters and persistent buffers, including those that an override of `state_dict`
+    # omits. Extra states are not tensors and are ignored.
     weights: dict[str, Any] = {}
     saved: Mapping[str, Any] = {}
     if gathered is not None:
@@ -67,13 +67,13 @@ def expected_weights(
         # An override of `state_dict` may use other names.
         saved = model.state_dict()
 
-    # All names of each tensor.
+    # Collect all names of each tensor.
     names_of: dict[Hashable, set[str]] = {}
     for state in (weights, saved):
         for name, value in state.items():
             if isinstance(value, Tensor):
                 names_of.setdefault(tensor_key(value), set()).add(name)
-    # Tensors without memory have no key, which does not make them tied.
+    # Tensors without memory have no key; they are not tied to each other.
     names_of.pop(None, None)
 
     trained: set[str] = set()
@@ -86,7 +86,7 @@ def expected_weights(
     left_out = own_attribute(model, "_keys_to_ignore_on_save") or ()
     expected: dict[str, set[str]] = {}
     for name, value in weights.items():
-        # PEFT writes the weights of adapters under other names, and leaves out the frozen base.
+        # PEFT saves adapter weights under other names, and does not save frozen base weights.
         of_peft = has_adapters and (name in frozen or not is_of_base(model, name))
         if name not in left_out and not of_peft:
             expected[name] = names_of.get(tensor_key(value), {name})
@@ -96,18 +96,17 @@ def expected_weights(
 
 
 def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
-    """Warn of weights that are missing in the files of a folder.
+    """Warn of weights that a saved model does not contain.
 
     Args:
-        expected: names of the weights.
-        folder: a saved model, whose files are compared by the names in their headers.
+        expected: the weights that it should contain.
+        folder: the saved model. Only the headers of its files are read.
     """
     written = set(_names_in(Path(folder)))
     if not written:
         return
 
-    # Unknown names in the files mean that the class has renamed weights; then nothing can be
-    # compared.
+    # Unknown names in the files mean that the class has renamed weights. They cannot be compared.
     if expected.may_be_renamed and written.difference(*expected.names.values()):
         return
 
@@ -116,7 +115,7 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
     for name, names in expected.names.items():
         if not written.isdisjoint(names):
             continue
-        # An override may save an inner module, whose names lack the prefix.
+        # An override may save an inner module, without the prefix of its names.
         if any(_is_end_among(alias, written) for alias in names):
             continue
         if name in expected.frozen:
@@ -126,8 +125,8 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
 
     if trained:
         _log.warning(
-            "The saved model lacks %s trained weights, whose values are in no file: %s. Check the "
-            "`_save`, `save_pretrained` or `state_dict` that leaves them out.",
+            "The saved model lacks %s trained weights: %s. Check your override of `_save`, "
+            "`save_pretrained` or `state_dict`.",
             len(trained),
             abbreviate(trained),
         )
@@ -141,12 +140,12 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
 
 
 def _names_in(folder: Path) -> Iterator[str]:
-    """Yield the names of the weights in a folder and its subfolders, such as those of adapters."""
+    """Yield the names of the weights in a folder and in its subfolders, such as adapters."""
     for file in (*folder.glob("*"), *folder.glob("*/*")):
         if file.suffix == ".safetensors":
             names, aliases = header_of(file)
             yield from names
-            # Names of tied weights, which are stored under another one.
+            # Tied weights are stored under the name of another one.
             for alias, name in aliases.items():
                 if name in names:
                     yield alias
@@ -155,7 +154,7 @@ def _names_in(folder: Path) -> Iterator[str]:
 
 
 def _is_end_among(name: str, written: set[str]) -> bool:
-    """Return whether a name was written without its first parts.
+    """Return whether a name was written without a prefix of it.
 
     Overrides may save an inner module, whose names lack the prefix.
     """

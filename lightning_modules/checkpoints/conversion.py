@@ -1,8 +1,8 @@
 """Convert checkpoints between formats, in one process, without a model.
 
-A file of Lightning becomes a folder of the documented format, or the reverse; a folder with sharded
-states of DeepSpeed becomes one with whole states, without DeepSpeed being installed; parts of
-processes become whole files, one file of weights at a time.
+Converts a Lightning checkpoint file to a folder of the documented format and back, a DeepSpeed ZeRO
+checkpoint to full weights and optimizer states (DeepSpeed need not be installed), and a sharded
+checkpoint to full weights, one weights file at a time.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ from .weights import read_weights, save_weights, weights_written_to
 __all__ = ["convert"]
 
 _WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.json)?$"
-"""Pattern of the files of whole weights."""
+"""Pattern of the names of full (not sharded) weights files."""
 
 _OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME, SCALER_NAME)
-"""Files that only DeepSpeed writes, or that are made from its states; they are not copied."""
+"""Files of DeepSpeed and files that are converted from its states. They are not copied."""
 
 _OTHER_FOLDERS = (
     rf"{MODEL_PARTS_NAME}|{OPTIMIZER_PARTS_NAME}|global_step.*|{PREFIX_CHECKPOINT_DIR}-[0-9]+"
     r"|runs|\..*"
 )
-"""Pattern of folders that are not copied: parts, and what `output_dir` holds beside a model."""
+"""Pattern of folders that are not copied: shards, and other folders in an `output_dir`."""
 
 _LARGEST_FILE = "5GB"
-"""Largest size of a file of weights made of parts, and so of the weights in memory at a time."""
+"""Maximum size of a weights file written from shards. It limits the weights held in memory."""
 
 _STATE_PREFIX = "optimizer.state."
 _GROUP_PREFIX = "optimizer.param_groups."
@@ -80,31 +80,33 @@ def convert(
 ) -> Path:
     """Convert a checkpoint to another format.
 
-    A file of Lightning becomes a folder, and a folder becomes a file, or a folder with whole
-    weights.
+    A Lightning file is converted to a folder. A folder is converted to a Lightning file or, if it
+    is sharded, to a folder with full weights.
 
     Args:
-        source: a file of Lightning, or a folder: a checkpoint of any writer, or a model in parts. A
-            file does not name the model, so its folder has no `config.json`. From states of
-            DeepSpeed weights, optimizer and loss scale are converted; the weights of an adapter are
-            copied.
-        target: the folder `checkpoint-N`, or its parent; of a model, the folder itself; or a file
+        source: a Lightning file, or a folder: a checkpoint of any library, or a sharded model. A
+            file does not name the model, so the folder made from it has no `config.json`. From a
+            DeepSpeed checkpoint, weights, optimizer and loss scale are converted, and adapter
+            weights are copied.
+        target: the folder `checkpoint-N` or its parent; for a model, the folder itself; or a file
             `*.ckpt` for `lightning.Trainer.fit(ckpt_path=file)` and `load_from_checkpoint`.
-        prefix: the prefix of the names of the model's weights in a file; "model." for a
+        prefix: prefix of the names of the model's weights in a Lightning file; "model." for a
             `LossModule`.
         force: replace an existing file or folder.
-        accumulation: batches of a step, for folders of the reference, which do not hold it.
-        batches_in_epoch: needed for a file from the middle of an epoch that does not hold it.
-        batch_size: samples of a batch in one process, for a file that does not hold it.
+        accumulation: batches per optimizer step, for folders of transformers, which do not record
+            it.
+        batches_in_epoch: batches per epoch, for a file from the middle of an epoch that does not
+            record it.
+        batch_size: samples per batch and process, for a file that does not record it.
 
     Returns:
-        the folder or file written.
+        The folder or file that was written.
 
     Raises:
         FileNotFoundError: the source does not exist.
         FileExistsError: the target exists.
-        ValueError: the source is damaged, holds other things than its format, or lacks something
-            that the target needs; the target is named after another step.
+        ValueError: the source is damaged, is not in a supported format or lacks data that the
+            target needs, or the target is named after another step.
     """
     source = Path(source)
     target = Path(target)
@@ -125,7 +127,7 @@ def convert(
 def _file_to_folder(
     file: Path, target: Path, prefix: str, state_entries: Mapping[str, object], force: bool
 ) -> Path:
-    """Write the folder that a `FolderCheckpointIO` would have written instead of a file."""
+    """Write the folder that `FolderCheckpointIO` would have written instead of a file."""
     content = load_torch(file)
     if not isinstance(content, dict):
         raise ValueError(
@@ -141,7 +143,7 @@ def _file_to_folder(
     model_weights, other_weights = split_weights(checkpoint["state_dict"], prefix)
     final = _folder_named(target, int(checkpoint["global_step"]))
     with _new_folder(final, force) as staged:
-        # A plain module: the file does not tell the class of the model.
+        # Pass a plain module, because the file does not record the class of the model.
         save_weights(torch.nn.Module(), staged, state_dict=model_weights)
         write_states(checkpoint, staged, other_weights, **state_entries)
     return final
@@ -153,14 +155,14 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
     _require_free(final, force)
     if has_optimizer_parts(folder):
         raise ValueError(
-            f"{folder} has parts of the optimizer: convert it into a folder first, then that "
-            "folder into a file"
+            f"{folder} has a sharded optimizer: convert it to a folder first, then that folder to "
+            "a file"
         )
     weights = {f"{prefix}{name}": tensor for name, tensor in read_weights(folder).items()}
     checkpoint = read_states(folder, accumulation=accumulation)
     checkpoint["state_dict"] = {**weights, **checkpoint["state_dict"]}
 
-    # Write under a temporary name, so that a kill leaves no incomplete file.
+    # Write to a temporary name, so that a killed process leaves no incomplete file.
     final.parent.mkdir(parents=True, exist_ok=True)
     temporary = final.with_name(f".{final.name}.partial-{process_token()}")
     try:
@@ -174,11 +176,11 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
 
 
 def _zero_to_folder(folder: Path, target: Path, force: bool) -> Path:
-    """Write the folder with whole weights and states that a training without DeepSpeed writes."""
+    """Write the full weights and states that a training without DeepSpeed would have written."""
     if target.suffix == ".ckpt":
         raise ValueError(
-            f"target={str(target)!r}: convert {folder} into a folder first, then that folder into "
-            "a file"
+            f"target={str(target)!r}: convert {folder} to a folder first, then that folder to a "
+            "file"
         )
     final = _folder_for(folder, target, weights=False)
 
@@ -203,7 +205,7 @@ def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> Non
         staged: the folder to write into.
     """
     save_torch(states.full_optimizer(), staged / OPTIMIZER_NAME)
-    # A schedule that DeepSpeed has not stepped itself was copied.
+    # The file of a schedule that DeepSpeed did not step has been copied.
     schedule = saved_schedule(folder)
     if schedule is not None and not (staged / SCHEDULER_NAME).exists():
         save_torch(schedule, staged / SCHEDULER_NAME)
@@ -213,7 +215,7 @@ def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> Non
 
 
 def _shards_to_full(folder: Path, target: Path, force: bool) -> Path:
-    """Write the folder with whole weights and optimizer for one with parts of processes."""
+    """Write full weights and optimizer states from a sharded checkpoint."""
     final = _folder_for(folder, target)
     with _new_folder(final, force) as staged:
         _copy_other_files(folder, staged)
@@ -228,7 +230,7 @@ def _shards_to_full(folder: Path, target: Path, force: bool) -> Path:
 
 @contextmanager
 def _new_folder(final: Path, force: bool) -> Generator[Path]:
-    """Yield an empty folder that gets a manifest and its final name at the end."""
+    """Yield an empty folder that gets a manifest and its final name when the block succeeds."""
     _require_free(final, force)
     with staging.staged_folder(final) as staged:
         yield staged
@@ -246,7 +248,7 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def _folder_for(folder: Path, target: Path, *, weights: bool = True) -> Path:
-    """Return the folder to write, if the one to read is intact."""
+    """Check that the source folder is intact and return the folder to write."""
     is_checkpoint = _is_checkpoint(folder)
     require_intact(folder, training_state=is_checkpoint, weights=weights)
     if not is_checkpoint:
@@ -261,22 +263,22 @@ def _folder_named(target: Path, step: int) -> Path:
         return target / name
     if target.name != name:
         raise ValueError(
-            f"{target} is named after another step: the checkpoint is of step {step}. Name it "
-            f"{name}."
+            f"target={str(target)!r} does not match the checkpoint, which is of step {step}. Name "
+            f"it {name}."
         )
     return target
 
 
 def _copy_other_files(folder: Path, staged: Path, except_names: Collection[str] = ()) -> None:
-    """Copy all files and folders except weights, such as generators, schedule and chat templates.
+    """Copy all files and folders except weights, such as RNG states, schedule and chat templates.
 
     Args:
         folder: the folder to read.
         staged: the folder to write into.
-        except_names: names of further files that are not copied.
+        except_names: names of other files that are not copied.
     """
     adapters = adapter_folders(folder)
-    # The new folder gets another manifest.
+    # The new folder gets a new manifest.
     left_out = {*except_names, manifest.MANIFEST_NAME}
     for path in sorted(folder.iterdir()):
         if path.is_dir():
@@ -293,7 +295,7 @@ def _copy_other_files(folder: Path, staged: Path, except_names: Collection[str] 
 
 
 def _without_numpy(leaf: object) -> object:
-    """Return an array as a tensor and a number of NumPy as Python's: Lightning reads no others."""
+    """Convert NumPy arrays to tensors and NumPy scalars to Python numbers, as Lightning expects."""
     if isinstance(leaf, np.generic):
         return cast("object", leaf.item())
     if isinstance(leaf, np.ndarray):
@@ -305,9 +307,9 @@ def _without_numpy(leaf: object) -> object:
 
 
 def _full_weights(states: ZeroStates) -> dict[str, torch.Tensor]:
-    """Return the weights in the precision of the optimizer; others in half precision as float32."""
+    """Return the weights in the precision of the optimizer, which is at least float32."""
     whole: dict[str, torch.Tensor] = {}
-    # Tied weights come last: they take the tensor that was cast under the other name.
+    # Tied weights come last and reuse the tensor that was cast under the other name.
     for name in sorted(states.weights, key=lambda name: name in states.tied):
         source = states.tied.get(name)
         if source is not None:
@@ -321,14 +323,15 @@ def _full_weights(states: ZeroStates) -> dict[str, torch.Tensor]:
 
 
 def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
-    """Return the state of torch's `GradScaler` that continues DeepSpeed's dynamic scaling; None
-    without it.
+    """Convert the state of DeepSpeed's dynamic loss scaler to one of torch's `GradScaler`.
+
+    Returns None if the checkpoint has no dynamic loss scaler.
     """
     kind, scaler = states.scaler or ("", {})
     if kind != "DynamicLossScaler":
         return None
     try:
-        # Steps since the scale was lowered.
+        # Steps since the last overflow.
         stable = scaler["cur_iter"] - scaler["last_overflow_iter"] - 1
         return {
             "scale": float(scaler["cur_scale"]),
@@ -347,7 +350,7 @@ def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
 
 
 def _write_full_weights(folder: Path, staged: Path) -> None:
-    """Write weights as safetensors from the parts of processes."""
+    """Write sharded weights as safetensors files."""
     sizes = describe_model_parts(folder)
     split = split_torch_state_dict_into_shards(sizes, max_shard_size=_LARGEST_FILE)
     with weights_written_to(staged):
@@ -361,13 +364,13 @@ def _write_full_weights(folder: Path, staged: Path) -> None:
 
 
 def _full_optimizer(path: Path) -> dict[str, Any]:
-    """Return the state of an optimizer with numbers instead of the names of its parameters.
+    """Read a sharded optimizer state, and replace the names of parameters by their numbers.
 
     Args:
-        path: the folder of parts.
+        path: the folder of the optimizer's shards.
 
     Raises:
-        ValueError: it has states of parameters that its groups do not name.
+        ValueError: it holds states of parameters that are in no parameter group.
     """
     state: dict[str, Any] = {}
     for name, entry in read_table(path).state_dict_metadata.items():
@@ -377,7 +380,7 @@ def _full_optimizer(path: Path) -> dict[str, Any]:
             state[name] = None
     read_parts(state, path, all_ranks=False)
 
-    # Parts have one entry for each value of a group and of a parameter.
+    # The shards have one entry for each value of a group and of a parameter.
     groups: dict[int, dict[str, Any]] = {}
     states: dict[str, dict[str, Any]] = {}
     for name, value in state.items():
@@ -395,11 +398,11 @@ def _full_optimizer(path: Path) -> dict[str, Any]:
     unknown = states.keys() - set(names)
     if unknown:
         raise ValueError(
-            f"{path} has states of {', '.join(sorted(unknown)[:3])}, which no group of parameters "
-            "names."
+            f"{path} has states of parameters that are in no parameter group: "
+            f"{', '.join(sorted(unknown)[:3])}."
         )
 
-    # torch numbers parameters through all groups.
+    # torch numbers the parameters consecutively over all groups.
     numbers = {name: number for number, name in enumerate(names)}
     for group in ordered:
         group["params"] = [numbers[name] for name in group["params"]]

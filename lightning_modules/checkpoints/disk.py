@@ -1,7 +1,7 @@
-"""Disk operations of checkpoints: flush, delete, free space, and a full disk.
+"""Disk operations for checkpoints: flush, delete, check free space, and handle a full disk.
 
-Free space is checked before a checkpoint is begun, so that writing does not fail half-way. A full
-disk of one process is raised on all ranks: the others would hang in the next collective.
+Free space is checked before a checkpoint is written, so that writing does not fail half-way. If the
+disk of one rank is full, all ranks raise; otherwise the others would hang in the next collective.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 def sync_path(path: StrPath) -> None:
     """Flush one file, or the entries of one folder, to the disk.
 
-    Folders cannot be opened on Windows, and a few network file systems cannot flush them, or files;
-    there this does nothing.
+    Does nothing where flushing is not supported: for folders on Windows, and on some network file
+    systems.
     """
     is_folder = os.path.isdir(path)
     flags = os.O_RDONLY
@@ -42,7 +42,7 @@ def sync_path(path: StrPath) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems cannot flush the entries of folders, or anything.
+        # Some file systems support flushing only for files, or not at all.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -50,7 +50,7 @@ def sync_path(path: StrPath) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush every file below `folder`, then every folder, the deepest first."""
+    """Flush every file below `folder` and every folder, deepest first."""
     for root, _, files in os.walk(folder, topdown=False):
         for name in files:
             path = os.path.join(root, name)
@@ -68,7 +68,7 @@ def delete(path: Path) -> None:
 
 
 MARGIN = 1 << 20
-"""Bytes for small files: states, arguments, headers."""
+"""Bytes reserved for small files: states, arguments, headers."""
 
 _DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT)
 
@@ -99,10 +99,10 @@ def tensor_bytes(values: object) -> int:
 
 
 def free_space(folder: StrPath) -> int:
-    """Return the bytes that an ordinary user may still write below a folder.
+    """Return the free bytes that an unprivileged user can write below a folder.
 
     Args:
-        folder: it need not exist yet.
+        folder: a folder that may not exist yet.
     """
     while not os.path.exists(folder):
         folder = os.path.dirname(os.path.abspath(folder))
@@ -114,14 +114,14 @@ def require_space(folder: StrPath, needed: int, *, spare: Iterable[StrPath] = ()
 
     Args:
         folder: the folder of the new one.
-        needed: bytes of its tensors.
+        needed: size of its tensors, in bytes.
         spare: checkpoints that may be deleted, in this order.
 
     Returns:
-        the shortest beginning of `spare` whose deletion makes enough room, mostly none.
+        The first elements of `spare`, as few as free enough space. Usually empty.
 
     Raises:
-        DiskFullError: not even all of `spare` is enough.
+        DiskFullError: deleting all of `spare` would not free enough space.
     """
     required = needed + MARGIN
     free_now = free_space(folder)
@@ -149,7 +149,7 @@ def _size_of_folder(folder: Path) -> int:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether an error, or one of its causes, is about a full disk."""
+    """Return whether an error, or one of its causes, reports a full disk."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _DISK_FULL_CODES:
@@ -162,10 +162,10 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def warn_if_disk_full(error: BaseException, folder: StrPath) -> None:
-    """Warn about a full disk instead of ending the training.
+    """Log a warning if the error reports a full disk, so that training continues.
 
     Raises:
-        BaseException: the error itself, if it has another cause.
+        BaseException: the error itself, if it reports anything else.
     """
     if not is_disk_full(error):
         raise error
@@ -184,12 +184,12 @@ def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
     All processes must call this.
 
     Args:
-        folder: the checkpoint, for the error.
-        processes: number of processes.
+        folder: the checkpoint, for the error message.
+        processes: the world size.
 
     Raises:
-        OSError: the disk of some process is full.
-        BaseException: any other error, at once.
+        OSError: the disk of some rank is full.
+        BaseException: any other error of this rank, without waiting for the others.
     """
     if processes == 1:
         yield
@@ -201,7 +201,7 @@ def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
     except Exception as error:
         if not is_disk_full(error):
             raise
-        # Raised after the exchange, for which the other processes wait.
+        # Raised after the collective below, because the other ranks wait in it.
         own_error = error
 
     # The lowest rank whose disk is full; the number of processes if no disk is.
@@ -210,4 +210,4 @@ def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
     if own_error is not None:
         raise own_error
     if first_rank < processes:
-        raise OSError(errno.ENOSPC, f"the disk is full for process {first_rank}", str(folder))
+        raise OSError(errno.ENOSPC, f"the disk of rank {first_rank} is full", str(folder))

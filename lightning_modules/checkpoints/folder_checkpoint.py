@@ -27,7 +27,7 @@ _SHARDING_STRATEGIES = (
     "DeepSpeedStrategy",
     "XLAFSDPStrategy",
 )
-"""Strategies of Lightning that write parts of the model in a separate format."""
+"""Lightning strategies that write sharded models in their own format."""
 
 
 class FolderCheckpoint(ModelCheckpoint):
@@ -40,19 +40,19 @@ class FolderCheckpoint(ModelCheckpoint):
         # Resumes from the last run, if there was one.
         trainer.fit(module, loader, ckpt_path=checkpoint.newest())
 
-    The folders resume with `lightrainer.Trainer` and the reference too, see `FolderCheckpointIO`,
-    which this callback sets on the Lightning Trainer. Without one of the three intervals a
-    checkpoint is written at the end of each epoch.
+    `lightrainer.Trainer` and transformers can resume from the folders too, see
+    `FolderCheckpointIO`, which this callback sets on the Lightning Trainer. If none of the three
+    intervals is set, a checkpoint is written at the end of each epoch.
 
     Args:
         dirpath: the folder for the checkpoints.
-        every_n_train_steps: optimizer steps between two of them.
-        every_n_epochs: epochs between two of them.
-        train_time_interval: time between two of them.
-        save_on_train_epoch_end: at the end of the epoch instead of after the validation; as in
+        every_n_train_steps: optimizer steps between two checkpoints.
+        every_n_epochs: epochs between two checkpoints.
+        train_time_interval: time between two checkpoints.
+        save_on_train_epoch_end: save at the end of the epoch instead of after validation, as in
             `ModelCheckpoint`.
-        save_total_limit: number of newest checkpoints to keep; the best stays too, so that with 1
-            there may be two.
+        save_total_limit: number of most recent checkpoints to keep. The best one is always kept, so
+            a limit of 1 may keep two.
         monitor: name of the logged metric that selects the best checkpoint (`best_model_path`).
         mode: "min" if the lowest value is the best, "max" if the highest is.
         attribute: name of the module's attribute that holds the model, as for `FolderCheckpointIO`.
@@ -118,7 +118,7 @@ class FolderCheckpoint(ModelCheckpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Set the folder format on the Lightning Trainer."""
-        # Lightning warns of a folder that is not empty, but this one may hold older checkpoints.
+        # Lightning warns of a folder that is not empty, but older checkpoints are expected here.
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", message="Checkpoint directory .* exists and is not empty"
@@ -129,7 +129,7 @@ class FolderCheckpoint(ModelCheckpoint):
         if name in _SHARDING_STRATEGIES:
             raise ValueError(f"FolderCheckpoint does not support {name}; use ModelCheckpoint.")
 
-        # A plugin of the user may be the folder format, or a wrapper around it.
+        # The user may have passed a `FolderCheckpointIO`, or a plugin that wraps one.
         plugin = strategy.checkpoint_io
         if isinstance(plugin, TorchCheckpointIO):
             strategy.checkpoint_io = FolderCheckpointIO(

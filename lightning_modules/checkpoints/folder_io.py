@@ -1,4 +1,4 @@
-"""Checkpoint plugin of `lightning.Trainer` for folders of the documented format."""
+"""Checkpoint plugin for `lightning.Trainer` that reads and writes folders of the documented format."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class FolderCheckpointIO(CheckpointIO):
 
     A plugin, as Lightning's `TorchCheckpointIO`.
 
-    The folders resume with `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and with the
-    reference, and those that either of them wrote resume with
-    `lightning.Trainer.fit(module, ckpt_path=folder)`. They are written under a temporary name and
-    renamed, and only tensors and plain values are unpickled. Files of Lightning are still read, in
-    the same safe way.
+    `lightrainer.Trainer.train(resume_from_checkpoint=folder)` and transformers can resume from the
+    folders, and `lightning.Trainer.fit(module, ckpt_path=folder)` can resume from theirs. Folders
+    are written under a temporary name and renamed, and only tensors and plain values are unpickled.
+    Lightning's own checkpoint files can be read too, with the same restriction.
 
         checkpoint = ModelCheckpoint(
             dirpath="out", filename="checkpoint-{step}", auto_insert_metric_name=False
@@ -47,14 +46,14 @@ class FolderCheckpointIO(CheckpointIO):
         )
         trainer.fit(module, loader, ckpt_path="out/checkpoint-500")
 
-    Wrapped in Lightning's `AsyncCheckpointIO` it writes while the training continues.
+    Wrap it in Lightning's `AsyncCheckpointIO` to write in the background.
 
     Args:
         module: the LightningModule that is trained. A `ResumableModule`, such as `LossModule`,
             resumes exactly.
-        attribute: name of the module's attribute that holds the model. The model's weights go to
-            the documented files, through its `save_pretrained` if it is one of `transformers` or
-            PEFT, and all other weights to a file beside them.
+        attribute: name of the module's attribute that holds the model. The model's weights are
+            written to the documented files, by its `save_pretrained` for models of `transformers`
+            and PEFT. All other weights are written to a separate file.
         processing_class: tokenizer or processor, saved beside the model if it has
             `save_pretrained`.
     """
@@ -83,23 +82,23 @@ class FolderCheckpointIO(CheckpointIO):
     ) -> None:
         """Write a folder at `path`, replacing an older one.
 
-        A path that ends in `.ckpt` becomes a file as Lightning writes it.
+        A path that ends in `.ckpt` is written as a Lightning checkpoint file.
 
         Raises:
-            TypeError: there are `storage_options`.
-            ValueError: the path is the address of a remote storage.
+            TypeError: `storage_options` were passed.
+            ValueError: the path is a URL of remote storage.
         """
         if storage_options is not None:
             raise TypeError(
-                f"storage_options={storage_options!r}: folders on a local disk have no storage "
-                "options; leave them out"
+                f"storage_options={storage_options!r} is not supported: checkpoint folders are "
+                "written to a local disk"
             )
         final = _local(path)
         if final.suffix == ".ckpt" and not final.is_dir():
             TorchCheckpointIO().save_checkpoint(checkpoint, path)
             return
 
-        # Once for each folder, remove what killed runs have left there.
+        # Remove leftovers of killed runs, once for each folder.
         if final.parent not in self._cleaned:
             self._cleaned.add(final.parent)
             staging.remove_leftovers(final.parent)
@@ -116,12 +115,14 @@ class FolderCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: object = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a folder, or a file of Lightning; a folder's weights are loaded into the model.
+        """Read a folder or a Lightning checkpoint file. Weights in a folder are loaded into the
+        model.
 
         Raises:
             FileNotFoundError: the path does not exist.
-            ValueError: it is damaged, holds other things than tensors and plain values, or lacks
-                trained weights of the model, whose module's `strict_loading` is not False.
+            ValueError: the checkpoint is damaged, holds objects other than tensors and plain
+                values, or lacks trained weights of the model while the module's `strict_loading` is
+                not False.
         """
         folder = _local(path)
         convert_to_double(self.module)
@@ -134,7 +135,7 @@ class FolderCheckpointIO(CheckpointIO):
 
         trainer = self.module.trainer
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
-        # The module has the model's weights already.
+        # The weights of the model are loaded already.
         checkpoint["state_dict"] = {**self.module.state_dict(), **checkpoint["state_dict"]}
         return _checked(checkpoint, folder, trainer)
 
@@ -168,7 +169,7 @@ class FolderCheckpointIO(CheckpointIO):
         if batch_size:
             entries["train_batch_size"] = batch_size
 
-        # A stream has no length; its epoch is always the one that is not completed yet.
+        # The length of a stream is unknown. Its current epoch always counts as incomplete.
         batches = trainer.num_training_batches
         if batches == float("inf"):
             batches = current_loop_position(trainer).done + 1
@@ -177,7 +178,8 @@ class FolderCheckpointIO(CheckpointIO):
 
 
 class FolderReader(TorchCheckpointIO):
-    """As Lightning's `TorchCheckpointIO`, but reads folders too, and every file in full precision.
+    """As Lightning's `TorchCheckpointIO`, but also reads folders, and loads weights without
+    rounding.
 
     Args:
         trainer: the weights go to the attribute `model` of its module.
@@ -189,10 +191,10 @@ class FolderReader(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
     ) -> None:
-        """Write a file as Lightning does, but without the state of loaders if it has weights only.
+        """Write a file as Lightning does, but without loader states if it has weights only.
 
-        Lightning calls no callback for such a file, and the state holds arrays, which are not read
-        safely.
+        Lightning calls no callback for such a file, and loader states hold arrays, which
+        `weights_only` loading rejects.
         """
         if "optimizer_states" not in checkpoint and "loops" in checkpoint:
             pop_loader_states(checkpoint)
@@ -201,7 +203,7 @@ class FolderReader(TorchCheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: object = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a folder as `FolderCheckpointIO` does, a file as Lightning does."""
+        """Read a folder as `FolderCheckpointIO` does, and a file as Lightning does."""
         if Path(path).is_dir():
             return FolderCheckpointIO(self.trainer.lightning_module).load_checkpoint(path)
         convert_to_double(self.trainer.lightning_module)
@@ -212,9 +214,9 @@ class FolderReader(TorchCheckpointIO):
 
 
 def convert_to_double(module: LightningModule) -> None:
-    """Convert the module to double precision before weights in it are loaded.
+    """Convert the module to double precision before double-precision weights are loaded.
 
-    Lightning does so afterwards, when they are rounded already.
+    Lightning converts it afterwards, when the weights have been rounded already.
     """
     if module.trainer.precision == "64-true":
         module.double()
@@ -238,7 +240,7 @@ def split_weights(
     if others and not with_prefix:
         some = ", ".join(list(others)[:3])
         raise ValueError(
-            f"prefix={prefix!r}: no name of a weight begins with it; the names are {some}, ..."
+            f"prefix={prefix!r}: no weight name starts with it; the names are {some}, ..."
         )
     return with_prefix, others
 
@@ -246,9 +248,9 @@ def split_weights(
 def _checked(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
     """Return a checkpoint that is safe to load.
 
-    It has no foreign paths, and the states of optimizers are checked when they are loaded.
-    Callbacks of Lightning delete the files that their states name, and optimizers accept states of
-    any shape.
+    Paths outside of the run are removed from the states of callbacks, because Lightning's callbacks
+    delete the files that their states list. Optimizer states are checked when they are loaded,
+    because optimizers accept states of any shape.
     """
     _check_before_loading(trainer, path)
     states = checkpoint.get("callbacks")
@@ -260,15 +262,15 @@ def _checked(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[s
 
 
 def _check_before_loading(trainer: Trainer, path: Path) -> None:
-    """Make the strategy compare the states of optimizers with their parameters before loading."""
+    """Make the strategy check that optimizer states fit the parameters before it loads them."""
     strategy = trainer.strategy
     attributes: dict[str, Any] = vars(strategy)
-    # An earlier checkpoint may have been read without its optimizers being loaded.
+    # The check of an earlier checkpoint may remain, if its optimizer states were never loaded.
     attributes.pop(_LOADING, None)
     load = getattr(strategy, _LOADING)
 
     def load_checked(checkpoint: Mapping[str, Any]) -> None:
-        # Only this checkpoint is checked so.
+        # The check is for this checkpoint only.
         attributes.pop(_LOADING, None)
         # Lightning itself ignores surplus states.
         pairs = zip(strategy.optimizers, checkpoint["optimizer_states"], strict=False)

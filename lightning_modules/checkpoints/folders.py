@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointNotFoundError(FileNotFoundError, ValueError):
-    """No checkpoint was found: a ValueError, as in the reference, and a FileNotFoundError."""
+    """No checkpoint was found. A ValueError, as in the reference, and also a FileNotFoundError."""
 
 
 def list_checkpoints(run_dir: StrPath, prefix: str = PREFIX_CHECKPOINT_DIR) -> list[Path]:
-    """Return all folders `checkpoint-<step>` in a folder, by step, without checking their contents.
+    """Return all folders `checkpoint-<step>` in a folder, sorted by step. Contents are not checked.
 
     Raises:
         FileNotFoundError: the folder `run_dir` does not exist.
@@ -34,21 +34,21 @@ def list_checkpoints(run_dir: StrPath, prefix: str = PREFIX_CHECKPOINT_DIR) -> l
         step = _step(entry.name, prefix)
         if step is not None and entry.is_dir():
             numbered.append((step, entry.name))
-    # "checkpoint-1" and "checkpoint-01" have the same step and are in the order of their names.
+    # "checkpoint-1" and "checkpoint-01" have the same step and are sorted by name.
     return [Path(run_dir, name) for _, name in sorted(numbered)]
 
 
 def get_last_checkpoint(folder: StrPath) -> str | None:
     """Find the checkpoint with the highest step in a folder.
 
-    Works like `transformers.trainer_utils.get_last_checkpoint`. It is not checked;
+    Works like `transformers.trainer_utils.get_last_checkpoint`. The checkpoint may be damaged;
     `last_intact_checkpoint` skips damaged ones.
 
     Args:
         folder: the folder that holds the checkpoints, such as `output_dir`.
 
     Returns:
-        The path of its folder `checkpoint-<step>`, or None.
+        The path of the folder `checkpoint-<step>`, or None if there is no checkpoint.
 
     Raises:
         FileNotFoundError: the folder does not exist.
@@ -66,15 +66,15 @@ def last_intact_checkpoint(
     weights: bool = True,
     is_candidate: Callable[[Path], bool] | None = None,
 ) -> str | None:
-    """Find the newest intact checkpoint; each damaged one is skipped with a warning.
+    """Find the newest intact checkpoint, and warn of each damaged one that is skipped.
 
-    Folders whose process was killed while it replaced them are restored first.
+    Restores folders first whose process was killed while it replaced them.
 
     Args:
         folder: the folder that holds the checkpoints.
         training_state: as for `problems`.
         weights: as for `problems`.
-        is_candidate: whether to consider a checkpoint; None considers all.
+        is_candidate: return whether to consider a checkpoint. None considers all.
 
     Returns:
         the newest intact checkpoint, or None.
@@ -101,7 +101,7 @@ def sort_checkpoints(
     *,
     newest: StrPath | None = None,
 ) -> list[str]:
-    """List the checkpoints of a folder, in the order in which they are deleted.
+    """List the checkpoints of a folder in the order in which `rotate_checkpoints` deletes them.
 
     Works like `transformers.trainer_utils.sort_checkpoints`.
 
@@ -111,15 +111,14 @@ def sort_checkpoints(
     Args:
         output_dir: the folder that holds the checkpoints.
         checkpoint_prefix: prefix of their names, before the step.
-        use_mtime: order by time of change instead of by step, unless all times lie within a second
-            (as on some network file systems).
-        best_model_checkpoint: moved to the place before the last, so that only the most recent one
+        use_mtime: order by modification time instead of step, unless all times are within a second
+            of each other (as on some network file systems).
+        best_model_checkpoint: moved to the second-last position, so that only the most recent one
             is deleted after it.
         newest: the checkpoint just written. Checkpoints with a higher step are left over from
-            another run, or from the part of this run that a resumption has discarded, so they come
-            first. transformers orders by time instead, and keeps the same ones, except that older
-            checkpoints with lower steps are in the order of their times there, and of their steps
-            here.
+            another run, or from steps of this run that a resumption discarded, so they come first.
+            transformers orders by time instead. It keeps the same checkpoints, except that it
+            orders those with lower steps by time, not by step.
     """
     if not os.path.isdir(output_dir):
         return []
@@ -128,10 +127,10 @@ def sort_checkpoints(
         checkpoints = _by_time(checkpoints)
     if newest is not None:
         newest_name = Path(newest).name
-        # Those with higher steps come first; the sort keeps the order otherwise.
+        # The sort is stable: it moves only checkpoints with higher steps to the front.
         checkpoints.sort(key=lambda path: not _is_later(path.name, newest_name, checkpoint_prefix))
 
-    # Move the best one to the last place but one, unless it is the most recent.
+    # Move the best checkpoint to the second-last position, unless it is the most recent.
     ordered = [str(path) for path in checkpoints]
     best = _find_same_folder(ordered, best_model_checkpoint)
     if best is not None and best != ordered[-1]:
@@ -150,13 +149,12 @@ def rotate_checkpoints(
     newest: StrPath | None = None,
     state_name: str | None = None,
 ) -> None:
-    """Delete the oldest checkpoints of a folder, beyond a number to keep.
+    """Delete the oldest checkpoints of a folder beyond `save_total_limit`.
 
     Works like `transformers.trainer_utils.rotate_checkpoints`, but safe against kills.
 
-    A kill never leaves half a checkpoint. The oldest are deleted first, until `save_total_limit`
-    are left. The most recent and the best are never deleted, so that with a limit of 1 two may be
-    left.
+    A killed process never leaves a partially deleted checkpoint. The most recent and the best
+    checkpoint are never deleted, so that a limit of 1 may keep two.
 
     Args:
         output_dir: the folder that holds the checkpoints.
@@ -165,8 +163,9 @@ def rotate_checkpoints(
         use_mtime: as for `sort_checkpoints`.
         checkpoint_prefix: as for `sort_checkpoints`.
         newest: the checkpoint just written, as for `sort_checkpoints`.
-        state_name: a file of each checkpoint. Folders without it are left alone if their step is
-            higher than that of `newest`: scripts have begun to write files for those checkpoints.
+        state_name: name of a file that each complete checkpoint contains. Folders without it whose
+            step is higher than that of `newest` are not deleted, because a script may be writing to
+            them.
     """
     if save_total_limit is None or save_total_limit <= 0:
         return
@@ -176,7 +175,7 @@ def rotate_checkpoints(
     if not checkpoints:
         return
 
-    # As in the reference, a best checkpoint in another folder counts too, so one more is left.
+    # As in the reference, a best checkpoint in another folder counts too, so one more is kept.
     protected = {checkpoints[-1]}
     if best_model_checkpoint is not None:
         best = _find_same_folder(checkpoints, best_model_checkpoint)
@@ -189,7 +188,7 @@ def rotate_checkpoints(
 
 
 def _without_begun(checkpoints: list[str], newest: str, prefix: str, state_name: str) -> list[str]:
-    """Return the checkpoints without those that are later than the newest and have no state."""
+    """Drop the checkpoints that have a higher step than the newest one and no state file."""
     kept: list[str] = []
     for path in checkpoints:
         is_later = _is_later(Path(path).name, newest, prefix)
@@ -216,12 +215,12 @@ def _step(name: str, prefix: str) -> int | None:
 
 
 def _by_time(folders: list[Path]) -> list[Path]:
-    """Return folders by time of change; unchanged if all times lie within a second."""
+    """Sort folders by modification time, unless all times are within a second of each other."""
     if len(folders) < 2:
         return folders
     times = {path: path.stat().st_mtime for path in folders}
 
-    # As in the reference: some file systems do not keep these times.
+    # As in the reference, because some file systems do not record these times.
     if max(times.values()) - min(times.values()) < 1.0:
         _log.warning(
             "The checkpoints in %s have the same times; they are ordered by step.",
@@ -232,7 +231,7 @@ def _by_time(folders: list[Path]) -> list[Path]:
 
 
 def _find_same_folder(paths: list[str], folder: StrPath | None) -> str | None:
-    """Return the one of the paths that is this folder, which may be relative or end in a slash."""
+    """Return the path that refers to the same folder, which may be relative or end in a slash."""
     if folder is None:
         return None
     real_path = os.path.realpath(folder)

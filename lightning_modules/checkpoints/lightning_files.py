@@ -1,7 +1,7 @@
-"""Convert a checkpoint of Lightning, which is one dict, to the files of a folder, and back.
+"""Convert a Lightning checkpoint, which is one dict, to the files of a folder, and back.
 
-Entries that the documented files do not cover (loops, callbacks, further optimizers, weights
-beside the model's) are in `lightning_state.pt`, which the reference ignores.
+Entries without a documented file (loops, callbacks, additional optimizers, weights outside of the
+model) are in `lightning_state.pt`, which the reference ignores.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ LIGHTNING_STATE_NAME = "lightning_state.pt"
 """Exists only in folders written by Lightning or converted from its files."""
 
 PRECISION = "MixedPrecision"
-"""Key of the state of the precision plugin, which holds the scaler, in Lightning's checkpoints.
+"""Key of the precision plugin's state, with the loss scaler, in Lightning's checkpoints.
 
-It is the name of the plugin's class.
+It is the class name of the plugin.
 """
 
 
@@ -55,10 +55,10 @@ def write_states(
     """Write everything except the model's weights.
 
     Args:
-        checkpoint: as Lightning makes it; `state_dict` is ignored.
+        checkpoint: a Lightning checkpoint. Its `state_dict` is ignored.
         folder: an unfinished folder.
-        other_weights: weights that are not the model's.
-        state_entries: entries of `trainer_state.json` that the checkpoint does not hold.
+        other_weights: weights of the module that are not the model's.
+        state_entries: entries of `trainer_state.json` that the checkpoint does not contain.
     """
     other_entries: dict[str, Any] = {**checkpoint, "state_dict": dict(other_weights)}
     optimizers: list[dict[str, Any]] = list(other_entries.pop("optimizer_states", []))
@@ -66,8 +66,8 @@ def write_states(
     packed_states: dict[int, torch.Tensor] = other_entries.pop(PROCESS_STATES, {})
     states = {rank: unpack(packed) for rank, packed in packed_states.items()}
 
-    # Loops that count windows of the Trainer API would mislead another module, whose loops count
-    # batches. The other files of the folder hold the position.
+    # Loop states that count windows of the Trainer API would be wrong for another module, whose
+    # loops count batches. The position is in the other files of the folder.
     if other_entries.pop(IN_WINDOWS, False):
         del other_entries["loops"]
 
@@ -98,16 +98,16 @@ def write_states(
 
 
 def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, Any]:
-    """Return everything except the model's weights as a checkpoint of Lightning.
+    """Read everything except the model's weights as a Lightning checkpoint.
 
-    Other weights are in `state_dict`.
+    Weights outside of the model are in `state_dict`.
 
     Args:
-        folder: a checkpoint of any writer.
-        accumulation: batches of a step, for checkpoints that do not hold it.
+        folder: a checkpoint of any library.
+        accumulation: batches per optimizer step, for checkpoints that do not record it.
 
     Raises:
-        ValueError: a file is damaged, or holds other things than tensors and plain values.
+        ValueError: a file is damaged, or holds objects other than tensors and plain values.
     """
     state: dict[str, Any] = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
     process_states = _read_process_states(folder)
@@ -129,7 +129,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
         checkpoint["optimizer_states"].insert(0, load_torch(optimizer_file))
         checkpoint["lr_schedulers"].insert(0, load_torch(folder / SCHEDULER_NAME))
     else:
-        # Without these entries Lightning reports a checkpoint of weights only.
+        # If these entries are missing, Lightning raises that the checkpoint has weights only.
         del checkpoint["optimizer_states"]
         del checkpoint["lr_schedulers"]
     if (folder / SCALER_NAME).is_file():
@@ -139,7 +139,7 @@ def read_states(folder: Path, *, accumulation: int | None = None) -> dict[str, A
 
 
 def _read_process_states(folder: Path) -> dict[int, dict[str, object]]:
-    """Return the states of all processes by rank: `rng`, and `data` or None."""
+    """Read the states of all ranks: `rng`, and `data` (None if it was not saved)."""
     states: dict[int, dict[str, Any]] = {}
     for path in folder.glob("rng_state*.pth"):
         match = re.fullmatch(r"rng_state(?:_([0-9]+))?\.pth", path.name)
@@ -156,7 +156,7 @@ def _read_process_states(folder: Path) -> dict[int, dict[str, object]]:
 def _position_of_rank_0(
     process_states: Mapping[int, Mapping[str, object]],
 ) -> dict[str, Any] | None:
-    """Return the position in the data, which counts windows; None if it was not saved."""
+    """Return the position of rank 0 in the data, counted in windows; None if it was not saved."""
     position = process_states.get(0, {}).get("data")
     if position is None:
         return None
@@ -171,17 +171,17 @@ def _loop_entries(
     Args:
         state: the contents of `trainer_state.json`.
         position: the position in the data.
-        accumulation: batches of a step, where the position does not hold it.
+        accumulation: batches per optimizer step, if there is no position.
     """
     steps = int(state["global_step"])
-    # Checkpoints of transformers have no position in the data: it follows from the step.
+    # Checkpoints of transformers have no position in the data. Compute it from the step.
     if position is None:
         epoch, batches_done = place_from_state(state, accumulation=accumulation)
         all_batches = steps * accumulation
     else:
         batches_in_window = position["layout"]["accumulation"]
 
-        # At the end of an epoch the loops are at the start of the next one.
+        # At the end of an epoch, Lightning's loops are at the start of the next one.
         if position["done"] >= position["windows"]:
             epoch = position["epoch"] + 1
             batches_done = 0
@@ -196,9 +196,9 @@ def _loop_entries(
 
 
 def _plain_only(values: Mapping[str, object]) -> object:
-    """Convert a checkpoint to plain values; leave out values that could not be read again.
+    """Convert a checkpoint to plain values, without values that could not be loaded again.
 
-    Warnings name each of them, also within callbacks and hyperparameters.
+    Warns of each of them, including those within callbacks and hyperparameters.
     """
     entries: dict[str, Any] = {}
     for name, value in values.items():
@@ -206,7 +206,7 @@ def _plain_only(values: Mapping[str, object]) -> object:
             entries[name] = _plain_only(cast("Mapping[str, Any]", value))
         else:
             entries |= plain_entries({name: value})
-    # The form that `to_plain` gives to a mapping; the entries are plain already.
+    # Encode the mapping as `to_plain` does. Its entries are plain already.
     items = [[name, entry] for name, entry in entries.items()]
     return {"kind": "mapping", "class": None, "items": items}
 
@@ -249,16 +249,16 @@ def trainer_state(
     batches_in_epoch: float | None = None,
     **entries: Any,
 ) -> dict[str, Any]:
-    """Return the entries of `trainer_state.json` that a checkpoint of Lightning holds.
+    """Return the entries of `trainer_state.json` that a Lightning checkpoint contains.
 
-    The intervals of logging, evaluating and saving are left out: lightrainer's Trainer then uses
-    those of its arguments, and the reference its defaults.
+    The logging, evaluation and save intervals are omitted, so lightrainer's Trainer uses those of
+    its arguments, and the reference its defaults.
 
     Args:
-        checkpoint: as Lightning makes it.
-        states: by rank, `data` is the position in the data, or None.
-        batches_in_epoch: batches of an epoch, for `epoch`; None takes those of the position.
-        entries: further entries.
+        checkpoint: a Lightning checkpoint.
+        states: states by rank, whose `data` is the position in the data or None.
+        batches_in_epoch: batches per epoch, to compute `epoch`. None uses the saved position.
+        entries: additional entries.
     """
     position = _position_of_rank_0(states)
     if position is not None:
@@ -289,7 +289,7 @@ def _epochs(
     if loop_position.done == 0:
         return float(loop_position.epoch)
 
-    # The loops count windows or batches.
+    # Lightning's loops count windows or batches.
     if batches_in_epoch is None and position is not None:
         batches_in_epoch = position["windows"]
         if not checkpoint.get(IN_WINDOWS):
@@ -297,6 +297,6 @@ def _epochs(
     if batches_in_epoch is None:
         raise ValueError(
             f"the checkpoint is {loop_position.done} batches into epoch {loop_position.epoch}: "
-            "pass the number of batches of an epoch"
+            "pass the number of batches per epoch"
         )
     return loop_position.epoch + loop_position.done / batches_in_epoch

@@ -1,9 +1,9 @@
-"""Manifest of a checkpoint: its files with sizes and checksums, to find lost or damaged ones.
+"""Manifest of a checkpoint: sizes and checksums of its files, to detect missing or damaged ones.
 
-Checksums are xxHash: no protection against forgery, but they take a tenth of the time of writing.
+Checksums are xxHash. They do not protect against forgery, but take a tenth of the time of writing.
 
-The reference has no such file. Its name begins with an underscore, so that the reference does not
-upload it, and neither library reads weights or states from it.
+The reference has no such file. The name begins with an underscore, so that the reference does not
+upload the file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .owners import job_mark
 ALGORITHM = "xxh3_64"
 
 _CHECKSUMS_NAME = ".checksums-*.json"
-"""Pattern of the files in which other processes leave checksums for the manifest."""
+"""Pattern of the files in which other processes record checksums for the manifest."""
 
 
 def checksum(path: StrPath) -> str:
@@ -35,7 +35,7 @@ def checksum(path: StrPath) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    # The file is not mapped into memory: a read error would kill the process by SIGBUS.
+    # Do not memory-map the file: a read error would kill the process by SIGBUS.
     with open(path, "rb", buffering=0) as file:
         return hashlib.file_digest(file, xxh3_64).hexdigest()
 
@@ -50,30 +50,30 @@ def record_checksums(folder: Path, files: Iterable[Path]) -> None:
     checksums = {path.name: checksum(path) for path in files}
     if not checksums:
         return
-    # The process id alone is not unique among several machines.
+    # A process id is not unique across machines.
     unique = f"{os.getpid()}-{min(checksums)}"
     path = folder / _CHECKSUMS_NAME.replace("*", unique)
     path.write_text(json.dumps(checksums), encoding="utf-8")
 
 
 MANIFEST_NAME = "_manifest.json"
-"""Exists in every checkpoint written here; those of the reference have none."""
+"""Name of the manifest. Checkpoints of the reference have no manifest."""
 
 _VERSION = 1
 
 _OWN_CHECKSUM = "checksum"
-"""Entry with the checksum of the manifest's other entries."""
+"""Key of the checksum of the manifest's other entries."""
 
 
 def write_manifest(folder: StrPath) -> None:
-    """Write name, size and checksum of every file below a folder that is otherwise complete.
+    """Write the manifest of a folder whose other files are complete.
 
     Args:
-        folder: an unfinished checkpoint, see `begin`; to be called once, before `commit`.
+        folder: an unfinished checkpoint, between `staging.begin` and `staging.commit`.
     """
     folder = Path(folder)
 
-    # Checksums that other processes have recorded of their files.
+    # Collect the checksums that other processes have recorded for their files.
     recorded: dict[str, str] = {}
     for path in list(folder.rglob(_CHECKSUMS_NAME)):
         content: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))
@@ -94,13 +94,13 @@ def write_manifest(folder: StrPath) -> None:
 
 
 def refresh_manifest(folder: StrPath) -> bool:
-    """Update the manifest for files that were changed or removed since it was written.
+    """Update the manifest for files that were modified or removed since it was written.
 
-    Call it only after intended changes, because later they cannot be told from damage. Files that
-    the manifest does not name are not added.
+    Call it right after intended changes, because they cannot be distinguished from damage later.
+    Files that the manifest does not list are not added.
 
     Args:
-        folder: a complete checkpoint; one whose manifest is missing or was edited is left as it is.
+        folder: a complete checkpoint. Nothing changes if its manifest is missing or was edited.
 
     Returns:
         whether there were such changes.
@@ -114,8 +114,8 @@ def refresh_manifest(folder: StrPath) -> bool:
     if manifest is None:
         return False
 
-    # Compare the change time of the inode: a file that was copied over another one may keep an
-    # earlier modification time.
+    # Compare the inode change time, because a file copied over another one may keep an earlier
+    # modification time.
     written_at = path.stat().st_ctime_ns
     sizes: dict[str, int] = {}
     checksums: dict[str, str] = {}
@@ -131,7 +131,7 @@ def refresh_manifest(folder: StrPath) -> bool:
     if Manifest(sizes, checksums) == manifest:
         return False
 
-    # Replaced in one step, so that a kill leaves the old manifest or the new one.
+    # Replace it atomically, so that a killed process leaves the old manifest or the new one.
     unfinished = folder / f".{MANIFEST_NAME}.partial"
     unfinished.write_text(_text_of(sizes, checksums), encoding="utf-8")
     sync_path(unfinished)
@@ -140,11 +140,11 @@ def refresh_manifest(folder: StrPath) -> bool:
 
 
 def copy_unlisted_files(folder: Path, new: Path) -> None:
-    """Copy what others wrote into a checkpoint, the files that its manifest does not list.
+    """Copy the files of a checkpoint that its manifest does not list, such as a user's own files.
 
     Args:
-        folder: a checkpoint, or a folder that is not one yet; may be missing.
-        new: the version that replaces it, with its manifest. Its own files stay.
+        folder: a checkpoint, complete or not. It may be missing.
+        new: the version that replaces it, with its manifest. Files in it are not overwritten.
     """
     listed = {MANIFEST_NAME}
     with suppress(ValueError):
@@ -159,13 +159,13 @@ def copy_unlisted_files(folder: Path, new: Path) -> None:
 
 
 def _text_of(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:
-    """Return the text of a manifest, which ends with a checksum of itself."""
+    """Return the text of a manifest, which ends with the checksum of the rest of the text."""
     content: dict[str, Any] = {"version": _VERSION, "files": sizes, ALGORITHM: checksums}
     job = job_mark()
     if job is not None:
         content["job"] = job
     text = json.dumps(content, sort_keys=True)
-    # The checksum is of the text without it: `read_manifest` takes it out again.
+    # `read_manifest` removes the checksum again before it compares it.
     own_checksum = xxh3_64_hexdigest(text.encode())
     return f'{text[:-1]}, "{_OWN_CHECKSUM}": "{own_checksum}"}}\n'
 
@@ -183,7 +183,7 @@ def read_manifest(folder: StrPath) -> Manifest | None:
     """Return the manifest of a checkpoint; None if it has no manifest.
 
     Raises:
-        ValueError: it is damaged, or names files outside of the folder.
+        ValueError: it is damaged, or lists files outside of the folder.
     """
     path = Path(folder, MANIFEST_NAME)
     if not path.is_file():
@@ -207,8 +207,8 @@ def read_manifest(folder: StrPath) -> Manifest | None:
         for name, size in sizes.items():
             if type(size) is not int or name not in checksums or not _stays_inside(name):
                 raise ValueError(
-                    f"it holds {name!r}: {size!r}, which is not a file in its folder with a size "
-                    "and a checksum"
+                    f"its entry {name!r}: {size!r} is not a file in its folder with a size and a "
+                    "checksum"
                 )
         return Manifest(sizes, checksums)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -216,15 +216,15 @@ def read_manifest(folder: StrPath) -> Manifest | None:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Return all files below a folder, as sorted names relative to it."""
+    """Return the sorted relative paths of all files below a folder."""
     files = filter(Path.is_file, folder.rglob("*"))
     return sorted(path.relative_to(folder).as_posix() for path in files)
 
 
 def _stays_inside(name: str) -> bool:
-    """Return whether a name in a manifest is a file below its folder, on any system."""
+    """Return whether a path in a manifest stays below its folder, on any operating system."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or name.startswith("/"):
         return False
-    # Windows takes these for separators and drives.
+    # On Windows these are separators and drives.
     return "\\" not in name and ":" not in name

@@ -1,12 +1,12 @@
-"""Ownership of checkpoint folders: writing processes, jobs of `torchrun`, concurrent trainings.
+"""Track which process, job and training a checkpoint folder belongs to.
 
-- An unfinished folder carries the token of its process in its name, so that a later run can
-  distinguish the leftovers of a killed process from the work of a living one.
-- A checkpoint names its job: processes restarted by `torchrun` resume only from checkpoints of
-  their own job. `--rdzv-id` does not identify a job, since users reuse it; the log folder of each
-  launcher does, and it stays the same across restarts.
-- The process that writes checkpoints into a folder locks a file in it, so that a second training is
-  refused.
+- The name of an unfinished folder contains a token of the process that writes it, so that a later
+  run can distinguish leftovers of a killed process from a folder that is being written.
+- A checkpoint records its job, so that processes restarted by `torchrun` resume only from
+  checkpoints of the same job. A job is identified by the log folder of its launcher, which stays
+  the same across restarts, and not by `--rdzv-id`, which users reuse.
+- The process that writes checkpoints to a folder locks a file in it, so that a second training with
+  the same folder raises.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ LOCK_NAME = ".training.lock"
 """Name of the locked file in a folder of checkpoints."""
 
 JOB = "LIGHTRAINER_JOB"
-"""Environment variable with the name of the job, in a trial of a sweep. Retries of the trial have
-the same job, so that they resume from its checkpoints.
+"""Environment variable with the name of the job in a trial of a sweep. Retries of a trial are the
+same job, so that they resume from its checkpoints.
 """
 
 IDLE_SECONDS = 3600.0
-"""Seconds without a change after which a folder counts as abandoned if its owner is on another
+"""Seconds without a change after which a folder counts as abandoned, if its owner is on another
 machine.
 """
 
 PATIENCE = 5.0
-"""Seconds to wait for a lock: a killed process keeps its lock until its memory is freed."""
+"""Seconds to wait for a lock. A killed process keeps its lock until its memory is freed."""
 
 _LOCKED_BY_OTHER = (errno.EACCES, errno.EAGAIN)
 _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
@@ -53,21 +53,20 @@ _launchers: tuple[str, ...] = ()
 _training = 0
 
 _reserved: dict[str, int] = {}
-"""The process that holds the lock of each folder: a forked process does not inherit the lock."""
+"""Process id of the lock's holder by folder. A forked process does not inherit locks."""
 
 
 def is_abandoned(folder: Path, owner: str, *, is_reserved: bool = False) -> bool:
-    """Return whether a folder will never be completed.
+    """Return whether an unfinished folder is left over from a process that has exited.
 
-    That is the case if its owner has ended, or if it is on another machine and has changed nothing
-    for long. A process from before a restart of this machine or container cannot be distinguished
-    from one in another container of the same name. It counts as ended if this process has reserved
-    the folder.
+    The owner has exited, or is on another machine and has not written for `IDLE_SECONDS`. An owner
+    from before a restart of this machine cannot be distinguished from one in another container with
+    the same host name. It counts as exited if this process has reserved the parent folder.
 
     Args:
         folder: an unfinished folder.
-        owner: the token in its name, as `process_token` made it.
-        is_reserved: this process has reserved the folder above it by `reserve_folder`.
+        owner: the `process_token` in its name.
+        is_reserved: whether this process has reserved the parent folder by `reserve_folder`.
     """
     state = process_state(owner)
     was_before_restart = state == "elsewhere" and is_reserved and is_of_this_host(owner)
@@ -82,13 +81,13 @@ def _last_change(folder: Path) -> float:
         try:
             newest = max(newest, path.lstat().st_mtime)
         except FileNotFoundError:
-            # It is being written or deleted right now.
+            # The file was deleted in the meantime.
             continue
     return newest
 
 
 def current_job() -> str | None:
-    """Return a unique name of the job of this process; None without one.
+    """Return a unique name of this process's job; None outside of sweeps and `torchrun`.
 
     The job is a trial of a sweep, or the processes of `torchrun`.
     """
@@ -96,7 +95,7 @@ def current_job() -> str | None:
     if trial:
         return trial
 
-    # The path before the attempt is the log folder of the launcher.
+    # The part of the path before the attempt is the log folder of the launcher.
     file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     attempt = _ATTEMPT.search(file)
     if attempt is None:
@@ -113,10 +112,11 @@ def restarts() -> int:
 
 
 def begin_training(launchers: Iterable[str]) -> None:
-    """Begin a training, with which checkpoints are marked from now on.
+    """Begin a training. Manifests written from now on record it.
 
     Args:
-        launchers: names of the launchers, one for each machine. A job lives as long as one of them.
+        launchers: names of the launchers, one for each machine. A job continues as long as one of
+            them runs.
     """
     global _launchers, _training
     _launchers = tuple(sorted(set(launchers)))
@@ -124,8 +124,8 @@ def begin_training(launchers: Iterable[str]) -> None:
 
 
 def job_mark() -> dict[str, object] | None:
-    """Return the entry of manifests that names the job, and the number of the training in its
-    script; None without `torchrun`.
+    """Return the manifest's entry that identifies the job and the training within its script; None
+    without `torchrun`.
     """
     if not _launchers:
         return None
@@ -133,7 +133,7 @@ def job_mark() -> dict[str, object] | None:
 
 
 def is_of_this_training(folder: StrPath) -> bool:
-    """Return whether this training wrote a checkpoint, before its processes were restarted."""
+    """Return whether a checkpoint was written by this training before its processes were restarted."""
     path = Path(folder) / "_manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -146,22 +146,22 @@ def is_of_this_training(folder: StrPath) -> bool:
 
 
 class FolderInUseError(RuntimeError):
-    """Another process trains with the same folder of checkpoints."""
+    """Another process writes checkpoints to the same folder."""
 
 
 @contextmanager
 def reserve_folder(folder: StrPath) -> Generator[bool]:
-    """Reserve a folder of checkpoints for one process.
+    """Reserve a checkpoint folder for this process.
 
-    Trainings inside of a training of this process may share it. The lock is a POSIX one: it ends
-    with its process, however that ends, forked processes do not inherit it, and machines that share
-    a disk see it. On file systems without locks, nothing is checked.
+    Nested trainings in this process may use the same folder. A POSIX lock is released when the
+    process exits for any reason, is not inherited by forked processes, and is visible to other
+    machines that share the disk. On file systems without locks, nothing is checked.
 
     Args:
-        folder: is created if needed.
+        folder: created if missing.
 
     Yields:
-        whether it is reserved.
+        Whether the folder is reserved.
 
     Raises:
         FolderInUseError: another process has the lock.
@@ -176,17 +176,17 @@ def reserve_folder(folder: StrPath) -> Generator[bool]:
         is_reserved = _lock(path, locked)
         if is_reserved:
             _reserved[real_path] = os.getpid()
-            # Undone in reverse order: the file is deleted while it is locked.
+            # Callbacks run in reverse order, so the file is deleted while it is still locked.
             locked.callback(_reserved.pop, real_path)
             locked.callback(path.unlink, missing_ok=True)
         yield is_reserved
 
 
 def _lock(path: Path, locked: ExitStack) -> bool:
-    """Lock a file until the stack is left, and write into it which process has the lock.
+    """Lock a file until the exit stack closes, and write the holder of the lock to it.
 
     Returns:
-        False where files cannot be locked.
+        False if files cannot be locked here.
     """
     if fcntl is None:
         return False
@@ -194,17 +194,17 @@ def _lock(path: Path, locked: ExitStack) -> bool:
     try:
         file = locked.enter_context(path.open("a+", encoding="utf-8"))
     except OSError:
-        # A killed process of another user left the file.
+        # Left by a killed process of another user.
         return False
 
-    # A process that was killed keeps its lock until its memory is freed.
+    # Retry, because a killed process keeps its lock until its memory is freed.
     give_up = time.monotonic() + PATIENCE
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_nlink:
                 break
-            # The other process deleted the file when it ended: lock the new file of that name.
+            # The holder deleted the file when it finished. Lock a new file.
             file = locked.enter_context(path.open("a+", encoding="utf-8"))
             continue
         except OSError as error:

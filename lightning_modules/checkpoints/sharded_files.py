@@ -1,6 +1,6 @@
 """Sharded checkpoints of models and optimizers in the format of `torch.distributed.checkpoint`.
 
-Any number of processes can read them; `accelerate` uses the same names.
+They can be loaded with any world size. `accelerate` uses the same names.
 """
 
 from __future__ import annotations
@@ -53,34 +53,35 @@ from .weight_formats import LoadReport
 _log = logging.getLogger(__name__)
 
 _MODEL = "model."
-"""Prefix of the names of weights in the table."""
+"""Prefix of weight names in the metadata."""
 
 _SECOND_NAMES = "second_names"
-"""Entry with the additional names under which weights are stored a second time."""
+"""Key of the names under which weights are stored a second time."""
 
 _EXTRA_STATE = "_extra_state"
 """Suffix of the names of the extra states of modules."""
 
 
 _groups: weakref.WeakKeyDictionary[Any, dict[str, dist.ProcessGroup]] = weakref.WeakKeyDictionary()
-"""Process groups for the threads that write, by the default group and the name of the folder.
+"""Process groups for writer threads, by the default group and the folder's name.
 
-Collectives of two threads on one group may be mismatched, so each folder has its own.
+Each folder has a separate group, because collectives of two threads on the same group could be
+mismatched.
 """
 
 
 PartWriters = list[Callable[[], Callable[[], object]]]
-"""Functions that start to write parts, see `writing.CheckpointFiles.part_writers`."""
+"""Functions that start to write shards, see `writing.CheckpointFiles.part_writers`."""
 
 
 def save_model_parts(model: nn.Module, folder: StrPath, later: PartWriters | None = None) -> None:
-    """Write this process's shards of a model. All processes must call this.
+    """Write this rank's shards of a model. Must be called on all ranks.
 
     Args:
-        model: a model that is sharded over the processes.
+        model: the sharded model.
         folder: the folder of the checkpoint.
-        later: receives a function that lets a thread write copies of the parts; None writes at
-            once.
+        later: receives a function that starts a thread to write copies of the shards. None writes
+            immediately.
 
     Raises:
         OSError: the disk of some process refused.
@@ -88,7 +89,7 @@ def save_model_parts(model: nn.Module, folder: StrPath, later: PartWriters | Non
     weights = get_model_state_dict(model)
     state: dict[str, Any] = {"model": weights}
 
-    # The reference reads weights of a PEFT model under PEFT's names, so they are stored twice.
+    # Store weights of a PEFT model twice, because the reference expects PEFT's names.
     names = peft_names(model, weights)
     if names:
         renamed = {name: weights[own_name] for name, own_name in names.items()}
@@ -97,17 +98,17 @@ def save_model_parts(model: nn.Module, folder: StrPath, later: PartWriters | Non
 
 
 def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> LoadReport:
-    """Load into a model the weights that `save_model_parts` or `accelerate` wrote.
+    """Load the shards of a model that `save_model_parts` or `accelerate` wrote.
 
-    `accelerate` writes only the active adapter of a PEFT model.
+    For a PEFT model, `accelerate` writes only the active adapter.
 
     Args:
-        model: sharded or whole.
+        model: a sharded model, or one that is not sharded.
         folder: the folder of the checkpoint.
-        all_ranks: whether all processes call this; otherwise each process reads on its own.
+        all_ranks: whether all ranks call this. Otherwise this process reads independently.
 
     Raises:
-        ValueError: it cannot be read, or a tensor has another shape than the model's.
+        ValueError: the shards cannot be read, or a tensor's shape differs from the model's.
     """
     path = Path(folder, MODEL_PARTS_NAME)
     weights = get_model_state_dict(model)
@@ -116,7 +117,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
         if name.startswith(_MODEL):
             written.add(name.removeprefix(_MODEL))
 
-    # Each weight is stored under its own name, or under PEFT's.
+    # Each weight is stored under its name in the model or PEFT's name.
     peft_name_of = {own_name: name for name, own_name in peft_names(model, weights).items()}
     stored_names: dict[str, str] = {}
     for name in weights:
@@ -124,7 +125,7 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
         if stored_name in written:
             stored_names[name] = stored_name
 
-    # Read into the weights in place, and set those for which the state dict has copies.
+    # Read into the weights in place. Then load the weights of which the state dict has copies.
     before = {stored_name: weights[name] for name, stored_name in stored_names.items()}
     state: dict[str, dict[str, Any]] = {"model": dict(before)}
     read_parts(state, path, all_ranks=all_ranks)
@@ -142,9 +143,9 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
 
 
 def _missing_of_active_adapter(model: nn.Module, missing: list[str], path: Path) -> list[str]:
-    """Return the missing trained weights of a folder that holds only the active adapter.
+    """Return the missing trained weights of a checkpoint that holds only the active adapter.
 
-    Missing frozen weights are named in a warning, except those of the base model.
+    Warns of missing frozen weights, except those of the base model.
     """
     missing = [name for name in missing if not is_of_base(model, name)]
     if not missing:
@@ -153,7 +154,7 @@ def _missing_of_active_adapter(model: nn.Module, missing: list[str], path: Path)
     frozen = [name for name in missing if name not in trained]
     if frozen:
         _log.warning(
-            "%s holds the active adapter alone; %s keep their present values.",
+            "%s contains only the active adapter; %s keep their present values.",
             path,
             ", ".join(frozen),
         )
@@ -166,7 +167,7 @@ def save_optimizer_parts(
     folder: StrPath,
     later: PartWriters | None = None,
 ) -> None:
-    """Write this process's shards of the states of an optimizer; see `save_model_parts`."""
+    """Write this rank's shards of an optimizer's states; see `save_model_parts`."""
     state = {"optimizer": get_optimizer_state_dict(model, optimizer)}
     _write(state, Path(folder, OPTIMIZER_PARTS_NAME), later)
 
@@ -174,16 +175,16 @@ def save_optimizer_parts(
 def gather_states_by_name(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, dict[str, Any]]:
-    """Gather trained weights and the states of an optimizer as `accelerate` reads them.
+    """Gather the trained weights and optimizer states in the form that `accelerate` reads.
 
-    All processes must call this.
+    Must be called on all ranks.
 
     Args:
         model: sharded by version 2 of FSDP.
-        optimizer: the optimizer of its parameters.
+        optimizer: the optimizer of the model.
 
     Returns:
-        The content of each file by its name, in host memory; empty except on rank 0.
+        The contents of each file by name, on the CPU. Empty except on rank 0.
     """
     full_options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     trained = dataclasses.replace(full_options, ignore_frozen_params=True)
@@ -196,12 +197,13 @@ def gather_states_by_name(
 def load_optimizer_parts(
     model: nn.Module, optimizer: torch.optim.Optimizer, folder: StrPath, *, all_ranks: bool
 ) -> None:
-    """Load the states that `save_optimizer_parts` wrote into an optimizer before its first step."""
+    """Load the states that `save_optimizer_parts` wrote, before the first step of the optimizer."""
     path = Path(folder, OPTIMIZER_PARTS_NAME)
-    # torch creates missing states of an optimizer by taking a step.
+    # torch takes an optimizer step to create missing states.
     with step_context(model)():
         before = get_optimizer_state_dict(model, optimizer)
-        # The same tensors in new dicts, so that replaced values can be compared with the old ones.
+        # Put the same tensors in new dicts, so that loaded values can be compared with the old
+        # ones.
         state = {"optimizer": map_nested(lambda leaf: leaf, before)}
         read_parts(state, path, all_ranks=all_ranks)
         require_same_kinds(before, state["optimizer"], path)
@@ -209,7 +211,7 @@ def load_optimizer_parts(
 
 
 def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
-    """Return an empty tensor without memory for each weight in a folder, by their names.
+    """Return a meta tensor for each weight in a sharded checkpoint, by name.
 
     Raises:
         ValueError: the folder holds values that are not tensors.
@@ -225,7 +227,7 @@ def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
     other_names: list[str] = []
     for key, entry in table.items():
         name = key.removeprefix(_MODEL)
-        # Skip entries that are not weights, and second names of weights.
+        # Skip other entries and second names of weights.
         if name == key or name in second_names:
             continue
         if isinstance(entry, TensorStorageMetadata):
@@ -234,8 +236,8 @@ def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
             other_names.append(name)
     if other_names:
         raise ValueError(
-            f"{path} holds values that are not tensors as {', '.join(other_names)}, so it is not a "
-            "model. Pass a folder with the weights of a model."
+            f"{path} is not a model: its entries {', '.join(other_names)} are not tensors. Pass a "
+            "folder with the weights of a model."
         )
     return described
 
@@ -243,11 +245,11 @@ def describe_model_parts(folder: StrPath) -> dict[str, torch.Tensor]:
 def read_model_parts(
     folder: StrPath, names: Collection[str] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return weights in a folder by their names, whole, in the memory of this process.
+    """Read full weights from a sharded checkpoint into the memory of this process.
 
     Args:
         folder: the folder of the checkpoint.
-        names: the names of the weights; None for all.
+        names: the names of the weights to read. None reads all.
     """
     described = describe_model_parts(folder)
     if names is None:
@@ -258,12 +260,12 @@ def read_model_parts(
 
 
 def read_parts(state: dict[str, Any], path: Path, *, all_ranks: bool) -> None:
-    """Fill a nested dict with the values of a folder of parts.
+    """Fill a nested dict with the values of a sharded checkpoint.
 
     Args:
-        state: names of the values, as in the folder; tensors are filled in place.
-        path: the folder of parts.
-        all_ranks: whether all processes call this; otherwise this process reads alone.
+        state: the values to read, by name. Tensors are filled in place.
+        path: the folder of shards.
+        all_ranks: whether all ranks call this. Otherwise this process reads independently.
 
     Raises:
         OSError: the disk of some process refused.
@@ -274,13 +276,13 @@ def read_parts(state: dict[str, Any], path: Path, *, all_ranks: bool) -> None:
 
 
 class _ChecksumWriter(FolderWriter):
-    """Writer of torch whose process records the checksums of its files before it reports success.
+    """torch's writer, but each rank records the checksums of its files before it reports success.
 
-    So the checksums are complete when the saving process writes the manifest.
+    The checksums are therefore complete when the saving rank writes the manifest.
     """
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
-        """Write the files of this process."""
+        """Write the files of this rank."""
         written = super().write_data(plan, planner)
         written.wait()
         rank = 0
@@ -290,7 +292,7 @@ class _ChecksumWriter(FolderWriter):
         return written
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """Return the state, which `_write` has copied."""
+        """Return the state unchanged, because `_write` has copied it."""
         return state_dict
 
 
@@ -303,15 +305,15 @@ def _write(state: dict[str, Any], path: Path, later: PartWriters | None) -> None
 
 
 def _start_writing(state: dict[str, Any], path: Path) -> Callable[[], None]:
-    """Let a thread of torch write copies.
+    """Start to write copies in a thread of torch.
 
     Returns:
-        A function that waits until all processes have written theirs.
+        A function that waits until all ranks have written theirs.
     """
     groups = _groups.setdefault(dist.group.WORLD, {})
     if path.name not in groups:
         groups[path.name] = gloo_group()
-    # The copies are in main memory, so none has to be fetched from a device ahead of writing.
+    # The copies are on the CPU already, so nothing is copied ahead of writing.
     writer = _ChecksumWriter(path, per_thread_copy_ahead=0)
     wait_for_torch = start_writing_folder(state, writer, groups[path.name])
 
@@ -324,7 +326,7 @@ def _start_writing(state: dict[str, Any], path: Path) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def _plain_errors(path: Path) -> Generator[None]:
-    """Raise the error of one process instead of an error that lists those of all."""
+    """Raise the error of one rank instead of an error that lists those of all ranks."""
     try:
         yield
     except CheckpointException as error:

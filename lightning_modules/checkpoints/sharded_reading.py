@@ -1,8 +1,8 @@
-"""Read folders of `torch.distributed.checkpoint` without executing pickled code.
+"""Read `torch.distributed.checkpoint` folders without executing pickled code.
 
-torch unpickles the table (`.metadata`) of such a folder, and each value that is not a tensor,
-without restrictions. Here the table is parsed into names and numbers, from which torch's objects
-are built, and values are read by `load_torch`.
+torch unpickles the metadata (`.metadata`, called table here) of such a folder, and each value that
+is not a tensor, without restrictions. This module parses the table into names and numbers, builds
+torch's objects from them, and reads values by `load_torch`.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ _RECORDS = {
     "pathlib": {"PosixPath", "WindowsPath"},
     "pathlib._local": {"PosixPath", "WindowsPath"},
 }
-"""Classes and functions that a table refers to, by their modules. None of them is imported or
-called: see `_Record`.
+"""Classes and functions that a table may refer to, by module. They are never imported or called,
+see `_Record`.
 """
 
 
 class PlainReader(FolderReader):
-    """`FileSystemReader` of torch, but a table cannot run code or name files in other folders."""
+    """torch's `FileSystemReader`, but a table cannot run code or refer to files in other folders."""
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
-        """Return the table of the whole folder; tables of single processes are ignored.
+        """Read the table of the folder. Tables of single ranks are ignored.
 
         Raises:
-            ValueError: it is damaged, or holds other things than a table.
+            ValueError: it is damaged, or not a table.
         """
         table = read_table(self.folder)
         table.storage_meta = StorageMeta(load_id=self.load_id)
@@ -70,7 +70,7 @@ class PlainReader(FolderReader):
 
 
 class PlainPlanner(DefaultLoadPlanner):
-    """`DefaultLoadPlanner` of torch, but `load_torch` reads values that are not tensors."""
+    """torch's `DefaultLoadPlanner`, but values that are not tensors are read by `load_torch`."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         """Load one value.
@@ -80,7 +80,7 @@ class PlainPlanner(DefaultLoadPlanner):
         """
         plain = load_torch_bytes(value.getvalue(), read_item.dest_index.fqn)
 
-        # torch unpickles these bytes without restrictions.
+        # The base class unpickles the bytes without restrictions, so pass it only checked values.
         checked = io.BytesIO()
         torch.save(plain, checked)
         checked.seek(0)
@@ -88,11 +88,11 @@ class PlainPlanner(DefaultLoadPlanner):
 
 
 def read_table(folder: Path) -> Metadata:
-    """Return the table of a folder: its tensors and values by name.
+    """Read the table of a folder, which describes its tensors and values by name.
 
     Raises:
-        ValueError: the table is damaged, refers to objects that no table has or to files outside of
-            its folder, or describes a tensor without some of its elements.
+        ValueError: the table is damaged, refers to unexpected objects or to files outside of its
+            folder, or does not cover all elements of a tensor.
     """
     path = folder / PARTS_TABLE_NAME
     try:
@@ -101,35 +101,36 @@ def read_table(folder: Path) -> Metadata:
         return _parse_table(written, path)
     except _DisallowedReferenceError as error:
         raise ValueError(
-            f"{path} {error}, which no checkpoint of this kind does. It is not read, because that "
-            "could run any program. Copy the checkpoint again from where it was written."
+            f"{path} {error}, which torch never writes. It is not loaded, because it could execute "
+            "arbitrary code. Restore the checkpoint from a backup."
         ) from error
     except Exception as error:
-        # An unpickler may raise any error for damaged bytes.
+        # Damaged bytes may cause any error.
         raise ValueError(
             f"{path} is damaged and cannot be read: {error or type(error).__name__}"
         ) from error
 
 
 def require_same_kinds(before: object, read: object, path: Path, name: str = "") -> None:
-    """Check that a state that was read has the tensors of the state that it replaces.
+    """Check that the tensors of a loaded state match those of the state that it replaces.
 
-    A file may hold a tensor of any shape instead of a number, and some optimizers do not check it.
+    A file may hold a tensor of any shape instead of a number, and some optimizers do not check
+    that.
 
     Args:
-        before: the state to be replaced, nested in dicts and lists.
-        read: the state that replaces it.
-        path: the file of `read`.
-        name: the keys that lead to the state, joined by dots, for the error.
+        before: the state to be replaced, in nested dicts and lists.
+        read: the loaded state.
+        path: its file, for the message.
+        name: the keys of the state joined by dots, for the message.
 
     Raises:
-        ValueError: a tensor is in the place of something else, or has another shape or format.
+        ValueError: a tensor replaces another kind of value, or its shape or dtype differs.
     """
     if isinstance(before, torch.Tensor) or isinstance(read, torch.Tensor):
         expected = describe_value(before)
         actual = describe_value(read)
         if actual != expected:
-            raise ValueError(f"{path} holds {name} as {actual}, but it is {expected} here.")
+            raise ValueError(f"{path}: {name} is {actual}, but this run expects {expected}.")
     elif isinstance(before, Mapping) and isinstance(read, Mapping):
         old_values = cast("Mapping[str, Any]", before)
         new_values = cast("Mapping[str, Any]", read)
@@ -138,7 +139,7 @@ def require_same_kinds(before: object, read: object, path: Path, name: str = "")
             require_same_kinds(old_values.get(key), value, path, f"{prefix}{key}")
     elif isinstance(read, (list, tuple)):
         new_items = cast("Sequence[Any]", read)
-        # In a list of another length a tensor replaces nothing, and is refused.
+        # Tensors in a list of another length have no counterpart, so they raise.
         old_items = [None] * len(new_items)
         if isinstance(before, (list, tuple)):
             items_before = cast("Sequence[Any]", before)
@@ -149,13 +150,13 @@ def require_same_kinds(before: object, read: object, path: Path, name: str = "")
 
 
 class _DisallowedReferenceError(Exception):
-    """A table refers to an object or a file that no table refers to."""
+    """A table refers to an object or a file that tables of torch never refer to."""
 
 
 class _Record:
-    """Stand-in for an object of a pickle, which is never built.
+    """Stand-in for a pickled object, which is never built.
 
-    It holds the name of the object's class, its arguments and its state.
+    Holds the name of the class, the arguments and the state of the object.
     """
 
     class_name = ""
@@ -180,7 +181,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         """Return a subclass of `_Record` for a known class.
 
-        Immutable values of torch are returned themselves.
+        Immutable torch values, such as dtypes, are returned as they are.
         """
         if name in _RECORDS.get(module, ()):
             record_class = type(name, (_Record,), {"class_name": name})
@@ -201,7 +202,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _parse_table(written: object, path: Path) -> Metadata:
-    """Build torch's table from its record."""
+    """Build torch's `Metadata` from its record."""
     table_state = _state_of(written, "Metadata")
     entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     for name, entry in table_state["state_dict_metadata"].items():
@@ -213,7 +214,7 @@ def _parse_table(written: object, path: Path) -> Metadata:
         locations[_parse_index(index)] = _parse_location(info, path)
 
     table = Metadata(state_dict_metadata=entries, storage_data=locations)
-    # torch 2.8 has no such field.
+    # torch 2.8 does not have this field.
     table.version = table_state.get("version")
     return table
 
@@ -222,7 +223,7 @@ def _parse_entry(written: object, name: str) -> TensorStorageMetadata | BytesSto
     """Build the description of a tensor, or of a value that is not a tensor.
 
     Args:
-        written: the record of the table.
+        written: the record in the table.
         name: the name of the tensor or value, for errors.
     """
     if getattr(written, "class_name", None) == "BytesStorageMetadata":
@@ -234,13 +235,13 @@ def _parse_entry(written: object, name: str) -> TensorStorageMetadata | BytesSto
     key = "dtype" if isinstance(properties, dict) else 0
     dtype = cast("object", properties[key] or torch.float32)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"the format of {name} is not a dtype")
+        raise TypeError(f"the dtype of {name} is invalid")
 
     size = _parse_size(state["size"])
     chunks = [_parse_chunk(chunk) for chunk in state["chunks"]]
     count = sum(math.prod(chunk.sizes) for chunk in chunks)
     if count != math.prod(size) or not all(_lies_inside(chunk, size) for chunk in chunks):
-        raise ValueError(f"the parts of {name} are not all of its {math.prod(size)} elements")
+        raise ValueError(f"the chunks of {name} do not cover its {math.prod(size)} elements")
     return TensorStorageMetadata(TensorProperties(dtype=dtype), size, chunks)
 
 
@@ -250,7 +251,7 @@ def _parse_chunk(written: object) -> ChunkStorageMetadata:
 
 
 def _lies_inside(chunk: ChunkStorageMetadata, size: torch.Size) -> bool:
-    """Return whether a chunk is a part of a tensor of this size."""
+    """Return whether a chunk lies within a tensor of this size."""
     if not len(size) == len(chunk.offsets) == len(chunk.sizes):
         return False
     extents = zip(chunk.offsets, chunk.sizes, size, strict=True)
@@ -258,7 +259,7 @@ def _lies_inside(chunk: ChunkStorageMetadata, size: torch.Size) -> bool:
 
 
 def _parse_index(written: object) -> MetadataIndex:
-    """Build the key of a value, or of one chunk of a tensor."""
+    """Build the index of a value or of one chunk of a tensor."""
     state = _state_of(written, "MetadataIndex")
     offset = state.get("offset")
     if offset is not None:
@@ -270,7 +271,7 @@ def _parse_index(written: object) -> MetadataIndex:
 
 
 def _parse_location(written: object, path: Path) -> SimpleNamespace:
-    """Build the file and the range of bytes of a value, or of one chunk of a tensor."""
+    """Build the location of a value or of one chunk of a tensor: its file and byte range."""
     state = _state_of(written, "_StorageInfo")
     file = _require_text(state["relative_path"])
     if not lies_beside(path, file):
@@ -285,15 +286,15 @@ def _parse_location(written: object, path: Path) -> SimpleNamespace:
 
 
 def _state_of(written: Any, class_name: str) -> Any:
-    """Return the state of the record of an object of this class."""
+    """Return the state of a record, after checking the class of its object."""
     if getattr(written, "class_name", None) != class_name:
-        raise TypeError(f"a {type(written).__name__} is in the place of a {class_name}")
+        raise TypeError(f"expected a {class_name}, got a {type(written).__name__}")
     return written.state
 
 
 def _require_text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a {type(value).__name__} is in the place of a name")
+        raise TypeError(f"expected a name, got a {type(value).__name__}")
     return value
 
 

@@ -1,29 +1,28 @@
 """Write folders `checkpoint-N` atomically.
 
-A reader never sees an incomplete one under its final name. A folder is written under a hidden name
-in the same parent folder, flushed, and renamed. The hidden names are `.NAME.KIND-OWNER` and match
-neither the pattern `checkpoint-<digits>` nor the glob `checkpoint-*`:
+A reader never sees an incomplete folder under its final name. A folder is written under a hidden
+name in the same parent folder, flushed, and renamed. Hidden names have the form `.NAME.KIND-OWNER`,
+which does not match `checkpoint-<digits>` or the glob `checkpoint-*`:
 
-- `partial`: being written. Can be deleted.
+- `partial`: being written. Safe to delete.
 - `replaced`: an older version, moved out of the way of the new one.
 - `deleted`: being deleted by `discard`.
 
-Guarantees, at whatever moment the process is killed:
+Guarantees if the process is killed at any moment:
 
-1. A folder under its final name is complete.
-2. A new name appears in one step (`rename`).
-3. An existing name is replaced in two steps. A process that is killed between them leaves no folder
+1. A folder under its final name is complete. 2. A new name appears atomically (`rename`). 3. An
+existing name is replaced in two steps. A process that is killed between them leaves no folder
    of that name; the next `restore_replaced` gives the name back to the older version.
 4. The same holds for a power failure, as far as the disk honours `fsync`: the old version is
    deleted only after the new name is on the disk. With `commit(flush=False)`, a power failure
    before the flush may leave truncated files under the final name, which the manifest reveals, and
    no older version has been deleted yet.
 
-A folder is replaced as a whole, with the files that others have put into it.
+A folder is replaced as a whole, including files that others have added to it.
 
-With several processes, the main one calls `begin`, `commit` and `abort`; the others write into
+With several processes, the main one calls `begin`, `commit` and `abort`. The others write to
 `staging_path(final, owner)`, where `owner` is the main process's `process_token()`, broadcast once.
-Between `begin` and the writing, and between the writing and `commit`, the caller puts a barrier.
+The caller needs a barrier after `begin` and before `commit`.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ _HIDDEN = re.compile(r"^\.(?P<name>.+)\.(?P<kind>partial|replaced|deleted)-(?P<o
 
 
 def staging_path(final: StrPath, owner: str | None = None, kind: str = "partial") -> Path:
-    """Return the folder in which `final` is written, or another hidden one.
+    """Return the hidden folder in which `final` is written, replaced or deleted.
 
-    It is the same for all processes that pass the same owner.
+    All processes that pass the same owner get the same path.
 
     Args:
         final: the folder's name when it is complete.
-        owner: the main process's `process_token()`; None means this process.
+        owner: the `process_token()` of the main process. None means this process.
         kind: the kind of the hidden folder.
     """
     path = Path(final)
@@ -61,7 +60,7 @@ def staging_path(final: StrPath, owner: str | None = None, kind: str = "partial"
 
 
 def final_path(folder: StrPath) -> Path:
-    """Return the name that a folder has when it is complete."""
+    """Return the final path of a folder that may have a hidden name."""
     path = Path(folder)
     hidden = _HIDDEN.match(path.name)
     if hidden is None:
@@ -70,16 +69,16 @@ def final_path(folder: StrPath) -> Path:
 
 
 def begin(final: StrPath, owner: str | None = None) -> Path:
-    """Make the empty folder in which the processes write `final`.
+    """Create the empty folder in which the processes write `final`.
 
-    A folder that an earlier attempt of this process left is removed.
+    Removes a folder that an earlier attempt of this process left.
 
     Args:
         final: the folder's name when it is complete.
         owner: as for `staging_path`.
 
     Raises:
-        FileExistsError: `final` is an ordinary file.
+        FileExistsError: `final` is a file.
     """
     final = Path(final)
     if final.is_file():
@@ -90,20 +89,20 @@ def begin(final: StrPath, owner: str | None = None) -> Path:
     try:
         staging.mkdir(parents=True)
     except FileExistsError:
-        # Left by an attempt that was interrupted.
+        # Left by an interrupted attempt.
         disk.delete(staging)
         staging.mkdir()
     return staging
 
 
 def require_visible(staging: StrPath, final: StrPath) -> None:
-    """Check on another machine that it sees the folder made by `begin`.
+    """Check on another machine that the folder created by `begin` is visible there.
 
     Raises:
         ValueError: the folder is on a local disk of the first machine.
     """
-    # Network file systems may cache that a folder is missing. Creating it asks the disk, and fails
-    # if the folder exists.
+    # Network file systems may cache that a folder is missing. Creating it bypasses the cache, and
+    # fails if the folder exists.
     staging = Path(staging)
     staging.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -112,8 +111,8 @@ def require_visible(staging: StrPath, final: StrPath) -> None:
         return
     staging.rmdir()
     raise ValueError(
-        f"{socket.gethostname()} does not see {final}, and parts of a checkpoint on several disks "
-        "cannot be read. Set output_dir to a disk that all machines see, or under DeepSpeed "
+        f"{socket.gethostname()} does not see {final}; a checkpoint cannot be spread over several "
+        "disks. Set output_dir to a disk that all machines share, or with DeepSpeed set "
         "save_on_each_node=True."
     )
 
@@ -122,16 +121,15 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
     """Flush `staging` to the disk and rename it, replacing an older version.
 
     Args:
-        staging: the folder made by `begin`.
+        staging: the folder created by `begin`.
         final: the folder's name when it is complete.
-        flush: flush before the rename; otherwise the caller flushes after it, see
-            `try_to_flush`. A folder that replaces an older version is flushed before the
-            rename in any case.
+        flush: flush before the rename. If False, the caller flushes afterwards, see
+            `writing.try_to_flush`. A folder that replaces an older version is always flushed first.
 
     Raises:
-        FileNotFoundError: `staging` is missing: `begin` was not called, or it was committed or
-            aborted already.
-        OSError: the disk refused; an older version under the final name is kept.
+        FileNotFoundError: `staging` is missing, because `begin` was not called, or the folder was
+            committed or aborted already.
+        OSError: the disk reports an error. An older version under the final name is kept.
     """
     staging = Path(staging)
     final = Path(final)
@@ -149,8 +147,8 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
             disk.sync_path(final.parent)
         return
 
-    # After a kill between the two renames, `restore_replaced` restores the old version; after an
-    # error, this does.
+    # If the process is killed between the two renames, `restore_replaced` restores the old version
+    # later. After an error it is restored here.
     replaced = staging_path(final, kind="replaced")
     disk.delete(replaced)
     try:
@@ -162,15 +160,14 @@ def commit(staging: StrPath, final: StrPath, *, flush: bool = True) -> None:
         raise
     disk.sync_path(final.parent)
 
-    # The new version is on the disk under its name: the old one can be deleted.
+    # The new version is on the disk, so the old one can be deleted.
     abort(replaced)
 
 
 def abort(staging: StrPath) -> None:
-    """Remove an unfinished folder; an older version under the final name stays.
+    """Remove an unfinished folder. An older version under the final name is kept.
 
-    A folder that cannot be removed causes only a warning, which does not hide the error that led
-    here.
+    Only warns if the folder cannot be removed, so that an earlier error is not hidden.
     """
     with _warning_of(Path(staging)):
         disk.delete(Path(staging))
@@ -178,14 +175,14 @@ def abort(staging: StrPath) -> None:
 
 @contextmanager
 def staged_folder(final: StrPath) -> Generator[Path]:
-    """Write a folder that gets its final name only if the `with` block succeeds (one process).
+    """Yield a folder that gets its final name only if the `with` block succeeds (one process).
 
     Args:
         final: the folder's name when it is complete.
 
     Yields:
-        the empty folder to write into. After an exception it is removed, and the exception is
-            raised again.
+        The empty folder to write to. After an exception it is removed, and the exception is raised
+            again.
     """
     staging = begin(final)
     try:
@@ -197,9 +194,9 @@ def staged_folder(final: StrPath) -> Generator[Path]:
 
 
 def discard(folder: StrPath) -> None:
-    """Delete a folder atomically, by renaming it first.
+    """Delete a folder atomically by renaming it first.
 
-    A folder that cannot be deleted is left with a warning: a disk error must not end a training.
+    Only warns if it cannot be deleted: a disk error must not stop the training.
     """
     folder = Path(folder)
     deleted = staging_path(folder, kind="deleted")
@@ -212,7 +209,7 @@ def discard(folder: StrPath) -> None:
 def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
     """Restore folders whose process was killed while it replaced them.
 
-    Call it before searching for checkpoints; several processes may do so at the same time.
+    Call it before searching for checkpoints. Several processes may call it at the same time.
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
@@ -222,26 +219,24 @@ def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
         final = final_path(path)
         if kind != "replaced" or os.path.lexists(final):
             continue
-        # An error means that another process has restored it.
+        # If it fails, another process has restored the folder.
         with suppress(OSError):
             os.rename(path, final)
-            _log.warning(
-                "%s was restored: its process was killed while it replaced that folder.", final
-            )
+            _log.warning("%s was restored: the process that replaced it was killed.", final)
 
 
 def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Path]:
     """Clean up after processes that were killed while they wrote or deleted folders in `run_dir`.
 
-    To be called by the main process when a run starts. Folders that were being replaced are
-    restored first. Folders of living processes are left alone.
+    Called by the main process when a run starts. Folders that were being replaced are restored
+    first. Folders of running processes are not touched.
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
         is_reserved: this process has reserved it by `reserve_folder`.
 
     Returns:
-        the hidden folders that were removed.
+        The hidden folders that were removed.
     """
     restore_replaced(run_dir, is_reserved=is_reserved)
     removed: list[Path] = []
@@ -252,7 +247,7 @@ def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Pat
 
 
 def _abandoned(run_dir: Path, is_reserved: bool) -> list[tuple[Path, str]]:
-    """Return the hidden folders of processes that have ended, each with its kind."""
+    """Return the hidden folders of processes that have exited, each with its kind."""
     if not run_dir.is_dir():
         return []
     abandoned: list[tuple[Path, str]] = []
@@ -267,7 +262,7 @@ def _abandoned(run_dir: Path, is_reserved: bool) -> list[tuple[Path, str]]:
 
 @contextmanager
 def _warning_of(folder: Path) -> Generator[None]:
-    """Warn of a folder that the block cannot delete."""
+    """Warn if the `with` block cannot delete a folder."""
     try:
         yield
     except OSError as error:

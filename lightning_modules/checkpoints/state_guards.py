@@ -1,6 +1,6 @@
-"""Refuse the state of an optimizer or a schedule that was written by another kind of object.
+"""Reject an optimizer or schedule state that was written by another class.
 
-Shapes of the tensors in the state of an optimizer are checked by `optim.optimizer_fit`.
+`optim.optimizer_fit` checks the shapes of tensors in optimizer states.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from torch.optim import Optimizer
 from ..common.local_paths import StrPath
 
 _KNOWN_PACKAGES = ("torch", "transformers", __name__.partition(".")[0])
-"""Packages whose schedules have states of known entries."""
+"""Packages whose schedules have known state entries."""
 
 
 @contextlib.contextmanager
 def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
-    """Refuse a state of another kind of optimizer that is loaded within this context.
+    """Reject the state of another class of optimizer that is loaded in the `with` block.
 
-    The optimizer is restored. Otherwise the first step would raise an error about an option that
-    the other kind does not have.
+    Restores the optimizer after an error. Without this check, the first step would fail with an
+    unclear error about a missing option.
 
     Args:
-        optimizer: has not made a step yet.
-        path: the path of its state, for the message.
+        optimizer: an optimizer that has not taken a step yet.
+        path: the file of its state, for the message.
 
     Raises:
-        ValueError: the state does not fit; names the options of both.
+        ValueError: the state does not fit. The message names the options of both.
     """
     groups = optimizer.param_groups
     state = optimizer.state
 
-    # Require only options that its groups have: a class may have further defaults.
+    # Require only the defaults that its groups use; a class may have others.
     required = set[str]().union(*groups).intersection(getattr(optimizer, "defaults", ()))
     try:
         with _plain_errors(path, optimizer):
@@ -51,7 +51,7 @@ def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
                 f"{', '.join(sorted(missing))} too. Set `optim` as before, or delete the file."
             )
     except ValueError:
-        # Give back the earlier state. An error in that must not hide the one to report.
+        # Restore the earlier state. An error there must not hide the error to report.
         with contextlib.suppress(Exception):
             optimizer.__setstate__({"state": state, "param_groups": groups})
         raise
@@ -59,24 +59,22 @@ def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
 
 @contextlib.contextmanager
 def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> Generator[None]:
-    """Refuse a state of another kind of schedule that is loaded within this context.
+    """Reject the state of another class of schedule that is loaded in the `with` block.
 
     Args:
-        schedule: the schedule of learning rates. States of classes that scripts define are not
-            compared.
+        schedule: the learning rate schedule. States of user-defined classes are not compared.
         state: the state to load.
         path: its file, for the message.
 
     Raises:
-        ValueError: the state does not fit; names what it holds, and what was expected. The
-            schedule stays as it was.
+        ValueError: the state does not fit. The message names the saved and expected entries. The
+            schedule is unchanged.
     """
-    # The state of a class of a script may have any entries, and lists in it any length: only the
-    # class itself can check it.
+    # The state of a user-defined class may have any entries, which only the class itself can check.
     differences: list[str] = []
     if type(schedule).__module__.partition(".")[0] in _KNOWN_PACKAGES:
         for key, value in schedule.state_dict().items():
-            # Newer versions of torch add private entries.
+            # Newer torch versions add private entries.
             is_missing = key not in state and not key.startswith("_")
             if is_missing or _are_of_different_kinds(value, state.get(key)):
                 differences.append(f"{key}={value!r:.60}")
@@ -87,7 +85,7 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
             "before, or delete the file."
         )
 
-    # A class with slots has no attributes to restore.
+    # A class with slots has no `__dict__` to restore.
     attributes = getattr(schedule, "__dict__", {})
     before = dict(attributes)
     try:
@@ -101,7 +99,7 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
 
 @contextlib.contextmanager
 def _plain_errors(path: StrPath, loaded: object) -> Generator[None]:
-    """Raise errors of torch and other libraries about a state as a ValueError with its path."""
+    """Convert errors of torch and other libraries about a state to a ValueError with its path."""
     try:
         yield
     except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -114,7 +112,7 @@ def _plain_errors(path: StrPath, loaded: object) -> Generator[None]:
 
 
 def _are_of_different_kinds(present: object, saved: object) -> bool:
-    """Return whether two values of a state are of different kinds.
+    """Return whether a saved value has another kind than the present one.
 
     A number may be saved as a tensor or an array.
     """

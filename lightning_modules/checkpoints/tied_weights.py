@@ -1,4 +1,4 @@
-"""Tied weights: tensors with several names in a state dict, and one in a safetensors file."""
+"""Handle tied weights, which have several names in a state dict but only one in a safetensors file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..models.wrappers import own_attribute
 
 
 class StateDictOwner(Protocol):
-    """A module, or a `FullModel`, which presents a sharded module as a whole one."""
+    """A module, or a `FullModel`, which presents a sharded module as an unsharded one."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Return the tensors by name."""
@@ -24,7 +24,7 @@ def require_tensors(state_dict: Mapping[str, object]) -> None:
     """Check that a state dict can be saved.
 
     Raises:
-        TypeError: it holds something that is not a tensor; names it.
+        TypeError: an entry is not a tensor. The message names it.
     """
     for name, value in state_dict.items():
         if not isinstance(value, Tensor):
@@ -37,17 +37,17 @@ def require_tensors(state_dict: Mapping[str, object]) -> None:
 def separate_tied_weights(
     state_dict: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Prepare a state dict for safetensors, which refuses tensors that share memory.
+    """Prepare a state dict for safetensors, which rejects tensors that share memory.
 
-    If several names refer to the same tensor, only the first one is kept. Different views of the
-    same memory (overlapping slices, a transpose) are all kept, as copies.
+    If several names refer to the same tensor, only the first is kept. Different views of the same
+    memory (overlapping slices, a transpose) are copied.
 
     Returns:
-        Contiguous tensors that do not share memory, and for each name left out the name under which
+        Contiguous tensors that do not share memory, and for each removed name the name under which
         its tensor is kept.
 
     Raises:
-        TypeError: the state dict holds something that is not a tensor.
+        TypeError: an entry is not a tensor.
     """
     require_tensors(state_dict)
     tensors: dict[str, Tensor] = {}
@@ -64,7 +64,7 @@ def separate_tied_weights(
             tensors[name] = tensor.contiguous()
             continue
 
-        # Keep the tensor itself if it is contiguous and fills its memory alone; otherwise copy it.
+        # Keep the tensor if it is contiguous and is the only one in its storage; otherwise copy it.
         names[key] = name
         storage = tensor.untyped_storage()
         storage_key = (tensor.device, storage.data_ptr())
@@ -78,9 +78,9 @@ def separate_tied_weights(
 
 
 def required_missing(model: StateDictOwner, missing: Iterable[str]) -> tuple[str, ...]:
-    """Return the missing names that were not loaded through a tied name and belong in a file."""
+    """Return the missing names that a file should contain."""
     missing = dict.fromkeys(missing)
-    # Checked first, because the state dict of a sharded model may have to be gathered.
+    # Return early, because `state_dict()` of a sharded model may gather the weights.
     if not missing:
         return ()
     keys: dict[str, Hashable] = {}
@@ -88,12 +88,11 @@ def required_missing(model: StateDictOwner, missing: Iterable[str]) -> tuple[str
         if isinstance(value, Tensor):
             keys[name] = tensor_key(value)
 
-    # Skip tensors that were loaded under another name. Those without memory have no key.
+    # Skip tensors that were loaded under another name. Tensors without memory have no key.
     loaded = {key for name, key in keys.items() if name not in missing and key is not None}
     not_required = {name for name, key in keys.items() if key in loaded}
 
-    # Models of `transformers` list the names that they do not save, and patterns of those that
-    # files may lack.
+    # Skip names that models of `transformers` declare as not saved or optional.
     not_required.update(own_attribute(model, "_keys_to_ignore_on_save") or ())
     patterns: Iterable[str] = own_attribute(model, "_keys_to_ignore_on_load_missing") or ()
     optional = [re.compile(pattern) for pattern in patterns]
@@ -107,14 +106,14 @@ def required_missing(model: StateDictOwner, missing: Iterable[str]) -> tuple[str
 
 
 def tensor_key(tensor: Tensor) -> Hashable:
-    """Return a key that is equal for two names of the same tensor.
+    """Return a key that is equal for all names of the same tensor.
 
-    It is None for a tensor without memory.
+    Returns None for a tensor without memory.
     """
     try:
         pointer = tensor.data_ptr()
     except RuntimeError:
-        # A subclass of tensors that has no memory itself.
+        # A tensor subclass without a storage of its own.
         return None
     if tensor.is_meta:
         # A meta tensor has no memory either, but tied ones are the same object.

@@ -1,4 +1,4 @@
-"""Check that a checkpoint is intact: by checksums, or by the contents of files without one."""
+"""Check that a checkpoint is intact, by checksums or by the contents of files without a checksum."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DICT_STATES = (
     "rng_state*.pth",
     "data_state_*.pth",
 )
-"""Names and patterns of states that are dicts."""
+"""Names and patterns of state files whose content is a dict."""
 
 _STATES = (
     *_DICT_STATES,
@@ -56,10 +56,10 @@ _STATES = (
     "callback_states.pt",
     "outside_model.pt",
 )
-"""Files from which training resumes, besides `trainer_state.json`; others may be anything."""
+"""State files that a resumption reads, besides `trainer_state.json`."""
 
 _STATE_SUFFIXES = (".pt", ".pth", ".ckpt")
-"""Suffixes of files of torch that hold no weights of the model."""
+"""Suffixes of torch files that do not hold model weights."""
 
 _CHANGED = (
     f"does not match its checksum in {MANIFEST_NAME}: it is damaged or was edited. If you edited "
@@ -67,30 +67,29 @@ _CHANGED = (
 )
 
 _SELF_CHECKED_SUFFIXES = (".json", ".safetensors", ".bin", *_STATE_SUFFIXES)
-"""Suffixes of formats that show whether a file is whole.
+"""Suffixes of formats in which truncation can be detected.
 
-A user may have replaced such a file by a smaller one.
+Such a file may be smaller than the manifest says, because a user may have replaced it.
 """
 
 _LARGEST_FILE_READ = 64 << 20
-"""Bytes; of a larger file of torch without a checksum only the zip directory is read."""
+"""Bytes. Of a larger torch file without a checksum only the zip directory is read."""
 
 
 def problems(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> list[str]:
-    """Return the problems of a checkpoint, one sentence each, naming the file; empty if it is
-    intact.
+    """Return the problems of a checkpoint, one sentence for each file; empty if it is intact.
 
-    It finds a missing folder, missing weights or shards, and every file of the format that is
-    truncated or holds something else. With a manifest it reads all files, and finds each that is
-    missing, truncated, or changed in any byte. Without one, as in checkpoints of the reference,
-    changed bytes are found in files of torch up to 64 MiB, but not in weights. Added files and
-    weights in another format are accepted.
+    Finds a missing folder, missing weights or shards, and files that are truncated or not in the
+    expected format. With a manifest, all files are read, so that every missing, truncated or
+    modified file is found. Without one, as in checkpoints of the reference, modified bytes are
+    found in torch files up to 64 MiB, but not in weights. Added files and weights in another format
+    are accepted.
 
     Args:
         folder: the folder of the checkpoint.
-        training_state: also require `trainer_state.json` and check the files from which training
-            resumes. False for a folder of which only the weights are used.
-        weights: require weights in a known format. False if the caller stores them itself.
+        training_state: also require `trainer_state.json` and check the state files. Pass False if
+            only the weights are used.
+        weights: require weights in a known format. Pass False if the caller stores them elsewhere.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -102,8 +101,8 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
 def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:
     """Raise if a checkpoint is missing or damaged.
 
-    Files that only the manifest lists are named in a warning, because they may have been removed on
-    purpose.
+    Only warns of missing files that nothing but the manifest requires, because they may have been
+    removed on purpose.
 
     Args:
         folder: the folder of the checkpoint.
@@ -112,9 +111,8 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
 
     Raises:
         FileNotFoundError: the folder does not exist.
-        NotADirectoryError: it is a file.
-        ValueError: it holds no weights or is damaged; the message names each file and what is wrong
-            with it.
+        NotADirectoryError: the path is a file.
+        ValueError: it has no weights or is damaged. The message describes the problem of each file.
     """
     folder = Path(folder)
     if not folder.exists():
@@ -139,11 +137,13 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
 def _damaged_and_missing(
     folder: Path, *, training_state: bool, weights: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the problems of files, and separately the files that only the manifest lists."""
+    """Return the problems of files, and separately the missing files that only the manifest
+    requires.
+    """
     damaged: list[str] = []
     missing: list[str] = []
 
-    # Required files.
+    # Check that required files exist.
     if weights and not has_weights(folder):
         expected = ", ".join(WEIGHT_FILES + INDEX_FILES + ADAPTER_FILES)
         damaged.append(f"it holds no weights (expected one of {expected})")
@@ -155,16 +155,16 @@ def _damaged_and_missing(
     except ValueError as error:
         damaged.append(str(error))
 
-    # Compare sizes and checksums. A file of another size was truncated, or replaced on purpose.
+    # Compare sizes and checksums. A file whose size differs was truncated, or replaced on purpose.
     compared: set[str] = set()
     for name, expected_size in manifest.sizes.items():
         if not training_state and not _is_model(name):
             continue
         path = folder / name
         if not path.is_file():
-            # The index of shards tells which files of weights are needed.
+            # Missing weights files are found through the index of shards below.
             if name != TRAINER_STATE_NAME and not _are_weights(name):
-                missing.append(f"{name} is missing, though {MANIFEST_NAME} names it")
+                missing.append(f"{name} is missing, but {MANIFEST_NAME} lists it")
             continue
         size = path.stat().st_size
         if size == expected_size:
@@ -178,8 +178,8 @@ def _damaged_and_missing(
         elif size < expected_size and path.suffix not in _SELF_CHECKED_SUFFIXES:
             damaged.append(f"{name} is truncated: it has {size} of {expected_size} bytes")
 
-    # Check the contents of files whose checksum was not compared, with the tensors that each has to
-    # hold. Other files may be the user's, and may hold anything.
+    # Collect the files whose contents are known, with the tensors that each must contain. Other
+    # files may be the user's.
     tensors_of: dict[Path, list[str]] = {}
     for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
         tensors_of[folder / name] = []
@@ -197,7 +197,7 @@ def _damaged_and_missing(
         for shard, tensors in shards.items():
             tensors_of[folder / shard] = tensors
             if not (folder / shard).is_file():
-                damaged.append(f"{shard} is missing, though {name} names it")
+                damaged.append(f"{shard} is missing, but {name} lists it")
     if training_state:
         for pattern in (*_STATES, TRAINER_STATE_NAME, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME):
             tensors_of.update((path, []) for path in folder.glob(pattern))
@@ -220,7 +220,7 @@ def _damaged_and_missing(
 
 
 def _is_model(name: str) -> bool:
-    """Return whether a file of a checkpoint belongs to the model, not to the training state."""
+    """Return whether a file belongs to the model, not to the training state."""
     training = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
     return name not in training and not name.endswith(_STATE_SUFFIXES)
 
@@ -240,11 +240,11 @@ def _json_problem(path: Path) -> str | None:
     if path.name != TRAINER_STATE_NAME:
         return None
 
-    # Entries from which no training could resume.
+    # Check the entries that a resumption needs.
     state = cast("dict[str, Any]", content)
     step = state.get("global_step")
     if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        return f"has the global_step {step!r:.40}, which has to be the number of completed steps"
+        return f"has an invalid global_step (the number of completed steps): {step!r:.40}"
     for name, types in _STATE_TYPES.items():
         if name not in state:
             continue
@@ -274,19 +274,19 @@ _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
 
 def _safetensors_problem(path: Path, tensors: Sequence[str]) -> str | None:
     try:
-        # Opening reads the header and compares the extent it states with the file's size.
+        # Opening reads the header and compares its extent with the size of the file.
         with safe_open(path, framework="pt") as file:
             missing = sorted(set(tensors) - set(file.keys()))
     except (SafetensorError, OSError) as error:
         return f"is damaged ({error})"
     if missing:
-        return f"lacks {', '.join(missing)}, which the index says it holds"
+        return f"lacks {', '.join(missing)}, which the index lists"
     return None
 
 
 def _torch_problem(path: Path) -> str | None:
     with path.open("rb") as file:
-        # The format before torch 1.6 has no zip directory to check.
+        # Files in the format before torch 1.6 have no zip directory to check.
         if file.read(2) == b"\x80\x02":
             return None
     reads_in_full = path.stat().st_size <= _LARGEST_FILE_READ and _matches(path, _STATES)
@@ -297,19 +297,20 @@ def _torch_problem(path: Path) -> str | None:
             if reads_in_full:
                 damaged = _damaged_records(archive)
     except Exception as error:
-        # Any error: a flipped bit may stand for a feature that is not implemented.
+        # Damage may cause any error: a flipped bit may select a zip feature that is not
+        # implemented.
         return f"is damaged or empty ({error})"
     if damaged:
-        return f"is damaged ({', '.join(damaged)} differs from its checksum)"
+        return f"is damaged ({', '.join(damaged)} does not match its checksum)"
 
-    # A state is a dict; its tensors are not read.
+    # Check that a state is a dict, without reading its tensors.
     if _matches(path, _DICT_STATES):
         try:
             state = load_torch(path, mmap=True)
         except ValueError as error:
             return f"cannot be read: {str(error).removeprefix(str(path)).strip()}"
         if not isinstance(state, dict):
-            return f"holds a {type(state).__name__}, not the dict of a state"
+            return f"holds a {type(state).__name__}, not a state dict"
     return None
 
 
@@ -318,17 +319,17 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
 
 
 def _damaged_records(archive: zipfile.ZipFile) -> list[str]:
-    """Return the records of a file of torch that differ from the CRCs in it."""
+    """Return the records of a torch file that do not match their CRCs."""
     names = [info.filename for info in archive.infolist() if info.file_size]
     damaged: list[str] = []
     for name in names:
         try:
             archive.read(name)
         except Exception:
-            # A damaged zip directory can lead to any error.
+            # A damaged zip directory can cause any error.
             damaged.append(name)
 
-    # torch can be told to write no CRCs: then all differ.
+    # torch can be configured not to write CRCs; then all records differ.
     if len(damaged) == len(names) > 1:
         return []
     return damaged

@@ -1,4 +1,4 @@
-"""Formats of weights in a folder: one file, shards with an index, adapters, parts of processes."""
+"""Recognise the formats of weights: one file, shards with an index, adapters, shards of ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..common.file_names import (
 from ..common.local_paths import StrPath
 
 PARTS_TABLE_NAME = ".metadata"
-"""Name of the file that maps tensors to the files of processes."""
+"""Name of the metadata file of `torch.distributed.checkpoint`."""
 
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, WEIGHTS_NAME)
 """All weights in one file; the first that exists is used."""
@@ -34,38 +34,38 @@ ADAPTER_FILES = (ADAPTER_SAFE_WEIGHTS_NAME, ADAPTER_WEIGHTS_NAME)
 """Only the weights of a PEFT adapter."""
 
 DEFAULT_ADAPTER = "default"
-"""The adapter that PEFT saves in the folder itself."""
+"""Name of the adapter that PEFT saves in the folder itself."""
 
 _OTHER_FOLDERS = rf"^\.|^{PREFIX_CHECKPOINT_DIR}-[0-9]+$"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardIndex:
-    """As the contents of `model.safetensors.index.json`."""
+    """Contents of `model.safetensors.index.json`."""
 
     shards: dict[str, list[str]]
-    """For each shard file, in order of name, the names of the tensors in it."""
+    """Names of the tensors in each shard file, sorted by file."""
 
     aliases: dict[str, str]
-    """For each tied name that was left out, the name under which its values were saved."""
+    """For each tied name that was not saved, the name under which its values were saved."""
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """As the result of `nn.Module.load_state_dict`.
+    """Result of loading weights, as that of `nn.Module.load_state_dict`.
 
-    But a tied weight that was loaded under another name is not missing.
+    A tied weight that was loaded under another name does not count as missing.
     """
 
     missing: tuple[str, ...] = ()
-    """Names of the model for which the folder had no values; their weights are unchanged."""
+    """Names of weights that the folder does not contain. They are unchanged."""
 
     unexpected: tuple[str, ...] = ()
-    """Names in the folder that the model does not have; they were ignored."""
+    """Names in the folder that the model does not have. They are ignored."""
 
 
 def first_existing_file(folder: Path, names: tuple[str, ...]) -> Path | None:
-    """Return the first of the files that the folder holds, or None."""
+    """Return the first of the files that exists in the folder, or None."""
     for name in names:
         file = folder / name
         if file.is_file():
@@ -74,11 +74,11 @@ def first_existing_file(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def adapter_folders(folder: Path) -> dict[str, Path]:
-    """Return the folder of each adapter of PEFT by name.
+    """Return the folders of PEFT adapters by name.
 
-    The default one is in the folder itself, others are in subfolders.
+    The default adapter is in the folder itself, others are in subfolders.
     """
-    # The folder of a run holds checkpoints too, which are not adapters.
+    # The folder of a run also contains checkpoints, which are not adapters.
     candidates: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not re.search(_OTHER_FOLDERS, path.name):
@@ -93,22 +93,22 @@ def adapter_folders(folder: Path) -> dict[str, Path]:
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether the folder holds weights in any of the formats."""
+    """Return whether the folder contains weights in any format."""
     return has_full_weights(folder) or bool(adapter_folders(folder)) or has_model_parts(folder)
 
 
 def has_full_weights(folder: Path) -> bool:
-    """Return whether the folder holds all weights of a model, in one file or several."""
+    """Return whether the folder contains all weights of a model, in one file or several."""
     return first_existing_file(folder, WEIGHT_FILES + INDEX_FILES) is not None
 
 
 def has_model_parts(folder: Path) -> bool:
-    """Return whether the folder holds a model in parts of processes, complete with their table."""
+    """Return whether the folder contains a complete `torch.distributed.checkpoint` of the model."""
     return (folder / MODEL_PARTS_NAME / PARTS_TABLE_NAME).is_file()
 
 
 def has_optimizer_parts(folder: StrPath) -> bool:
-    """Return whether a checkpoint holds the states of an optimizer in parts of processes."""
+    """Return whether a checkpoint contains sharded optimizer states."""
     return Path(folder, OPTIMIZER_PARTS_NAME, PARTS_TABLE_NAME).is_file()
 
 
@@ -116,7 +116,7 @@ def read_index(path: Path) -> ShardIndex:
     """Read an index file and check it.
 
     Raises:
-        ValueError: it is damaged, or names files outside its own folder.
+        ValueError: it is damaged, or refers to files outside of its folder.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -125,23 +125,23 @@ def read_index(path: Path) -> ShardIndex:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a readable index of shards ({error!r})") from error
 
-    # In order of the names of the shards, which end as the name of the index tells.
+    # Group the tensors by shard. The suffix of shards follows from the name of the index.
     suffix = f".{path.name.split('.')[1]}"
     shards: dict[str, list[str]] = {}
     for tensor in sorted(weight_map, key=lambda name: str(weight_map[name])):
         file = weight_map[tensor]
         if not isinstance(file, str) or not file.endswith(suffix) or not lies_beside(path, file):
             raise ValueError(
-                f"{path} names the file {file!r} for {tensor!r}, which is not a shard in its folder"
+                f"{path} maps {tensor!r} to {file!r}, which is not a shard in the same folder"
             )
         shards.setdefault(file, []).append(tensor)
     return ShardIndex(shards=shards, aliases=only_strings(metadata))
 
 
 def lies_beside(index: Path, file: str) -> bool:
-    """Return whether a name in an index is a file in its folder, so that no other file is read.
+    """Return whether a file name in an index refers to a file in the same folder.
 
-    A link may lead to the folder that the index itself links to, as in the cache of the Hub.
+    A symbolic link may lead to the folder that the index itself links to, as in the Hub's cache.
     """
     if not file or Path(file).name != file or "\\" in file or "\0" in file:
         return False
@@ -150,9 +150,9 @@ def lies_beside(index: Path, file: str) -> bool:
 
 
 def only_strings(metadata: Mapping[str, object] | None) -> dict[str, str]:
-    """Return the entries of a metadata table that are strings.
+    """Return the string entries of a file's metadata.
 
-    Among them are the tied names (`alias: saved name`).
+    They include the tied names (`alias: saved name`).
     """
     if metadata is None:
         return {}

@@ -1,9 +1,10 @@
 """Save and load the weights of a model.
 
 As `Trainer._save` and `Trainer._load_from_checkpoint`, but tied weights of any module can be saved.
-As in the reference, models of `transformers`, PEFT and `huggingface_hub` save themselves by their
-`save_pretrained`, and PEFT loads adapters. Any other `nn.Module` is saved by its state dict,
-whatever methods it has. Classes that rename weights on saving load their files themselves.
+As in the reference, models of `transformers`, PEFT and `huggingface_hub` are saved by their
+`save_pretrained`, and PEFT loads adapters. For any other `nn.Module` the state dict is saved, even
+if the module has a `save_pretrained`. Classes that rename weights when saving are loaded by their
+`from_pretrained`.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ _LARGEST_FILE = 50 * 10**9
 """Bytes."""
 
 _SHOWN_NAMES = 6
-"""Number of names in a message."""
+"""Maximum number of names in a message."""
 
 _METADATA = {"format": "pt"}
-"""Metadata of a file of safetensors, by which transformers knows that it is torch's."""
+"""Metadata of a safetensors file, from which transformers sees that it was written by torch."""
 
 _EXPECTED = ", ".join(WEIGHT_FILES + INDEX_FILES)
 
@@ -72,29 +73,28 @@ def save_weights(
     state_dict: Mapping[str, Any] | None = None,
     max_shard_size: int | str = _LARGEST_FILE,
 ) -> None:
-    """Save the weights of a model to a folder; tied weights are stored once.
+    """Save the weights of a model to a folder, tied weights only once.
 
-    As `Trainer._save` of transformers, without the processor.
+    As `Trainer._save` of transformers, but without the processor.
 
     Args:
-        model: one of `transformers` or PEFT (it also writes its `config.json`), or any other
-            module.
-        folder: made if missing; older weight files in it are replaced.
+        model: any module. Models of `transformers` and PEFT also write their configuration.
+        folder: created if missing. Older weights files in it are replaced.
         state_dict: tensors to save instead of `model.state_dict()`, e.g. gathered from several
             processes.
-        max_shard_size: largest size of one file, in bytes or as "5GB"; beyond it there are several
-            and an index.
+        max_shard_size: maximum size of one file, in bytes or as "5GB". Larger models are split into
+            several files with an index.
 
     Raises:
-        TypeError: the state dict holds something that is not a tensor; names it.
-        OSError: the disk refused.
-        ValueError: the folder is an address of some storage.
+        TypeError: an entry of the state dict is not a tensor. The message names it.
+        OSError: the weights could not be written.
+        ValueError: the folder is a URL of remote storage.
     """
     require_local(folder, "folder")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
 
-    # A state dict of torch_xla is saved from main memory.
+    # Tensors of torch_xla are saved from the CPU.
     state_dict = state_on_host(model) if state_dict is None else on_host(state_dict)
 
     with weights_written_to(folder):
@@ -103,8 +103,8 @@ def save_weights(
             _save_itself(model, folder, state_dict, max_shard_size)
             if adapters_of(model):
                 _save_extra_weights(model, folder, state_dict)
-            # Some classes have a `save_pretrained` that writes files under other names; a
-            # checkpoint must hold weights.
+            # Some classes have a `save_pretrained` that writes files under other names. Save the
+            # state dict too in that case, because a checkpoint must contain weights.
             if _weight_stamps(folder) != before:
                 return
         if state_dict is None:
@@ -114,7 +114,7 @@ def save_weights(
 
 @contextmanager
 def weights_written_to(folder: Path) -> Generator[None]:
-    """Convert errors of the safetensors writer, such as a full disk, to an `OSError`."""
+    """Convert errors of safetensors on writing, such as a full disk, to an `OSError`."""
     try:
         yield
     except SafetensorError as error:
@@ -124,7 +124,7 @@ def weights_written_to(folder: Path) -> Generator[None]:
 def _save_itself(
     model: Any, folder: Path, state_dict: Mapping[str, Any] | None, max_shard_size: int | str
 ) -> None:
-    """Call the `save_pretrained` of a model of `transformers` or PEFT as the reference does."""
+    """Save a model by its `save_pretrained`, with the same arguments as the reference."""
     arguments: dict[str, Any] = {"state_dict": state_dict}
     if max_shard_size != _LARGEST_FILE:
         arguments["max_shard_size"] = max_shard_size
@@ -138,7 +138,7 @@ def _save_itself(
         try:
             model.save_pretrained(str(folder), **options)
         except (AttributeError, TypeError):
-            # An entry that is not a tensor is the usual cause; this error names it.
+            # The usual cause is an entry that is not a tensor. Raise an error that names it.
             if state_dict is None:
                 state_dict = model.state_dict()
             require_tensors(cast("Mapping[str, Any]", state_dict))
@@ -148,7 +148,7 @@ def _save_itself(
 def _save_extra_weights(
     model: nn.Module, folder: Path, state_dict: Mapping[str, object] | None
 ) -> None:
-    """Write the weights of a model with adapters that its `save_pretrained` leaves out."""
+    """Write the weights of a model with adapters that its `save_pretrained` does not save."""
     with with_peft_names(model) as adapted:
         if state_dict is None:
             state_dict = adapted.state_dict()
@@ -164,7 +164,7 @@ def _save_extra_weights(
 
 @contextmanager
 def _without_distributed_config(model: nn.Module) -> Generator[None]:
-    """Make a model that `transformers` has sharded save whole tensors without gathering them."""
+    """Let a model that `transformers` has sharded save the full tensors passed to it as they are."""
     config: Any = getattr(model, "config", None)
     distributed = getattr(config, "distributed_config", None)
     if distributed is None:
@@ -180,27 +180,26 @@ def _without_distributed_config(model: nn.Module) -> Generator[None]:
 def load_weights(
     model: nn.Module | FullModel, folder: StrPath, *, strict: bool = True
 ) -> LoadReport:
-    """Load the weights of a folder into a model; missing trained weights are an error.
+    """Load the weights in a folder into a model. Missing trained weights raise.
 
-    Missing frozen weights, such as a backbone that an override of `_save` leaves out, keep the
-    values of the model, with a warning, as long as the folder has any weight of the model.
+    Missing frozen weights, such as a backbone that an override of `_save` omits, keep their present
+    values with a warning, as long as the folder has at least one weight of the model.
 
-    Searched in this order: `model.safetensors`, `pytorch_model.bin`, adapters, parts of processes,
-    shards of either kind. Unlike in the reference, a model of a class with `from_pretrained` whose
-    file uses other names than the module (mixture-of-experts models of `transformers` 5) is loaded
-    through it.
+    Formats are tried in this order: `model.safetensors`, `pytorch_model.bin`, adapters, shards with
+    an index, shards of ranks. Unlike in the reference, a model whose class renames weights when
+    saving (mixture-of-experts models of `transformers` 5) is loaded by `from_pretrained`.
 
     Args:
-        model: the module. A file may lack tied weights loaded under another name, and those that
-            the module lists in `_keys_to_ignore_on_save` or matches by
-            `_keys_to_ignore_on_load_missing`, regular expressions.
+        model: the module. Files may lack tied weights that are loaded under another name, names in
+            the module's `_keys_to_ignore_on_save`, and names that match its
+            `_keys_to_ignore_on_load_missing` (regular expressions).
         folder: the folder of the checkpoint.
-        strict: if False, missing weights are only reported and logged, as unexpected ones are.
+        strict: if False, missing weights are only logged and returned, like unexpected ones.
 
     Raises:
-        ValueError: the folder lacks trained weights of the model, or has none that fits; a tensor
-            has another shape than the model's; a file is damaged, there are no weights, or only
-            those of an adapter and the model cannot load them.
+        ValueError: the folder lacks trained weights of the model, or all of its weights; a tensor's
+            shape differs from the model's; a file is damaged; the folder has no weights, or only
+            those of an adapter that the model does not have.
     """
     folder = Path(folder)
 
@@ -209,7 +208,7 @@ def load_weights(
             return
         is_trained = _trained_by_name(model)
         missing = report.missing
-        # Frozen weights may be missing, unless the folder has no weight of the model at all.
+        # Frozen weights may be missing, but not all weights of the model.
         has_some = not is_trained.keys() <= set(missing)
         if has_some:
             missing = tuple(name for name in missing if is_trained.get(name))
@@ -256,8 +255,8 @@ def _load_files(
     files: WeightFiles,
     require: Callable[[LoadReport], None],
 ) -> LoadReport:
-    """Load the files; find missing weights before anything is loaded, if the names suffice."""
-    # If the class may have renamed weights, missing ones are not known before it loads them.
+    """Load weights files. If possible, missing weights raise before anything is loaded."""
+    # If the class may have renamed weights, missing ones are known only after loading.
     expected = _expected_report(model, files)
     if expected is not None and not (expected.unexpected and may_rename(model)):
         require(expected)
@@ -269,11 +268,11 @@ def _load_files(
 
 
 def _expected_report(model: nn.Module | FullModel, files: WeightFiles) -> LoadReport | None:
-    """Predict the report of loading from the names in the files.
+    """Predict the result of loading from the names in the files.
 
-    It is None if a module renames weights or a file has no header of names.
+    Returns None if a module renames weights or a file has no header with names.
     """
-    # Files of pickle have to be loaded to see their names.
+    # Only safetensors files have a header. Pickle files would have to be loaded.
     has_headers = all(path.suffix == ".safetensors" for path in files.paths)
     if not has_headers or renames_what_it_loads(model):
         return None
@@ -293,7 +292,7 @@ def _expected_report(model: nn.Module | FullModel, files: WeightFiles) -> LoadRe
 
 
 def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the tensors in a file of safetensors, and the saved names of ties.
+    """Return the tensor names in a safetensors file, and the saved names of tied weights.
 
     Raises:
         ValueError: the file is damaged or missing.
@@ -306,7 +305,7 @@ def header_of(file: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _trained_by_name(model: nn.Module | FullModel) -> dict[str, bool]:
-    """Return by name whether a weight of the model is trained."""
+    """Return for each weight of the model whether it is trained."""
     is_trained: dict[str, bool] = dict.fromkeys(model.state_dict(), False)
     for name, weight in nn.Module.named_parameters(_module_of(model), remove_duplicate=False):
         is_trained[plain_name(name)] = weight.requires_grad
@@ -328,7 +327,7 @@ def _missing_message(
 
 
 def abbreviate(names: Sequence[str]) -> str:
-    """Return the first names as text, with the number of the others."""
+    """Join the first names, and append the number of the others."""
     shown = ", ".join(names[:_SHOWN_NAMES])
     others = len(names) - _SHOWN_NAMES
     if others > 0:
@@ -337,10 +336,10 @@ def abbreviate(names: Sequence[str]) -> str:
 
 
 def read_weights(folder: StrPath) -> dict[str, Tensor]:
-    """Return all weights in a folder by name, including tied names, without a model.
+    """Read all weights in a folder, including tied names, without a model.
 
     Raises:
-        ValueError: a file is damaged, or there are no weights, or only those of an adapter.
+        ValueError: a file is damaged, or the folder does not contain all weights of a model.
     """
     folder = Path(folder)
     if not has_full_weights(folder):
@@ -357,7 +356,7 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
     for state_dict in _read_files(files.paths):
         weights.update(state_dict)
 
-    # Files hold a tied tensor once, under one of its names.
+    # Add tied weights, which are stored only once.
     tied: dict[str, Tensor] = {}
     for alias, saved in files.aliases.items():
         if saved in weights:
@@ -366,7 +365,7 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
 
 
 def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return inode and time of each weight file in the folder, to detect new ones."""
+    """Return inode and modification time of each weights file, to detect new ones."""
     names = {*WEIGHT_FILES, *INDEX_FILES, *ADAPTER_FILES}
     stamps: dict[Path, tuple[int, int]] = {}
     for path in (*folder.glob("*"), *folder.glob("*/*")):
@@ -381,7 +380,7 @@ def _save_state_dict(
 ) -> None:
     tensors, aliases = separate_tied_weights(state_dict)
 
-    # Most often one file is enough, without the import of `huggingface_hub`, which takes a second.
+    # Write a single file without `huggingface_hub`, whose import takes a second.
     size = sum(tensor.nbytes for tensor in tensors.values())
     if isinstance(max_shard_size, int) and size <= max_shard_size:
         path = folder / SAFE_WEIGHTS_NAME
@@ -395,13 +394,13 @@ def _save_state_dict(
 
 
 def _sort_metadata(path: Path) -> None:
-    """Sort the metadata of a file of safetensors, so that equal weights give equal files.
+    """Sort the metadata of a safetensors file, so that equal weights give equal files.
 
-    The library writes it in any order.
+    The library writes the metadata in arbitrary order.
     """
     with path.open("r+b") as file:
-        # A file begins with the length of its header, and the tensors follow the header: it must
-        # not become longer, and spaces fill it up.
+        # The file starts with the length of its header, and the tensors follow the header. The new
+        # header must have the same length, so it is padded with spaces.
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -412,7 +411,7 @@ def _sort_metadata(path: Path) -> None:
 
 
 def unsharded_files(folder: Path) -> WeightFiles:
-    """Return the files of all weights, in a folder that has them."""
+    """Return the weights files of a folder with full weights."""
     file = first_existing_file(folder, WEIGHT_FILES + INDEX_FILES)
     assert file is not None
     if file.name in INDEX_FILES:
@@ -427,12 +426,12 @@ def unsharded_files(folder: Path) -> WeightFiles:
 def _load_file_by_file(
     model: nn.Module | FullModel, folder: Path, files: WeightFiles
 ) -> LoadReport:
-    """Load the files one at a time, to keep only one in memory."""
+    """Load files one at a time, so that only one is in memory."""
     names_in_model = model.state_dict().keys()
     missing: list[str] | None = None
     unexpected: list[str] = []
     for state_dict in _read_files(files.paths):
-        # The model may not tie weights that were tied in the saved one.
+        # Add tied weights, because the model may not tie them.
         for alias, saved in files.aliases.items():
             if alias in names_in_model and saved in state_dict:
                 state_dict.setdefault(alias, state_dict[saved])
@@ -442,7 +441,7 @@ def _load_file_by_file(
         except RuntimeError as error:
             raise ValueError(f"the weights in {folder} do not fit the model: {error}") from error
 
-        # A name is missing if no file has it.
+        # A weight is missing if no file contains it.
         unexpected += result.unexpected_keys
         if missing is None:
             missing = result.missing_keys
@@ -466,7 +465,7 @@ def _read_files(paths: list[Path]) -> Iterator[dict[str, Tensor]]:
 def warn_of_differences(
     model: nn.Module, differences: KeyDifferences, source: StrPath = "The checkpoint"
 ) -> None:
-    """Warn of the differences that `load_state_dict` found between a model and a file."""
+    """Warn of missing and unexpected keys that `load_state_dict` returned."""
     missing = required_missing(model, differences.missing_keys)
     _warn(LoadReport(missing, tuple(differences.unexpected_keys)), source)
 
@@ -480,16 +479,16 @@ def _warn(report: LoadReport, source: StrPath) -> None:
         )
     if report.unexpected:
         _log.warning(
-            "%s has values for names that the model does not have, which are ignored: %s.",
+            "%s has weights that the model does not have; they are ignored: %s.",
             source,
             abbreviate(report.unexpected),
         )
 
 
 def may_rename(model: nn.Module | FullModel) -> bool:
-    """Return whether the model's files may use other names than the module.
+    """Return whether the weights files of a model may use other names than the module.
 
-    That is so with mixtures of experts in `transformers` 5.
+    Mixture-of-experts models of `transformers` 5 do.
     """
     classes = type(_module_of(model)).__mro__
     return any(cls.__name__ == "PreTrainedModel" for cls in classes)
@@ -505,14 +504,14 @@ def _module_of(model: nn.Module | FullModel) -> Any:
 def _load_through_class(
     model: nn.Module | FullModel, folder: Path, require: Callable[[LoadReport], None]
 ) -> LoadReport:
-    """Load a second model with the class's `from_pretrained`, and copy its weights.
+    """Load a second model by the class's `from_pretrained`, and copy its weights.
 
-    `from_pretrained` knows the names in the files, but can only make new models.
+    `from_pretrained` knows the names in the files, but can only create new models.
 
     Args:
         model: the model.
         folder: the folder of the checkpoint.
-        require: raises for a report of missing weights; called before anything is copied.
+        require: raises if a report has missing weights. Called before anything is copied.
     """
     module = _module_of(model)
     pretrained_class: Any = class_of(module)
@@ -531,8 +530,7 @@ def _load_through_class(
     report = LoadReport(missing, tuple(sorted(loading_info["unexpected_keys"])))
     require(report)
 
-    # Weights that are missing in the folder have random values in the second model, which must not
-    # replace the values of the first.
+    # Weights missing in the folder have random values in the second model. Do not copy them.
     weights: dict[str, Any] = dict(second_model.state_dict())
     for name in missing_keys:
         weights.pop(name, None)

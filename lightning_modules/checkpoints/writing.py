@@ -1,4 +1,4 @@
-"""Write the files of a checkpoint at once, or in a thread while the training continues."""
+"""Write the files of a checkpoint immediately, or in a thread while training continues."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Result = TypeVar("Result")
 
 
 class CheckpointFiles:
-    """Files of one checkpoint, written at once, or by `write_copies` in a thread.
+    """Writes the files of one checkpoint, immediately or by `write_copies` in a thread.
 
     Args:
-        copies: receives copies of tensors, for `write_copies`; None writes every file at once.
-        parts_later: also let a thread write copies of each process's shards.
-        sends_contents: this process may not see the folder; it collects its states in
-            `contents_to_send` for another process, which writes them.
+        copies: receives copies of tensors for `write_copies`. None writes every file immediately.
+        parts_later: also write copies of each rank's shards in a thread.
+        sends_contents: collect the states in `contents_to_send` for another process, because this
+            process may not see the folder.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class CheckpointFiles:
         self.copies = copies
         self.sends_contents = sends_contents
         self.contents_to_send: dict[str, bytes] = {}
-        """Contents of the files that another process writes, by name."""
+        """Contents of the files that another process writes, by file name."""
         self.part_writers: list[Callable[[], Job]] | None = [] if parts_later else None
-        """Functions that each start to write copies of shards in a thread, and return a function
-        that waits until all processes have written theirs. None writes shards at once.
+        """Functions that start to write copies of shards in a thread and return a function that
+        waits until all ranks have written theirs. None writes shards immediately.
         """
         self._jobs: list[Job] = []
         self._waits: list[Job] = []
@@ -62,7 +62,7 @@ class CheckpointFiles:
     ) -> None:
         """Write the weights of a model, see `save_weights`.
 
-        They are written at once if the `save_pretrained` of the model does not accept copies.
+        They are written immediately if the model's `save_pretrained` cannot save copies.
 
         Raises:
             TypeError: the state dict holds something that is not a tensor; names it.
@@ -77,7 +77,7 @@ class CheckpointFiles:
         self._jobs.append(partial(save_weights, model, folder, state_dict=copied))
 
     def write_tensors(self, values: object, path: StrPath) -> None:
-        """Write a file of torch, see `save_torch`."""
+        """Write values with tensors to a torch file, see `save_torch`."""
         if self.copies is None:
             save_torch(values, path)
             return
@@ -85,7 +85,7 @@ class CheckpointFiles:
         self._jobs.append(partial(save_torch, copied, path))
 
     def write_bytes(self, content: bytes | str, path: StrPath) -> None:
-        """Write bytes or text to a file, or leave them to the process that sees the folder."""
+        """Write bytes or text to a file, or collect them for the process that sees the folder."""
         if isinstance(content, str):
             content = content.encode()
         if self.sends_contents:
@@ -96,20 +96,21 @@ class CheckpointFiles:
             self._jobs.append(partial(_write_bytes, content, path))
 
     def start_part_writers(self) -> None:
-        """Start to write the shards of this process. All processes must call this."""
+        """Start to write the shards of this rank. Must be called on all ranks."""
         self._waits = []
         for start in self.part_writers or ():
             wait = start()
             self._waits.append(wait)
 
     def write_copies(self) -> None:
-        """Write the copies, and wait for the shards of all processes."""
+        """Write the copies, and wait for the shards of all ranks."""
         with ExitStack() as stack:
-            # Registered first, so that the shards are waited for even if a copy cannot be written.
+            # Registered first, so that this rank waits for the shards even if a copy cannot be
+            # written.
             for wait in self._waits:
                 stack.callback(wait)
 
-            # Copies from a GPU are complete only now.
+            # Wait for asynchronous copies from a GPU.
             if self.copies is not None:
                 self.copies.wait()
             for job in self._jobs:
@@ -122,30 +123,30 @@ def _write_bytes(content: bytes, path: StrPath) -> None:
 
 
 class BackgroundWriter:
-    """One thread that writes checkpoints, in the order in which they were started."""
+    """Writes checkpoints in one thread, in the order in which they were started."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._writing: list[tuple[Future[None], int]] = []
-        """Checkpoints that are being written or waiting, and the bytes of each."""
+        """Checkpoints that are queued or being written, with the size of each in bytes."""
         self._free: list[Snapshot] = []
-        """Memory of written checkpoints, which the next copies reuse."""
+        """Copies of written checkpoints, whose memory is reused."""
 
     @property
     def bytes_waiting(self) -> int:
-        """Return the size of the checkpoints that are not written yet."""
+        """Return the total size in bytes of the checkpoints that are not written yet."""
         return sum(size for future, size in self._writing if not future.done())
 
     def make_room(self, size: int, limit: int) -> None:
-        """Wait until there is room for the copies of a checkpoint.
+        """Wait until there is memory for the copies of a checkpoint.
 
         Args:
             size: the size of the checkpoint, in bytes.
-            limit: bytes of copies that may be held at a time; a single checkpoint may exceed it. A
-                negative number waits until all checkpoints are written.
+            limit: maximum bytes of copies at a time. A single checkpoint may exceed it. A negative
+                number waits until all checkpoints are written.
 
         Raises:
-            BaseException: the error of an earlier checkpoint; once.
+            BaseException: the error of an earlier checkpoint, raised once.
         """
         while self._writing:
             oldest, _ = self._writing[0]
@@ -153,11 +154,11 @@ class BackgroundWriter:
             if fits and not oldest.done():
                 return
             self._writing.pop(0)
-            # Waits for the oldest checkpoint, and raises its error.
+            # Wait for the oldest checkpoint, and raise its error.
             oldest.result()
 
     def copies(self) -> Snapshot:
-        """Return memory for the copies of a checkpoint, reused from an earlier one if possible."""
+        """Return a `Snapshot` for the copies of a checkpoint, with reused memory if possible."""
         if not self._free:
             return Snapshot()
         copies = self._free.pop()
@@ -165,10 +166,10 @@ class BackgroundWriter:
         return copies
 
     def start(self, files: CheckpointFiles, size: int, *, commit: Job, undo: Job) -> None:
-        """Write copies in the thread. With parts, all processes must call this.
+        """Write copies in the thread. With shards, this must be called on all ranks.
 
         Args:
-            files: holds the copies.
+            files: the files with their copies.
             size: the size of the copies, in bytes.
             commit: renames the checkpoint to its final name.
             undo: called if a file cannot be written, or `commit` fails.
@@ -178,15 +179,15 @@ class BackgroundWriter:
         self._writing.append((future, size))
 
     def submit(self, job: Callable[[], Result]) -> Future[Result]:
-        """Run a job in the thread after those before it."""
+        """Run a job in the thread after the earlier ones."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-writer")
         return self._pool.submit(job)
 
     def release(self) -> None:
-        """Let the thread end after its jobs, and free the memory of copies.
+        """Stop the thread after its jobs, and free the memory of copies.
 
-        The program does not exit before the thread has ended.
+        The interpreter does not exit before the thread has finished.
         """
         self._free.clear()
         if self._pool is not None:
@@ -210,13 +211,13 @@ def try_to_flush(folder: Path) -> bool:
     """Flush a folder and its name to the disk.
 
     Returns:
-        whether that succeeded. A disk that refuses is logged as an error.
+        Whether that succeeded. Failures are logged as errors.
     """
     try:
         sync_tree(folder)
         sync_path(folder.parent)
     except FileNotFoundError:
-        # The rotation has deleted it in the meantime.
+        # The folder was deleted by the rotation in the meantime.
         return False
     except OSError as error:
         _log.error(
@@ -234,12 +235,12 @@ _IMMUTABLE_TYPES = (bool, int, float, str, bytes, type(None))
 
 
 class Snapshot:
-    """CPU copies of tensors in the same structure; tensors that share memory still share it.
+    """Copies nested tensors to the CPU. Tensors that share memory still share it in the copy.
 
-    Copies of GPU tensors are complete only after `wait`. They are copied to pinned memory
-    asynchronously, on the stream of the training, so that kernels queued later cannot change a
-    weight before it is copied. Later snapshots reuse the memory, because allocating it takes longer
-    than copying, so the copies are only valid until the next `begin`.
+    GPU tensors are copied to pinned memory asynchronously, on the stream of the training, so that
+    kernels queued later cannot change a weight before it is copied. The copies are complete only
+    after `wait`. Later snapshots reuse the memory, because allocating it takes longer than copying,
+    so copies are only valid until the next `begin`.
     """
 
     def __init__(self) -> None:
@@ -254,12 +255,12 @@ class Snapshot:
         self._devices.clear()
 
     def of(self, values: object) -> Any:
-        """Return nested values with copies of their tensors and of other values that may change.
+        """Return nested values with copies of tensors and of other mutable values.
 
         Args:
             values: dicts, lists and tuples.
         """
-        # Keyed by address, so they are valid only while the values of one call are alive.
+        # Keys contain addresses, which are valid only while the values of one call are alive.
         self._copies = {}
         return map_nested(self._copy_leaf, values)
 
@@ -274,7 +275,7 @@ class Snapshot:
         if not isinstance(leaf, torch.Tensor):
             return copy.deepcopy(leaf)
 
-        # Tied weights are copied once. A tensor without memory is never the same as another one.
+        # Copy tied weights once. Tensors without memory have no key and are never tied.
         tensor = leaf.detach()
         key = tensor_key(tensor) or len(self._copies)
         if key not in self._copies:
@@ -288,7 +289,7 @@ class Snapshot:
         index = self._used
         self._used += 1
 
-        # Reuse the memory of an earlier snapshot, if it has the same layout.
+        # Reuse the memory of an earlier snapshot if it has the same layout.
         if index < len(self._memory):
             memory = self._memory[index]
             is_same_kind = memory.dtype == tensor.dtype and memory.shape == tensor.shape
@@ -296,14 +297,14 @@ class Snapshot:
                 return memory.copy_(tensor, non_blocking=non_blocking)
             del self._memory[index:]
 
-        # With `non_blocking` torch allocates page-locked memory.
+        # With `non_blocking`, torch allocates pinned memory.
         memory = tensor.to("cpu", non_blocking=non_blocking, copy=True)
         self._memory.append(memory)
         return memory
 
 
 def snapshot(values: object) -> Any:
-    """Return nested values with copies of their tensors, see `Snapshot`."""
+    """Return nested values with copies of tensors on the CPU, see `Snapshot`."""
     copies = Snapshot()
     copied = copies.of(values)
     copies.wait()
@@ -315,11 +316,11 @@ def _takes_copies(model: nn.Module) -> bool:
     if not saves_itself(model):
         return True
 
-    # Methods of scripts and of other libraries may save the weights of the live model.
+    # Methods of user code and other libraries may save the live model instead of the copy.
     library = getattr(model.save_pretrained, "__module__", "").partition(".")[0]
     if library != "transformers":
         return False
 
-    # For quantized weights and adapters the method of transformers saves the live model, too.
+    # transformers also saves the live model if it has quantized weights or adapters.
     is_quantized = getattr(model, "hf_quantizer", None) is not None
     return not is_quantized and not adapters_of(model)

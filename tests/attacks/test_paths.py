@@ -226,7 +226,7 @@ def test_checkpoint_cannot_name_a_folder_to_delete(
             monkeypatch.setattr(module, "remove_foreign_paths", lambda states, *_: dict(states))
     DELETING[door](tmp_path, victim)
     assert victim.exists() == guarded
-    assert ("paths of another run" in caplog.text) == guarded
+    assert ("paths outside of this run" in caplog.text) == guarded
 
 
 # --- trainer_state.json

@@ -126,7 +126,7 @@ def test_sharded_table_that_is_only_a_program_is_not_run(checkpoint, evil, proto
     path.write_bytes(pickle.dumps(evil, protocol=protocol))
     with pytest.raises(
         ValueError,
-        match=r"\.metadata refers to \w+\.mkdir, which no checkpoint of this kind does",
+        match=r"\.metadata refers to \w+\.mkdir, which torch never writes",
     ):
         read_table(path.parent)
     assert not evil.has_run
@@ -183,7 +183,7 @@ def test_sharded_table_cannot_omit_a_part_of_a_tensor(checkpoint, what):
         what, chunk.offsets
     )
     path.write_bytes(pickle.dumps(table))
-    with pytest.raises(ValueError, match=r"are not all of its 48 elements|negative length"):
+    with pytest.raises(ValueError, match=r"do not cover its 48 elements|negative length"):
         read_table(path.parent)
 
 

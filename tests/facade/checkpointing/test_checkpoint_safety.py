@@ -88,8 +88,8 @@ def test_checkpoint_index_cannot_leave_its_folder(shards, tmp_path, file):
     (tmp_path / "secret" / "model.safetensors").rename(tmp_path / "other.safetensors")
     (shards / "link.safetensors").symlink_to(tmp_path / "other.safetensors")
     name_in_index(shards, file)
-    assert "is not a shard in its folder" in problems(shards, training_state=False)[0]
-    with pytest.raises(ValueError, match="is not a shard in its folder"):
+    assert "is not a shard in the same folder" in problems(shards, training_state=False)[0]
+    with pytest.raises(ValueError, match="is not a shard in the same folder"):
         load_weights(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), shards)
 
 

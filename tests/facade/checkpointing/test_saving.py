@@ -98,7 +98,7 @@ def test_resume_without_an_optional_file(two_checkpoints, caplog, name):
     (two_checkpoints / "checkpoint-2" / name).unlink()
     trainer(two_checkpoints).train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
     assert any("checkpoint-2" in record.message for record in caplog.records)
-    assert f"{name} is missing, though _manifest.json names it" in caplog.text
+    assert f"{name} is missing, but _manifest.json lists it" in caplog.text
 
 
 # --- what is written

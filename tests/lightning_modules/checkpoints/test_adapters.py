@@ -230,7 +230,7 @@ def test_surplus_adapter_is_not_loaded_and_warned_of(tmp_path: Path, caplog):
     model = made(2)
     model.delete_adapter("ref")
     load_weights(model, tmp_path)
-    assert "has adapters that the model does not have, and that are not loaded: ref" in caplog.text
+    assert "has adapters that the model does not have; they are ignored: ref" in caplog.text
 
 
 def test_unknown_adapter_raises(tmp_path: Path):
@@ -272,7 +272,7 @@ def test_parts_of_accelerate_have_one_adapter(tmp_path: Path, caplog: pytest.Log
     )
     again = made(2, modules_to_save=["1"])
     load_weights(again, tmp_path)
-    assert "holds the active adapter alone; base_model.model.0.lora_A.ref.weight, " in caplog.text
+    assert "contains only the active adapter; base_model.model.0.lora_A.ref.weight, " in caplog.text
     for name, weight in again.named_parameters():
         weight.requires_grad_(".lora_" in name)
     with pytest.raises(

@@ -80,7 +80,7 @@ def test_conversion_with_another_prefix(tmp_path):
     )
     with pytest.raises(
         ValueError,
-        match=r"prefix='model\.': no name of a weight begins with it; the names are net\.a, net\.b",
+        match=r"prefix='model\.': no weight name starts with it; the names are net\.a, net\.b",
     ):
         convert(file, tmp_path / "out")
     assert set(read_weights(convert(file, tmp_path / "out", prefix="net."))) == {"a", "b"}

@@ -90,7 +90,7 @@ def test_parts_conversion_of_a_model_without_states(tmp_path):
 
 
 def test_parts_that_cannot_be_converted_leave_nothing(parts, tmp_path):
-    with pytest.raises(ValueError, match=r"parts of the optimizer: convert it into a folder first"):
+    with pytest.raises(ValueError, match=r"sharded optimizer: convert it to a folder first"):
         convert(parts, tmp_path / "made.ckpt")
     assert not (tmp_path / "made.ckpt").exists()
     (parts / "pytorch_model_fsdp_0" / "__0_0.distcp").unlink()

@@ -113,7 +113,7 @@ def test_require_visible_accepts_the_folder_of_another_process_alone(final: Path
     staging = begin(final)
     require_visible(staging, final)
     staging.rmdir()
-    with pytest.raises(ValueError, match=r"does not see .*checkpoint-12, and parts"):
+    with pytest.raises(ValueError, match=r"does not see .*checkpoint-12; a checkpoint cannot"):
         require_visible(staging, final)
     assert list(final.parent.iterdir()) == []
 

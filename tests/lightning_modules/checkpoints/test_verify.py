@@ -85,7 +85,7 @@ def test_sharded_weights(sharded: Path):
     shards[2].write_bytes((sharded / "model.safetensors.index.json").read_bytes()[:0])
     found = problems(sharded, training_state=False)
     assert len(found) == 3
-    assert f"{shards[1].name} is missing, though model.safetensors.index.json names it" in found
+    assert f"{shards[1].name} is missing, but model.safetensors.index.json lists it" in found
 
 
 def test_shard_that_lacks_a_tensor_is_found(sharded: Path):

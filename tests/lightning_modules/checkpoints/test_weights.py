@@ -265,7 +265,7 @@ def test_weights_without_a_place_in_the_model_warn(tmp_path: Path, caplog):
         "1.weight",
         "1.bias",
     }
-    assert "that the model does not have, which are ignored: 1." in caplog.text
+    assert "that the model does not have; they are ignored: 1." in caplog.text
 
 
 def test_weights_of_another_pretrained_model_warn_and_change_nothing(tmp_path: Path):
