@@ -25,12 +25,12 @@ from .weight_formats import ADAPTER_FILES, DEFAULT_ADAPTER, LoadReport, first_ex
 _log = logging.getLogger(__name__)
 
 EXTRA_WEIGHTS_NAME = "trained_beside_adapter.safetensors"
-"""File with the weights that `weights_peft_leaves_out` returns, by their names in the model."""
+"""File with the weights that `weights_not_saved_by_peft` returns, by their names in the model."""
 
-_KINDS_OF_IMPORTANCE = ("ipt", "exp_avg_ipt", "exp_avg_unc")
+_IMPORTANCE_ATTRIBUTES = ("ipt", "exp_avg_ipt", "exp_avg_unc")
 """Attributes of AdaLoRA's `rankallocator` with the importance scores of weights."""
 
-_PREFIX_OF_PEFT = "base_model.model."
+_PEFT_PREFIX = "base_model.model."
 """Prefix of the weight names in the file of an adapter that `add_adapter` added to a model."""
 
 
@@ -51,31 +51,31 @@ def load_adapters(
     Raises:
         ValueError: the model is not a PEFT model, or has an adapter that the folder lacks.
     """
-    with _ready_to_load(model) as adapted:
+    with _opened_for_loading(model) as adapted:
         adapters = _folders_by_adapter(adapted, folder, adapters)
         extra_weights = _read_extra_weights(folder)
         _load_importance(adapted, extra_weights)
-        without_file = [name for name in adapters_of(adapted) if name not in adapters]
+        without_file = [name for name in adapter_names(adapted) if name not in adapters]
         _warn_of_missing_adapters(folder, without_file, extra_weights)
 
         trained = _trained_names(adapted)
-        missing = _missing_of_base(adapted, trained, adapters.values(), extra_weights)
+        missing = _missing_base_weights(adapted, trained, adapters.values(), extra_weights)
         unexpected: list[str] = []
 
         for name, adapter_folder in adapters.items():
             # The extra weights, which are loaded below, hold either all weights of an adapter or
             # none.
-            if _weights_of(name, extra_weights):
+            if _names_of_adapter(name, extra_weights):
                 _load_rank_pattern(adapted, name, adapter_folder)
-                of_adapter = _weights_of(name, trained)
-                missing += [weight for weight in of_adapter if weight not in extra_weights]
+                adapter_weights = _names_of_adapter(name, trained)
+                missing += [weight for weight in adapter_weights if weight not in extra_weights]
                 continue
 
-            _refuse_finished_prompt(adapted, name, folder)
+            _require_prompt_encoder(adapted, name, folder)
             mismatches = _load_adapter(adapted, name, adapter_folder)
             # PEFT also lists the weights of other adapters and those of prompts, which it loads
             # separately.
-            missing += _weights_of(name, getattr(mismatches, "missing_keys", ()))
+            missing += _names_of_adapter(name, getattr(mismatches, "missing_keys", ()))
             unexpected_keys: Iterable[str] = getattr(mismatches, "unexpected_keys", ())
             unexpected += [key for key in unexpected_keys if "." in key]
 
@@ -124,7 +124,7 @@ def _warn_of_missing_adapters(
         extra_weights: weights from `EXTRA_WEIGHTS_NAME`, which may include those of the adapters.
     """
     for name in without_file:
-        if not _weights_of(name, extra_weights):
+        if not _names_of_adapter(name, extra_weights):
             _log.warning(
                 "%s has no weights for the adapter %r, which keeps its present values.",
                 folder,
@@ -138,7 +138,7 @@ def _trained_names(model: nn.Module) -> list[str]:
     return [plain_name(name) for name, weight in named if weight.requires_grad]
 
 
-def _missing_of_base(
+def _missing_base_weights(
     model: nn.Module,
     trained: list[str],
     folders: Iterable[Path],
@@ -149,20 +149,20 @@ def _missing_of_base(
     PEFT's `load_adapter` does not report these. Adapter files may contain some of them, such as
     biases.
     """
-    of_base: list[str] = []
+    base_weights: list[str] = []
     for name in trained:
-        if name not in extra_weights and is_of_base(model, name):
-            of_base.append(name)
-    if not of_base:
+        if name not in extra_weights and is_base_weight(model, name):
+            base_weights.append(name)
+    if not base_weights:
         return []
 
-    in_files: set[str] = set()
+    names_in_files: set[str] = set()
     for folder in folders:
-        in_files.update(_weights_in(folder))
-    return [name for name in of_base if in_files.isdisjoint((name, _PREFIX_OF_PEFT + name))]
+        names_in_files.update(_read_adapter_file(folder))
+    return [name for name in base_weights if names_in_files.isdisjoint((name, _PEFT_PREFIX + name))]
 
 
-def _weights_in(folder: Path) -> dict[str, Tensor]:
+def _read_adapter_file(folder: Path) -> dict[str, Tensor]:
     """Read the weights file of an adapter."""
     file = first_existing_file(folder, ADAPTER_FILES)
     assert file is not None
@@ -181,19 +181,19 @@ def _load_adapter(model: Any, name: str, folder: Path) -> Any:
 
     # The model's own `load_adapter` (of transformers) would add another adapter.
     weights: dict[str, Tensor] = {}
-    for weight, value in _weights_in(folder).items():
-        own_name = weight.removeprefix(_PREFIX_OF_PEFT)
+    for weight, value in _read_adapter_file(folder).items():
+        own_name = weight.removeprefix(_PEFT_PREFIX)
         weights[own_name] = value
     return loaded("peft").set_peft_model_state_dict(model, weights, name)
 
 
 def _importance_of_ranks(model: Any) -> dict[str, dict[str, Tensor]]:
-    """Return AdaLoRA's importance scores of weights, by the prefix of their names in a checkpoint."""
+    """Return AdaLoRA's importance scores, by the prefix of their names in a checkpoint."""
     allocator = getattr(getattr(model, "base_model", None), "rankallocator", None)
     if allocator is None:
         return {}
     importance: dict[str, dict[str, Tensor]] = {}
-    for kind in _KINDS_OF_IMPORTANCE:
+    for kind in _IMPORTANCE_ATTRIBUTES:
         importance[f"rankallocator.{kind}."] = getattr(allocator, kind)
     return importance
 
@@ -216,7 +216,7 @@ def _load_rank_pattern(model: Any, adapter: str, folder: Path) -> None:
         model.peft_config[adapter].rank_pattern = config["rank_pattern"]
 
 
-def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def weights_not_saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights that training needs but PEFT's `save_pretrained` does not save.
 
     These are the trained weights and the batch norm statistics of the base model, and all weights
@@ -231,26 +231,26 @@ def weights_peft_leaves_out(model: Any, state: Mapping[str, Tensor]) -> dict[str
     # Training needs all adapter weights, and the base model weights that change.
     needed = _running_statistics(model)
     for name, weight in model.named_parameters():
-        if weight.requires_grad or not is_of_base(model, name):
+        if weight.requires_grad or not is_base_weight(model, name):
             needed.append(name)
 
-    saved = _saved_by_peft(model, state)
-    present = [name for name in needed if name in state]
-    left_out = {name for name in present if tensor_key(state[name]) not in saved}
+    saved = _keys_saved_by_peft(model, state)
+    names_in_state = [name for name in needed if name in state]
+    left_out = {name for name in names_in_state if tensor_key(state[name]) not in saved}
 
     # Keep all weights of an adapter or none, so that only one of the two files is read for it.
     for adapter in model.peft_config:
-        of_adapter = _weights_of(adapter, present)
-        if not left_out.isdisjoint(of_adapter):
-            left_out.update(of_adapter)
-    weights = {name: state[name] for name in present if name in left_out}
+        adapter_weights = _names_of_adapter(adapter, names_in_state)
+        if not left_out.isdisjoint(adapter_weights):
+            left_out.update(adapter_weights)
+    weights = {name: state[name] for name in names_in_state if name in left_out}
     for prefix, importance in _importance_of_ranks(model).items():
         for name, values in importance.items():
             weights[prefix + name] = values
     return weights
 
 
-def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Hashable]:
+def _keys_saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Hashable]:
     """Return the tensor keys of the weights that `save_pretrained` saves unchanged."""
     adapters = list(model.peft_config)
     # Of adapters added by `add_adapter`, transformers saves only the active ones.
@@ -259,25 +259,25 @@ def _saved_by_peft(model: Any, state: Mapping[str, Tensor]) -> set[Hashable]:
 
     saved: set[Hashable] = set()
     for adapter in adapters:
-        for weight in _weights_in_file_of(adapter, model, state):
+        for weight in _weights_saved_by_peft(adapter, model, state):
             saved.add(tensor_key(weight))
     return saved
 
 
-def _weights_in_file_of(adapter: str, model: Any, state: Mapping[str, Tensor]) -> list[Tensor]:
+def _weights_saved_by_peft(adapter: str, model: Any, state: Mapping[str, Tensor]) -> list[Tensor]:
     """Return the weights of the model that PEFT stores unchanged in the file of an adapter.
 
     For a prompt with an encoder it stores none of them.
     """
     if not model.peft_config[adapter].is_prompt_learning:
-        return list(_by_names_of_peft(model, state, adapter).values())
+        return list(_peft_state_dict(model, state, adapter).values())
     if _has_encoder(model, adapter):
         return []
     prompt = f"prompt_encoder.{adapter}."
     return [weight for name, weight in state.items() if name.startswith(prompt)]
 
 
-def _by_names_of_peft(
+def _peft_state_dict(
     model: nn.Module, state: Mapping[str, Tensor], adapter: str
 ) -> dict[str, Tensor]:
     """Return the weights of an adapter by their names in PEFT's file. Not for prompts."""
@@ -312,14 +312,14 @@ def _has_encoder(model: Any, adapter: str) -> bool:
 
 
 def _read_extra_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights that `weights_peft_leaves_out` returned when the checkpoint was saved."""
+    """Read the weights that `weights_not_saved_by_peft` returned when the checkpoint was saved."""
     file = folder / EXTRA_WEIGHTS_NAME
     if not file.is_file():
         return {}
     return load_file(file)
 
 
-def _refuse_finished_prompt(model: nn.Module, adapter: str, folder: Path) -> None:
+def _require_prompt_encoder(model: nn.Module, adapter: str, folder: Path) -> None:
     """Raise a ValueError if only the encoded prompt of an adapter was saved, not its encoder."""
     if _has_encoder(model, adapter):
         raise ValueError(
@@ -329,7 +329,7 @@ def _refuse_finished_prompt(model: nn.Module, adapter: str, folder: Path) -> Non
         )
 
 
-def _ready_to_load(model: nn.Module | FullModel) -> AbstractContextManager[Any]:
+def _opened_for_loading(model: nn.Module | FullModel) -> AbstractContextManager[Any]:
     if isinstance(model, FullModel):
         return model.reading_full()
     return with_peft_names(model)
@@ -382,32 +382,32 @@ def saved_weights(model: nn.Module, named: Mapping[str, Tensor]) -> list[Tensor]
     """
     saved: list[Tensor] = []
     for name, tensor in named.items():
-        if tensor.requires_grad or not is_of_base(model, name):
+        if tensor.requires_grad or not is_base_weight(model, name):
             saved.append(tensor)
     return saved
 
 
-def _weights_of(adapter: str, names: Iterable[str]) -> list[str]:
+def _names_of_adapter(adapter: str, names: Iterable[str]) -> list[str]:
     """Return the names that belong to weights of an adapter."""
-    return [name for name in names if _is_of(adapter, name)]
+    return [name for name in names if _belongs_to(adapter, name)]
 
 
-def _is_of(adapter: str, name: str) -> bool:
+def _belongs_to(adapter: str, name: str) -> bool:
     return f".{adapter}." in name or name.endswith(f".{adapter}")
 
 
-def is_of_base(model: nn.Module, name: str) -> bool:
+def is_base_weight(model: nn.Module, name: str) -> bool:
     """Return whether a weight of a PEFT model belongs to the base model, not to an adapter.
 
     Returns False for other models.
     """
-    adapters = adapters_of(model)
+    adapters = adapter_names(model)
     if not adapters:
         return False
-    return not any(_is_of(adapter, name) for adapter in adapters)
+    return not any(_belongs_to(adapter, name) for adapter in adapters)
 
 
-def adapters_of(model: Any) -> list[str]:
+def adapter_names(model: Any) -> list[str]:
     """Return the adapter names of a model whose `save_pretrained` saves only adapters.
 
     That is a `peft.PeftModel`, or a model of `transformers` after `add_adapter`. Empty for other
@@ -431,8 +431,8 @@ def saves_itself(model: nn.Module) -> bool:
     That is the case for models of `transformers`, PEFT and `huggingface_hub`. In other classes a
     method of that name may do something else, or a wrapper may forward it to an inner model.
     """
-    of_the_hub = is_instance(model, "huggingface_hub.hub_mixin", "PyTorchModelHubMixin")
-    return is_pretrained(model) or is_peft_model(model) or of_the_hub
+    has_hub_mixin = is_instance(model, "huggingface_hub.hub_mixin", "PyTorchModelHubMixin")
+    return is_pretrained(model) or is_peft_model(model) or has_hub_mixin
 
 
 def is_peft_model(model: Any) -> bool:
@@ -459,7 +459,7 @@ def peft_names(model: nn.Module, state: Mapping[str, Any]) -> dict[str, str]:
         return {}
 
     with without_inner_wrappers(inner):
-        renamed = _by_names_of_peft(inner, state, active)
+        renamed = _peft_state_dict(inner, state, active)
 
     # PEFT renames tensors without copying them, so they are matched by identity.
     own_names = {id(value): name for name, value in state.items()}

@@ -53,11 +53,13 @@ def remove_foreign_paths(
             continue
         state = states[key]
         if isinstance(state, Mapping):
-            checked[key] = _checked(callback, cast("Mapping[str, Any]", state), best_folders)
+            checked[key] = _without_foreign_paths(
+                callback, cast("Mapping[str, Any]", state), best_folders
+            )
     return checked
 
 
-def _checked(
+def _without_foreign_paths(
     callback: object, state: Mapping[str, Any], best_folders: Sequence[str]
 ) -> Mapping[str, Any]:
     """Return the state of a callback without foreign paths.

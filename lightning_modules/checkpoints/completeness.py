@@ -15,7 +15,7 @@ from ..common.parameter_rules import plain_name
 from ..common.torch_files import load_torch
 from ..models.pretrained import is_pretrained
 from ..models.wrappers import own_attribute
-from .adapters import adapters_of, is_of_base
+from .adapters import adapter_names, is_base_weight
 from .tied_weights import tensor_key
 from .weights import abbreviate, header_of
 
@@ -82,13 +82,13 @@ def expected_weights(
             trained.add(plain_name(name))
     frozen = {name for name in weights if plain_name(name) not in trained}
 
-    has_adapters = bool(adapters_of(model))
-    left_out = own_attribute(model, "_keys_to_ignore_on_save") or ()
+    has_adapters = bool(adapter_names(model))
+    not_saved = own_attribute(model, "_keys_to_ignore_on_save") or ()
     expected: dict[str, set[str]] = {}
     for name, value in weights.items():
         # PEFT saves adapter weights under other names, and does not save frozen base weights.
-        of_peft = has_adapters and (name in frozen or not is_of_base(model, name))
-        if name not in left_out and not of_peft:
+        is_saved_by_peft = has_adapters and (name in frozen or not is_base_weight(model, name))
+        if name not in not_saved and not is_saved_by_peft:
             expected[name] = names_of.get(tensor_key(value), {name})
     return ExpectedWeights(
         expected, frozen, may_be_renamed=is_pretrained(model) and not has_adapters
@@ -116,7 +116,7 @@ def warn_of_missing_weights(expected: ExpectedWeights, folder: StrPath) -> None:
         if not written.isdisjoint(names):
             continue
         # An override may save an inner module, without the prefix of its names.
-        if any(_is_end_among(alias, written) for alias in names):
+        if any(_is_written_without_prefix(alias, written) for alias in names):
             continue
         if name in expected.frozen:
             frozen.append(name)
@@ -153,7 +153,7 @@ def _names_in(folder: Path) -> Iterator[str]:
             yield from load_torch(file, mmap=True)
 
 
-def _is_end_among(name: str, written: set[str]) -> bool:
+def _is_written_without_prefix(name: str, written: set[str]) -> bool:
     """Return whether a name was written without a prefix of it.
 
     Overrides may save an inner module, whose names lack the prefix.

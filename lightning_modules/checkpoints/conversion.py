@@ -49,10 +49,10 @@ from .weights import read_weights, save_weights, weights_written_to
 
 __all__ = ["convert"]
 
-_WEIGHTS = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.json)?$"
+_WEIGHTS_FILES = r"(pytorch_)?model(-[0-9]+-of-[0-9]+)?\.(safetensors|bin)(\.index\.json)?$"
 """Pattern of the names of full (not sharded) weights files."""
 
-_OF_DEEPSPEED = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME, SCALER_NAME)
+_DEEPSPEED_FILES = ("latest", "zero_to_fp32.py", "zero_to_torch.py", OPTIMIZER_NAME, SCALER_NAME)
 """Files of DeepSpeed and files that are converted from its states. They are not copied."""
 
 _OTHER_FOLDERS = (
@@ -112,9 +112,9 @@ def convert(
     target = Path(target)
     is_folder = source.is_dir()
     if is_folder and saved_states(source) is not None:
-        return _zero_to_folder(source, target, force)
+        return _convert_zero(source, target, force)
     if is_folder and has_model_parts(source) and target.suffix != ".ckpt":
-        return _shards_to_full(source, target, force)
+        return _convert_shards(source, target, force)
     if is_folder:
         return _folder_to_file(source, target, prefix, accumulation, force)
 
@@ -175,7 +175,7 @@ def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, f
     return final
 
 
-def _zero_to_folder(folder: Path, target: Path, force: bool) -> Path:
+def _convert_zero(folder: Path, target: Path, force: bool) -> Path:
     """Write the full weights and states that a training without DeepSpeed would have written."""
     if target.suffix == ".ckpt":
         raise ValueError(
@@ -186,17 +186,17 @@ def _zero_to_folder(folder: Path, target: Path, force: bool) -> Path:
 
     states = ZeroStates(folder)
     with _new_folder(final, force) as staged:
-        _copy_other_files(folder, staged, except_names=_OF_DEEPSPEED)
+        _copy_other_files(folder, staged, except_names=_DEEPSPEED_FILES)
 
         # Weights of adapters are among the copied files.
         if not adapter_folders(folder):
             save_weights(torch.nn.Module(), staged, state_dict=_full_weights(states))
         if _is_checkpoint(folder):
-            _write_states_of_zero(folder, states, staged)
+            _convert_zero_states(folder, states, staged)
     return final
 
 
-def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> None:
+def _convert_zero_states(folder: Path, states: ZeroStates, staged: Path) -> None:
     """Write optimizer, schedule and loss scale.
 
     Args:
@@ -214,14 +214,14 @@ def _write_states_of_zero(folder: Path, states: ZeroStates, staged: Path) -> Non
         save_torch(scaler, staged / SCALER_NAME)
 
 
-def _shards_to_full(folder: Path, target: Path, force: bool) -> Path:
+def _convert_shards(folder: Path, target: Path, force: bool) -> Path:
     """Write full weights and optimizer states from a sharded checkpoint."""
     final = _folder_for(folder, target)
     with _new_folder(final, force) as staged:
         _copy_other_files(folder, staged)
         _write_full_weights(folder, staged)
         if has_optimizer_parts(folder):
-            save_torch(_full_optimizer(folder / OPTIMIZER_PARTS_NAME), staged / OPTIMIZER_NAME)
+            save_torch(_read_full_optimizer(folder / OPTIMIZER_PARTS_NAME), staged / OPTIMIZER_NAME)
     return final
 
 
@@ -286,7 +286,7 @@ def _copy_other_files(folder: Path, staged: Path, except_names: Collection[str] 
             if path.name in adapters or not is_other:
                 shutil.copytree(path, staged / path.name)
             continue
-        has_weights = re.match(_WEIGHTS, path.name) is not None
+        has_weights = re.match(_WEIGHTS_FILES, path.name) is not None
         if path.is_file() and not has_weights and path.name not in left_out:
             shutil.copyfile(path, staged / path.name)
 
@@ -308,18 +308,18 @@ def _without_numpy(leaf: object) -> object:
 
 def _full_weights(states: ZeroStates) -> dict[str, torch.Tensor]:
     """Return the weights in the precision of the optimizer, which is at least float32."""
-    whole: dict[str, torch.Tensor] = {}
+    full_weights: dict[str, torch.Tensor] = {}
     # Tied weights come last and reuse the tensor that was cast under the other name.
     for name in sorted(states.weights, key=lambda name: name in states.tied):
         source = states.tied.get(name)
         if source is not None:
-            whole[name] = whole[source]
+            full_weights[name] = full_weights[source]
             continue
         weight = states.weights[name]
         if weight.is_floating_point():
             weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
-        whole[name] = weight
-    return whole
+        full_weights[name] = weight
+    return full_weights
 
 
 def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
@@ -332,13 +332,13 @@ def _scaler_state(states: ZeroStates) -> dict[str, Any] | None:
         return None
     try:
         # Steps since the last overflow.
-        stable = scaler["cur_iter"] - scaler["last_overflow_iter"] - 1
+        steps_since_overflow = scaler["cur_iter"] - scaler["last_overflow_iter"] - 1
         return {
             "scale": float(scaler["cur_scale"]),
             "growth_factor": float(scaler["scale_factor"]),
             "backoff_factor": 1.0 / scaler["scale_factor"],
             "growth_interval": int(scaler["scale_window"]),
-            "_growth_tracker": max(stable - 1, 0) % scaler["scale_window"],
+            "_growth_tracker": max(steps_since_overflow - 1, 0) % scaler["scale_window"],
         }
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise ValueError(
@@ -363,7 +363,7 @@ def _write_full_weights(folder: Path, staged: Path) -> None:
         (staged / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
 
 
-def _full_optimizer(path: Path) -> dict[str, Any]:
+def _read_full_optimizer(path: Path) -> dict[str, Any]:
     """Read a sharded optimizer state, and replace the names of parameters by their numbers.
 
     Args:

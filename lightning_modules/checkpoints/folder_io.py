@@ -1,4 +1,4 @@
-"""Checkpoint plugin for `lightning.Trainer` that reads and writes folders of the documented format."""
+"""Checkpoint plugin for `lightning.Trainer` that uses folders of the documented format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .weights import load_weights, save_weights
 
 __all__ = ["FolderCheckpointIO", "FolderReader", "split_weights"]
 
-_LOADING = "load_optimizer_state_dict"
+_LOAD_METHOD = "load_optimizer_state_dict"
 """Name of the strategy's method that loads optimizer states."""
 
 
@@ -75,7 +75,7 @@ class FolderCheckpointIO(CheckpointIO):
         self.module = module
         self.attribute = attribute
         self.processing_class = processing_class
-        self._cleaned: set[Path] = set()
+        self._cleaned_folders: set[Path] = set()
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
@@ -99,8 +99,8 @@ class FolderCheckpointIO(CheckpointIO):
             return
 
         # Remove leftovers of killed runs, once for each folder.
-        if final.parent not in self._cleaned:
-            self._cleaned.add(final.parent)
+        if final.parent not in self._cleaned_folders:
+            self._cleaned_folders.add(final.parent)
             staging.remove_leftovers(final.parent)
         model, prefix = self._model()
         model_weights, other_weights = split_weights(checkpoint["state_dict"], prefix)
@@ -127,7 +127,7 @@ class FolderCheckpointIO(CheckpointIO):
         folder = _local(path)
         convert_to_double(self.module)
         if folder.is_file():
-            return _checked(load_torch(folder), folder, self.module.trainer)
+            return _safe_to_load(load_torch(folder), folder, self.module.trainer)
 
         require_intact(folder)
         model, _ = self._model()
@@ -137,7 +137,7 @@ class FolderCheckpointIO(CheckpointIO):
         checkpoint = read_states(folder, accumulation=trainer.accumulate_grad_batches)
         # The weights of the model are loaded already.
         checkpoint["state_dict"] = {**self.module.state_dict(), **checkpoint["state_dict"]}
-        return _checked(checkpoint, folder, trainer)
+        return _safe_to_load(checkpoint, folder, trainer)
 
     def remove_checkpoint(self, path: str | Path) -> None:
         """Delete a folder atomically, or a file."""
@@ -210,7 +210,7 @@ class FolderReader(TorchCheckpointIO):
         # Lightning declares the function in `map_location` without its types.
         files: Any = super()
         checkpoint = files.load_checkpoint(path, map_location, weights_only)
-        return _checked(checkpoint, Path(path), self.trainer)
+        return _safe_to_load(checkpoint, Path(path), self.trainer)
 
 
 def convert_to_double(module: LightningModule) -> None:
@@ -238,14 +238,14 @@ def split_weights(
         else:
             others[name] = value
     if others and not with_prefix:
-        some = ", ".join(list(others)[:3])
+        first_names = ", ".join(list(others)[:3])
         raise ValueError(
-            f"prefix={prefix!r}: no weight name starts with it; the names are {some}, ..."
+            f"prefix={prefix!r}: no weight name starts with it; the names are {first_names}, ..."
         )
     return with_prefix, others
 
 
-def _checked(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
+def _safe_to_load(checkpoint: dict[str, Any], path: Path, trainer: Trainer) -> dict[str, Any]:
     """Return a checkpoint that is safe to load.
 
     Paths outside of the run are removed from the states of callbacks, because Lightning's callbacks
@@ -266,12 +266,12 @@ def _check_before_loading(trainer: Trainer, path: Path) -> None:
     strategy = trainer.strategy
     attributes: dict[str, Any] = vars(strategy)
     # The check of an earlier checkpoint may remain, if its optimizer states were never loaded.
-    attributes.pop(_LOADING, None)
-    load = getattr(strategy, _LOADING)
+    attributes.pop(_LOAD_METHOD, None)
+    load = getattr(strategy, _LOAD_METHOD)
 
     def load_checked(checkpoint: Mapping[str, Any]) -> None:
         # The check is for this checkpoint only.
-        attributes.pop(_LOADING, None)
+        attributes.pop(_LOAD_METHOD, None)
         # Lightning itself ignores surplus states.
         pairs = zip(strategy.optimizers, checkpoint["optimizer_states"], strict=False)
         for index, (optimizer, state) in enumerate(pairs):
@@ -281,7 +281,7 @@ def _check_before_loading(trainer: Trainer, path: Path) -> None:
             require_fitting_optimizer_state(optimizer, state, file, model=trainer.lightning_module)
         load(checkpoint)
 
-    setattr(strategy, _LOADING, load_checked)
+    setattr(strategy, _LOAD_METHOD, load_checked)
 
 
 def _local(path: str | Path) -> Path:

@@ -171,7 +171,9 @@ def rotate_checkpoints(
         return
     checkpoints = sort_checkpoints(output_dir, checkpoint_prefix, use_mtime, newest=newest)
     if newest is not None and state_name is not None:
-        checkpoints = _without_begun(checkpoints, Path(newest).name, checkpoint_prefix, state_name)
+        checkpoints = _without_unfinished(
+            checkpoints, Path(newest).name, checkpoint_prefix, state_name
+        )
     if not checkpoints:
         return
 
@@ -187,7 +189,9 @@ def rotate_checkpoints(
         discard(path)
 
 
-def _without_begun(checkpoints: list[str], newest: str, prefix: str, state_name: str) -> list[str]:
+def _without_unfinished(
+    checkpoints: list[str], newest: str, prefix: str, state_name: str
+) -> list[str]:
     """Drop the checkpoints that have a higher step than the newest one and no state file."""
     kept: list[str] = []
     for path in checkpoints:

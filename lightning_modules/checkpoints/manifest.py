@@ -90,7 +90,7 @@ def write_manifest(folder: StrPath) -> None:
             continue
         sizes[name] = path.stat().st_size
         checksums[name] = recorded.get(name) or checksum(path)
-    (folder / MANIFEST_NAME).write_text(_text_of(sizes, checksums), encoding="utf-8")
+    (folder / MANIFEST_NAME).write_text(_manifest_text(sizes, checksums), encoding="utf-8")
 
 
 def refresh_manifest(folder: StrPath) -> bool:
@@ -123,17 +123,17 @@ def refresh_manifest(folder: StrPath) -> bool:
         file = folder / name
         if not file.is_file():
             continue
-        now = file.stat()
-        sizes[name] = now.st_size
+        status = file.stat()
+        sizes[name] = status.st_size
         checksums[name] = manifest.checksums[name]
-        if now.st_ctime_ns >= written_at or now.st_size != size:
+        if status.st_ctime_ns >= written_at or status.st_size != size:
             checksums[name] = checksum(file)
     if Manifest(sizes, checksums) == manifest:
         return False
 
     # Replace it atomically, so that a killed process leaves the old manifest or the new one.
     unfinished = folder / f".{MANIFEST_NAME}.partial"
-    unfinished.write_text(_text_of(sizes, checksums), encoding="utf-8")
+    unfinished.write_text(_manifest_text(sizes, checksums), encoding="utf-8")
     sync_path(unfinished)
     os.replace(unfinished, path)
     return True
@@ -158,7 +158,7 @@ def copy_unlisted_files(folder: Path, new: Path) -> None:
             shutil.copy2(folder / name, copy)
 
 
-def _text_of(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:
+def _manifest_text(sizes: Mapping[str, int], checksums: Mapping[str, str]) -> str:
     """Return the text of a manifest, which ends with the checksum of the rest of the text."""
     content: dict[str, Any] = {"version": _VERSION, "files": sizes, ALGORITHM: checksums}
     job = job_mark()

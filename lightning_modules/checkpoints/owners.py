@@ -43,14 +43,14 @@ IDLE_SECONDS = 3600.0
 machine.
 """
 
-PATIENCE = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds to wait for a lock. A killed process keeps its lock until its memory is freed."""
 
 _LOCKED_BY_OTHER = (errno.EACCES, errno.EAGAIN)
 _ATTEMPT = re.compile(r"[\\/]attempt_\d+[\\/]")
 
 _launchers: tuple[str, ...] = ()
-_training = 0
+_training_number = 0
 
 _reserved: dict[str, int] = {}
 """Process id of the lock's holder by folder. A forked process does not inherit locks."""
@@ -118,9 +118,9 @@ def begin_training(launchers: Iterable[str]) -> None:
         launchers: names of the launchers, one for each machine. A job continues as long as one of
             them runs.
     """
-    global _launchers, _training
+    global _launchers, _training_number
     _launchers = tuple(sorted(set(launchers)))
-    _training += 1
+    _training_number += 1
 
 
 def job_mark() -> dict[str, object] | None:
@@ -129,11 +129,11 @@ def job_mark() -> dict[str, object] | None:
     """
     if not _launchers:
         return None
-    return {"launchers": list(_launchers), "training": _training}
+    return {"launchers": list(_launchers), "training": _training_number}
 
 
 def is_of_this_training(folder: StrPath) -> bool:
-    """Return whether a checkpoint was written by this training before its processes were restarted."""
+    """Return whether this training wrote a checkpoint before its processes were restarted."""
     path = Path(folder) / "_manifest.json"
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -141,7 +141,7 @@ def is_of_this_training(folder: StrPath) -> bool:
         launchers: set[str] = set(job.get("launchers") or ())
     except (OSError, ValueError, TypeError, AttributeError):
         return False
-    is_same_training = job.get("training") == _training
+    is_same_training = job.get("training") == _training_number
     return is_same_training and not launchers.isdisjoint(_launchers)
 
 
@@ -198,7 +198,7 @@ def _lock(path: Path, locked: ExitStack) -> bool:
         return False
 
     # Retry, because a killed process keeps its lock until its memory is freed.
-    give_up = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,7 +211,7 @@ def _lock(path: Path, locked: ExitStack) -> bool:
             if error.errno not in _LOCKED_BY_OTHER:
                 return False
             lock_error = error
-        if time.monotonic() > give_up:
+        if time.monotonic() > deadline:
             file.seek(0)
             holder = file.read() or "a process"
             raise FolderInUseError(

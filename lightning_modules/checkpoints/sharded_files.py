@@ -45,7 +45,7 @@ from ..common.torch_checkpoint import (
     write_folder,
 )
 from ..distributed.tensor_parallel import step_context
-from .adapters import is_of_base, peft_names
+from .adapters import is_base_weight, peft_names
 from .manifest import record_checksums
 from .sharded_reading import PlainPlanner, PlainReader, read_table, require_same_kinds
 from .weight_formats import LoadReport
@@ -112,33 +112,33 @@ def load_model_parts(model: nn.Module, folder: StrPath, *, all_ranks: bool) -> L
     """
     path = Path(folder, MODEL_PARTS_NAME)
     weights = get_model_state_dict(model)
-    written: set[str] = set()
+    stored_in_folder: set[str] = set()
     for name in read_table(path).state_dict_metadata:
         if name.startswith(_MODEL):
-            written.add(name.removeprefix(_MODEL))
+            stored_in_folder.add(name.removeprefix(_MODEL))
 
     # Each weight is stored under its name in the model or PEFT's name.
     peft_name_of = {own_name: name for name, own_name in peft_names(model, weights).items()}
     stored_names: dict[str, str] = {}
     for name in weights:
-        stored_name = name if name in written else peft_name_of.get(name)
-        if stored_name in written:
+        stored_name = name if name in stored_in_folder else peft_name_of.get(name)
+        if stored_name in stored_in_folder:
             stored_names[name] = stored_name
 
     # Read into the weights in place. Then load the weights of which the state dict has copies.
     before = {stored_name: weights[name] for name, stored_name in stored_names.items()}
     state: dict[str, dict[str, Any]] = {"model": dict(before)}
     read_parts(state, path, all_ranks=all_ranks)
-    read = state["model"]
-    require_same_kinds(before, read, path)
-    values = {name: read[stored_name] for name, stored_name in stored_names.items()}
+    loaded_values = state["model"]
+    require_same_kinds(before, loaded_values, path)
+    values = {name: loaded_values[stored_name] for name, stored_name in stored_names.items()}
     set_model_state_dict(model, values, options=StateDictOptions(strict=False))
 
     missing = [name for name in weights if name not in stored_names]
     has_peft_names = any(name != stored_name for name, stored_name in stored_names.items())
     if has_peft_names:
         missing = _missing_of_active_adapter(model, missing, path)
-    unexpected = written - weights.keys() - set(peft_name_of.values())
+    unexpected = stored_in_folder - weights.keys() - set(peft_name_of.values())
     return LoadReport(tuple(missing), tuple(sorted(unexpected)))
 
 
@@ -147,7 +147,7 @@ def _missing_of_active_adapter(model: nn.Module, missing: list[str], path: Path)
 
     Warns of missing frozen weights, except those of the base model.
     """
-    missing = [name for name in missing if not is_of_base(model, name)]
+    missing = [name for name in missing if not is_base_weight(model, name)]
     if not missing:
         return []
     trained = get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True))
@@ -283,13 +283,13 @@ class _ChecksumWriter(FolderWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         """Write the files of this rank."""
-        written = super().write_data(plan, planner)
-        written.wait()
+        stored_in_folder = super().write_data(plan, planner)
+        stored_in_folder.wait()
         rank = 0
         if dist.is_initialized():
             rank = dist.get_rank()
         record_checksums(self.folder, self.folder.glob(f"__{rank}_*"))
-        return written
+        return stored_in_folder
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the state unchanged, because `_write` has copied it."""

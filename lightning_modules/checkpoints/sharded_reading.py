@@ -56,7 +56,7 @@ see `_Record`.
 
 
 class PlainReader(FolderReader):
-    """torch's `FileSystemReader`, but a table cannot run code or refer to files in other folders."""
+    """torch's `FileSystemReader`, but tables cannot run code or refer to files elsewhere."""
 
     def read_metadata(self, *args: object, **kwargs: object) -> Metadata:
         """Read the table of the folder. Tables of single ranks are ignored.
@@ -97,8 +97,8 @@ def read_table(folder: Path) -> Metadata:
     path = folder / PARTS_TABLE_NAME
     try:
         with path.open("rb") as file:
-            written = _Unpickler(file).load()
-        return _parse_table(written, path)
+            record = _Unpickler(file).load()
+        return _parse_table(record, path)
     except _DisallowedReferenceError as error:
         raise ValueError(
             f"{path} {error}, which torch never writes. It is not loaded, because it could execute "
@@ -201,9 +201,9 @@ class _Unpickler(pickle.Unpickler):
         raise _DisallowedReferenceError("refers to another file")
 
 
-def _parse_table(written: object, path: Path) -> Metadata:
+def _parse_table(record: object, path: Path) -> Metadata:
     """Build torch's `Metadata` from its record."""
-    table_state = _state_of(written, "Metadata")
+    table_state = _state_of(record, "Metadata")
     entries: dict[str, TensorStorageMetadata | BytesStorageMetadata] = {}
     for name, entry in table_state["state_dict_metadata"].items():
         entries[_require_text(name)] = _parse_entry(entry, _require_text(name))
@@ -219,16 +219,16 @@ def _parse_table(written: object, path: Path) -> Metadata:
     return table
 
 
-def _parse_entry(written: object, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
+def _parse_entry(record: object, name: str) -> TensorStorageMetadata | BytesStorageMetadata:
     """Build the description of a tensor, or of a value that is not a tensor.
 
     Args:
-        written: the record in the table.
+        record: the record in the table.
         name: the name of the tensor or value, for errors.
     """
-    if getattr(written, "class_name", None) == "BytesStorageMetadata":
+    if getattr(record, "class_name", None) == "BytesStorageMetadata":
         return BytesStorageMetadata()
-    state = _state_of(written, "TensorStorageMetadata")
+    state = _state_of(record, "TensorStorageMetadata")
 
     # Older versions of torch wrote the properties as a tuple.
     properties = _state_of(state["properties"], "TensorProperties")
@@ -245,8 +245,8 @@ def _parse_entry(written: object, name: str) -> TensorStorageMetadata | BytesSto
     return TensorStorageMetadata(TensorProperties(dtype=dtype), size, chunks)
 
 
-def _parse_chunk(written: object) -> ChunkStorageMetadata:
-    state = _state_of(written, "ChunkStorageMetadata")
+def _parse_chunk(record: object) -> ChunkStorageMetadata:
+    state = _state_of(record, "ChunkStorageMetadata")
     return ChunkStorageMetadata(_parse_size(state["offsets"]), _parse_size(state["sizes"]))
 
 
@@ -258,9 +258,9 @@ def _lies_inside(chunk: ChunkStorageMetadata, size: torch.Size) -> bool:
     return all(start + length <= end for start, length, end in extents)
 
 
-def _parse_index(written: object) -> MetadataIndex:
+def _parse_index(record: object) -> MetadataIndex:
     """Build the index of a value or of one chunk of a tensor."""
-    state = _state_of(written, "MetadataIndex")
+    state = _state_of(record, "MetadataIndex")
     offset = state.get("offset")
     if offset is not None:
         offset = _parse_size(offset)
@@ -270,9 +270,9 @@ def _parse_index(written: object) -> MetadataIndex:
     return MetadataIndex(_require_text(state["fqn"]), offset, index)
 
 
-def _parse_location(written: object, path: Path) -> SimpleNamespace:
+def _parse_location(record: object, path: Path) -> SimpleNamespace:
     """Build the location of a value or of one chunk of a tensor: its file and byte range."""
-    state = _state_of(written, "_StorageInfo")
+    state = _state_of(record, "_StorageInfo")
     file = _require_text(state["relative_path"])
     if not lies_beside(path, file):
         raise _DisallowedReferenceError(f"names the file {file!r}")
@@ -285,11 +285,11 @@ def _parse_location(written: object, path: Path) -> SimpleNamespace:
     )
 
 
-def _state_of(written: Any, class_name: str) -> Any:
+def _state_of(record: Any, class_name: str) -> Any:
     """Return the state of a record, after checking the class of its object."""
-    if getattr(written, "class_name", None) != class_name:
-        raise TypeError(f"expected a {class_name}, got a {type(written).__name__}")
-    return written.state
+    if getattr(record, "class_name", None) != class_name:
+        raise TypeError(f"expected a {class_name}, got a {type(record).__name__}")
+    return record.state
 
 
 def _require_text(value: object) -> str:

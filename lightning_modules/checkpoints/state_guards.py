@@ -38,7 +38,7 @@ def loading_optimizer(optimizer: Optimizer, path: StrPath) -> Generator[None]:
     # Require only the defaults that its groups use; a class may have others.
     required = set[str]().union(*groups).intersection(getattr(optimizer, "defaults", ()))
     try:
-        with _plain_errors(path, optimizer):
+        with _as_value_error(path, optimizer):
             yield
         options = set[str]().union(*optimizer.param_groups)
         missing: set[str] = set()
@@ -89,7 +89,7 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
     attributes = getattr(schedule, "__dict__", {})
     before = dict(attributes)
     try:
-        with _plain_errors(path, schedule):
+        with _as_value_error(path, schedule):
             yield
     except ValueError:
         attributes.clear()
@@ -98,7 +98,7 @@ def loading_schedule(schedule: Any, state: Mapping[str, Any], path: StrPath) -> 
 
 
 @contextlib.contextmanager
-def _plain_errors(path: StrPath, loaded: object) -> Generator[None]:
+def _as_value_error(path: StrPath, loaded: object) -> Generator[None]:
     """Convert errors of torch and other libraries about a state to a ValueError with its path."""
     try:
         yield

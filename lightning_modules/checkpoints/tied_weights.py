@@ -1,4 +1,4 @@
-"""Handle tied weights, which have several names in a state dict but only one in a safetensors file."""
+"""Handle tied weights: several names in a state dict, only one in a safetensors file."""
 
 from __future__ import annotations
 

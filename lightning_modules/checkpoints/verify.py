@@ -1,4 +1,4 @@
-"""Check that a checkpoint is intact, by checksums or by the contents of files without a checksum."""
+"""Check that a checkpoint is intact, by checksums or else by the contents of its files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _DICT_STATES = (
 )
 """Names and patterns of state files whose content is a dict."""
 
-_STATES = (
+_STATE_FILES = (
     *_DICT_STATES,
     "lightning_state.pt",
     "lightning_callbacks.pt",
@@ -61,7 +61,7 @@ _STATES = (
 _STATE_SUFFIXES = (".pt", ".pth", ".ckpt")
 """Suffixes of torch files that do not hold model weights."""
 
-_CHANGED = (
+_CHECKSUM_MISMATCH = (
     f"does not match its checksum in {MANIFEST_NAME}: it is damaged or was edited. If you edited "
     f"it on purpose, delete {MANIFEST_NAME} to skip verification"
 )
@@ -158,12 +158,12 @@ def _damaged_and_missing(
     # Compare sizes and checksums. A file whose size differs was truncated, or replaced on purpose.
     compared: set[str] = set()
     for name, expected_size in manifest.sizes.items():
-        if not training_state and not _is_model(name):
+        if not training_state and not _belongs_to_model(name):
             continue
         path = folder / name
         if not path.is_file():
             # Missing weights files are found through the index of shards below.
-            if name != TRAINER_STATE_NAME and not _are_weights(name):
+            if name != TRAINER_STATE_NAME and not _is_weights_file(name):
                 missing.append(f"{name} is missing, but {MANIFEST_NAME} lists it")
             continue
         size = path.stat().st_size
@@ -174,18 +174,18 @@ def _damaged_and_missing(
             except OSError:
                 is_changed = True
             if is_changed:
-                damaged.append(f"{name} {_CHANGED}")
+                damaged.append(f"{name} {_CHECKSUM_MISMATCH}")
         elif size < expected_size and path.suffix not in _SELF_CHECKED_SUFFIXES:
             damaged.append(f"{name} is truncated: it has {size} of {expected_size} bytes")
 
     # Collect the files whose contents are known, with the tensors that each must contain. Other
     # files may be the user's.
-    tensors_of: dict[Path, list[str]] = {}
+    tensors_by_file: dict[Path, list[str]] = {}
     for name in (*WEIGHT_FILES, CONFIG_NAME, GENERATION_CONFIG_NAME):
-        tensors_of[folder / name] = []
+        tensors_by_file[folder / name] = []
     for adapter in adapter_folders(folder).values():
         for name in (*ADAPTER_FILES, ADAPTER_CONFIG_NAME):
-            tensors_of[adapter / name] = []
+            tensors_by_file[adapter / name] = []
     for name in INDEX_FILES:
         if not (folder / name).is_file():
             continue
@@ -195,17 +195,22 @@ def _damaged_and_missing(
             damaged.append(str(error))
             continue
         for shard, tensors in shards.items():
-            tensors_of[folder / shard] = tensors
+            tensors_by_file[folder / shard] = tensors
             if not (folder / shard).is_file():
                 damaged.append(f"{shard} is missing, but {name} lists it")
     if training_state:
-        for pattern in (*_STATES, TRAINER_STATE_NAME, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME):
-            tensors_of.update((path, []) for path in folder.glob(pattern))
+        for pattern in (
+            *_STATE_FILES,
+            TRAINER_STATE_NAME,
+            TRAINED_WEIGHTS_NAME,
+            TRAINING_ARGS_NAME,
+        ):
+            tensors_by_file.update((path, []) for path in folder.glob(pattern))
         for name in manifest.sizes:
             if name.endswith(_STATE_SUFFIXES):
-                tensors_of[folder / name] = []
+                tensors_by_file[folder / name] = []
 
-    for path, tensors in tensors_of.items():
+    for path, tensors in tensors_by_file.items():
         if path.relative_to(folder).as_posix() in compared or not path.is_file():
             continue
         if path.suffix == ".json":
@@ -219,15 +224,15 @@ def _damaged_and_missing(
     return damaged, missing
 
 
-def _is_model(name: str) -> bool:
+def _belongs_to_model(name: str) -> bool:
     """Return whether a file belongs to the model, not to the training state."""
     training = (OPTIMIZER_NAME_BIN, TRAINED_WEIGHTS_NAME, TRAINING_ARGS_NAME, TRAINER_STATE_NAME)
     return name not in training and not name.endswith(_STATE_SUFFIXES)
 
 
-def _are_weights(name: str) -> bool:
+def _is_weights_file(name: str) -> bool:
     """Return whether a file holds weights or their index."""
-    return _is_model(name) and name.endswith((".safetensors", ".bin", *INDEX_FILES))
+    return _belongs_to_model(name) and name.endswith((".safetensors", ".bin", *INDEX_FILES))
 
 
 def _json_problem(path: Path) -> str | None:
@@ -289,7 +294,7 @@ def _torch_problem(path: Path) -> str | None:
         # Files in the format before torch 1.6 have no zip directory to check.
         if file.read(2) == b"\x80\x02":
             return None
-    reads_in_full = path.stat().st_size <= _LARGEST_FILE_READ and _matches(path, _STATES)
+    reads_in_full = path.stat().st_size <= _LARGEST_FILE_READ and _matches(path, _STATE_FILES)
     damaged: list[str] = []
     try:
         # The zip directory is at the end of the file.

@@ -32,11 +32,11 @@ from ..models.signatures import accepted_arguments
 from ..models.wrappers import class_of, unwrap_model
 from .adapters import (
     EXTRA_WEIGHTS_NAME,
-    adapters_of,
+    adapter_names,
     is_peft_model,
     load_adapters,
     saves_itself,
-    weights_peft_leaves_out,
+    weights_not_saved_by_peft,
     with_peft_names,
 )
 from .tied_weights import require_tensors, required_missing, separate_tied_weights
@@ -101,7 +101,7 @@ def save_weights(
         if saves_itself(model):
             before = _weight_stamps(folder)
             _save_itself(model, folder, state_dict, max_shard_size)
-            if adapters_of(model):
+            if adapter_names(model):
                 _save_extra_weights(model, folder, state_dict)
             # Some classes have a `save_pretrained` that writes files under other names. Save the
             # state dict too in that case, because a checkpoint must contain weights.
@@ -152,7 +152,7 @@ def _save_extra_weights(
     with with_peft_names(model) as adapted:
         if state_dict is None:
             state_dict = adapted.state_dict()
-        left_out = weights_peft_leaves_out(adapted, cast("Mapping[str, Tensor]", state_dict))
+        left_out = weights_not_saved_by_peft(adapted, cast("Mapping[str, Tensor]", state_dict))
 
     path = folder / EXTRA_WEIGHTS_NAME
     if not left_out:
@@ -164,7 +164,7 @@ def _save_extra_weights(
 
 @contextmanager
 def _without_distributed_config(model: nn.Module) -> Generator[None]:
-    """Let a model that `transformers` has sharded save the full tensors passed to it as they are."""
+    """Let a model that `transformers` has sharded save full tensors without gathering them."""
     config: Any = getattr(model, "config", None)
     distributed = getattr(config, "distributed_config", None)
     if distributed is None:
@@ -203,7 +203,7 @@ def load_weights(
     """
     folder = Path(folder)
 
-    def require(report: LoadReport) -> None:
+    def require_weights(report: LoadReport) -> None:
         if not strict or not report.missing:
             return
         is_trained = _trained_by_name(model)
@@ -225,7 +225,7 @@ def load_weights(
             total = len(_trained_by_name(model))
             raise ValueError(_missing_message(report.missing, total, report.unexpected, folder))
     elif has_full_weights(folder):
-        report = _load_files(model, folder, unsharded_files(folder), require)
+        report = _load_files(model, folder, unsharded_files(folder), require_weights)
     elif has_model_parts(folder):
         from .sharded_files import load_model_parts
 
@@ -235,7 +235,7 @@ def load_weights(
             report = load_model_parts(model, folder, all_ranks=False)
     else:
         raise ValueError(f"no weights in {folder}: expected one of {_EXPECTED}, or adapters")
-    require(report)
+    require_weights(report)
     _warn(report, folder)
     return report
 
@@ -253,17 +253,17 @@ def _load_files(
     model: nn.Module | FullModel,
     folder: Path,
     files: WeightFiles,
-    require: Callable[[LoadReport], None],
+    require_weights: Callable[[LoadReport], None],
 ) -> LoadReport:
     """Load weights files. If possible, missing weights raise before anything is loaded."""
     # If the class may have renamed weights, missing ones are known only after loading.
     expected = _expected_report(model, files)
     if expected is not None and not (expected.unexpected and may_rename(model)):
-        require(expected)
+        require_weights(expected)
 
     report = _load_file_by_file(model, folder, files)
     if report.missing and report.unexpected and may_rename(model):
-        return _load_through_class(model, folder, require)
+        return _load_through_class(model, folder, require_weights)
     return report
 
 
@@ -502,7 +502,7 @@ def _module_of(model: nn.Module | FullModel) -> Any:
 
 
 def _load_through_class(
-    model: nn.Module | FullModel, folder: Path, require: Callable[[LoadReport], None]
+    model: nn.Module | FullModel, folder: Path, require_weights: Callable[[LoadReport], None]
 ) -> LoadReport:
     """Load a second model by the class's `from_pretrained`, and copy its weights.
 
@@ -511,7 +511,7 @@ def _load_through_class(
     Args:
         model: the model.
         folder: the folder of the checkpoint.
-        require: raises if a report has missing weights. Called before anything is copied.
+        require_weights: raises if a report has missing weights. Called before anything is copied.
     """
     module = _module_of(model)
     pretrained_class: Any = class_of(module)
@@ -528,7 +528,7 @@ def _load_through_class(
     missing_keys: set[str] = set(loading_info["missing_keys"])
     missing = required_missing(model, [name for name in model.state_dict() if name in missing_keys])
     report = LoadReport(missing, tuple(sorted(loading_info["unexpected_keys"])))
-    require(report)
+    require_weights(report)
 
     # Weights missing in the folder have random values in the second model. Do not copy them.
     weights: dict[str, Any] = dict(second_model.state_dict())

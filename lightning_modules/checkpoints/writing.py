@@ -18,7 +18,7 @@ from ..common.device_copies import WITH_PAGE_LOCKS
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from ..common.torch_files import save_torch, writing_to
-from .adapters import adapters_of, saves_itself
+from .adapters import adapter_names, saves_itself
 from .disk import sync_path, sync_tree
 from .tied_weights import require_tensors, tensor_key
 from .weights import save_weights
@@ -67,7 +67,7 @@ class CheckpointFiles:
         Raises:
             TypeError: the state dict holds something that is not a tensor; names it.
         """
-        if self.copies is None or not _takes_copies(model):
+        if self.copies is None or not _can_save_copies(model):
             save_weights(model, folder, state_dict=state_dict)
             return
         if state_dict is None:
@@ -127,15 +127,15 @@ class BackgroundWriter:
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
-        self._writing: list[tuple[Future[None], int]] = []
+        self._queued: list[tuple[Future[None], int]] = []
         """Checkpoints that are queued or being written, with the size of each in bytes."""
-        self._free: list[Snapshot] = []
+        self._reusable: list[Snapshot] = []
         """Copies of written checkpoints, whose memory is reused."""
 
     @property
     def bytes_waiting(self) -> int:
         """Return the total size in bytes of the checkpoints that are not written yet."""
-        return sum(size for future, size in self._writing if not future.done())
+        return sum(size for future, size in self._queued if not future.done())
 
     def make_room(self, size: int, limit: int) -> None:
         """Wait until there is memory for the copies of a checkpoint.
@@ -148,20 +148,20 @@ class BackgroundWriter:
         Raises:
             BaseException: the error of an earlier checkpoint, raised once.
         """
-        while self._writing:
-            oldest, _ = self._writing[0]
+        while self._queued:
+            oldest, _ = self._queued[0]
             fits = self.bytes_waiting + size <= limit
             if fits and not oldest.done():
                 return
-            self._writing.pop(0)
+            self._queued.pop(0)
             # Wait for the oldest checkpoint, and raise its error.
             oldest.result()
 
     def copies(self) -> Snapshot:
         """Return a `Snapshot` for the copies of a checkpoint, with reused memory if possible."""
-        if not self._free:
+        if not self._reusable:
             return Snapshot()
-        copies = self._free.pop()
+        copies = self._reusable.pop()
         copies.begin()
         return copies
 
@@ -176,7 +176,7 @@ class BackgroundWriter:
         """
         files.start_part_writers()
         future = self.submit(partial(self._write, files, commit, undo))
-        self._writing.append((future, size))
+        self._queued.append((future, size))
 
     def submit(self, job: Callable[[], Result]) -> Future[Result]:
         """Run a job in the thread after the earlier ones."""
@@ -189,7 +189,7 @@ class BackgroundWriter:
 
         The interpreter does not exit before the thread has finished.
         """
-        self._free.clear()
+        self._reusable.clear()
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
@@ -204,7 +204,7 @@ class BackgroundWriter:
         finally:
             # Keep the memory for the next checkpoint.
             if files.copies is not None:
-                self._free.append(files.copies)
+                self._reusable.append(files.copies)
 
 
 def try_to_flush(folder: Path) -> bool:
@@ -311,7 +311,7 @@ def snapshot(values: object) -> Any:
     return copied
 
 
-def _takes_copies(model: nn.Module) -> bool:
+def _can_save_copies(model: nn.Module) -> bool:
     """Return whether a model can be saved from a copy of its weights."""
     if not saves_itself(model):
         return True
@@ -323,4 +323,4 @@ def _takes_copies(model: nn.Module) -> bool:
 
     # transformers also saves the live model if it has quantized weights or adapters.
     is_quantized = getattr(model, "hf_quantizer", None) is not None
-    return not is_quantized and not adapters_of(model)
+    return not is_quantized and not adapter_names(model)

@@ -326,7 +326,7 @@ def test_files_of_an_earlier_run_go_with_its_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("saves", [True, False])
 def test_saving_leaves_a_folder_in_use_alone(tmp_path, monkeypatch, saves):
-    monkeypatch.setattr(owners, "PATIENCE", 0)
+    monkeypatch.setattr(owners, "LOCK_TIMEOUT", 0)
     settings = {"save_strategy": "steps", "save_steps": 4} if saves else {}
     # as a killed process leaves it
     leftover = tmp_path / f".checkpoint-4.partial-{process_identity._machine()}-1-0"

@@ -15,7 +15,7 @@ from lightrainer.lightning_modules.checkpoints.manifest import read_manifest
 @pytest.fixture(autouse=True)
 def job(monkeypatch):
     monkeypatch.setattr(owners, "_launchers", ())
-    monkeypatch.setattr(owners, "_training", 0)
+    monkeypatch.setattr(owners, "_training_number", 0)
 
 
 def written(folder):
@@ -48,11 +48,11 @@ def test_checkpoint_belongs_to_the_training_that_wrote_it(tmp_path):
     owners.begin_training(["a:1", "b:2"])
     assert not owners.is_of_this_training(first)  # this is the second one of the script
     second = written(tmp_path / "checkpoint-2")
-    owners._training = 0
+    owners._training_number = 0
     owners.begin_training(["b:2", "c:3"])  # one machine was exchanged
     assert owners.is_of_this_training(first)
     assert not owners.is_of_this_training(second)
-    owners._training = 0
+    owners._training_number = 0
     owners.begin_training(["c:3"])
     assert not owners.is_of_this_training(first)
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and POSIX
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch):
-    monkeypatch.setattr(owners, "PATIENCE", 0)
+    monkeypatch.setattr(owners, "LOCK_TIMEOUT", 0)
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def test_children_of_a_killed_process_do_not_keep_its_folder(tmp_path):
 
 
 def test_owner_that_is_ending_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(owners, "PATIENCE", 60)
+    monkeypatch.setattr(owners, "LOCK_TIMEOUT", 60)
     with another_process(tmp_path) as pid:
         waits = iter([lambda: os.kill(pid, signal.SIGTERM)])
         pause = time.sleep
@@ -88,7 +88,7 @@ def test_owner_file_deleted_while_waiting_locks_nothing(tmp_path, monkeypatch):
     """The process before deletes its file as it ends; a lock of that file would not keep out a
     third process.
     """
-    monkeypatch.setattr(owners, "PATIENCE", 60)
+    monkeypatch.setattr(owners, "LOCK_TIMEOUT", 60)
     lockf, tries = owners.fcntl.lockf, []
 
     def delete_first(file, *flags):
