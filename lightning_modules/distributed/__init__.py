@@ -1,5 +1,5 @@
 """Shard models and sequences over processes: FSDP, tensor and context parallel, DeepSpeed, XLA.
 
-Not here: launchers and process groups (`facade/distributed`). Imports `common`, `internals`,
-`models` and `optim`.
+Launchers and process groups are in `facade/distributed`. Imports `common`, `internals`, `models`
+and `optim`.
 """

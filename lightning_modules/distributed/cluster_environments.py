@@ -1,4 +1,4 @@
-"""Cluster environments of Lightning: the ranks of a process and the address of rank 0."""
+"""Lightning cluster environments, which provide the ranks and the address of rank 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..internals.lightning_import import (
 
 
 class FixedRankEnvironment(ClusterEnvironment):
-    """Environment of a process whose ranks are known, and which starts no other processes.
+    """Cluster environment of a process with known ranks. It does not start other processes.
 
     Args:
         rank: Rank of this process.
@@ -31,22 +31,22 @@ class FixedRankEnvironment(ClusterEnvironment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """Return True."""
+        """Return True: the other processes are started by a launcher."""
         return True
 
     @property
     def main_address(self) -> str:
-        """Return MASTER_ADDR, by default this machine."""
+        """Return MASTER_ADDR. The default is this machine."""
         return os.environ.get("MASTER_ADDR", "127.0.0.1")
 
     @property
     def main_port(self) -> int:
-        """Return MASTER_PORT, by default torch's default port."""
+        """Return MASTER_PORT. The default is torch's default port."""
         return int(os.environ.get("MASTER_PORT", "29500"))
 
     @staticmethod
     def detect() -> bool:
-        """Return False: Lightning never chooses it."""
+        """Return False, so that Lightning never selects it automatically."""
         return False
 
     def world_size(self) -> int:
@@ -73,19 +73,19 @@ class FixedRankEnvironment(ClusterEnvironment):
 
 
 def address_of_launcher(launcher: str) -> tuple[str, int]:
-    """Return address and port of rank 0, as Lightning's class for a launcher finds them.
+    """Return the address and port of rank 0, as found by Lightning's class for a launcher.
 
     Args:
         launcher: `SLURM`, `LSF` or `mpi4py`.
 
     Raises:
-        ValueError: The launcher's variables are not those that Lightning reads.
+        ValueError: Lightning cannot read the launcher's environment variables.
     """
     environment: ClusterEnvironment
     if launcher == "SLURM":
-        # Lightning requires `--ntasks-per-node`, which srun does not.
+        # Lightning requires `--ntasks-per-node`, but srun does not.
         os.environ.setdefault("SLURM_NTASKS_PER_NODE", "1")
-        # Rank 0 is on the first node of the step, which need not be the job's.
+        # Rank 0 is on the first node of the job step, which may differ from that of the job.
         nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST")
         if nodes:
             os.environ["SLURM_NODELIST"] = nodes

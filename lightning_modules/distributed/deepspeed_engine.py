@@ -1,4 +1,4 @@
-"""Recognise DeepSpeed's engine, read what it knows of a training, and release its model.
+"""Recognise DeepSpeed engines, read their settings and gradient norm, and release their models.
 
 `deepspeed` is not imported.
 """
@@ -13,23 +13,23 @@ from torch import nn
 
 
 def is_engine(model: nn.Module) -> bool:
-    """Return whether a model is a `DeepSpeedEngine` or of a subclass."""
-    # By the name, so that deepspeed is not imported.
+    """Return whether a model is a `DeepSpeedEngine`."""
+    # Compare the class name, so that deepspeed is not imported.
     return any(cls.__name__ == "DeepSpeedEngine" for cls in type(model).__mro__)
 
 
 def trains(model: nn.Module) -> bool:
-    """Return whether a model is an engine with an optimizer; one for evaluation has none."""
+    """Return whether a model is an engine with an optimizer. Engines for evaluation have none."""
     return is_engine(model) and model.basic_optimizer is not None
 
 
 def clips_gradients(model: nn.Module) -> bool:
-    """Return whether a model is an engine that clips in its step, after reducing gradients."""
+    """Return whether a model is an engine that clips gradients in its own optimizer step."""
     return is_engine(model) and not isinstance(model.optimizer, torch.optim.Optimizer)
 
 
 def last_grad_norm(engine: Any) -> torch.Tensor | float:
-    """Return the norm of the gradients before clipping; NaN where DeepSpeed has none."""
+    """Return the gradient norm before clipping; NaN if DeepSpeed has not computed it."""
     norm = engine.get_global_grad_norm()
     if norm is None:
         return math.nan
@@ -37,7 +37,7 @@ def last_grad_norm(engine: Any) -> torch.Tensor | float:
 
 
 def input_dtype(model: Any) -> torch.dtype | None:
-    """Return the half-precision dtype of an engine's model, for its inputs; None for float32."""
+    """Return the half-precision dtype to which inputs of an engine are cast; None for float32."""
     if not is_engine(model):
         return None
     dtype = model.get_data_types()[0]

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 
 def prepare_deepspeed(device: str) -> None:
-    """Prepare for DeepSpeed: choose its devices, and make a process group for a single process.
+    """Select DeepSpeed's accelerator, and create the process group of a single process.
 
     Args:
         device: type of the device, such as `cpu`.
@@ -33,32 +33,32 @@ def prepare_deepspeed(device: str) -> None:
 
 
 def choose_accelerator(device: str) -> None:
-    """Choose DeepSpeed's devices before its first import.
+    """Select DeepSpeed's accelerator before its first import.
 
-    By default it uses GPUs if the machine has any.
+    By default, DeepSpeed uses GPUs if the machine has any.
 
     Args:
         device: type of the device, such as `cpu`.
 
     Raises:
-        RuntimeError: it uses other devices already.
+        RuntimeError: DeepSpeed uses another accelerator already.
     """
     os.environ.setdefault("DS_ACCELERATOR", device)
     get_accelerator = import_module("deepspeed.accelerator").get_accelerator
     if device == "cpu":
-        # Do not compile this operation, which takes a minute: gloo replaces it.
+        # Do not compile this operation, because that takes a minute. gloo is used instead.
         import_module("deepspeed.ops").__compatible_ops__["deepspeed_shm_comm"] = False
     chosen = get_accelerator().device_name()
     if chosen.partition(":")[0] != device:
         raise RuntimeError(
-            f"deepspeed works on {chosen!r}, not {device!r}: set DS_ACCELERATOR={device} at the "
-            "start."
+            f"DeepSpeed uses {chosen!r} instead of {device!r}: set DS_ACCELERATOR={device} before "
+            "it is imported."
         )
 
 
 def _destroy_process_group() -> None:
-    """Destroy the process group at the end of the process, because torch warns otherwise."""
+    """Destroy the process group at exit; otherwise torch warns."""
     if dist.is_initialized():
-        # Engines that are garbage still hold the group.
+        # Unreachable engines still hold the group.
         gc.collect()
         dist.destroy_process_group()

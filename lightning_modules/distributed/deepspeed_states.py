@@ -1,4 +1,4 @@
-"""Save and load the states of a training by DeepSpeed's engine."""
+"""Save and load training states with DeepSpeed's engine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .zero_states import ZeroStates
 
 
 def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool = False) -> None:
-    """Write this process's shard of the training state. All processes must call it.
+    """Write this rank's shard of the training state. Must be called on all ranks.
 
     Args:
         engine: the engine of the training.
         folder: the folder of the checkpoint.
-        step: optimizer steps taken.
-        without_frozen: leave out parameters that are not trained.
+        step: number of optimizer steps taken.
+        without_frozen: exclude frozen parameters.
     """
     engine.save_checkpoint(
         str(folder), tag=states_folder_name(step), exclude_frozen_parameters=without_frozen
@@ -31,7 +31,7 @@ def save_states(engine: Any, folder: StrPath, step: int, *, without_frozen: bool
 
 
 def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
-    """Load the states that `save_states` wrote, except the schedule.
+    """Load the states that `save_states` wrote, except that of the schedule.
 
     Args:
         engine: an engine that has not trained yet.
@@ -39,8 +39,7 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
         strict: require all weights.
 
     Raises:
-        ValueError: DeepSpeed does not find its files, or they hold objects that do not belong
-            there.
+        ValueError: DeepSpeed does not find its files, or they contain unexpected objects.
     """
     saved = saved_states(folder)
     loaded = None
@@ -50,26 +49,26 @@ def load_states(engine: Any, folder: StrPath, *, strict: bool = True) -> None:
             str(folder), tag=saved.tag, load_module_strict=strict, load_lr_scheduler_states=False
         )
     if loaded is None:
-        raise ValueError(f"DeepSpeed does not find the states of a training in {folder}.")
+        raise ValueError(f"DeepSpeed found no training state in {folder}.")
     require_fitting_loaded_state(engine.basic_optimizer, folder)
 
 
 def load_full_states(engine: Any, states: ZeroStates, *, strict: bool = True) -> None:
-    """Load states that another number of processes, or another stage of ZeRO, may have written.
+    """Load states that may have been saved with another world size or ZeRO stage.
 
     Args:
-        engine: an engine that has not trained yet, in stages 1 to 3.
+        engine: an engine in ZeRO stage 1 to 3 that has not trained yet.
         states: the saved states.
         strict: require all weights.
 
     Raises:
-        ValueError: they belong to another model or optimizer. Nothing has been loaded.
+        ValueError: the states belong to another model or optimizer. Nothing has been loaded.
     """
     optimizer = engine.optimizer
     rank = dist.get_rank(group=optimizer.dp_process_group)
     world_size = dist.get_world_size(group=optimizer.dp_process_group)
 
-    # The shapes of the trained parameters by name, for each flat tensor.
+    # Shapes of the trained parameters in each flat tensor, by name.
     shapes_by_group: list[dict[str, torch.Size]] = engine._get_zero_param_shapes()
     optimizer_state = optimizer.state_dict()
     part = ZeroPartition(optimizer_state, shapes_by_group, rank, world_size)
@@ -79,13 +78,13 @@ def load_full_states(engine: Any, states: ZeroStates, *, strict: bool = True) ->
 
     load_full(engine, states.weights)
     with pause_parameter_gathering(engine), torch.no_grad():
-        # A piece is the slice of a parameter that this process has.
+        # A piece is the slice of a parameter that this rank owns.
         for name, piece in part.pieces.items():
             master_weights = states.read(name, MASTER_WEIGHTS, piece.offset, piece.length)
             part.values(piece, MASTER_WEIGHTS).copy_(master_weights)
         _restore_scaler(part.scaler, states)
 
-        # DeepSpeed takes a list with a state for each rank, and picks its own.
+        # DeepSpeed expects a list with the states of all ranks, and selects that of this rank.
         optimizer.load_state_dict(
             [optimizer_state] * world_size, load_optimizer_states=True, load_from_fp32_weights=True
         )
@@ -98,9 +97,9 @@ def load_full_states(engine: Any, states: ZeroStates, *, strict: bool = True) ->
 def _optimizer_state_of_this_rank(
     part: ZeroPartition, shapes_by_group: list[dict[str, torch.Size]], states: ZeroStates
 ) -> dict[str, object]:
-    """Return the state that this process would have saved with the present number of processes.
+    """Return the state that this rank would have saved with the present world size.
 
-    The engine cannot load any other.
+    The engine can only load states of the present world size.
     """
     state_of_flat_tensors: dict[int, dict[str, object]] = {}
     for group, shapes in enumerate(shapes_by_group):
@@ -117,8 +116,8 @@ def _optimizer_state_of_this_rank(
 def _state_of_group(
     part: ZeroPartition, group: int, names: list[str], states: ZeroStates
 ) -> dict[str, object]:
-    """Return the optimizer state of a flat tensor, for the slice that this process has."""
-    # A flat tensor has a single state, so all parameters in it must have been at the same step.
+    """Return the optimizer state of this rank's slice of a flat tensor."""
+    # A flat tensor has a single optimizer state, so all its parameters must be at the same step.
     state = states.scalars(names[0])
     entries = states.entries(names[0])
     for name in names:
@@ -143,7 +142,7 @@ def _state_of_group(
 def _require_same_trained_parameters(
     shapes_by_group: list[dict[str, torch.Size]], part: ZeroPartition, states: ZeroStates
 ) -> None:
-    """Check that the model trains the saved parameters, in the same groups of the optimizer."""
+    """Check that the saved parameters are those that the model trains, in the same groups."""
     in_model: dict[str, tuple[torch.Size, int]] = {}
     for group, shapes in enumerate(shapes_by_group):
         for name, shape in shapes.items():
@@ -155,12 +154,12 @@ def _require_same_trained_parameters(
     for name in sorted(in_model.keys() | in_checkpoint.keys()):
         if name not in in_checkpoint:
             raise ValueError(
-                f"{states.folder} does not fit: {name} is trained in the model, and not in the "
+                f"{states.folder} does not fit: {name} is trained in the model, but not in the "
                 "checkpoint."
             )
         if name not in in_model:
             raise ValueError(
-                f"{states.folder} does not fit: {name} is trained in the checkpoint, and not in "
+                f"{states.folder} does not fit: {name} is trained in the checkpoint, but not in "
                 "the model."
             )
         if in_model[name] != in_checkpoint[name]:
@@ -173,7 +172,7 @@ def _require_same_trained_parameters(
 
 
 def _require_same_other_weights(engine: Any, states: ZeroStates, strict: bool) -> None:
-    """Check that the saved buffers and frozen parameters fit; `strict` requires all of them."""
+    """Check the shapes of saved buffers and frozen parameters; `strict` requires all of them."""
     for name, tensor in full_shapes(engine).items():
         if name in states.shapes:
             continue
@@ -190,7 +189,7 @@ def _require_same_other_weights(engine: Any, states: ZeroStates, strict: bool) -
 
 
 def _restore_scaler(scaler: object, states: ZeroStates) -> None:
-    """Restore the loss scaler if it is of the same class; another one starts from scratch."""
+    """Restore the loss scaler if its class is the same; otherwise it starts from scratch."""
     saved = states.scaler
     if saved is None or saved.class_name != type(scaler).__name__:
         return

@@ -1,8 +1,8 @@
 """Lightning strategy that wraps a user's model in DeepSpeed, on GPUs and on the CPU.
 
-Lightning wraps the LightningModule. Under manual optimization the backward pass runs inside of
-Lightning's `training_step`. If that were the forward pass of the engine, as in Lightning, stage 3
-would treat it as one long pass, and could not distinguish accumulation from a step.
+Lightning's own strategy wraps the LightningModule instead, so that `training_step` is the forward
+pass of the engine. With manual optimization, the backward pass runs inside of `training_step`, and
+ZeRO stage 3 could not distinguish gradient accumulation from an optimizer step.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from .deepspeed_setup import prepare_deepspeed
 
 
 class ModelDeepSpeedStrategy(DeepSpeedStrategy):
-    """DeepSpeed strategy whose engine wraps the user's model, made by `train` or `shard`.
+    """DeepSpeed strategy whose engine wraps the user's model. `train` or `shard` creates the
+    engine.
 
-    Unlike in Lightning's `DeepSpeedStrategy`, the engine is made once the optimizer exists, and
-    Lightning's hooks run outside of it. The configuration is DeepSpeed's own and complete.
+    Unlike in Lightning's `DeepSpeedStrategy`, the engine is created after the optimizer, and
+    Lightning's hooks run outside of it. The configuration is a complete DeepSpeed configuration.
     """
 
     engine: Any = None
 
     def setup_environment(self) -> None:
-        """Set up as DDP does: the method of `DeepSpeedStrategy` refuses all devices except GPUs."""
+        """Set up as DDP does, because `DeepSpeedStrategy` only supports GPUs."""
         super(DeepSpeedStrategy, self).setup_environment()
 
     def setup_distributed(self) -> None:
@@ -48,7 +49,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         os.environ.setdefault("LOCAL_RANK", str(self.local_rank))
 
     def setup(self, trainer: Trainer) -> None:
-        """Make optimizer and schedule, and with them the engine."""
+        """Create the optimizer and the schedule, and with them the engine."""
         assert self.accelerator is not None
         self.accelerator.setup(trainer)
         if trainer.state.fn == TrainerFn.FITTING:
@@ -57,11 +58,11 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         self.barrier()
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """Make the optimizers of the module, as DDP does."""
+        """Create the optimizers of the module as DDP does."""
         super(DeepSpeedStrategy, self).setup_optimizers(trainer)
 
     def model_sharded_context(self) -> Any:
-        """Return an empty context: the engine shards models after they are made."""
+        """Return a null context, because the engine shards models after they are created."""
         return contextlib.nullcontext()
 
     @property
@@ -70,14 +71,14 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         return self.engine
 
     def train(self, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
-        """Make the engine that trains a model.
+        """Create the engine that trains a model.
 
         Args:
-            model: the user's; its previous engine is removed.
-            optimizer: the optimizer of its parameters; None if the configuration has one.
+            model: the user's model. Its previous engine is removed.
+            optimizer: the optimizer of its parameters; None if the configuration defines it.
 
         Returns:
-            The engine. The caller steps its schedule, if the configuration has one.
+            The engine. The caller steps its schedule if the configuration defines one.
         """
         engine = self._make_engine(model, dict(self._config), optimizer)
         self.use_engine(engine)
@@ -85,12 +86,12 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         return engine
 
     def shard(self, model: nn.Module) -> Any:
-        """Make an engine that shards the parameters of a model and only evaluates.
+        """Create an engine that shards the parameters of a model for evaluation.
 
         It has no optimizer and no schedule.
 
         Args:
-            model: the user's.
+            model: the user's model.
         """
         config = dict(self._config)
         config.pop("optimizer", None)
@@ -99,7 +100,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
         return self.use_engine(engine)
 
     def use_engine(self, engine: object) -> Any:
-        """Use an engine, which may be that of an earlier run."""
+        """Use an existing engine, which may be that of an earlier run."""
         self.engine = engine
         if isinstance(self.precision_plugin, EnginePrecision):
             self.precision_plugin.model_is_cast = True
@@ -144,7 +145,7 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
         self.model_is_cast = False
 
     def autocast_context_manager(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of forward passes; it casts only before the engine is made."""
+        """Return the autocast context of forward passes; null once the engine casts."""
         if self.model_is_cast:
             return contextlib.nullcontext()
         return super().autocast_context_manager()
@@ -152,7 +153,7 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
     def backward(
         self, tensor: torch.Tensor, model: Any, optimizer: object, *args: object, **kwargs: object
     ) -> None:
-        """Run the engine's backward pass; the loss is already scaled for accumulation."""
+        """Run the engine's backward pass. The loss is already scaled for gradient accumulation."""
         engine = model.trainer.strategy.deepspeed_engine
         engine.backward(tensor, *args, scale_wrt_gas=False, **kwargs)
 

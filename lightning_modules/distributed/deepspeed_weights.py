@@ -1,6 +1,6 @@
-"""Gather and load the whole weights of a model that DeepSpeed may have sharded.
+"""Gather and load the full weights of a model that DeepSpeed may have sharded.
 
-`deepspeed` is imported only for a sharded parameter, which it has made.
+`deepspeed` is imported only if a parameter is sharded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def shards_weights(model: nn.Module) -> bool:
 
 
 def parameters_beside_embeddings(model: nn.Module) -> int | None:
-    """Return the number of parameters of a sharded model without its embeddings.
+    """Count the parameters of a sharded model, excluding embeddings.
 
-    None for models that DeepSpeed does not shard.
+    Returns None for models that DeepSpeed does not shard.
     """
     if not shards_weights(model):
         return None
@@ -36,18 +36,18 @@ def parameters_beside_embeddings(model: nn.Module) -> int | None:
     count = 0
     for parameter in model.parameters():
         if id(parameter) not in embeddings:
-            # The size of the whole parameter, of which this process has a part.
+            # `ds_numel` is the size of the unsharded parameter.
             count += getattr(parameter, "ds_numel", parameter.numel())
     return count
 
 
 def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """Return the whole weights, as `sharding.full_state_dict` does."""
+    """Gather the full weights, as `sharding.full_state_dict`."""
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     with pause_parameter_gathering(model):
         for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
-            # Tied weights are gathered once, and stay tied.
+            # Gather tied weights once, so that they stay tied.
             if id(tensor) not in gathered:
                 with _gathered(tensor):
                     whole = tensor
@@ -61,33 +61,33 @@ def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
 
 
 def full_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return each whole tensor by name, without values."""
+    """Return meta tensors with the unsharded shapes, by name."""
     return meta_tensors(_module_of(model).state_dict(keep_vars=True).items())
 
 
 def load_full(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> None:
-    """Load the whole tensors that a model has into it; the values of rank 0 are used."""
+    """Load full tensors into a model, ignoring unknown names. The values of rank 0 are used."""
     with torch.no_grad(), pause_parameter_gathering(model):
         for name, tensor in _module_of(model).state_dict(keep_vars=True).items():
             if name in state_dict:
                 with _gathered(tensor, writes=True):
                     tensor.copy_(state_dict[name])
 
-    # Update the optimizer's copies in float32.
+    # Update the optimizer's float32 copies.
     optimizer = _zero_optimizer(model)
     if hasattr(optimizer, "refresh_fp32_params"):
         optimizer.refresh_fp32_params()
 
 
 def _module_of(model: Any) -> nn.Module:
-    """Return the module of an engine; another model unchanged."""
+    """Return the module of an engine; other models are returned unchanged."""
     if is_engine(model):
         return model.module
     return model
 
 
 def _zero_optimizer(model: nn.Module) -> Any:
-    """Return DeepSpeed's optimizer around that of the user; None without an engine."""
+    """Return DeepSpeed's wrapper of the user's optimizer; None without an engine."""
     if is_engine(model):
         return getattr(model, "optimizer", None)
     return None
@@ -95,8 +95,10 @@ def _zero_optimizer(model: nn.Module) -> Any:
 
 @contextlib.contextmanager
 def pause_parameter_gathering(model: nn.Module) -> Iterator[None]:
-    """Wait until no parameter is being gathered or released, and prevent that in the block."""
-    # Only the optimizer of stage 3 has these methods.
+    """Wait for pending gathers and releases of parameters, and prevent new ones in the `with`
+    block.
+    """
+    # Only the ZeRO stage 3 optimizer has these methods.
     optimizer = _zero_optimizer(model)
     if not hasattr(optimizer, "checkpoint_event_prologue"):
         yield
@@ -111,7 +113,7 @@ def pause_parameter_gathering(model: nn.Module) -> Iterator[None]:
 def _gathered(
     tensor: torch.Tensor, *, writes: bool = False
 ) -> contextlib.AbstractContextManager[object]:
-    """Gather a sharded parameter in the block; with `writes`, rank 0's changes are distributed."""
+    """Gather a sharded parameter within the `with` block; `writes` broadcasts changes of rank 0."""
     if not hasattr(tensor, "ds_id"):
         return contextlib.nullcontext()
     modifier_rank = None

@@ -1,4 +1,4 @@
-"""Device meshes that are made once, and a Lightning strategy that reuses its mesh in later runs."""
+"""Cached device meshes, and a Lightning strategy that reuses its mesh in later runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _init_device_mesh = device_mesh.init_device_mesh
 _meshes_by_group: weakref.WeakKeyDictionary[Any, dict[Any, device_mesh.DeviceMesh]] = (
     weakref.WeakKeyDictionary()
 )
-"""Meshes by their default process group: they are invalid once it is destroyed."""
+"""Meshes by default process group. They become invalid when it is destroyed."""
 
 
 def cached_device_mesh(
     device_type: str, mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...] | None = None
 ) -> device_mesh.DeviceMesh:
-    """Return a device mesh; the same arguments give the same mesh.
+    """Return a device mesh, which is the same object for the same arguments.
 
-    Each mesh has separate process groups, which hold threads, GPU memory and connections until the
-    process ends.
+    Each new mesh would create process groups, which hold threads, GPU memory and connections until
+    the process exits.
     """
     meshes = _meshes_by_group.setdefault(dist.group.WORLD, {})
     key = (device_type, tuple(mesh_shape), mesh_dim_names)
@@ -34,17 +34,17 @@ def cached_device_mesh(
 
 
 class ModelParallelStrategy(strategies.ModelParallelStrategy):
-    """As Lightning's, but reuses the mesh of an earlier run of the same sizes."""
+    """As Lightning's, but reuses the mesh of an earlier run with the same sizes."""
 
     def setup_environment(self) -> None:
-        """Make the process groups."""
+        """Create the process groups."""
         with _kept_for_lightning():
             super().setup_environment()
 
 
 @contextlib.contextmanager
 def _kept_for_lightning() -> Iterator[None]:
-    """Let Lightning, which imports torch's function at the call, get the one of this module."""
+    """Replace torch's `init_device_mesh`, which Lightning imports when it calls it."""
     module: Any = device_mesh
     before = module.init_device_mesh
     module.init_device_mesh = cached_device_mesh

@@ -1,8 +1,8 @@
 """Lightning strategy that wraps a user's model in FSDP1, `FullyShardedDataParallel`.
 
-Lightning wraps the LightningModule. Under manual optimization the backward pass runs inside of
-Lightning's `training_step`. If that were the forward pass of the FSDP root, as in Lightning, the
-root's own parameters would never be reduced.
+Lightning's own strategy wraps the LightningModule instead, so that `training_step` is the forward
+pass of the FSDP root. With manual optimization, the backward pass runs inside of `training_step`,
+and gradients of the root's own parameters would never be reduced.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
 class ModelFSDPStrategy(FSDPStrategy):
-    """FSDP strategy whose `wrap` shards the user's model, even on the CPU."""
+    """FSDP strategy whose `wrap` shards the user's model. It also works on the CPU."""
 
     def setup_environment(self) -> None:
-        """Set up the processes, and make the device mesh on any device, not only on GPUs."""
+        """Set up the processes, and create the device mesh on any device, not only on GPUs."""
         sizes = self.kwargs.pop("device_mesh", None)
         super().setup_environment()
         if sizes is not None:
@@ -51,22 +51,22 @@ class ModelFSDPStrategy(FSDPStrategy):
     def wrap(
         self, model: nn.Module, *, layers: list[str], checkpointing: bool = False
     ) -> nn.Module:
-        """Shard a model; one that is sharded already is returned as it is.
+        """Shard a model. A model that is already sharded is returned unchanged.
 
-        The caller chooses the modules to wrap by name. Policies of torch that depend on sizes would
-        see the sizes of shards, which differ between processes.
+        The caller passes the names of modules to wrap, because torch's size-based policies would
+        see the sizes of shards, which differ between ranks.
 
         Args:
             model: its modules are replaced by sharded ones.
-            layers: names of modules that are gathered one by one; other parameters are gathered
-                with the model as a whole.
-            checkpointing: compute the activations of the layers again in the backward pass.
+            layers: names of modules that are wrapped (gathered) separately. Other parameters belong
+                to the root.
+            checkpointing: apply activation checkpointing to the layers.
         """
         options = dict(self.kwargs)
         if isinstance(model, FullyShardedDataParallel):
             return model
 
-        # These two options of FSDP work only on GPUs.
+        # CPU offloading and `sync_module_states` only work on GPUs.
         cpu_offload = self.cpu_offload
         if self.root_device.type == "cpu":
             cpu_offload = None
@@ -77,7 +77,8 @@ class ModelFSDPStrategy(FSDPStrategy):
         if checkpointing:
             checkpoint_layers(model, layers)
 
-        # torch asks with `recurse` whether to look into a module, otherwise whether to wrap it.
+        # torch calls the policy with `recurse=True` to ask whether to visit submodules, and with
+        # `recurse=False` to ask whether to wrap the module.
         chosen = {model.get_submodule(name) for name in layers}
         if chosen:
             options["auto_wrap_policy"] = lambda module, recurse, **_: recurse or module in chosen
@@ -94,20 +95,20 @@ class ModelFSDPStrategy(FSDPStrategy):
 
 
 class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
-    """FSDP precision plugin that casts forward passes by `precision.casting`, not whole steps.
+    """FSDP precision plugin that casts only forward passes, by `precision.casting`.
 
     Args:
         precision: `32-true`, `bf16-mixed` or `16-mixed`.
         device: type of the device, such as `cuda`.
 
     Attributes:
-        scaler: scales losses under `16-mixed`; a `LossScaler` that has `gradients_are_sharded`.
+        scaler: the `LossScaler` for `16-mixed`, with `gradients_are_sharded` set.
     """
 
     def __init__(
         self, precision: Literal["32-true", "bf16-mixed", "16-mixed"], device: str
     ) -> None:
-        # With another precision Lightning makes a scaler that works only on GPUs.
+        # With 16-mixed, Lightning would create a loss scaler that only works on GPUs.
         super().__init__("32-true")
         self.precision = precision
         self.scaler: Any = None
@@ -115,16 +116,16 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
 
     @property
     def mixed_precision_config(self) -> MixedPrecision:
-        """Return the precision of gathered parameters and reduced gradients.
+        """Return the dtypes of gathered parameters and reduced gradients.
 
-        Shards, and so the optimizer, keep the precision of the model.
+        Shards and optimizer states keep the dtype of the model.
         """
         dtype = HALF.get(self.precision)
         return MixedPrecision(param_dtype=dtype, reduce_dtype=dtype, buffer_dtype=dtype)
 
 
 def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """Return the whole weights, as `sharding.full_state_dict` does."""
+    """Gather the full weights, as `sharding.full_state_dict`."""
     with _full_states(model, everywhere=False):
         state = model.state_dict()
     if not keep:
@@ -143,13 +144,13 @@ def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
 
 
 def full_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return each whole parameter and buffer, by its name in the model, without values."""
+    """Return meta tensors with the unsharded shapes of parameters and buffers, by name."""
     with FullyShardedDataParallel.summon_full_params(model, writeback=False):
         return meta_tensors(_named_tensors(model))
 
 
 def load_full(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
-    """Load the whole tensors that a model has into it."""
+    """Load full tensors into a model, ignoring unknown names."""
     with torch.no_grad(), FullyShardedDataParallel.summon_full_params(model, writeback=True):
         for name, tensor in _named_tensors(model):
             if name in state_dict:
@@ -157,7 +158,7 @@ def load_full(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
 
 
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield parameters and buffers by their names in the model, tied ones by each name."""
+    """Yield parameters and buffers by name, tied ones under each of their names."""
     for name, tensor in model.named_parameters(remove_duplicate=False):
         yield _clean(name), tensor
     for name, tensor in model.named_buffers(remove_duplicate=False):
@@ -167,7 +168,7 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
-    """Return the whole state of the optimizer, as `sharding.full_optimizer_state` does."""
+    """Gather the full optimizer state, as `sharding.full_optimizer_state`."""
     with _full_states(model, everywhere=False):
         by_name = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if not keep:
@@ -176,10 +177,10 @@ def full_optimizer_state(
     def copied(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        # Copy, because `torch.save` would write all memory in which the shards were gathered.
+        # Copy, because `torch.save` would write the whole buffer into which shards were gathered.
         return leaf.to("cpu", copy=True)
 
-    # Number the parameters, as in the state of an optimizer over an unsharded model.
+    # Replace names by numbers, as in the optimizer state of an unsharded model.
     names = _parameter_names(model, optimizer) or _names_in(by_name)
     states: dict[int, Any] = {}
     for number, name in enumerate(names):
@@ -199,8 +200,8 @@ def full_optimizer_state(
 def load_full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
-    """Shard and load a whole state, as `sharding.load_full_optimizer_state` does."""
-    # Names of the parameters, and how many are in each group.
+    """Shard and load a full optimizer state, as `sharding.load_full_optimizer_state`."""
+    # Get the names of the parameters, and the number in each group.
     names = _parameter_names(model, optimizer)
     groups = optimizer.param_groups
     if names is None:
@@ -209,7 +210,7 @@ def load_full_optimizer_state(
         names = _names_in(named_state)
         groups = named_state["param_groups"]
 
-    # Compare them with the state.
+    # Check that the state fits the unsharded shapes.
     whole = full_shapes(model)
     in_order = iter(names)
     shapes: list[list[ParameterShape]] = []
@@ -239,18 +240,18 @@ def load_full_optimizer_state(
 def clip_gradients(
     model: Any, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Clip as `torch.nn.utils.clip_grad_norm_`, by the norm over all processes.
+    """Clip gradients by their norm over all ranks, as `torch.nn.utils.clip_grad_norm_`.
 
-    All processes must call this.
+    Must be called on all ranks.
 
     Args:
         model: the outermost `FullyShardedDataParallel`.
-        parameters: some of its parameters, all of them, or others.
-        max_norm: the largest norm that the gradients may have afterwards.
-        norm_type: order of the norm; `inf` is the largest value.
+        parameters: any parameters, of the model or not.
+        max_norm: maximum norm of the gradients after clipping.
+        norm_type: order of the norm. `inf` is the maximum norm.
 
     Returns:
-        The norm that the gradients had.
+        The norm before clipping.
     """
     ids_of_model = {id(parameter) for parameter in model.parameters()}
     ids_to_clip = {id(parameter) for parameter in parameters}
@@ -259,8 +260,8 @@ def clip_gradients(
     if ids_to_clip.isdisjoint(ids_of_model) or model.sharding_strategy.name == "NO_SHARD":
         return gradient_norms.clip_gradients(parameters, max_norm, norm_type)
 
-    # FSDP clips only all parameters together. For some of them, combine the norms of the shards of
-    # all processes here.
+    # FSDP can only clip all parameters together. For a subset, combine the norms of all ranks'
+    # shards here.
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = _norm_of_all(gradients, norm_type, model)
     nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
@@ -268,7 +269,7 @@ def clip_gradients(
 
 
 def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) -> torch.Tensor:
-    """Return the norm of the gradients of all processes, some of which may have none."""
+    """Return the gradient norm over all ranks. Some ranks may have no gradients."""
     norm = nn.utils.get_total_norm(gradients, norm_type).to(model.compute_device)
     group = model.process_group
     if math.isinf(norm_type):
@@ -281,9 +282,9 @@ def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) ->
 
 @contextlib.contextmanager
 def _full_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
-    """Make state dicts hold whole tensors, on rank 0 only unless `everywhere`.
+    """Make state dicts contain full tensors, only on rank 0 unless `everywhere`.
 
-    On the CPU all ranks get them: torch crashes there with `offload_to_cpu`.
+    For a model on the CPU all ranks get them, because torch crashes there with `offload_to_cpu`.
     """
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
     options = {"offload_to_cpu": not on_cpu, "rank0_only": not (on_cpu or everywhere)}
@@ -297,7 +298,7 @@ def _full_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
 
 
 def _names_in(state: Mapping[str, Any]) -> list[Any]:
-    """Return the names, or numbers, of an optimizer's parameters in its state, in its order."""
+    """Return the names (or numbers) of the parameters in an optimizer state, in order."""
     names: list[Any] = []
     for group in state["param_groups"]:
         names += group["params"]
@@ -305,7 +306,7 @@ def _names_in(state: Mapping[str, Any]) -> list[Any]:
 
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
-    """Return the names of an optimizer's parameters, in its order; None if FSDP flattened them."""
+    """Return the names of an optimizer's parameters, in order; None if FSDP flattened them."""
     name_of = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
     if any(name.endswith(_FLAT_PARAMETER) for name in name_of.values()):
         return None

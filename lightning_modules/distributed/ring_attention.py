@@ -1,4 +1,4 @@
-"""Ring attention over sharded sequences, by torch's `context_parallel`."""
+"""Ring attention over sharded sequences with torch's `context_parallel`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .sharded_attention import (
     replaced_attention,
 )
 
-# Kernels with a ring implementation. torch's fallback kernel would treat each shard as a whole
+# Kernels with a ring implementation. torch's fallback kernel would treat each shard as a full
 # sequence.
 _FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
 
 
 def require_ring_attention(device: str) -> None:
-    """Check that torch has ring attention for a type of devices, such as `cuda`.
+    """Check that torch supports ring attention on a device type, such as `cuda`.
 
     Raises:
-        ValueError: it has none; names an alternative.
+        ValueError: it does not. The message names an alternative.
     """
     on_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     if device == "cpu" and on_cpu not in _torch_module().custom_ops:
         raise ValueError(
-            "parallelism_config: cp_size above 1 needs GPUs, as torch has no ring attention for "
-            "the CPU. Use sp_size, which shares sequences by heads, or dp_shard_size."
+            "parallelism_config: cp_size above 1 needs GPUs, because torch has no ring attention "
+            "for the CPU. Use sp_size, which shards attention by heads, or dp_shard_size."
         )
 
 
@@ -43,7 +43,7 @@ def _torch_module() -> ModuleType:
     """Import torch's module of context parallelism.
 
     Raises:
-        NotImplementedError: the module of this version of torch is not supported.
+        NotImplementedError: this version of torch is not supported.
     """
     try:
         return importlib.import_module(
@@ -64,21 +64,21 @@ def ring_attention(
     *,
     kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
-    """Shard sequences in the block, and compute attention in a ring of processes.
+    """Shard sequences within the `with` block, and compute attention in a ring of ranks.
 
     Works like `torch.distributed.tensor.experimental.context_parallel`, but with checks.
 
-    In the block `torch.nn.functional.scaled_dot_product_attention` attends to the whole sequence.
-    The backward pass has to run in the block too.
+    Within the block, `torch.nn.functional.scaled_dot_product_attention` attends to the full
+    sequence. The backward pass must run in the block too.
 
     Args:
-        mesh: the processes that share a sequence; of one dimension.
-        buffers: tensors that are resized, in place, to the part of this process.
-        dims: the dimension of the positions in each.
+        mesh: one-dimensional mesh of the ranks that share a sequence.
+        buffers: tensors that are resized in place to the shard of this rank.
+        dims: the sequence dimension of each buffer.
         kept: buffers that need not be restored after the block.
 
     Raises:
-        ValueError: `buffers` is empty, or attention is called in a way that rings do not support.
+        ValueError: `buffers` is empty, or attention is called with unsupported arguments.
         NotImplementedError: this version of torch is not supported.
     """
     if not buffers:
@@ -92,7 +92,7 @@ def ring_attention(
         with replaced_attention("cp_size", _attend) as calls:
             yield calls
 
-    # torch adds an entry for the replaced function in each block, and never removes it.
+    # torch adds an entry for the replaced function each time, and never removes it.
     module._replaced_functions.pop(torch_attention, None)
 
 
@@ -105,7 +105,7 @@ def _attend(
     enable_gqa: bool,
     **options: object,
 ) -> torch.Tensor:
-    # The kernel for float32 does not support grouped queries.
+    # The float32 kernel does not support grouped-query attention.
     if enable_gqa and query.is_cuda and query.dtype == torch.float32:
         key, value = repeated_heads(query, key, value)
         enable_gqa = False
@@ -113,14 +113,14 @@ def _attend(
 
 
 class ContextParallelStrategy(SharedSequencesStrategy):
-    """Model-parallel strategy in which neighbouring processes share sequences by ring attention.
+    """Model-parallel strategy in which neighbouring ranks share sequences with ring attention.
 
     Args:
-        context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which
-            includes them.
-        rotation: how keys and values are exchanged: `allgather`, all at once, or `alltoall`,
-            between neighbours.
-        options: those of `ModelParallelStrategy`; sizes as numbers.
+        context_parallel_size: number of ranks that share a sequence. It must divide
+            `data_parallel_size`, which includes them.
+        rotation: how keys and values are exchanged: `allgather` (all at once) or `alltoall`
+            (between neighbours).
+        options: arguments of `ModelParallelStrategy`, with sizes as numbers.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class ContextParallelStrategy(SharedSequencesStrategy):
         self.rotation = rotation
 
     def setup_environment(self) -> None:
-        """Make the groups, and choose the exchange."""
+        """Create the process groups, and select the rotation."""
         super().setup_environment()
         _torch_module().set_rotate_method(self.rotation)
 
     def split_sequences(
         self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
-        """Shard the tensors over the processes, in place, see `ring_attention`."""
+        """Shard the tensors in place, see `ring_attention`."""
         return ring_attention(self.context_mesh, buffers, dims, kept=kept)

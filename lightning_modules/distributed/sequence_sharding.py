@@ -1,6 +1,6 @@
-"""Check models and prepare batches for sharding sequences over processes.
+"""Check models and prepare batches for sharding sequences over ranks.
 
-Before sequences are sharded, positions are numbered and labels are shifted, because the next token
+Positions are numbered and labels are shifted before sequences are sharded, because the next token
 may be on another rank.
 """
 
@@ -22,46 +22,45 @@ IGNORED = -100
 
 
 def model_problems(model: nn.Module, *, heads_over: int = 1) -> list[str]:
-    """Return the reasons why a model cannot be trained on sharded sequences; none if no obstacle is
-    found.
+    """Return the reasons why a model cannot be trained on sharded sequences; empty if it can.
 
     Args:
         model: the model to train.
-        heads_over: processes over which the heads of attention are sharded.
+        heads_over: number of ranks over which attention heads are sharded.
     """
     base = base_of_adapter(model)
     kind = type(base).__name__
     config = getattr(base, "config", None)
     text = config
-    # A configuration of several modalities has one for the part with the text.
+    # A multimodal configuration contains one for the text model.
     if config is not None and hasattr(config, "get_text_config"):
         text = config.get_text_config()
 
     problems: list[str] = []
-    # Only this function is computed over sharded sequences, see `replaced_attention`.
+    # Only `scaled_dot_product_attention` is replaced, see `replaced_attention`.
     attention = getattr(config, "_attn_implementation", None)
     if attention not in (None, "sdpa"):
         problems.append(
             f"{kind} has attn_implementation={attention!r}. Load it with attn_implementation='sdpa'"
         )
     if getattr(config, "is_encoder_decoder", False):
-        problems.append(f"{kind} has an encoder, and only causal attention is split")
+        problems.append(f"{kind} has an encoder, but only causal attention is supported")
     others = _other_layers(text)
     if others:
         problems.append(
-            f"{kind} has layers with {', '.join(others)}, and only full causal attention is split"
+            f"{kind} has layers with {', '.join(others)}, but only full causal attention is "
+            "supported"
         )
     heads = getattr(text, "num_attention_heads", None)
     if isinstance(heads, int) and heads % heads_over:
         problems.append(
-            f"{kind} has {heads} heads of attention, which cannot be shared by {heads_over} "
-            "processes"
+            f"{kind} has {heads} attention heads, which {heads_over} processes cannot share evenly"
         )
     return problems + _missing_parameters(base, kind)
 
 
 def _other_layers(config: object) -> list[str]:
-    """Return the kinds of attention of a configuration other than full attention."""
+    """Return the attention types of a configuration other than full attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return sorted(set(kinds) - {"full_attention"})
@@ -72,9 +71,11 @@ def _other_layers(config: object) -> list[str]:
 
 
 def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
-    """Return the parameters without which a model would treat a shard as the whole sequence."""
+    """Return problems for missing parameters of `forward`, without which a shard would be treated
+    as the full sequence.
+    """
     parameters = inspect.signature(model.forward).parameters
-    # Models of other libraries may drop their **kwargs.
+    # Models of other libraries may ignore their **kwargs.
     has_kwargs = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if has_kwargs and is_pretrained(model):
         return []
@@ -82,13 +83,13 @@ def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
     problems: list[str] = []
     if "position_ids" not in parameters:
         problems.append(
-            f"{kind}.forward has no parameter 'position_ids': where in the whole sequence each "
-            "token is"
+            f"{kind}.forward has no parameter 'position_ids', the position of each token in the "
+            "full sequence"
         )
     if "shift_labels" not in parameters:
         problems.append(
-            f"{kind}.forward has no parameter 'shift_labels': the next tokens, of which some are "
-            "in other processes; labels shifted in the model are wrong"
+            f"{kind}.forward has no parameter 'shift_labels', the label of each next token; "
+            "shifting labels in the model is wrong at the ends of shards"
         )
     return problems
 
@@ -96,40 +97,39 @@ def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
 def ready_to_split(
     inputs: Mapping[str, Any], *, size: int, full_mask: bool = False
 ) -> dict[str, Any]:
-    """Return the inputs of a model ready to be sharded; the given ones are not changed.
+    """Prepare the inputs of a model for sharding. The original inputs are not modified.
 
-    Labels are shifted, positions numbered, and sequences padded on the right to a multiple of twice
-    `size`, with positions that are not targets; attention is causal, so that no token sees the
-    padding.
+    Labels are shifted, positions are numbered, and sequences are padded on the right to a multiple
+    of twice `size`. Padding is ignored in the loss, and no token attends to it because attention is
+    causal.
 
     Args:
-        inputs: keyword arguments of a causal language model, of shape (batch, positions, ...).
-        size: how many processes share a sequence.
-        full_mask: add an attention mask that hides nothing; without one, models of transformers
-            guess it.
+        inputs: keyword arguments of a causal language model, of shape (batch, sequence, ...).
+        size: number of ranks that share a sequence.
+        full_mask: add an attention mask of ones, which models of transformers would otherwise
+            infer.
 
     Returns:
-        New inputs; tensors that can be resized are those of `split_names`.
+        New inputs. The tensors named by `split_names` may be resized in place.
 
     Raises:
-        ValueError: an input is missing or cannot be split; names it and the reason.
+        ValueError: an input is missing or cannot be split. The message names it and the reason.
     """
     ready = dict(inputs)
     shape = _shape(ready)
     length = shape[1]
 
-    # Attention is causal, so no token sees padding on the right, and its mask can be dropped.
+    # Attention is causal, so no token attends to right padding, and the mask can be dropped.
     shown = _right_padding(ready.pop("attention_mask", None), shape)
     labels = _shifted_labels(ready, shape)
     if shown is not None and bool(labels[~shown].ne(IGNORED).any()):
-        raise _refusal(
-            "labels at positions that attention_mask hides have to be -100, as those of padding are"
-        )
+        raise _refusal("labels must be -100 where attention_mask is 0")
     ready["shift_labels"] = labels
     ready["position_ids"] = _positions(ready, shown, shape)
 
-    # Copy or pad, because the tensors are resized in place later. In a ring each rank has a part of
-    # the beginning and one of the end, as later positions attend to more of the others.
+    # Copy or pad, because the tensors are resized in place later. Pad to a multiple of twice the
+    # size, because in a ring each rank gets a chunk of the beginning and one of the end, which
+    # balances the work of causal attention.
     missing = -length % (2 * size)
     for name, tensor in ready.items():
         if not _is_split(tensor, length):
@@ -146,10 +146,10 @@ def ready_to_split(
 
 
 def split_names(inputs: Mapping[str, Any]) -> list[str]:
-    """Return the names of inputs whose second dimension is the positions.
+    """Return the names of inputs whose second dimension is the sequence.
 
     Args:
-        inputs: as `ready_to_split` returns them.
+        inputs: the result of `ready_to_split`.
     """
     length = inputs["shift_labels"].shape[1]
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
@@ -160,7 +160,7 @@ def _is_split(value: object, length: int) -> bool:
 
 
 def _shape(inputs: Mapping[str, object]) -> tuple[int, int]:
-    """Return the numbers of rows and positions."""
+    """Return the batch size and the sequence length."""
     for name in ("input_ids", "inputs_embeds"):
         tensor = inputs.get(name)
         if isinstance(tensor, torch.Tensor) and tensor.ndim >= 2:
@@ -170,29 +170,29 @@ def _shape(inputs: Mapping[str, object]) -> tuple[int, int]:
 
 
 def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor | None:
-    """Return the mask as bool, True for tokens; refuse one that hides more than right padding."""
+    """Return the mask as bool, True for tokens. Raise unless it only masks right padding."""
     if mask is None:
         return None
     if tuple(mask.shape) != shape:
         raise _refusal(f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out")
     shown = mask.bool()
 
-    # A position is shown after one that is hidden.
+    # A position is unmasked after a masked one.
     if bool((shown[:, 1:] > shown[:, :-1]).any()):
         raise _refusal(
-            "attention_mask hides positions before others. Pad on the right (padding_side='right')"
+            "attention_mask masks positions before others. Pad on the right (padding_side='right')"
         )
     return shown
 
 
 def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.Tensor:
-    """Return the label of the next token for each position."""
+    """Return the labels, shifted so that each position has the label of the next token."""
     shifted = inputs.get("shift_labels")
     labels = inputs.get("labels")
     if shifted is None and labels is None:
         raise _refusal(
-            "the batch needs labels or shift_labels, as only causal language models are trained on "
-            "parts of sequences"
+            "the batch needs labels or shift_labels, because only causal language models are "
+            "supported"
         )
 
     name = "labels" if shifted is None else "shift_labels"
@@ -208,7 +208,7 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
 def _positions(
     inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tuple[int, int]
 ) -> torch.Tensor:
-    """Return the number of each position in its sequence."""
+    """Return the position ids."""
     positions = inputs.get("position_ids")
     if positions is None:
         return torch.arange(shape[1], device=inputs["shift_labels"].device).expand(shape)
@@ -218,7 +218,7 @@ def _positions(
             f"{shape}"
         )
 
-    # Positions of padding may be anything.
+    # Position ids of padding are ignored.
     positions = positions.expand(shape)
     jumps = positions.diff(dim=1).ne(1)
     if shown is not None:

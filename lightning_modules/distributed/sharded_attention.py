@@ -1,4 +1,4 @@
-"""Common parts of ring and Ulysses attention: the replaced function of torch, process groups."""
+"""Common parts of ring and Ulysses attention: replacing torch's function, process groups."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .device_meshes import ModelParallelStrategy, cached_device_mesh
 
 @dataclass
 class AttentionCalls:
-    """Number of calls of attention while sequences were sharded.
+    """Counts the calls of attention while sequences are sharded.
 
-    Zero tells that the model uses another function for attention.
+    Zero means that the model does not call `scaled_dot_product_attention`.
     """
 
     count: int = 0
@@ -28,15 +28,15 @@ class AttentionCalls:
 def replaced_attention(
     argument: str, attend: Callable[..., torch.Tensor]
 ) -> Iterator[AttentionCalls]:
-    """Replace torch's `scaled_dot_product_attention` in the block by one over sharded sequences.
+    """Replace torch's `scaled_dot_product_attention` within the `with` block.
 
     Args:
-        argument: the user's argument, such as `cp_size`, for errors.
-        attend: called with torch's function, query, key, value, and `is_causal=True`, `scale` and
-            `enable_gqa`.
+        argument: name of the user's argument, such as `cp_size`, for errors.
+        attend: the replacement. It is called with torch's function, query, key, value, and
+            `is_causal=True`, `scale` and `enable_gqa`.
 
     Raises:
-        ValueError: attention is called in a way that sharded sequences do not support.
+        ValueError: attention is called with arguments that are not supported for sharded sequences.
     """
     torch_attention = functional.scaled_dot_product_attention
     calls = AttentionCalls()
@@ -61,7 +61,8 @@ def replaced_attention(
             torch_attention, query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa
         )
 
-    # A model that has imported the function itself is not reached: its calls are not counted.
+    # A model that imported the function by name still calls the original, so its calls are not
+    # counted.
     functional.scaled_dot_product_attention = scaled_dot_product_attention
     try:
         yield calls
@@ -76,23 +77,23 @@ def _problem(
     dropout: float,
     is_causal: bool,
 ) -> str | None:
-    """Describe the unsupported part of a call; None if everything is supported."""
+    """Describe an unsupported argument of a call; None if all are supported."""
     if mask is not None:
         return (
-            "an attn_mask: sharded sequences have the causal mask only; leave masks out, and pad "
-            "on the right"
+            "an attn_mask: sharded sequences support only the causal mask; do not pass a mask, and "
+            "pad on the right"
         )
     if not is_causal:
-        return "is_causal=False: sharded sequences have causal attention only"
+        return "is_causal=False: sharded sequences support only causal attention"
     if dropout > 0:
         return (
-            f"dropout_p={dropout}: ranks would draw their own masks; set the attention's dropout "
-            "to 0"
+            f"dropout_p={dropout}: each rank would draw a different mask; set the attention "
+            "dropout to 0"
         )
     if query.ndim != 4 or query.shape[2:3] != key.shape[2:3]:
         return (
-            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both have "
-            "to be (batch, heads, positions, features) with the same number of positions"
+            f"query of shape {tuple(query.shape)} and key of shape {tuple(key.shape)}: both must "
+            "be (batch, heads, positions, features) with the same number of positions"
         )
     return None
 
@@ -100,18 +101,18 @@ def _problem(
 def repeated_heads(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return keys and values with as many heads as the query, for grouped queries."""
+    """Repeat key and value heads to match the query, for grouped-query attention."""
     groups = query.shape[1] // key.shape[1]
     return key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
 
 
 class SharedSequencesStrategy(ModelParallelStrategy):
-    """Model-parallel strategy in which neighbouring processes of a sharding group share sequences.
+    """Model-parallel strategy in which neighbouring ranks of a data-parallel group share sequences.
 
     Args:
-        context_parallel_size: processes that share a sequence; divides `data_parallel_size`, which
-            includes them.
-        options: those of `ModelParallelStrategy`; sizes as numbers.
+        context_parallel_size: number of ranks that share a sequence. It must divide
+            `data_parallel_size`, which includes them.
+        options: arguments of `ModelParallelStrategy`, with sizes as numbers.
     """
 
     def __init__(self, *, context_parallel_size: int, **options: Any) -> None:
@@ -120,9 +121,9 @@ class SharedSequencesStrategy(ModelParallelStrategy):
         self._context_mesh: DeviceMesh | None = None
 
     def setup_environment(self) -> None:
-        """Make the groups that share sequences, after those of Lightning."""
+        """Create Lightning's process groups, then those that share sequences."""
         super().setup_environment()
-        # Lightning counts the ranks that share a sequence as data parallel, see the class.
+        # In Lightning's mesh, ranks that share a sequence belong to the data-parallel dimension.
         sizes = (
             self.device_mesh["data_parallel"].size() // self.context_parallel_size,
             self.context_parallel_size,
@@ -134,20 +135,20 @@ class SharedSequencesStrategy(ModelParallelStrategy):
 
     @property
     def context_mesh(self) -> DeviceMesh:
-        """Return the mesh of the processes that share sequences with this one."""
+        """Return the mesh of the ranks that share sequences with this one."""
         assert self._context_mesh is not None, "setup_environment comes first"
         return self._context_mesh
 
     def split_sequences(
         self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
-        """Shard tensors over the processes, in place, for a block.
+        """Shard tensors over the ranks in place, within a `with` block.
 
-        Attention in the block is computed over the whole sequences.
+        Attention within the block is computed over the full sequences.
 
         Args:
-            buffers: tensors that are resized to the part of this process.
-            dims: the dimension of the positions in each.
+            buffers: tensors that are resized to the shard of this rank.
+            dims: the sequence dimension of each buffer.
             kept: buffers that need not be restored after the block.
         """
         raise NotImplementedError

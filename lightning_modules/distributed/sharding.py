@@ -1,7 +1,7 @@
-"""Shard a model over processes with torch's FSDP, and gather whole tensors.
+"""Shard a model with torch's FSDP, and gather full tensors.
 
-Parameters of `fully_shard` are DTensors. Whole tensors are saved and loaded, so that a checkpoint
-fits any number of processes.
+`fully_shard` turns parameters into DTensors. Full tensors are saved and loaded, so that a
+checkpoint can be loaded with any world size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
-    """Return names of the modules below `model` of classes with these names, inner ones first."""
+    """Return names of submodules whose class has one of these names, inner ones first."""
     tied = tied_modules(model)
     matching: list[str] = []
     for name, module in _below(model):
@@ -40,15 +40,15 @@ def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
 
 
 def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
-    """Return names of the modules below `model` with at least `smallest` parameters.
+    """Return names of submodules with at least `smallest` parameters.
 
-    Parameters of modules that are already in the list do not count.
+    Parameters of modules that are already in the list are not counted again.
     """
     names: list[str] = []
     counted: set[int] = set()
     tied = tied_modules(model)
     for name, module in _below(model):
-        # Containers have no forward pass that would gather their parameters.
+        # Containers are never called, so their parameters would not be gathered.
         if module in tied or isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             continue
         sizes: dict[int, int] = {}
@@ -62,9 +62,9 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
 
 
 def tied_modules(model: nn.Module) -> set[nn.Module]:
-    """Return the modules below `model` that share a parameter with a module outside.
+    """Return submodules that share a parameter with a module outside of them.
 
-    They cannot be sharded alone.
+    They cannot be sharded separately.
     """
     tied: set[nn.Module] = set()
     for names in tied_names(model):
@@ -89,16 +89,15 @@ def shard_fully(
     """Shard a model in place with `fully_shard`, unless it is sharded already.
 
     Args:
-        model: the model; it is moved to the devices of the mesh.
-        mesh: the processes, in one dimension, or in two: copies of the model, and shards of a copy.
-        layers: names of modules that are gathered one by one; other parameters are gathered with
-            the model as a whole.
-        reshard_after_forward: free the gathered parameters of a layer between its forward and its
+        model: the model. It is moved to the devices of the mesh.
+        mesh: a mesh of one dimension, or of two for hybrid sharding: replicas and shards.
+        layers: names of modules that are gathered separately. Other parameters belong to the root.
+        reshard_after_forward: free the gathered parameters of a layer between its forward and
             backward pass.
-        offload: keep parameters in host memory, unless they are there anyway.
-        dtype: gather parameters and reduce gradients in this format.
-        checkpointing: compute the activations of the layers again in the backward pass.
-        forward_prefetch: gather the next layer while this one computes.
+        offload: keep parameters on the CPU. Ignored if the mesh is on the CPU.
+        dtype: dtype in which parameters are gathered and gradients are reduced.
+        checkpointing: apply activation checkpointing to the layers.
+        forward_prefetch: gather the next layer during the forward pass of a layer.
 
     Returns:
         The model.
@@ -129,12 +128,12 @@ def shard_fully(
         layer = model.get_submodule(name)
         fully_shard(layer, reshard_after_forward=reshard_after_forward, **options)
 
-    # Then the other parameters, as the root. The backward pass needs the root's parameters first,
-    # so that freeing them after the forward pass would gain nothing.
+    # Shard the root with the other parameters. The backward pass needs the root's parameters first,
+    # so freeing them after the forward pass would not save memory.
     reshard_root = None if layers else reshard_after_forward
     fully_shard(model, reshard_after_forward=reshard_root, **options)
 
-    # gloo of torch 2.8 returns the sum of gradient shards when asked for their mean, so ask for the
+    # With torch 2.8, gloo returns the sum of gradient shards instead of their mean. Request the
     # sum, which torch then divides.
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if on_cpu:
@@ -148,7 +147,7 @@ def shard_fully(
 
 
 def resharded(model: nn.Module) -> nn.Module:
-    """Free parameters that a forward pass left gathered in a model of `fully_shard`.
+    """Free parameters that a forward pass left gathered in a fully sharded model.
 
     Returns:
         The model.
@@ -160,9 +159,9 @@ def resharded(model: nn.Module) -> nn.Module:
 
 
 def average_replicas(model: nn.Module) -> None:
-    """Keep unsharded trained parameters, such as adapters of sharded layers, equal on all ranks.
+    """Synchronise unsharded trained parameters, such as adapters of sharded layers.
 
-    They get the values of rank 0, and from then on their gradients are averaged over all ranks.
+    They get the values of rank 0, and their gradients are averaged over all ranks from then on.
     """
     for parameter in model.parameters():
         is_whole = parameter.requires_grad and not is_dtensor(parameter)
@@ -179,14 +178,14 @@ def _mean(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Return whether a model is sharded, even if some parameters are gathered at the moment."""
+    """Return whether a model is sharded, even while parameters are gathered."""
     by_torch = is_wrapped_by_fsdp1(model) or is_fully_sharded(model) or is_split(model)
     return by_torch or deepspeed_weights.shards_weights(model)
 
 
 def is_wrapped_by_fsdp1(model: object) -> bool:
-    """Return whether a model is the wrapper of version 1 of FSDP."""
-    # By its name, so that the class is not imported for models without it.
+    """Return whether a model is wrapped by FSDP1."""
+    # Compare the class name, so that FSDP is not imported.
     return type(model).__name__ == "FullyShardedDataParallel"
 
 
@@ -202,7 +201,7 @@ def is_split(model: nn.Module) -> bool:
 
 @contextlib.contextmanager
 def unsynchronised(model: nn.Module) -> Iterator[None]:
-    """Do not exchange gradients between ranks in backward passes of the block."""
+    """Do not synchronise gradients in backward passes within the `with` block."""
     wrapper: Any = model
     if is_fully_sharded(model):
         wrapper.set_requires_gradient_sync(False)
@@ -214,12 +213,12 @@ def unsynchronised(model: nn.Module) -> Iterator[None]:
         with wrapper.no_sync():
             yield
     else:
-        # A single process, or a group whose ranks have equal gradients, exchanges nothing.
+        # Nothing is synchronised in a single process, or if all ranks have equal gradients.
         yield
 
 
 def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
-    """Gather the state dict of a sharded model as whole tensors in host memory.
+    """Gather the state dict of a sharded model as full tensors on the CPU.
 
     All processes must call this.
 
@@ -231,13 +230,13 @@ def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
     if library is not None:
         return library.full_state_dict(model, keep=keep)
 
-    # Tied weights are gathered once, and stay tied.
+    # Gather tied weights once, so that they stay tied.
     gathered: dict[int, torch.Tensor] = {}
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in gathered:
             gather_full_tensor = gather_dtensor(tensor).detach()
-            # Every process gathers; one that keeps nothing frees each tensor at once.
+            # All ranks gather. Ranks that keep nothing free each tensor immediately.
             gathered[id(tensor)] = gather_full_tensor.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
     if not keep:
@@ -266,20 +265,20 @@ class FullModel:
         )
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return whole tensors without values; tied names share one tensor."""
+        """Return meta tensors with unsharded shapes. Tied names share a tensor."""
         library = _library_of(self.sharded)
         if library is not None:
             return library.full_shapes(self.sharded)
         return meta_tensors(self.sharded.state_dict(keep_vars=True).items())
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Load whole tensors into the sharded model, as `nn.Module.load_state_dict`.
+        """Load full tensors into the sharded model, as `nn.Module.load_state_dict`.
 
         Raises:
-            RuntimeError: a tensor has another shape, or with `strict` names are missing or
+            RuntimeError: the shape of a tensor differs, or with `strict`, names are missing or
                 unexpected.
         """
-        # Compare everything before a weight is changed.
+        # Check everything before a weight is changed.
         shapes = self.state_dict()
         differences = _compared(shapes, state_dict)
         missing, unexpected = differences
@@ -306,9 +305,9 @@ class FullModel:
 
     @contextlib.contextmanager
     def reading_full(self) -> Iterator[nn.Module]:
-        """Let other code load whole tensors into the model itself, within the block.
+        """Let other code load full tensors into the model within the `with` block.
 
-        Its state-dict methods collect the tensors, which are sharded and loaded after the block.
+        The model's `load_state_dict` collects the tensors, which are sharded and loaded afterwards.
         """
         module: Any = unwrap_model(self.sharded)
         shapes = self.state_dict()
@@ -320,7 +319,7 @@ class FullModel:
             read.update(state_dict)
             return _compared(shapes, state_dict)
 
-        # The caller compares names and shapes, so it has to see whole tensors.
+        # The caller compares names and shapes, so it must see unsharded shapes.
         module.load_state_dict = load_state_dict
         module.named_parameters = lambda *_, **__: iter(shapes.items())
         try:
@@ -333,7 +332,7 @@ class FullModel:
 
 
 class KeyDifferences(NamedTuple):
-    """As the result of `nn.Module.load_state_dict`."""
+    """Result of `load_state_dict`, as that of `nn.Module`."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -348,7 +347,7 @@ def _compared(in_model: Mapping[str, object], loaded: Mapping[str, object]) -> K
 def full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
-    """Gather the state of an optimizer as whole tensors in host memory.
+    """Gather the state of an optimizer as full tensors on the CPU.
 
     All processes must call this.
 
@@ -366,7 +365,7 @@ def full_optimizer_state(
         gathered = gather_dtensor(leaf)
         if not keep:
             return None
-        # Copy, because `torch.save` would write all of the padded memory in which the shards were
+        # Copy, because `torch.save` would write the whole padded buffer into which shards were
         # gathered.
         return gathered.to("cpu", copy=True)
 
@@ -376,7 +375,7 @@ def full_optimizer_state(
 def load_full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any], *, file: str
 ) -> None:
-    """Load a state of whole tensors into the optimizer of a sharded model.
+    """Load a state of full tensors into the optimizer of a sharded model.
 
     Args:
         model: the sharded model.
@@ -385,7 +384,7 @@ def load_full_optimizer_state(
         file: its file, for errors.
 
     Raises:
-        ValueError: it does not fit the parameters.
+        ValueError: the state does not fit the parameters.
     """
     if is_wrapped_by_fsdp1(model):
         fsdp_wrapping().load_full_optimizer_state(model, optimizer, state, file=file)
@@ -403,14 +402,14 @@ def load_full_optimizer_state(
 
 
 def fsdp_wrapping() -> ModuleType:
-    """Import `fsdp1` lazily, since it loads Lightning's strategies."""
+    """Import `fsdp1` lazily, because it imports Lightning's strategies."""
     from . import fsdp1 as module
 
     return module
 
 
 def _library_of(model: nn.Module) -> ModuleType | None:
-    """Return the module for FSDP1 or DeepSpeed if that shards a model; None for DTensors."""
+    """Return the module for a model sharded by FSDP1 or DeepSpeed; None for DTensors."""
     if is_wrapped_by_fsdp1(model):
         return fsdp_wrapping()
     if deepspeed_weights.shards_weights(model):
@@ -419,6 +418,6 @@ def _library_of(model: nn.Module) -> ModuleType | None:
 
 
 def _below(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the modules below a model by name, inner ones first."""
+    """Return the submodules of a model by name, inner ones first."""
     below = [(name, module) for name, module in model.named_modules() if module is not model]
     return below[::-1]

@@ -1,8 +1,7 @@
-"""Shard the layers of a model over processes (tensor parallel) by the model's plan.
+"""Shard the layers of a model over ranks (tensor parallelism) by the model's plan.
 
-A plan maps names of modules to sharding styles:
-`{"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}`. Modules that are not in the plan are
-replicated in all processes of the group.
+A plan maps names of modules to sharding styles: `{"blocks.*.up": "colwise", "blocks.*.down":
+"rowwise"}`. Modules that are not in the plan are replicated on all ranks of the group.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
-    """Return a model's plan: its `tp_plan`, or that of a model of `transformers`.
+    """Return a model's tensor-parallel plan.
 
-    The latter consists of `_tp_plan` and of the plan in the configuration.
+    It is the attribute `tp_plan`; for a model of `transformers`, `_tp_plan` merged with the plan in
+    its configuration.
     """
     plan_of_model: dict[str, Any] = {}
     for name in ("tp_plan", "_tp_plan"):
@@ -52,7 +52,7 @@ def tensor_parallel_plan(model: nn.Module) -> dict[str, Any]:
 
 
 def _plan_of_config(model: nn.Module) -> Mapping[str, object] | None:
-    """Return the plan in the configuration of a model of transformers; None without one."""
+    """Return the plan in a transformers configuration; None without one."""
     config = getattr(model, "config", None)
     plan = getattr(config, "base_model_tp_plan", None)
     if not isinstance(plan, Mapping):
@@ -61,8 +61,8 @@ def _plan_of_config(model: nn.Module) -> Mapping[str, object] | None:
 
 
 def split_problems(model: nn.Module, size: int) -> list[str]:
-    """Return the reasons why the layers of a model cannot be sharded over `size` processes."""
-    # A model that shards itself also checks its layers.
+    """Return the reasons why the layers of a model cannot be sharded over `size` ranks."""
+    # A model with a method `parallelize` checks its layers itself.
     if callable(getattr(model, "parallelize", None)):
         return []
     model_class = type(model).__name__
@@ -73,7 +73,7 @@ def split_problems(model: nn.Module, size: int) -> list[str]:
         )
         return [f"{model_class} has no plan for tensor parallelism. {remedy}"]
 
-    # Patterns that match no module, and the patterns of each unknown style that is used.
+    # Collect patterns that match no module, and patterns with an unknown style.
     unmatched_patterns: list[str] = []
     unknown_styles: dict[str, list[str]] = {}
     for pattern, style in plan.items():
@@ -91,7 +91,7 @@ def split_problems(model: nn.Module, size: int) -> list[str]:
             f"supported.{suggestion} Choose from: {', '.join(STYLES)}"
         )
 
-    # Plans of transformers also name modules that only some models of a family have.
+    # Plans of transformers may name modules that only some models of a family have.
     is_plan_of_family = _plan_of_config(model) is not None
     some_may_be_unmatched = is_plan_of_family and len(unmatched_patterns) < len(plan)
     if unmatched_patterns and not some_may_be_unmatched:
@@ -100,7 +100,7 @@ def split_problems(model: nn.Module, size: int) -> list[str]:
             f"the plan of {model_class} has {patterns}, but the model has no module of that name"
         )
 
-    # The sizes of layers are only checked under a valid plan.
+    # Check the sizes of layers only if the plan is valid.
     if problems:
         return problems
     return [*_indivisible_heads(model, size), *_unfit_layers(model, size)]
@@ -110,8 +110,8 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
     """Shard the layers of a model in place; `split_problems` must be empty.
 
     Args:
-        model: the model; all processes of the group have the same weights.
-        mesh: the processes that share each layer; of one dimension.
+        model: the model, with the same weights on all ranks of the group.
+        mesh: one-dimensional mesh of the ranks that share each layer.
     """
     agree_on_generators(mesh)
     parallelize: object = getattr(model, "parallelize", None)
@@ -120,7 +120,7 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
     else:
         from torch.distributed.tensor.parallel import parallelize_module
 
-        # Sharding replaces each parameter, so tied ones are tied again afterwards.
+        # Sharding replaces each parameter, so tie them again afterwards.
         names_of_tied_parameters = tied_names(model)
         styles = _styles(model)
         torch_styles = {name: style.make_torch_style() for name, style in styles.items()}
@@ -130,16 +130,16 @@ def split(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def agree_on_generators(mesh: DeviceMesh) -> None:
-    """Give all ranks of a group the random states of the first, so that they draw equal numbers."""
+    """Copy the RNG states of the first rank to all ranks of a group."""
     group = mesh.get_group()
 
-    # The states of the generators on the host, and of the one of the GPU.
+    # RNG states of the CPU and of the GPU.
     states: list[Any] = [capture_host_rng(), None]
     is_on_gpu = mesh.device_type == "cuda"
     if is_on_gpu:
         states[1] = torch.cuda.get_rng_state()
 
-    # The first process of the group sends its states, the others receive them in the list.
+    # The first rank of the group sends its states; the others receive them in the list.
     first_rank = dist.get_global_rank(group, 0)
     dist.broadcast_object_list(states, src=first_rank, group=group)
     restore_host_rng(states[0])
@@ -148,9 +148,9 @@ def agree_on_generators(mesh: DeviceMesh) -> None:
 
 
 def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextManager[object]]:
-    """Return the context of an optimizer's step, for models with sharded and whole parameters."""
-    # Foreach and fused kernels update many parameters at once. If both kinds are mixed, torch has
-    # to treat whole parameters as replicated.
+    """Return the context manager for optimizer steps on sharded and unsharded parameters."""
+    # Foreach and fused kernels update many parameters together. If some are sharded, torch must
+    # treat the others as replicated.
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     are_sharded = [hasattr(parameter, "full_tensor") for parameter in trained]
     if all(are_sharded) or not any(are_sharded):
@@ -161,14 +161,15 @@ def step_context(model: nn.Module) -> Callable[[], contextlib.AbstractContextMan
 
 
 def sum_before_accumulation(model: Any) -> None:
-    """Let norms of sharded heads sum each gradient over their ranks before it is accumulated.
+    """Let norms of sharded heads all-reduce each gradient before it is accumulated.
 
-    `transformers` sums accumulated gradients, so it adds up those of earlier micro-batches again.
+    `transformers` all-reduces the accumulated gradients, so those of earlier micro-batches are
+    summed again.
 
     Args:
-        model: split by `from_pretrained(distributed_config=...)`.
+        model: a model loaded by `from_pretrained(distributed_config=...)`.
     """
-    # transformers keeps the mesh in a private attribute of the models that it splits.
+    # transformers stores the mesh in a private attribute.
     group = model._mesh_manager.get_mesh("tp").get_group()
     for pattern, style in model.tp_plan.items():
         if style != "replicated_with_grad_allreduce":
@@ -176,28 +177,28 @@ def sum_before_accumulation(model: Any) -> None:
         for name in _matching_modules(model, pattern):
             module = model.get_submodule(name)
 
-            # transformers has set a `forward` on the instance, which sums. If it is missing, an
-            # earlier training has replaced it by this hook.
+            # transformers has set a `forward` on the instance that all-reduces. If it is missing,
+            # an earlier training has replaced it with this hook.
             if vars(module).pop("forward", None) is not None:
                 module.register_forward_pre_hook(_GradientSum(group))
 
 
 class _GradientSum:
-    """Forward pre-hook of a module, which sums the gradients of its parameters over a group.
+    """Forward pre-hook of a module that all-reduces the gradients of its parameters.
 
     Args:
-        group: the processes to sum over.
+        group: the process group.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
-        # The parameters that have the hook already, by name.
+        # Parameters that have the hook already, by name.
         self.hooked: dict[str, nn.Parameter] = {}
 
     def __call__(self, module: nn.Module, inputs: object) -> None:
-        """Add a hook to each parameter that has none yet."""
+        """Add the hook to each parameter that does not have it yet."""
         for name, parameter in module.named_parameters(recurse=False):
-            # Under `fully_shard` a module has another parameter object in each forward pass.
+            # With `fully_shard`, a module has a new parameter object in each forward pass.
             is_hooked = self.hooked.get(name) is parameter
             if parameter.requires_grad and torch.is_grad_enabled() and not is_hooked:
                 parameter.register_hook(self._summed)
@@ -210,22 +211,22 @@ class _GradientSum:
 
 
 def _matching_modules(model: nn.Module, pattern: str) -> list[str]:
-    """Return names of the modules that match a pattern; each `*` is one part of a name."""
+    """Return names of modules that match a pattern. Each `*` matches one part of a name."""
     expression = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
     return [name for name, _ in model.named_modules() if expression.fullmatch(name)]
 
 
 def _styles(model: nn.Module) -> dict[str, Style]:
-    """Return the style of each module of the plan by name.
+    """Return the style of each module in the plan by name.
 
-    Modules with the same weight are sharded alike.
+    Modules that share a weight are sharded the same way.
     """
     styles: dict[str, Style] = {}
     for pattern, style in tensor_parallel_plan(model).items():
         for name in _matching_modules(model, pattern):
             styles[name] = as_style(style)
 
-    # Extend the plan to modules that it leaves out, if they share a weight with one that it names.
+    # Extend the plan to modules that share a weight with a module in the plan.
     for parameter_names in tied_names(model):
         module_names = [name.rpartition(".")[0] for name in parameter_names]
         planned = [name for name in module_names if name in styles]
@@ -238,9 +239,9 @@ def _styles(model: nn.Module) -> dict[str, Style]:
 def _share_style(
     model: nn.Module, styles: dict[str, Style], planned: list[str], unplanned: list[str]
 ) -> None:
-    """Give modules without a style the one of modules whose weight they share.
+    """Add styles for modules that share a weight with planned modules.
 
-    If that is not possible for one of them, none is sharded.
+    If that is not possible for one module, none of them is sharded.
     """
     style = styles[planned[0]]
     for name in unplanned:
@@ -258,7 +259,7 @@ def _share_style(
 
 
 def _indivisible_heads(model: nn.Module, size: int) -> list[str]:
-    """Return errors for numbers of attention heads that `size` does not divide."""
+    """Return problems for numbers of attention heads that are not divisible by `size`."""
     config: Any = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
@@ -276,7 +277,7 @@ def _indivisible_heads(model: nn.Module, size: int) -> list[str]:
 
 
 def _unfit_layers(model: nn.Module, size: int) -> list[str]:
-    """Return errors for layers that their style does not fit."""
+    """Return problems for layers that do not support their style."""
     problems: list[str] = []
     for name, style in _styles(model).items():
         problem = style.problem_with(model.get_submodule(name), size)
@@ -286,9 +287,9 @@ def _unfit_layers(model: nn.Module, size: int) -> list[str]:
 
 
 def _reduce_partial_gradients(model: nn.Module) -> None:
-    """Sum the gradients of unsharded parameters over ranks that each see a part of the data.
+    """All-reduce partial gradients of replicated parameters.
 
-    The parts are shards of a sequence, or some of the heads.
+    A gradient is partial if each rank processes a shard of the sequence or some of the heads.
     """
     for parameter in model.parameters():
         placements = getattr(parameter, "placements", None)
@@ -304,7 +305,7 @@ def _redistribute_like_parameter(
     """Return a gradient with the placements of its parameter, which sums partial gradients."""
     from torch.distributed.tensor import DTensor
 
-    # A gradient that is a plain tensor stays as it is.
+    # Plain tensors are returned unchanged.
     if not isinstance(gradient, DTensor):
         return gradient
     return gradient.redistribute(placements=placements)

@@ -1,4 +1,4 @@
-"""Styles of tensor parallelism by their names in plans."""
+"""Sharding styles of tensor-parallel plans."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Style:
     """Sharding style of one layer.
 
     Attributes:
-        name: in a plan.
-        make_torch_style: makes the style of torch.
-        divided_size: attribute of the layer that has to be a multiple of the number of processes,
-            such as `out_features`.
-        weight_dim: dimension along which the weight is sharded; None if it stays whole.
-        layer_classes: classes of layers that support the style; empty for any layer.
+        name: the name in a plan.
+        make_torch_style: returns the torch `ParallelStyle`.
+        divided_size: attribute of the layer that must be divisible by the number of ranks, such as
+            `out_features`.
+        weight_dim: dimension along which the weight is sharded; None if it is not sharded.
+        layer_classes: layer classes that support the style. Empty means all.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Style:
     layer_classes: tuple[type[nn.Module], ...] = ()
 
     def problem_with(self, module: nn.Module, size: int) -> str | None:
-        """Return why a module cannot be sharded in this style over `size` processes, or None."""
+        """Return why a module cannot be sharded in this style over `size` ranks, or None."""
         if self.layer_classes and not isinstance(module, self.layer_classes):
             names = [f"nn.{layer_class.__name__}" for layer_class in self.layer_classes]
             module_class = type(module).__name__
@@ -56,11 +56,11 @@ class Style:
         )
 
     def for_tied_module(self, other: nn.Module) -> Style | None:
-        """Return the style of a module tied to this one; None if no style fits it."""
+        """Return the style for a module that shares its weight with one of this style, or None."""
         if self.weight_dim is None:
             return self
 
-        # The shared weight has to be sharded along the same dimension in both modules.
+        # The shared weight must be sharded along the same dimension in both modules.
         splits_rows = self.weight_dim == 0
         if isinstance(other, nn.Embedding) and splits_rows:
             return STYLES["embedding_rowwise"]
@@ -71,14 +71,14 @@ class Style:
 
 
 class FullWeights(ParallelStyle):
-    """Style for layers with unsharded weights whose input is sharded, such as norms.
+    """Style for layers such as norms, with replicated weights and sharded inputs.
 
     As torch's `SequenceParallel`, but inputs and outputs are plain tensors, and gradients are
     summed over all shards.
 
     Args:
         dim: dimension along which the first argument is sharded.
-        has_full_inputs: argument and result are whole; otherwise both are shards already.
+        has_full_inputs: whether input and output are full tensors. Otherwise both are shards.
     """
 
     def __init__(self, *, dim: int, has_full_inputs: bool) -> None:
@@ -91,25 +91,25 @@ class FullWeights(ParallelStyle):
             module, device_mesh, _replicate_weights, self._shard_input, self._restore_output
         )
 
-    # These two return Any since torch declares that such functions return None.
+    # These two return Any, because torch declares such functions as returning None.
 
     def _shard_input(self, module: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> Any:
-        """Shard the first argument, before the module is called."""
+        """Shard the first argument before the module is called."""
         first, *other_inputs = inputs
         if not isinstance(first, DTensor):
-            # The processes agree on the layout, so torch need not compare it.
+            # All ranks use the same layout, so torch need not check it.
             first = DTensor.from_local(first, mesh, [self.outside], run_check=False)
         sharded = first.redistribute(placements=[self.inside])
         return (sharded, *other_inputs)
 
     def _restore_output(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
-        """Return the result with the layout of the argument, as a plain tensor."""
+        """Convert the output to a plain tensor with the layout of the input."""
         restored = output.redistribute(placements=[self.outside])
         return restored.to_local()
 
 
 def _replicate_weights(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
-    """Make the parameters of a module replicated DTensors."""
+    """Convert the parameters of a module to replicated DTensors."""
     for key, parameter in module.named_parameters(recurse=False):
         replicated = distribute_tensor(parameter.data, mesh, [Replicate()])
         new_parameter = nn.Parameter(replicated, requires_grad=parameter.requires_grad)
@@ -117,7 +117,7 @@ def _replicate_weights(name: str, module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def as_style(value: str | ParallelStyle) -> Style:
-    """Return a style by its name in a plan, or a wrapper around a `ParallelStyle` of torch."""
+    """Return the style with this name, or wrap a torch `ParallelStyle`."""
     if isinstance(value, str):
         return STYLES[value]
     return Style(type(value).__name__, lambda: value)
@@ -127,7 +127,7 @@ _rowwise_from_full = partial(RowwiseParallel, input_layouts=Replicate())
 _colwise_to_full = partial(ColwiseParallel, output_layouts=Replicate())
 # The sequence is the second dimension of (samples, tokens, hidden).
 _by_sequence = partial(FullWeights, dim=1, has_full_inputs=True)
-# The inputs are sharded by heads already, in the last dimension but one.
+# The inputs are already sharded by heads, in the second-last dimension.
 _by_heads = partial(FullWeights, dim=-2, has_full_inputs=False)
 
 _ALL = (

@@ -1,9 +1,8 @@
-"""Ulysses attention over sharded sequences, with some of the heads in each process.
+"""Ulysses attention over sharded sequences, where each rank computes some of the heads.
 
-Before attention an all-to-all turns shards of the sequence with all heads into whole sequences with
-some heads. So any kernel computes attention over a whole sequence; another all-to-all restores the
-shards. From Jacobs et al., DeepSpeed Ulysses (arXiv:2309.14509), section 3.1; the exchange is
-torch's own.
+Before attention, an all-to-all converts sequence shards with all heads to full sequences with some
+of the heads, so that any attention kernel can be used. After attention, another all-to-all converts
+back. See Jacobs et al., DeepSpeed Ulysses (arXiv:2309.14509), section 3.1.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ def ulysses_attention(
     *,
     kept: set[torch.Tensor] | None = None,
 ) -> Iterator[AttentionCalls]:
-    """Shard sequences in the block; each rank computes some heads for all positions.
+    """Shard sequences within the `with` block. Each rank computes some heads for all positions.
 
     Used like `ring_attention`. The shard of each rank has consecutive positions.
 
     Args:
-        mesh: the processes that share a sequence; of one dimension.
-        buffers: tensors that are resized, in place, to the part of this process.
-        dims: the dimension of the positions in each; their number is a multiple of the processes.
+        mesh: one-dimensional mesh of the ranks that share a sequence.
+        buffers: tensors that are resized in place to the shard of this rank.
+        dims: the sequence dimension of each buffer. Its size must be divisible by the mesh size.
         kept: buffers that need not be restored after the block.
 
     Raises:
-        ValueError: `buffers` is empty, or attention is called in a way that is not exchanged.
+        ValueError: `buffers` is empty, or attention is called with unsupported arguments.
     """
     if not buffers:
         raise ValueError(
@@ -86,14 +85,14 @@ def _attend(
     enable_gqa: bool,
     **options: object,
 ) -> torch.Tensor:
-    """Compute attention between two exchanges."""
+    """Compute attention between two all-to-alls."""
     processes = group.size()
     if query.shape[_HEADS] % processes:
         raise ValueError(
-            f"sp_size={processes} does not divide the {query.shape[_HEADS]} heads of attention."
+            f"sp_size={processes} does not divide the {query.shape[_HEADS]} attention heads."
         )
 
-    # Fewer heads of keys and values than ranks: repeat them, so that each rank gets some.
+    # Repeat key and value heads if they cannot be distributed evenly over the ranks.
     if key.shape[_HEADS] % processes:
         key, value = repeated_heads(query, key, value)
         enable_gqa = False
@@ -109,9 +108,9 @@ def _attend(
 
 
 class _Exchange(torch.autograd.Function):
-    """Shard one dimension and gather another; the backward pass is the reverse exchange.
+    """Shard one dimension and gather another by an all-to-all, with the reverse as backward pass.
 
-    torch's own functions for it are deprecated or private.
+    torch's own functions for this are deprecated or private.
     """
 
     @staticmethod
@@ -129,7 +128,7 @@ class _Exchange(torch.autograd.Function):
 def _exchanged(
     tensor: torch.Tensor, sharded: int, gathered: int, group: dist.ProcessGroup
 ) -> torch.Tensor:
-    # One part for each process; those that come back are in the order of the processes.
+    # One part for each rank. The received parts are ordered by rank.
     parts = torch.stack(tensor.chunk(group.size(), sharded))
     received = torch.empty_like(parts)
     dist.all_to_all_single(received, parts, group=group)
@@ -137,12 +136,12 @@ def _exchanged(
 
 
 class SequenceParallelStrategy(SharedSequencesStrategy):
-    """Model-parallel strategy in which neighbouring processes share sequences by Ulysses attention.
+    """Model-parallel strategy in which neighbouring ranks share sequences with Ulysses attention.
 
     Args:
-        sequence_parallel_size: processes that share a sequence; divides `data_parallel_size` and
-            the number of heads.
-        options: those of `ModelParallelStrategy`; sizes as numbers.
+        sequence_parallel_size: number of ranks that share a sequence. It must divide
+            `data_parallel_size` and the number of heads.
+        options: arguments of `ModelParallelStrategy`, with sizes as numbers.
     """
 
     def __init__(self, *, sequence_parallel_size: int, **options: Any) -> None:
@@ -151,5 +150,5 @@ class SequenceParallelStrategy(SharedSequencesStrategy):
     def split_sequences(
         self, buffers: Sequence[torch.Tensor], dims: Sequence[int], kept: set[torch.Tensor] | None
     ) -> contextlib.AbstractContextManager[AttentionCalls]:
-        """Shard the tensors over the processes, in place, see `ulysses_attention`."""
+        """Shard the tensors in place, see `ulysses_attention`."""
         return ulysses_attention(self.context_mesh, buffers, dims, kept=kept)

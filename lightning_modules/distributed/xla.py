@@ -1,4 +1,4 @@
-"""Lightning on one device of torch_xla, a TPU chip or the CPU; torch_xla is imported lazily."""
+"""Run Lightning on one torch_xla device, a TPU chip or the CPU. torch_xla is imported lazily."""
 
 # pyright: reportMissingImports=false
 # torch_xla has wheels for few versions of torch.
@@ -16,12 +16,12 @@ from ..internals.precision import ForwardCasting
 
 
 class PjrtAccelerator(XLAAccelerator):
-    """Accelerator for any device of PJRT, including the CPU; Lightning's is for TPUs only."""
+    """Accelerator for any PJRT device, including the CPU. Lightning's supports only TPUs."""
 
     @staticmethod
     @functools.lru_cache(maxsize=1)
     def is_available() -> bool:
-        """Return True: this accelerator is used only if there is a device."""
+        """Return True, because this accelerator is used only if there is a device."""
         return True
 
     @staticmethod
@@ -49,13 +49,13 @@ class ForwardXLAPrecision(ForwardCasting, XLAPrecision):
     """
 
     def __init__(self, precision: Any) -> None:
-        # Lightning's plugin knows no mixed precision, and refuses its name.
+        # Lightning's plugin does not support mixed precision, and rejects its name.
         super().__init__("32-true")
         self.precision = precision
         self.device = "xla"
 
     def optimizer_step(self, optimizer: Any, model: Any, closure: Any, **kwargs: Any) -> object:
-        """Step, then execute the recorded graph."""
+        """Take a step, then execute the recorded graph."""
         import torch_xla
 
         result = super(XLAPrecision, self).optimizer_step(optimizer, model, closure, **kwargs)

@@ -1,4 +1,4 @@
-"""Find and read DeepSpeed's files in a checkpoint, safely and without DeepSpeed."""
+"""Find and read DeepSpeed's files in a checkpoint safely, without importing DeepSpeed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..common.local_paths import StrPath
 from ..common.torch_files import describe_value, load_torch, require_known_objects
 
 _STATES = "global_step"
-"""Prefix of DeepSpeed's folder in a checkpoint, before the step."""
+"""Prefix of the name of DeepSpeed's folder in a checkpoint, before the step."""
 
 FULL_MODEL_NAME = "mp_rank_00_model_states.pt"
 
 
 class SavedStates(NamedTuple):
-    """Contents of DeepSpeed's folder in a checkpoint."""
+    """Description of DeepSpeed's folder in a checkpoint."""
 
     tag: str
     """Name of the folder."""
     stages: tuple[int, ...]
-    """Stages of ZeRO that may have written it, and in which DeepSpeed itself can read it."""
+    """ZeRO stages that may have written it, and in which DeepSpeed can load it."""
     processes: int | None
-    """Number of processes that wrote it; None if it does not matter."""
+    """World size of the run that wrote it; None if any can load it."""
 
 
 def states_folder_name(step: int) -> str:
@@ -32,13 +32,13 @@ def states_folder_name(step: int) -> str:
 
 
 def saved_states(folder: StrPath) -> SavedStates | None:
-    """Describe DeepSpeed's files in a checkpoint by their names; None without any."""
+    """Describe DeepSpeed's files in a checkpoint from their names; None if there are none."""
     folder = Path(folder)
     candidates = [path for path in folder.glob(f"{_STATES}*") if path.is_dir()]
     if not candidates:
         return None
 
-    # Use the folder that the file `latest` names, otherwise the newest.
+    # Use the folder named in the file `latest`, or else the newest.
     latest_file = folder / "latest"
     if latest_file.is_file():
         tag = latest_file.read_text(encoding="utf-8").strip()
@@ -50,7 +50,7 @@ def saved_states(folder: StrPath) -> SavedStates | None:
             f"{folder}."
         )
 
-    # Stages 1 to 3 write states for each process; stage 3 writes no whole model.
+    # Stages 1 to 3 write optimizer states for each rank. Stage 3 writes no full model.
     parts = len(list((folder / tag).glob("*zero_pp_rank_*_mp_rank_00_optim_states.pt")))
     if parts == 0:
         return SavedStates(tag, (0,), None)
@@ -60,10 +60,10 @@ def saved_states(folder: StrPath) -> SavedStates | None:
 
 
 def saved_schedule(folder: StrPath) -> dict[str, object] | None:
-    """Return the state of a schedule that DeepSpeed stepped itself; None without one.
+    """Return the state of a schedule that DeepSpeed stepped; None without one.
 
     Raises:
-        ValueError: the file is damaged, or holds objects that DeepSpeed does not write.
+        ValueError: the file is damaged, or contains objects that DeepSpeed does not write.
     """
     saved = saved_states(folder)
     if saved is None:
@@ -85,17 +85,17 @@ def _step_of(path: Path) -> int:
 
 
 def require_plain_states(folder: Path) -> None:
-    """Check that files that DeepSpeed is about to unpickle hold only objects that it writes.
+    """Check that files which DeepSpeed will unpickle contain only known objects.
 
     Raises:
-        ValueError: one does not.
+        ValueError: a file contains other objects.
     """
     for file in sorted(folder.glob("*.pt")):
         require_known_objects(file, _STAND_INS)
 
 
 class StandIn:
-    """Stand-in for an object of DeepSpeed, with its attributes."""
+    """Stand-in for a DeepSpeed object, with its attributes."""
 
 
 class DynamicLossScaler(StandIn):
@@ -113,17 +113,17 @@ _STAND_INS: dict[str, Any] = {
     "deepspeed.runtime.zero.config.ZeroStageEnum": int,
     "deepspeed.utils.tensor_fragment.fragment_address": StandIn,
 }
-"""Classes that DeepSpeed writes besides tensors and plain values, and their stand-ins."""
+"""Stand-ins for the classes that DeepSpeed writes besides tensors and plain values."""
 
 
 def load_file(path: Path) -> Mapping[str, Any]:
-    """Read a file of DeepSpeed, with a `StandIn` for each object besides tensors and plain values.
+    """Read a DeepSpeed file, with stand-ins for objects other than tensors and plain values.
 
     Raises:
-        ValueError: it is damaged, or holds objects that DeepSpeed does not write.
+        ValueError: it is damaged, or contains objects that DeepSpeed does not write.
     """
     require_known_objects(path, _STAND_INS)
     content = load_torch(path, mmap=True, stand_ins=_STAND_INS)
     if not isinstance(content, Mapping):
-        raise ValueError(f"{path} is not what DeepSpeed writes, but {describe_value(content)}.")
+        raise ValueError(f"{path} is not a DeepSpeed file: it holds {describe_value(content)}.")
     return content

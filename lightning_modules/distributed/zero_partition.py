@@ -1,10 +1,10 @@
-"""The state of ZeRO's optimizer on one rank, and the positions of parameters in it.
+"""Locate parameters in the state of DeepSpeed's ZeRO optimizer on one rank.
 
-In stages 1 and 2 the parameters of a group are concatenated in one flat tensor, of which each rank
-has a slice. In stage 3 each rank has an equal part of each parameter, and these parts are
-concatenated. Source: `deepspeed.utils.zero_to_fp32`, and `state_dict` of DeepSpeed's optimizers.
-Their `param_slice_mappings` are not used: with `round_robin_gradients` they name the wrong elements
-(DeepSpeed 0.19.8).
+In stages 1 and 2, the parameters of a group are concatenated to a flat tensor, of which each rank
+owns a slice. In stage 3, each rank owns an equal part of each parameter, and concatenates these
+parts. Source: `deepspeed.utils.zero_to_fp32`, and `state_dict` of DeepSpeed's optimizers. Their
+`param_slice_mappings` are not used, because with `round_robin_gradients` they refer to the wrong
+elements (DeepSpeed 0.19.8).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch
 from ..common.torch_files import describe_value
 
 MASTER_WEIGHTS: Final = None
-"""In place of an entry of a state: the optimizer's copy of the parameters, in its precision."""
+"""Used instead of a state's entry: the optimizer's copy of the parameters."""
 
 
 class Piece(NamedTuple):
-    """Contiguous elements of a parameter that one rank has."""
+    """Contiguous elements of a parameter that one rank owns."""
 
     group: int
-    """Number of the flat tensor."""
+    """Index of the flat tensor."""
     start: int
     """Index of the first element in the flat tensor."""
     offset: int
@@ -33,28 +33,28 @@ class Piece(NamedTuple):
 
 
 class ZeroPartition:
-    """State of ZeRO's optimizer on one rank, read from its file or from a live engine.
+    """State of the ZeRO optimizer on one rank, from its file or from a live engine.
 
     Args:
-        content: the state dict of that optimizer.
-        shapes: the parameters of each flat tensor with their shapes, in their order.
+        content: the state dict of the optimizer.
+        shapes: names and shapes of the parameters in each flat tensor, in order.
         rank: the rank whose state it is.
-        ranks: number of ranks that share the parameters.
+        ranks: number of ranks over which the parameters are sharded.
 
     Attributes:
         flats_key: key of the flat tensors in the content.
         states_key: key of the optimizer's own state in the content.
-        flats: the flat tensors: parameters in the precision of the optimizer.
-        sizes: number of elements of each flat tensor with its padding, which files leave out.
+        flats: the flat tensors, with the parameters in the precision of the optimizer.
+        sizes: number of elements of each flat tensor including padding, which files omit.
         scaler: the loss scaler; None without one.
-        states: state in the optimizer of each flat tensor.
-        param_groups: the optimizer's groups, with their options.
-        param_group_of: number of the optimizer's group of each flat tensor.
-        pieces: the elements of each parameter that this rank has, by name; a parameter without any
-            is missing.
+        states: optimizer state of each flat tensor.
+        param_groups: the parameter groups of the optimizer.
+        param_group_of: index of the parameter group of each flat tensor.
+        pieces: the elements that this rank owns of each parameter, by name. Parameters without
+            elements on this rank are omitted.
 
     Raises:
-        ValueError: content and shapes do not belong together; names what the content holds.
+        ValueError: content and shapes do not match. The message describes the content.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ZeroPartition:
                 "states of zero_optimization.elastic_checkpoint, which are not supported"
             )
 
-        # The optimizer treats each flat tensor as one parameter, with a number.
+        # The optimizer treats each flat tensor as one numbered parameter.
         self.param_groups: list[Mapping[str, Any]] = base["param_groups"]
         self.states: list[Mapping[str, Any]] = []
         self.param_group_of: list[int] = []
@@ -100,7 +100,7 @@ class ZeroPartition:
         for flat, padding in zip(self.flats, paddings, strict=True):
             self.sizes.append(flat.numel() + padding)
 
-        # With `parameter_alignment` there are gaps after parameters.
+        # With `parameter_alignment`, there are gaps between parameters.
         all_gaps = content.get("param_alignment_paddings")
         self.pieces: dict[str, Piece] = {}
         for number, group in enumerate(shapes):
@@ -113,8 +113,8 @@ class ZeroPartition:
             self.pieces.update(pieces)
 
     def is_elementwise(self, group: int, entry: str) -> bool:
-        """Return whether an entry of a state has as many elements as the flat tensor."""
-        # A counter, which could be taken for a flat tensor with one element.
+        """Return whether an entry of a state has one value for each element of the flat tensor."""
+        # The step is a counter, even if the flat tensor has one element.
         if entry == "step":
             return False
         value = self.states[group][entry]
@@ -124,18 +124,18 @@ class ZeroPartition:
 
     @property
     def entries(self) -> list[set[str]]:
-        """Names of the elementwise entries of each state."""
+        """Return the names of the elementwise entries of each state."""
         names: list[set[str]] = []
         for group, state in enumerate(self.states):
             names.append({entry for entry in state if self.is_elementwise(group, entry)})
         return names
 
     def scalars(self, group: int) -> dict[str, Any]:
-        """Return the other entries of a state, such as the step, which are the same in all ranks.
+        """Return the other entries of a state, such as the step, which are equal on all ranks.
 
         Raises:
-            ValueError: one has several elements, as in optimizers in 8 bits: it belongs to this
-                rank alone.
+            ValueError: an entry has several elements that only apply to this rank, as in 8-bit
+                optimizers.
         """
         scalars: dict[str, Any] = {}
         for entry, value in self.states[group].items():
@@ -143,15 +143,15 @@ class ZeroPartition:
                 continue
             if isinstance(value, torch.Tensor) and value.numel() != 1:
                 raise ValueError(
-                    f"{describe_value(value)} as {entry}, which is of that process alone; start as "
-                    "many processes as wrote it"
+                    f"{describe_value(value)} as {entry}, which cannot be resharded; resume with "
+                    "the same number of processes"
                 )
             scalars[entry] = value
         return scalars
 
     @property
     def options(self) -> list[dict[str, Any]]:
-        """The options of each group of the optimizer, such as rates."""
+        """Return the options of each parameter group, such as the learning rate."""
         options_of_groups: list[dict[str, Any]] = []
         for group in self.param_groups:
             options = dict(group)
@@ -160,7 +160,7 @@ class ZeroPartition:
         return options_of_groups
 
     def values(self, piece: Piece, entry: str | None) -> torch.Tensor:
-        """Return a view of a piece, in an entry of its state or in `MASTER_WEIGHTS`."""
+        """Return a view of a piece in an entry of its state, or in `MASTER_WEIGHTS`."""
         if entry is None:
             flat = self.flats[piece.group]
         else:
@@ -171,7 +171,7 @@ class ZeroPartition:
 def _slice(
     group: int, numels: Mapping[str, int], gaps: Sequence[int], rank: int, size: int
 ) -> Iterator[tuple[str, Piece]]:
-    """Yield the pieces in the slice of a rank of concatenated parameters, as in stages 1 and 2."""
+    """Yield the pieces in a rank's slice of the concatenated parameters (stages 1 and 2)."""
     first = rank * size
     last = first + size
     begin = 0
@@ -186,7 +186,7 @@ def _slice(
 def _equal_parts(
     group: int, numels: Mapping[str, int], rank: int, ranks: int
 ) -> Iterator[tuple[str, Piece]]:
-    """Yield the piece of each parameter that a rank has, as in stage 3; the last are padded."""
+    """Yield a rank's piece of each parameter (stage 3). The last pieces are padded."""
     start = 0
     for name, numel in numels.items():
         part = -(-numel // ranks)

@@ -1,6 +1,6 @@
-"""Assemble weights and optimizer states from the files of the ranks of a ZeRO training.
+"""Assemble full weights and optimizer states from the files of all ranks of a ZeRO run.
 
-DeepSpeed need not be installed: objects in its files are read as plain values. The files are
+DeepSpeed need not be installed, because objects in its files are read as plain values. Files are
 memory-mapped, so that only the requested elements of a tensor are read.
 """
 
@@ -19,43 +19,42 @@ from .zero_partition import MASTER_WEIGHTS, ZeroPartition
 
 
 class SavedScaler(NamedTuple):
-    """A loss scaler of DeepSpeed, as it was saved."""
+    """Saved loss scaler of DeepSpeed."""
 
     class_name: str
     attributes: dict[str, Any]
 
 
 class ZeroStates:
-    """Weights and optimizer states of a checkpoint, assembled from the files of all its ranks.
+    """Weights and optimizer states of a checkpoint, assembled from the files of all ranks.
 
     Args:
         folder: the folder of the checkpoint.
 
     Attributes:
-        folder: DeepSpeed's folder in it.
+        folder: DeepSpeed's folder in the checkpoint.
         shapes: the shape of each trained parameter, by name.
-        weights: all weights by their names in the model; each is assembled when it is read.
-            Trained weights have the precision that the optimizer kept, others that of the model.
-        tied: for each tied weight, the name of the weight whose values it shares.
-        param_groups: options of each group of the optimizer, such as rates.
+        weights: all weights by name. Each is assembled on access. Trained weights have the
+            precision of the optimizer's copy, others that of the model.
+        tied: for each tied weight, the name under which its values are stored.
+        param_groups: options of each parameter group, such as the learning rate.
 
     Raises:
-        ValueError: the folder has no states of ZeRO, those of a rank are missing, or they are
-            damaged or do not belong together.
+        ValueError: the folder has no ZeRO states, or they are incomplete, damaged or inconsistent.
     """
 
     def __init__(self, folder: StrPath) -> None:
         saved = saved_states(folder)
         if saved is None or saved.processes is None:
             raise ValueError(
-                f"{folder} has no states of DeepSpeed's ZeRO, stages 1 to 3. In stage 0 the "
-                "weights are whole: load those of the checkpoint."
+                f"{folder} has no states of DeepSpeed's ZeRO, stages 1 to 3. Stage 0 saves full "
+                "weights: load those instead."
             )
         self.folder = Path(folder, saved.tag)
         if (self.folder / "offloaded_tensors").exists():
             raise ValueError(
-                f"{self.folder} has states on nvme: resume with as many processes, in the same "
-                "stage."
+                f"{self.folder} has states offloaded to NVMe: resume with the same number of "
+                "processes in the same stage."
             )
         try:
             self._read_models(saved.processes)
@@ -63,18 +62,18 @@ class ZeroStates:
             self._require_all_elements()
         except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
             raise ValueError(
-                f"{self.folder} is damaged, or not what DeepSpeed writes ({error!r})."
+                f"{self.folder} is damaged, or was not written by DeepSpeed ({error!r})."
             ) from error
 
     def _read_models(self, ranks: int) -> None:
-        """Open the files with the weights: one for all ranks in stages 1 and 2, else one each."""
+        """Open the model files: one in stages 1 and 2, one for each rank in stage 3."""
         full_model = self.folder / FULL_MODEL_NAME
         is_stage_3 = not full_model.is_file()
         files = self._files("model", ranks) if is_stage_3 else [full_model]
         self._models = [load_file(path) for path in files]
         self._model = self._models[0]
 
-        # The shapes of trained parameters, by their groups in the optimizer.
+        # Collect the shapes of trained parameters and their flat tensors.
         self._groups = self._model["param_shapes"]
         self.shapes: dict[str, torch.Size] = {}
         self._group_of: dict[str, int] = {}
@@ -83,8 +82,8 @@ class ZeroStates:
                 self.shapes[name] = torch.Size(shape)
                 self._group_of[name] = number
 
-        # In stage 3 parameters are empty in the state of the module. Shards of frozen parameters
-        # are in a separate entry.
+        # In stage 3, the module's state dict has full buffers but empty parameters. Shards of
+        # frozen parameters are in a separate entry.
         names_in_module: list[str] = []
         for name, value in self._model["module"].items():
             if isinstance(value, torch.Tensor):
@@ -96,15 +95,15 @@ class ZeroStates:
             frozen_shapes = self._model.get("frozen_param_shapes") or {}
             self._frozen = {name: torch.Size(shape) for name, shape in frozen_shapes.items()}
 
-        # A tied weight has the values of another one, its source.
+        # The values of a tied weight are stored under the name of another one, its source.
         stored_names = full_names | self._frozen.keys() | self.shapes.keys()
         self.tied: dict[str, str] = {}
         for name, source in self._model["shared_params"].items():
             if source in stored_names:
                 self.tied[name] = source
 
-        # Weights in the order of the model, each with the name under which it is stored. The dict
-        # below keeps the first place of a name that is listed twice.
+        # Map each weight to the name under which it is stored, in the order of the model. The dict
+        # keeps the first position of a repeated name.
         names: list[str] = []
         for name in names_in_module:
             if name in stored_names or name in self.tied:
@@ -114,13 +113,13 @@ class ZeroStates:
         self.weights: Mapping[str, torch.Tensor] = _LazyWeights(self._sources, self._weight)
 
     def _read_optimizers(self, ranks: int) -> None:
-        """Open the files with the optimizer states."""
+        """Open the optimizer files of all ranks."""
         self._parts: list[ZeroPartition] = []
         for rank, path in enumerate(self._files("optim", ranks)):
             content = load_file(path)["optimizer_state_dict"]
             written_ranks = content["partition_count"]
             if isinstance(written_ranks, list):
-                # One number for each group.
+                # There is one count for each group.
                 written_ranks = max(written_ranks)
             if written_ranks != ranks:
                 raise ValueError(
@@ -128,15 +127,14 @@ class ZeroStates:
                     "the missing files to it."
                 )
 
-            # The part has the elements of this rank; scalars are the other entries, such as the
-            # step.
+            # `part` has the elements of this rank. Scalars are the other entries, such as the step.
             try:
                 part = ZeroPartition(content, self._groups, rank, ranks)
                 scalars = [part.scalars(group) for group in range(len(part.states))]
             except ValueError as error:
                 raise ValueError(f"{path} cannot be read: it holds {error}.") from error
 
-            # Ranks may only differ in the elements that they have.
+            # Ranks may only differ in the elements that they own.
             self._parts.append(part)
             if rank == 0:
                 self.param_groups = part.options
@@ -147,12 +145,11 @@ class ZeroStates:
             has_same_states = scalars == self._scalars and part.entries == self._entries
             if not has_same_options or not has_same_states:
                 raise ValueError(
-                    f"{self.folder}: the states of process {rank} do not belong to those of "
-                    "process 0."
+                    f"{self.folder}: the states of process {rank} do not match those of process 0."
                 )
 
     def _files(self, kind: str, ranks: int) -> list[Path]:
-        """Return the files of all ranks, in their order."""
+        """Return the files of all ranks, in order."""
         files: list[Path] = []
         for rank in range(ranks):
             pattern = f"*zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt"
@@ -167,7 +164,7 @@ class ZeroStates:
         return files
 
     def _weight(self, name: str) -> torch.Tensor:
-        """Assemble a weight."""
+        """Assemble one full weight."""
         source = self._sources[name]
         if source in self.shapes:
             return self.read(source).view(self.shapes[source])
@@ -179,7 +176,7 @@ class ZeroStates:
         return self._model["module"][source]
 
     def _fragments(self, name: str) -> list[torch.Tensor]:
-        """Return the parts of a frozen parameter, by rank, each of one dimension."""
+        """Return the flattened shards of a frozen parameter, by rank."""
         fragments: list[torch.Tensor] = []
         for model in self._models:
             fragment = model["frozen_param_fragments"][name]
@@ -187,8 +184,8 @@ class ZeroStates:
         return fragments
 
     def _require_all_elements(self) -> None:
-        """Check that the ranks have all elements of each weight."""
-        # The number of elements of each trained parameter that are in the files.
+        """Check that the files contain all elements of each weight."""
+        # Count the elements of each trained parameter in the files.
         present = dict.fromkeys(self.shapes, 0)
         for rank, part in enumerate(self._parts):
             for name, piece in part.pieces.items():
@@ -204,7 +201,7 @@ class ZeroStates:
             if present[name] != shape.numel():
                 incomplete.append(name)
         for name, shape in self._frozen.items():
-            # Rounded up: the last parts are padded.
+            # Round up, because the last shards are padded.
             part_size = -(-shape.numel() // len(self._models))
             if any(fragment.numel() != part_size for fragment in self._fragments(name)):
                 incomplete.append(name)
@@ -215,7 +212,7 @@ class ZeroStates:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Return the engine's counters of steps and samples, by the names of its attributes."""
+        """Return the engine's counters of steps and samples, by attribute name."""
         counters: dict[str, int] = {}
         for name in ("global_steps", "global_samples", "skipped_steps"):
             value = self._model.get(name)
@@ -232,15 +229,15 @@ class ZeroStates:
         return SavedScaler(type(scaler).__name__, dict(vars(scaler)))
 
     def param_group_of(self, name: str) -> int:
-        """Return the number of a trained parameter's group."""
+        """Return the index of a trained parameter's parameter group."""
         return self._parts[0].param_group_of[self._group_of[name]]
 
     def entries(self, name: str) -> set[str]:
-        """Return the elementwise entries of the state of a parameter."""
+        """Return the names of the elementwise entries of a parameter's state."""
         return self._entries[self._group_of[name]]
 
     def scalars(self, name: str) -> dict[str, Any]:
-        """Return copies of the other entries of its state, such as the step."""
+        """Return copies of the other entries of a parameter's state, such as the step."""
         return copy.deepcopy(self._scalars[self._group_of[name]])
 
     def read(
@@ -250,13 +247,13 @@ class ZeroStates:
         offset: int = 0,
         count: int | None = None,
     ) -> torch.Tensor:
-        """Return elements of a trained parameter, or of an entry of its state, as a flat tensor.
+        """Read elements of a trained parameter, or of an entry of its state, as a flat tensor.
 
         Args:
             name: the name of the parameter.
-            entry: the entry of its state, see `entries`, or `MASTER_WEIGHTS`.
-            offset: the first element.
-            count: number of elements, by default all.
+            entry: the entry of its state (see `entries`), or `MASTER_WEIGHTS`.
+            offset: index of the first element.
+            count: number of elements. The default is all.
         """
         stop = self.shapes[name].numel()
         if count is not None:
@@ -267,15 +264,15 @@ class ZeroStates:
             piece = part.pieces.get(name)
             if piece is None:
                 continue
-            # Convert to indices in the piece, which may lie outside of the requested elements.
+            # Convert to indices within the piece. The slice is empty if they do not overlap.
             first = max(offset - piece.offset, 0)
             last = max(stop - piece.offset, 0)
             values.append(part.values(piece, entry)[first:last])
         return torch.cat(values)
 
     def full_optimizer(self) -> dict[str, Any]:
-        """Return the `state_dict` of an optimizer of the whole, unsharded parameters."""
-        # With `round_robin_gradients` the stored order of parameters is not that of the model.
+        """Return the `state_dict` that an optimizer of the unsharded parameters would have."""
+        # With `round_robin_gradients`, parameters are not stored in the order of the model.
         names = list(self.shapes)
         zero_section = self._model.get("ds_config", {}).get("zero_optimization", {})
         if zero_section.get("round_robin_gradients") is True:
@@ -301,11 +298,11 @@ class ZeroStates:
 
 
 class _LazyWeights(Mapping[str, torch.Tensor]):
-    """Weights by name, each of which is read on access.
+    """Weights by name, which are read on access.
 
     Args:
         names: the names of all weights.
-        read: returns a weight.
+        read: returns the weight with a name.
     """
 
     def __init__(self, names: Mapping[str, str], read: Callable[[str], torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
 """Compare the settings of all processes, and name the process that failed first in the errors of
 the others.
 
-Usable from any training loop over `torch.distributed`; does nothing in a single process. Imports
+Works with any training loop over `torch.distributed`, and does nothing in a single process. Imports
 `common`.
 """
 

@@ -1,4 +1,4 @@
-"""Compare the settings of all processes before training."""
+"""Check before training that all ranks have the same settings."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from collections.abc import Mapping
 from ...common.collectives import gather_objects
 
 _MAX_LINES = 12
-"""The error lists at most this number of facts."""
+"""Maximum number of facts in the error."""
 
 _MAX_RANKS = 6
-"""The error lists at most this number of ranks for a value."""
+"""Maximum number of ranks listed for a value."""
 
 _MAX_CHARACTERS = 200
-"""The error shows at most this number of characters of a value."""
+"""Maximum number of characters shown of a value."""
 
 
 def require_same(facts: Mapping[str, str], remedy: str) -> None:
-    """Check that all processes have the same settings. All processes must call this.
+    """Check that all ranks have the same settings. Must be called on all ranks.
 
-    Nothing is checked without a process group. Only a digest of 32 bytes is exchanged, and the
-    facts themselves if it differs.
+    Does nothing without a process group. Ranks exchange a digest of 32 bytes, and the facts only if
+    the digests differ.
 
     Args:
-        facts: the settings by the names that users know.
+        facts: the settings by the names that users know them by.
         remedy: the last sentence of the error.
 
     Raises:
-        ValueError: in all processes; names each fact that differs, with the processes that have
-            each value.
+        ValueError: raised on all ranks. Lists each fact that differs, with the ranks of each value.
     """
     # Sorted, because ranks may list the facts in different orders.
     text = json.dumps(sorted(facts.items()))
@@ -49,12 +48,12 @@ def require_same(facts: Mapping[str, str], remedy: str) -> None:
 
 
 def differences(gathered: list[dict[str, str]]) -> list[str]:
-    """Return a line for each fact that differs between processes.
+    """Return a line for each fact that differs between ranks.
 
     Args:
-        gathered: the facts of each process, by rank.
+        gathered: the facts of each rank.
     """
-    # The names of all facts, in their order; a dict keeps it.
+    # Names of all facts in order. A dict serves as an ordered set.
     names: dict[str, None] = {}
     for facts in gathered:
         names.update(dict.fromkeys(facts))
@@ -77,13 +76,13 @@ def differences(gathered: list[dict[str, str]]) -> list[str]:
 
 
 def _most_ranks_first(value_and_ranks: tuple[str, list[int]]) -> tuple[int, list[int]]:
-    """Return the sort key of a value: the number of its ranks, then the ranks."""
+    """Return the sort key of a value: more ranks first, then lower ranks."""
     _, ranks = value_and_ranks
     return -len(ranks), ranks
 
 
 def _processes(ranks: list[int]) -> str:
-    """Return the processes of these ranks as text; at most `_MAX_RANKS` are listed."""
+    """Format a list of ranks, of which at most `_MAX_RANKS` are shown."""
     if len(ranks) == 1:
         return f"process {ranks[0]}"
     listed_ranks = ", ".join(str(rank) for rank in ranks[:_MAX_RANKS])

@@ -1,7 +1,7 @@
-"""Name the process that failed first in the errors of the others.
+"""Name the process that failed first in the errors of other processes.
 
-A process that fails writes its error to the store of the process group, which keeps the first one.
-Nothing here terminates other processes: that is the launcher's task.
+A failing process writes its error to the store of the process group, which keeps the first one.
+Terminating the other processes is left to the launcher.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ...internals.torch_names import default_store
 
 _KEY = "lightrainer/first_error"
 _ENDED = f"{_KEY}/ended"
-"""Key of the first error that ended a process, also outside of a training."""
-# Characters of an error that are reported.
+"""Key of the first uncaught error of a process, including errors outside of training."""
+# Maximum number of characters of an error.
 _LONGEST_TEXT = 300
 FULL_TRACEBACK = "LIGHTRAINER_TRACEBACK"
-"""Environment variable; `full` leaves tracebacks unchanged."""
+"""Environment variable. The value `full` leaves tracebacks unchanged."""
 
 
 class OtherProcessError(RuntimeError):
@@ -43,20 +43,20 @@ class Failure(NamedTuple):
 
 
 _trainings = 0
-"""Trainings and evaluations that this process has begun."""
+"""Number of trainings and evaluations that this process has begun."""
 _has_failed = False
 
 
 @contextlib.contextmanager
 def name_first_error() -> Iterator[None]:
-    """Report an error of this process to the others, and name theirs if it came first.
+    """Report an error of this process to the others, or name the process that failed before.
 
-    All processes have to enter the context equally often. Without a process group, or over MPI,
-    errors stay as they are.
+    All ranks must enter the context equally often. Errors are unchanged without a process group,
+    and with MPI.
 
     Raises:
-        OtherProcessError: torch raised an error, and another process had reported a different one
-            before; names that process. The error of this process is the cause.
+        OtherProcessError: torch raised an error after another process had reported a different one.
+            The message names that process, and the error of this process is the cause.
     """
     global _trainings
     _trainings += 1
@@ -76,10 +76,10 @@ def name_first_error() -> Iterator[None]:
 
 
 def report_uncaught_errors() -> None:
-    """Report an uncaught error to the other processes and to torchrun, even outside of a training.
+    """Report uncaught errors to other processes and to torchrun, even outside of training.
 
-    The process that failed first prints its traceback. Processes that end because of it, or by the
-    same error, print one line.
+    The process that failed first prints its traceback. Processes that fail because of it, or with
+    the same error, print one line.
     """
     pid = os.getpid()
     previous_hook = sys.excepthook
@@ -97,7 +97,7 @@ def report_uncaught_errors() -> None:
             error = _without_traceback(error, first)
             traceback = None
 
-        # Print first, because torchrun terminates all processes when the first one has exited.
+        # Print before this process exits, because torchrun then terminates all processes.
         previous_hook(kind, error.with_traceback(traceback), traceback)
         _write_file_for_torchrun(error)
 
@@ -105,12 +105,12 @@ def report_uncaught_errors() -> None:
 
 
 def has_failed() -> bool:
-    """Return True if this process has reported an error."""
+    """Return whether this process has reported an error."""
     return _has_failed
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and text of an error in one line."""
+    """Format the type and text of an error in one line."""
     text = " ".join(str(error).split())
     name = type(error).__name__
     if not text:
@@ -126,7 +126,7 @@ def _report(error: BaseException, key: str) -> Failure | None:
         key: the key of the training, or `_ENDED`.
 
     Returns:
-        The error that another process reported before; None if this is the first one, or if the
+        The error that another process reported first; None if this is the first error, or if the
         store is not reachable.
     """
     global _has_failed
@@ -134,16 +134,16 @@ def _report(error: BaseException, key: str) -> Failure | None:
         return None
     _has_failed = True
 
-    # MPI has no store.
+    # There is no store with MPI.
     store = default_store()
     if store is None:
         return None
 
     failure = Failure(dist.get_rank(), os.getpid(), socket.gethostname(), one_line(error))
     try:
-        # Written only if the key is empty, and returned as it is then.
+        # The store keeps an earlier value of the key. `compare_set` returns the stored value.
         first = Failure(*json.loads(store.compare_set(key, "", json.dumps(failure))))
-        # The other process may have ended before it began this training.
+        # Another process may have failed before it began this training.
         if first == failure and store.check([_ENDED]):
             first = Failure(*json.loads(store.get(_ENDED)))
     except dist.DistError:
@@ -155,26 +155,27 @@ def _report(error: BaseException, key: str) -> Failure | None:
 
 
 def _may_be_caused_by_others(error: BaseException) -> bool:
-    """Return whether torch may have raised an error because another process failed.
+    """Return whether an error of torch may be caused by the failure of another process.
 
-    gloo has no class for these errors.
+    gloo raises plain RuntimeErrors.
     """
     return type(error) is RuntimeError or isinstance(error, dist.DistError)
 
 
 def _is_explained_elsewhere(error: BaseException, first: Failure | None) -> bool:
-    """Return whether another process prints the traceback that explains an error."""
+    """Return whether another process prints a traceback that explains the error."""
     if os.environ.get(FULL_TRACEBACK) == "full":
         return False
-    # Without a group this process could not join the others, and only its error explains why.
+    # Without a process group, this process failed to join the others, and only its own error
+    # explains why.
     if isinstance(error, OtherProcessError):
         return dist.is_available() and dist.is_initialized()
     return first is not None and first.error == one_line(error)
 
 
 def _without_traceback(error: BaseException, first: Failure | None) -> BaseException:
-    """Return the error so that it is printed in one line, with a note that names the process which
-    prints the traceback.
+    """Return the error without cause and context, with a note that names the process which prints
+    the traceback.
     """
     error.__cause__ = None
     error.__suppress_context__ = True
@@ -185,7 +186,7 @@ def _without_traceback(error: BaseException, first: Failure | None) -> BaseExcep
 
 
 def _write_file_for_torchrun(error: BaseException) -> None:
-    """Write an error to the file from which torchrun shows the cause at the end."""
+    """Write an error to the file from which torchrun reports the root cause."""
     if "TORCHELASTIC_ERROR_FILE" not in os.environ:
         return
     from torch.distributed.elastic.multiprocessing.errors import get_error_handler

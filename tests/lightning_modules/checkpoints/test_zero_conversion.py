@@ -139,6 +139,6 @@ def test_stage_0_is_refused(tmp_path):
     (source / "global_step7").mkdir(parents=True)
     torch.save({}, source / "global_step7" / "mp_rank_00_model_states.pt")
     (source / "latest").write_text("global_step7")
-    with pytest.raises(ValueError, match="In stage 0 the weights"):
+    with pytest.raises(ValueError, match="Stage 0 saves full"):
         convert(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -90,9 +90,9 @@ REFUSED = [
     ({"input_ids": None}, "the batch needs input_ids"),
     ({"labels": None}, "the batch needs labels or shift_labels"),
     ({"labels": torch.ones(2)}, "labels of shape (2,)"),
-    ({"attention_mask": LEFT}, "attention_mask hides positions before others"),
+    ({"attention_mask": LEFT}, "attention_mask masks positions before others"),
     ({"attention_mask": torch.ones(2, 1, 7, 7)}, "attention_mask of shape (2, 1, 7, 7)"),
-    ({"attention_mask": LEFT.flip(1)}, "labels at positions that attention_mask hides"),
+    ({"attention_mask": LEFT.flip(1)}, "labels must be -100"),
     (
         {"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3]])},
         "position_ids restart or skip numbers",
@@ -131,16 +131,16 @@ FAULTS = [
     (Model(is_encoder_decoder=True), "Model has an encoder"),
     (
         Model(layer_types=["full_attention", "linear_attention"]),
-        "layers with linear_attention, and only full",
+        "layers with linear_attention, but only full",
     ),
     (Model(sliding_window=8), "layers with sliding_window=8"),
     (
         WithoutPositions(),
-        "WithoutPositions.forward has no parameter 'position_ids': where in the whole",
+        "WithoutPositions.forward has no parameter 'position_ids', the position",
     ),
     (
         WithoutPositions(),
-        "WithoutPositions.forward has no parameter 'shift_labels': the next tokens",
+        "WithoutPositions.forward has no parameter 'shift_labels', the label",
     ),
 ]
 

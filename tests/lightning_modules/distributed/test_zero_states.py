@@ -93,9 +93,9 @@ DAMAGED = {
     "no tensors": (
         2,
         change("*0_mp*optim*", single_partition_of_fp32_groups=[1, 2]),
-        "not what DeepSpeed writes",
+        "not written by DeepSpeed",
     ),
-    "no shapes": (2, change("mp*model*", param_shapes=None), "not what DeepSpeed writes"),
+    "no shapes": (2, change("mp*model*", param_shapes=None), "not written by DeepSpeed"),
     "larger shapes": (
         2,
         change("mp*model*", param_shapes=[{"a": (99,)}, {"b": (2,)}]),
@@ -107,7 +107,11 @@ DAMAGED = {
         change("*1_mp*model*", frozen_param_fragments={"frozen": torch.ones(1)}),
         "elements of frozen",
     ),
-    "nvme": (3, lambda states: (states / "offloaded_tensors").mkdir(), "has states on nvme"),
+    "nvme": (
+        3,
+        lambda states: (states / "offloaded_tensors").mkdir(),
+        "has states offloaded to NVMe",
+    ),
     "elastic": (2, change("*0_mp*optim*", base_optimizer_state=[]), "elastic_checkpoint"),
 }
 
@@ -131,7 +135,7 @@ def test_states_of_one_process_alone_cannot_be_put_together(tmp_path, stage):
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_processes_have_made_the_same_steps(tmp_path, stage):
-    with pytest.raises(ValueError, match="do not belong to those of process 0"):
+    with pytest.raises(ValueError, match="do not match those of process 0"):
         ZeroStates(written(tmp_path, stage, 2, step=torch.tensor(8.0)))
 
 
