@@ -243,7 +243,7 @@ class DeepSpeed(Strategy):
     def engine(self) -> Any:
         """The engine of the current training, or of the last one; None if the model has none."""
         model = self.forward_model
-        return model if deepspeed_engine.trains(model) else None
+        return model if deepspeed_engine.has_optimizer(model) else None
 
     def _distribute_model(self, model: nn.Module, module: pl.LightningModule) -> nn.Module:
         """See `Strategy._distribute_model`; in a training the engine is made with the optimizer."""
@@ -261,11 +261,11 @@ class DeepSpeed(Strategy):
         self.input_dtype = deepspeed_engine.input_dtype(model)
         return model
 
-    def parameters_beside_embeddings(self, model: nn.Module) -> int:
-        """See `Strategy.parameters_beside_embeddings`; a sharded model cannot count them itself."""
-        count = deepspeed_weights.parameters_beside_embeddings(model)
+    def non_embedding_parameters(self, model: nn.Module) -> int:
+        """See `Strategy.non_embedding_parameters`; a sharded model cannot count them itself."""
+        count = deepspeed_weights.non_embedding_parameters(model)
         if count is None:
-            return super().parameters_beside_embeddings(model)
+            return super().non_embedding_parameters(model)
         return count
 
     def micro_batch(
@@ -416,7 +416,7 @@ class DeepSpeed(Strategy):
             super().load_weights(model, checkpoint)
             return
         forward_model = self.forward_model_of(model)
-        if self.is_running and deepspeed_engine.trains(forward_model):
+        if self.is_running and deepspeed_engine.has_optimizer(forward_model):
             self._load_states(checkpoint)
 
     def save_optimizer(

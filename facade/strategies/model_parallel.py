@@ -166,7 +166,7 @@ class ModelParallel(Strategy):
         if "sequence_parallel_size" in self.options:
             size = self.options["sequence_parallel_size"]
             check_sequences(
-                model, "sp_size", size, heads_over=size * self.options["tensor_parallel_size"]
+                model, "sp_size", size, head_shards=size * self.options["tensor_parallel_size"]
             )
 
     def groups(self) -> list[Group]:
@@ -288,7 +288,7 @@ def prepare_spread_model(args: TrainingArguments, model: nn.Module) -> Paralleli
     base = base_of_adapter(model)
     kind = type(base).__name__
     if not getattr(base, "is_distributed_loading_by_transformers", False):
-        if (getattr(base, "_tp_size", None) or 1) > 1 and not sharding.is_split(base):
+        if (getattr(base, "_tp_size", None) or 1) > 1 and not sharding.has_dtensors(base):
             raise ValueError(
                 f"from_pretrained(tp_plan=...) has split {kind} into plain tensors. Load it "
                 f"without, and pass parallelism_config={{'tp_size': {args.world_size}}}."

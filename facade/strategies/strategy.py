@@ -293,7 +293,7 @@ class Strategy:
         """Shard or wrap a model, see `distribute_model`; overridden by subclasses."""
         return model
 
-    def parameters_beside_embeddings(self, model: Any) -> int:
+    def non_embedding_parameters(self, model: Any) -> int:
         """Count the parameters of a model that can leave out its embeddings; 0 for any other."""
         # In a module of a script the name may be a number, or a method that counts all parameters.
         count = model.num_parameters

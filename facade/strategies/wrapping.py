@@ -12,7 +12,10 @@ from torch import nn
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.distributed.sequence_sharding import model_problems
 from ...lightning_modules.distributed.sharding import is_sharded, modules_by_class, modules_by_size
-from ...lightning_modules.distributed.tensor_parallel import split_problems, tensor_parallel_plan
+from ...lightning_modules.distributed.tensor_parallel import (
+    tensor_parallel_plan,
+    tensor_parallel_problems,
+)
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..arguments.parallelism import groups_of
 from ..distributed.launchers import find_launch
@@ -117,7 +120,7 @@ def check_split(model: nn.Module, size: int) -> None:
     """
     if size == 1 or is_sharded(model):
         return
-    problems = split_problems(model, size)
+    problems = tensor_parallel_problems(model, size)
     if (getattr(model, "_tp_size", None) or 1) > 1:
         problems = [
             f"from_pretrained(tp_plan=...) has split {type(model).__name__} already. Load it "
@@ -129,7 +132,7 @@ def check_split(model: nn.Module, size: int) -> None:
         )
 
 
-def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int = 1) -> None:
+def check_sequences(model: nn.Module, argument: str, size: int, head_shards: int = 1) -> None:
     """Check that a model can be trained on parts of sequences, see
     `sequence_sharding.model_problems`.
 
@@ -137,12 +140,12 @@ def check_sequences(model: nn.Module, argument: str, size: int, heads_over: int 
         model: to be trained.
         argument: `cp_size` or `sp_size`.
         size: the value of that argument.
-        heads_over: ranks over which the heads of attention are sharded.
+        head_shards: ranks over which the heads of attention are sharded.
 
     Raises:
         ValueError: it cannot; says what to do.
     """
-    problems = model_problems(model, heads_over=heads_over)
+    problems = model_problems(model, head_shards=head_shards)
     if problems:
         raise ValueError(
             f"parallelism_config: {argument}={size}: {'; '.join(problems)}, or use dp_shard_size."

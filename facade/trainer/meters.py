@@ -306,7 +306,7 @@ class ParameterCounter:
         is_known = self._model is not None and self._model() is model
         strategy = self.trainer._lightrainer.strategy
         if not is_known or (_counts_itself(model) and strategy.sharded_model is None):
-            self._count = strategy.parameters_beside_embeddings(model)
+            self._count = strategy.non_embedding_parameters(model)
             self._model = weakref.ref(model)
         return self._count
 

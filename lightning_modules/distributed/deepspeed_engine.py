@@ -18,7 +18,7 @@ def is_engine(model: nn.Module) -> bool:
     return any(cls.__name__ == "DeepSpeedEngine" for cls in type(model).__mro__)
 
 
-def trains(model: nn.Module) -> bool:
+def has_optimizer(model: nn.Module) -> bool:
     """Return whether a model is an engine with an optimizer. Engines for evaluation have none."""
     return is_engine(model) and model.basic_optimizer is not None
 

@@ -22,7 +22,7 @@ def shards_weights(model: nn.Module) -> bool:
     return any(hasattr(parameter, "ds_id") for parameter in model.parameters())
 
 
-def parameters_beside_embeddings(model: nn.Module) -> int | None:
+def non_embedding_parameters(model: nn.Module) -> int | None:
     """Count the parameters of a sharded model, excluding embeddings.
 
     Returns None for models that DeepSpeed does not shard.
@@ -50,10 +50,10 @@ def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
             # Gather tied weights once, so that they stay tied.
             if id(tensor) not in gathered:
                 with _gathered(tensor):
-                    whole = tensor
+                    full_tensor = tensor
                     if keep:
-                        whole = tensor.detach().to("cpu", copy=True)
-                gathered[id(tensor)] = whole
+                        full_tensor = tensor.detach().to("cpu", copy=True)
+                gathered[id(tensor)] = full_tensor
             state[name] = gathered[id(tensor)]
     if not keep:
         return {}

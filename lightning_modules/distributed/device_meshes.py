@@ -38,12 +38,12 @@ class ModelParallelStrategy(strategies.ModelParallelStrategy):
 
     def setup_environment(self) -> None:
         """Create the process groups."""
-        with _kept_for_lightning():
+        with _cached_for_lightning():
             super().setup_environment()
 
 
 @contextlib.contextmanager
-def _kept_for_lightning() -> Iterator[None]:
+def _cached_for_lightning() -> Iterator[None]:
     """Replace torch's `init_device_mesh`, which Lightning imports when it calls it."""
     module: Any = device_mesh
     before = module.init_device_mesh

@@ -126,7 +126,7 @@ class ForwardFSDPPrecision(ForwardCasting, FSDPPrecision):
 
 def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
     """Gather the full weights, as `sharding.full_state_dict`."""
-    with _full_states(model, everywhere=False):
+    with _full_state_dicts(model, on_all_ranks=False):
         state = model.state_dict()
     if not keep:
         return {}
@@ -134,9 +134,9 @@ def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
     # FSDP returns tied weights as separate copies: tie them again.
     first_names: dict[int, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        first = first_names.setdefault(id(parameter), _clean(name))
+        first = first_names.setdefault(id(parameter), _original_name(name))
         if first in state:
-            state[_clean(name)] = state[first]
+            state[_original_name(name)] = state[first]
     return {
         name: value.cpu() if isinstance(value, torch.Tensor) else value
         for name, value in state.items()
@@ -160,17 +160,17 @@ def load_full(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
 def _named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield parameters and buffers by name, tied ones under each of their names."""
     for name, tensor in model.named_parameters(remove_duplicate=False):
-        yield _clean(name), tensor
+        yield _original_name(name), tensor
     for name, tensor in model.named_buffers(remove_duplicate=False):
-        yield _clean(name), tensor
+        yield _original_name(name), tensor
 
 
 def full_optimizer_state(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool
 ) -> dict[str, Any]:
     """Gather the full optimizer state, as `sharding.full_optimizer_state`."""
-    with _full_states(model, everywhere=False):
-        by_name = FullyShardedDataParallel.optim_state_dict(model, optimizer)
+    with _full_state_dicts(model, on_all_ranks=False):
+        state_by_name = FullyShardedDataParallel.optim_state_dict(model, optimizer)
     if not keep:
         return {}
 
@@ -181,16 +181,16 @@ def full_optimizer_state(
         return leaf.to("cpu", copy=True)
 
     # Replace names by numbers, as in the optimizer state of an unsharded model.
-    names = _parameter_names(model, optimizer) or _names_in(by_name)
+    names = _parameter_names(model, optimizer) or _parameter_ids(state_by_name)
     states: dict[int, Any] = {}
     for number, name in enumerate(names):
-        if name in by_name["state"]:
-            states[number] = map_nested(copied, by_name["state"][name])
+        if name in state_by_name["state"]:
+            states[number] = map_nested(copied, state_by_name["state"][name])
 
     groups: list[dict[str, Any]] = []
     begin = 0
-    own_groups = optimizer.state_dict()["param_groups"]
-    for saved_group, group in zip(own_groups, by_name["param_groups"], strict=True):
+    flat_groups = optimizer.state_dict()["param_groups"]
+    for saved_group, group in zip(flat_groups, state_by_name["param_groups"], strict=True):
         end = begin + len(group["params"])
         groups.append({**saved_group, "params": list(range(begin, end))})
         begin = end
@@ -205,35 +205,40 @@ def load_full_optimizer_state(
     names = _parameter_names(model, optimizer)
     groups = optimizer.param_groups
     if names is None:
-        with _full_states(model, everywhere=True):
+        with _full_state_dicts(model, on_all_ranks=True):
             named_state = FullyShardedDataParallel.optim_state_dict(model, optimizer)
-        names = _names_in(named_state)
+        names = _parameter_ids(named_state)
         groups = named_state["param_groups"]
 
     # Check that the state fits the unsharded shapes.
-    whole = full_shapes(model)
+    full_tensors = full_shapes(model)
     in_order = iter(names)
     shapes: list[list[ParameterShape]] = []
     for group in groups:
         names_of_group = itertools.islice(in_order, len(group["params"]))
         shapes.append(
-            [ParameterShape(name, whole[name].shape, whole[name].dtype) for name in names_of_group]
+            [
+                ParameterShape(name, full_tensors[name].shape, full_tensors[name].dtype)
+                for name in names_of_group
+            ]
         )
     require_fitting_optimizer_state(optimizer, state, file, groups=shapes)
 
     # Load it by name.
-    numbers = _names_in(state)
+    numbers = _parameter_ids(state)
     name_of = dict(zip(numbers, names, strict=True))
-    by_name: dict[str, Any] = {
+    state_by_name: dict[str, Any] = {
         "state": {name_of[number]: values for number, values in state["state"].items()},
         "param_groups": [],
     }
     for group in state["param_groups"]:
-        by_name["param_groups"].append(
+        state_by_name["param_groups"].append(
             {**group, "params": [name_of[number] for number in group["params"]]}
         )
-    with _full_states(model, everywhere=True):
-        named_state = FullyShardedDataParallel.optim_state_dict_to_load(model, optimizer, by_name)
+    with _full_state_dicts(model, on_all_ranks=True):
+        named_state = FullyShardedDataParallel.optim_state_dict_to_load(
+            model, optimizer, state_by_name
+        )
     optimizer.load_state_dict(named_state)
 
 
@@ -263,12 +268,12 @@ def clip_gradients(
     # FSDP can only clip all parameters together. For a subset, combine the norms of all ranks'
     # shards here.
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    norm = _norm_of_all(gradients, norm_type, model)
+    norm = _global_norm(gradients, norm_type, model)
     nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
 
-def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) -> torch.Tensor:
+def _global_norm(gradients: list[torch.Tensor], norm_type: float, model: Any) -> torch.Tensor:
     """Return the gradient norm over all ranks. Some ranks may have no gradients."""
     norm = nn.utils.get_total_norm(gradients, norm_type).to(model.compute_device)
     group = model.process_group
@@ -281,13 +286,13 @@ def _norm_of_all(gradients: list[torch.Tensor], norm_type: float, model: Any) ->
 
 
 @contextlib.contextmanager
-def _full_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
-    """Make state dicts contain full tensors, only on rank 0 unless `everywhere`.
+def _full_state_dicts(model: nn.Module, *, on_all_ranks: bool) -> Iterator[None]:
+    """Make state dicts contain full tensors, only on rank 0 unless `on_all_ranks`.
 
     For a model on the CPU all ranks get them, because torch crashes there with `offload_to_cpu`.
     """
     on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
-    options = {"offload_to_cpu": not on_cpu, "rank0_only": not (on_cpu or everywhere)}
+    options = {"offload_to_cpu": not on_cpu, "rank0_only": not (on_cpu or on_all_ranks)}
     with FullyShardedDataParallel.state_dict_type(
         model,
         StateDictType.FULL_STATE_DICT,
@@ -297,7 +302,7 @@ def _full_states(model: nn.Module, *, everywhere: bool) -> Iterator[None]:
         yield
 
 
-def _names_in(state: Mapping[str, Any]) -> list[Any]:
+def _parameter_ids(state: Mapping[str, Any]) -> list[Any]:
     """Return the names (or numbers) of the parameters in an optimizer state, in order."""
     names: list[Any] = []
     for group in state["param_groups"]:
@@ -307,7 +312,7 @@ def _names_in(state: Mapping[str, Any]) -> list[Any]:
 
 def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str] | None:
     """Return the names of an optimizer's parameters, in order; None if FSDP flattened them."""
-    name_of = {id(parameter): _clean(name) for name, parameter in model.named_parameters()}
+    name_of = {id(parameter): _original_name(name) for name, parameter in model.named_parameters()}
     if any(name.endswith(_FLAT_PARAMETER) for name in name_of.values()):
         return None
     names: list[str] = []
@@ -316,7 +321,7 @@ def _parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list
     return names
 
 
-def _clean(name: str) -> str:
+def _original_name(name: str) -> str:
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name

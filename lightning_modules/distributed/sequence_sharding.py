@@ -21,20 +21,20 @@ IGNORED = -100
 """Label of positions that are not targets."""
 
 
-def model_problems(model: nn.Module, *, heads_over: int = 1) -> list[str]:
+def model_problems(model: nn.Module, *, head_shards: int = 1) -> list[str]:
     """Return the reasons why a model cannot be trained on sharded sequences; empty if it can.
 
     Args:
         model: the model to train.
-        heads_over: number of ranks over which attention heads are sharded.
+        head_shards: number of ranks over which attention heads are sharded.
     """
     base = base_of_adapter(model)
     kind = type(base).__name__
     config = getattr(base, "config", None)
-    text = config
+    text_config = config
     # A multimodal configuration contains one for the text model.
     if config is not None and hasattr(config, "get_text_config"):
-        text = config.get_text_config()
+        text_config = config.get_text_config()
 
     problems: list[str] = []
     # Only `scaled_dot_product_attention` is replaced, see `replaced_attention`.
@@ -45,21 +45,21 @@ def model_problems(model: nn.Module, *, heads_over: int = 1) -> list[str]:
         )
     if getattr(config, "is_encoder_decoder", False):
         problems.append(f"{kind} has an encoder, but only causal attention is supported")
-    others = _other_layers(text)
-    if others:
+    unsupported = _unsupported_attention(text_config)
+    if unsupported:
         problems.append(
-            f"{kind} has layers with {', '.join(others)}, but only full causal attention is "
+            f"{kind} has layers with {', '.join(unsupported)}, but only full causal attention is "
             "supported"
         )
-    heads = getattr(text, "num_attention_heads", None)
-    if isinstance(heads, int) and heads % heads_over:
+    heads = getattr(text_config, "num_attention_heads", None)
+    if isinstance(heads, int) and heads % head_shards:
         problems.append(
-            f"{kind} has {heads} attention heads, which {heads_over} processes cannot share evenly"
+            f"{kind} has {heads} attention heads, which {head_shards} processes cannot share evenly"
         )
     return problems + _missing_parameters(base, kind)
 
 
-def _other_layers(config: object) -> list[str]:
+def _unsupported_attention(config: object) -> list[str]:
     """Return the attention types of a configuration other than full attention."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
@@ -94,7 +94,7 @@ def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
     return problems
 
 
-def ready_to_split(
+def prepare_for_sharding(
     inputs: Mapping[str, Any], *, size: int, full_mask: bool = False
 ) -> dict[str, Any]:
     """Prepare the inputs of a model for sharding. The original inputs are not modified.
@@ -120,24 +120,24 @@ def ready_to_split(
     length = shape[1]
 
     # Attention is causal, so no token attends to right padding, and the mask can be dropped.
-    shown = _right_padding(ready.pop("attention_mask", None), shape)
+    unmasked = _right_padding(ready.pop("attention_mask", None), shape)
     labels = _shifted_labels(ready, shape)
-    if shown is not None and bool(labels[~shown].ne(IGNORED).any()):
-        raise _refusal("labels must be -100 where attention_mask is 0")
+    if unmasked is not None and bool(labels[~unmasked].ne(IGNORED).any()):
+        raise _input_error("labels must be -100 where attention_mask is 0")
     ready["shift_labels"] = labels
-    ready["position_ids"] = _positions(ready, shown, shape)
+    ready["position_ids"] = _positions(ready, unmasked, shape)
 
     # Copy or pad, because the tensors are resized in place later. Pad to a multiple of twice the
     # size, because in a ring each rank gets a chunk of the beginning and one of the end, which
     # balances the work of causal attention.
-    missing = -length % (2 * size)
+    padding_length = -length % (2 * size)
     for name, tensor in ready.items():
         if not _is_split(tensor, length):
             continue
-        if missing == 0:
+        if padding_length == 0:
             ready[name] = tensor.clone()
             continue
-        padding = [0, 0] * (tensor.ndim - 2) + [0, missing]
+        padding = [0, 0] * (tensor.ndim - 2) + [0, padding_length]
         is_label = name in ("labels", "shift_labels")
         ready[name] = pad(tensor, padding, value=IGNORED if is_label else 0)
     if full_mask:
@@ -149,7 +149,7 @@ def split_names(inputs: Mapping[str, Any]) -> list[str]:
     """Return the names of inputs whose second dimension is the sequence.
 
     Args:
-        inputs: the result of `ready_to_split`.
+        inputs: the result of `prepare_for_sharding`.
     """
     length = inputs["shift_labels"].shape[1]
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]
@@ -166,7 +166,7 @@ def _shape(inputs: Mapping[str, object]) -> tuple[int, int]:
         if isinstance(tensor, torch.Tensor) and tensor.ndim >= 2:
             return tensor.shape[0], tensor.shape[1]
     present = ", ".join(inputs) or "nothing"
-    raise _refusal(f"the batch needs input_ids of shape (batch, positions), but has: {present}")
+    raise _input_error(f"the batch needs input_ids of shape (batch, positions), but has: {present}")
 
 
 def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.Tensor | None:
@@ -174,15 +174,17 @@ def _right_padding(mask: torch.Tensor | None, shape: tuple[int, int]) -> torch.T
     if mask is None:
         return None
     if tuple(mask.shape) != shape:
-        raise _refusal(f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out")
-    shown = mask.bool()
+        raise _input_error(
+            f"attention_mask of shape {tuple(mask.shape)} cannot be split; leave it out"
+        )
+    unmasked = mask.bool()
 
     # A position is unmasked after a masked one.
-    if bool((shown[:, 1:] > shown[:, :-1]).any()):
-        raise _refusal(
+    if bool((unmasked[:, 1:] > unmasked[:, :-1]).any()):
+        raise _input_error(
             "attention_mask masks positions before others. Pad on the right (padding_side='right')"
         )
-    return shown
+    return unmasked
 
 
 def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.Tensor:
@@ -190,7 +192,7 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
     shifted = inputs.get("shift_labels")
     labels = inputs.get("labels")
     if shifted is None and labels is None:
-        raise _refusal(
+        raise _input_error(
             "the batch needs labels or shift_labels, because only causal language models are "
             "supported"
         )
@@ -198,7 +200,9 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
     name = "labels" if shifted is None else "shift_labels"
     if tuple(inputs[name].shape) != shape:
         label_shape = tuple(inputs[name].shape)
-        raise _refusal(f"{name} of shape {label_shape} should have the shape of the input, {shape}")
+        raise _input_error(
+            f"{name} of shape {label_shape} should have the shape of the input, {shape}"
+        )
     if shifted is None:
         # The last position has no next token.
         return pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
@@ -206,14 +210,14 @@ def _shifted_labels(inputs: Mapping[str, Any], shape: tuple[int, int]) -> torch.
 
 
 def _positions(
-    inputs: Mapping[str, Any], shown: torch.Tensor | None, shape: tuple[int, int]
+    inputs: Mapping[str, Any], unmasked: torch.Tensor | None, shape: tuple[int, int]
 ) -> torch.Tensor:
     """Return the position ids."""
     positions = inputs.get("position_ids")
     if positions is None:
         return torch.arange(shape[1], device=inputs["shift_labels"].device).expand(shape)
     if positions.ndim != 2 or positions.shape[1] != shape[1]:
-        raise _refusal(
+        raise _input_error(
             f"position_ids of shape {tuple(positions.shape)} should have the shape of the input, "
             f"{shape}"
         )
@@ -221,14 +225,16 @@ def _positions(
     # Position ids of padding are ignored.
     positions = positions.expand(shape)
     jumps = positions.diff(dim=1).ne(1)
-    if shown is not None:
-        jumps &= shown[:, 1:]
+    if unmasked is not None:
+        jumps &= unmasked[:, 1:]
     if bool(jumps.any()):
-        raise _refusal("position_ids restart or skip numbers. Give each sequence a separate row")
+        raise _input_error(
+            "position_ids restart or skip numbers. Give each sequence a separate row"
+        )
     return positions
 
 
-def _refusal(why: str) -> ValueError:
+def _input_error(why: str) -> ValueError:
     return ValueError(
         f"parallelism_config: cp_size or sp_size above 1 splits sequences over processes: {why}."
     )

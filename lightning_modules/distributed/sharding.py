@@ -33,7 +33,7 @@ def modules_by_class(model: nn.Module, names: set[str]) -> list[str]:
     """Return names of submodules whose class has one of these names, inner ones first."""
     tied = tied_modules(model)
     matching: list[str] = []
-    for name, module in _below(model):
+    for name, module in _submodules(model):
         if type(module).__name__ in names and module not in tied:
             matching.append(name)
     return matching
@@ -47,7 +47,7 @@ def modules_by_size(model: nn.Module, smallest: int) -> list[str]:
     names: list[str] = []
     counted: set[int] = set()
     tied = tied_modules(model)
-    for name, module in _below(model):
+    for name, module in _submodules(model):
         # Containers are never called, so their parameters would not be gathered.
         if module in tied or isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             continue
@@ -68,7 +68,7 @@ def tied_modules(model: nn.Module) -> set[nn.Module]:
     """
     tied: set[nn.Module] = set()
     for names in tied_names(model):
-        for path, module in _below(model):
+        for path, module in _submodules(model):
             inside = sum(name.startswith(f"{path}.") for name in names)
             if 0 < inside < len(names):
                 tied.add(module)
@@ -140,9 +140,9 @@ def shard_fully(
         for module in sharded:
             module.set_force_sum_reduction_for_comms(True)
     if forward_prefetch:
-        below = [module for module in sharded if module is not model]
-        for module, following in itertools.pairwise(below):
-            module.set_modules_to_forward_prefetch([following])
+        submodules = [module for module in sharded if module is not model]
+        for module, next_module in itertools.pairwise(submodules):
+            module.set_modules_to_forward_prefetch([next_module])
     return model
 
 
@@ -164,14 +164,14 @@ def average_replicas(model: nn.Module) -> None:
     They get the values of rank 0, and their gradients are averaged over all ranks from then on.
     """
     for parameter in model.parameters():
-        is_whole = parameter.requires_grad and not is_dtensor(parameter)
-        if is_whole and not hasattr(parameter, "_averaged"):
+        is_replica = parameter.requires_grad and not is_dtensor(parameter)
+        if is_replica and not hasattr(parameter, "_averaged"):
             dist.broadcast(parameter.data, src=0)
-            parameter.register_hook(_mean)
+            parameter.register_hook(_all_reduce_mean)
             vars(parameter)["_averaged"] = True
 
 
-def _mean(gradient: torch.Tensor) -> torch.Tensor:
+def _all_reduce_mean(gradient: torch.Tensor) -> torch.Tensor:
     mean = gradient / dist.get_world_size()
     dist.all_reduce(mean)
     return mean
@@ -179,7 +179,7 @@ def _mean(gradient: torch.Tensor) -> torch.Tensor:
 
 def is_sharded(model: nn.Module) -> bool:
     """Return whether a model is sharded, even while parameters are gathered."""
-    by_torch = is_wrapped_by_fsdp1(model) or is_fully_sharded(model) or is_split(model)
+    by_torch = is_wrapped_by_fsdp1(model) or is_fully_sharded(model) or has_dtensors(model)
     return by_torch or deepspeed_weights.shards_weights(model)
 
 
@@ -194,7 +194,7 @@ def is_fully_sharded(model: nn.Module) -> bool:
     return any(cls.__name__ == "FSDPModule" for cls in type(model).__mro__)
 
 
-def is_split(model: nn.Module) -> bool:
+def has_dtensors(model: nn.Module) -> bool:
     """Return whether any parameter is a DTensor at the moment."""
     return any(is_dtensor(parameter) for parameter in model.parameters())
 
@@ -226,7 +226,7 @@ def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
         model: the model.
         keep: return the tensors in this process; otherwise it gets an empty dict.
     """
-    library = _library_of(model)
+    library = _module_for_library(model)
     if library is not None:
         return library.full_state_dict(model, keep=keep)
 
@@ -235,9 +235,9 @@ def full_state_dict(model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in gathered:
-            gather_full_tensor = gather_dtensor(tensor).detach()
+            full_tensor = gather_dtensor(tensor).detach()
             # All ranks gather. Ranks that keep nothing free each tensor immediately.
-            gathered[id(tensor)] = gather_full_tensor.cpu() if keep else tensor
+            gathered[id(tensor)] = full_tensor.cpu() if keep else tensor
         state[name] = gathered[id(tensor)]
     if not keep:
         return {}
@@ -266,7 +266,7 @@ class FullModel:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return meta tensors with unsharded shapes. Tied names share a tensor."""
-        library = _library_of(self.sharded)
+        library = _module_for_library(self.sharded)
         if library is not None:
             return library.full_shapes(self.sharded)
         return meta_tensors(self.sharded.state_dict(keep_vars=True).items())
@@ -280,7 +280,7 @@ class FullModel:
         """
         # Check everything before a weight is changed.
         shapes = self.state_dict()
-        differences = _compared(shapes, state_dict)
+        differences = _key_differences(shapes, state_dict)
         missing, unexpected = differences
         other_shapes: list[str] = []
         for name, tensor in shapes.items():
@@ -291,16 +291,16 @@ class FullModel:
                 f"other shapes: {other_shapes}; missing: {missing}; unexpected: {unexpected}"
             )
 
-        library = _library_of(self.sharded)
+        library = _module_for_library(self.sharded)
         if library is not None:
             library.load_full(self.sharded, state_dict)
             return differences
         targets = self.sharded.state_dict(keep_vars=True)
-        parts: dict[str, Any] = {}
+        shards: dict[str, Any] = {}
         for name, value in state_dict.items():
             if name in targets:
-                parts[name] = shard_like(value, targets[name])
-        self.sharded.load_state_dict(parts, strict=False)
+                shards[name] = shard_like(value, targets[name])
+        self.sharded.load_state_dict(shards, strict=False)
         return differences
 
     @contextlib.contextmanager
@@ -311,13 +311,13 @@ class FullModel:
         """
         module: Any = unwrap_model(self.sharded)
         shapes = self.state_dict()
-        read: dict[str, Any] = {}
+        collected: dict[str, Any] = {}
 
         def load_state_dict(
             state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
         ) -> Any:
-            read.update(state_dict)
-            return _compared(shapes, state_dict)
+            collected.update(state_dict)
+            return _key_differences(shapes, state_dict)
 
         # The caller compares names and shapes, so it must see unsharded shapes.
         module.load_state_dict = load_state_dict
@@ -328,7 +328,7 @@ class FullModel:
         finally:
             del module.load_state_dict
             del module.named_parameters
-        self.load_state_dict(read, strict=False)
+        self.load_state_dict(collected, strict=False)
 
 
 class KeyDifferences(NamedTuple):
@@ -338,7 +338,9 @@ class KeyDifferences(NamedTuple):
     unexpected_keys: list[str]
 
 
-def _compared(in_model: Mapping[str, object], loaded: Mapping[str, object]) -> KeyDifferences:
+def _key_differences(
+    in_model: Mapping[str, object], loaded: Mapping[str, object]
+) -> KeyDifferences:
     missing = [name for name in in_model if name not in loaded]
     unexpected = [name for name in loaded if name not in in_model]
     return KeyDifferences(missing, unexpected)
@@ -390,15 +392,15 @@ def load_full_optimizer_state(
         fsdp_wrapping().load_full_optimizer_state(model, optimizer, state, file=file)
         return
     require_fitting_optimizer_state(optimizer, state, file, model=model)
-    parts: dict[int, dict[str, Any]] = {}
+    shards: dict[int, dict[str, Any]] = {}
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         for parameter, number in zip(group["params"], saved["params"], strict=True):
             if number in state["state"]:
                 values = state["state"][number]
-                parts[number] = {
+                shards[number] = {
                     name: shard_like(value, parameter) for name, value in values.items()
                 }
-    optimizer.load_state_dict({**state, "state": parts})
+    optimizer.load_state_dict({**state, "state": shards})
 
 
 def fsdp_wrapping() -> ModuleType:
@@ -408,7 +410,7 @@ def fsdp_wrapping() -> ModuleType:
     return module
 
 
-def _library_of(model: nn.Module) -> ModuleType | None:
+def _module_for_library(model: nn.Module) -> ModuleType | None:
     """Return the module for a model sharded by FSDP1 or DeepSpeed; None for DTensors."""
     if is_wrapped_by_fsdp1(model):
         return fsdp_wrapping()
@@ -417,7 +419,7 @@ def _library_of(model: nn.Module) -> ModuleType | None:
     return None
 
 
-def _below(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def _submodules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the submodules of a model by name, inner ones first."""
-    below = [(name, module) for name, module in model.named_modules() if module is not model]
-    return below[::-1]
+    submodules = [(name, module) for name, module in model.named_modules() if module is not model]
+    return submodules[::-1]

@@ -60,7 +60,7 @@ def _plan_of_config(model: nn.Module) -> Mapping[str, object] | None:
     return plan
 
 
-def split_problems(model: nn.Module, size: int) -> list[str]:
+def tensor_parallel_problems(model: nn.Module, size: int) -> list[str]:
     """Return the reasons why the layers of a model cannot be sharded over `size` ranks."""
     # A model with a method `parallelize` checks its layers itself.
     if callable(getattr(model, "parallelize", None)):
@@ -103,11 +103,11 @@ def split_problems(model: nn.Module, size: int) -> list[str]:
     # Check the sizes of layers only if the plan is valid.
     if problems:
         return problems
-    return [*_indivisible_heads(model, size), *_unfit_layers(model, size)]
+    return [*_head_problems(model, size), *_layer_problems(model, size)]
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard the layers of a model in place; `split_problems` must be empty.
+    """Shard the layers of a model in place; `tensor_parallel_problems` must be empty.
 
     Args:
         model: the model, with the same weights on all ranks of the group.
@@ -201,10 +201,10 @@ class _GradientSum:
             # With `fully_shard`, a module has a new parameter object in each forward pass.
             is_hooked = self.hooked.get(name) is parameter
             if parameter.requires_grad and torch.is_grad_enabled() and not is_hooked:
-                parameter.register_hook(self._summed)
+                parameter.register_hook(self._all_reduce)
                 self.hooked[name] = parameter
 
-    def _summed(self, gradient: torch.Tensor) -> torch.Tensor:
+    def _all_reduce(self, gradient: torch.Tensor) -> torch.Tensor:
         gradient = gradient.clone()  # autograd may share it with other nodes
         dist.all_reduce(gradient, group=self.group)
         return gradient
@@ -258,7 +258,7 @@ def _share_style(
         styles[name] = style_of_partner
 
 
-def _indivisible_heads(model: nn.Module, size: int) -> list[str]:
+def _head_problems(model: nn.Module, size: int) -> list[str]:
     """Return problems for numbers of attention heads that are not divisible by `size`."""
     config: Any = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
@@ -276,7 +276,7 @@ def _indivisible_heads(model: nn.Module, size: int) -> list[str]:
     return problems
 
 
-def _unfit_layers(model: nn.Module, size: int) -> list[str]:
+def _layer_problems(model: nn.Module, size: int) -> list[str]:
     """Return problems for layers that do not support their style."""
     problems: list[str] = []
     for name, style in _styles(model).items():

@@ -86,14 +86,14 @@ def _attend(
     **options: object,
 ) -> torch.Tensor:
     """Compute attention between two all-to-alls."""
-    processes = group.size()
-    if query.shape[_HEADS] % processes:
+    world_size = group.size()
+    if query.shape[_HEADS] % world_size:
         raise ValueError(
-            f"sp_size={processes} does not divide the {query.shape[_HEADS]} attention heads."
+            f"sp_size={world_size} does not divide the {query.shape[_HEADS]} attention heads."
         )
 
     # Repeat key and value heads if they cannot be distributed evenly over the ranks.
-    if key.shape[_HEADS] % processes:
+    if key.shape[_HEADS] % world_size:
         key, value = repeated_heads(query, key, value)
         enable_gqa = False
 

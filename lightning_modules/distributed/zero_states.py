@@ -114,16 +114,16 @@ class ZeroStates:
 
     def _read_optimizers(self, ranks: int) -> None:
         """Open the optimizer files of all ranks."""
-        self._parts: list[ZeroPartition] = []
+        self._partitions: list[ZeroPartition] = []
         for rank, path in enumerate(self._files("optim", ranks)):
             content = load_file(path)["optimizer_state_dict"]
-            written_ranks = content["partition_count"]
-            if isinstance(written_ranks, list):
+            saved_ranks = content["partition_count"]
+            if isinstance(saved_ranks, list):
                 # There is one count for each group.
-                written_ranks = max(written_ranks)
-            if written_ranks != ranks:
+                saved_ranks = max(saved_ranks)
+            if saved_ranks != ranks:
                 raise ValueError(
-                    f"{self.folder} has the states of {ranks} of {written_ranks} processes. Copy "
+                    f"{self.folder} has the states of {ranks} of {saved_ranks} processes. Copy "
                     "the missing files to it."
                 )
 
@@ -135,7 +135,7 @@ class ZeroStates:
                 raise ValueError(f"{path} cannot be read: it holds {error}.") from error
 
             # Ranks may only differ in the elements that they own.
-            self._parts.append(part)
+            self._partitions.append(part)
             if rank == 0:
                 self.param_groups = part.options
                 self._scalars = scalars
@@ -186,19 +186,19 @@ class ZeroStates:
     def _require_all_elements(self) -> None:
         """Check that the files contain all elements of each weight."""
         # Count the elements of each trained parameter in the files.
-        present = dict.fromkeys(self.shapes, 0)
-        for rank, part in enumerate(self._parts):
+        found_elements = dict.fromkeys(self.shapes, 0)
+        for rank, part in enumerate(self._partitions):
             for name, piece in part.pieces.items():
                 if part.values(piece, MASTER_WEIGHTS).numel() != piece.length:
                     raise ValueError(
                         f"{self.folder} is damaged: process {rank} does not have its part of "
                         f"{name}."
                     )
-                present[name] += piece.length
+                found_elements[name] += piece.length
 
         incomplete: list[str] = []
         for name, shape in self.shapes.items():
-            if present[name] != shape.numel():
+            if found_elements[name] != shape.numel():
                 incomplete.append(name)
         for name, shape in self._frozen.items():
             # Round up, because the last shards are padded.
@@ -223,14 +223,14 @@ class ZeroStates:
     @property
     def scaler(self) -> SavedScaler | None:
         """Return the loss scaler; None without one."""
-        scaler = self._parts[0].scaler
+        scaler = self._partitions[0].scaler
         if not isinstance(scaler, StandIn):
             return None
         return SavedScaler(type(scaler).__name__, dict(vars(scaler)))
 
     def param_group_of(self, name: str) -> int:
         """Return the index of a trained parameter's parameter group."""
-        return self._parts[0].param_group_of[self._group_of[name]]
+        return self._partitions[0].param_group_of[self._group_of[name]]
 
     def entries(self, name: str) -> set[str]:
         """Return the names of the elementwise entries of a parameter's state."""
@@ -260,7 +260,7 @@ class ZeroStates:
             stop = offset + count
 
         values = [torch.empty(0, device="cpu")]
-        for part in self._parts:
+        for part in self._partitions:
             piece = part.pieces.get(name)
             if piece is None:
                 continue

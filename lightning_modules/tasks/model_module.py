@@ -238,8 +238,8 @@ class ModelModule(HookedModule):
         data_parallel = _dimension(mesh, "data_parallel")
         tensor_parallel_size = _dimension(mesh, "tensor_parallel").size()
         parameters = list(self.model.parameters())
-        is_split = any(_is_over(parameter, "tensor_parallel") for parameter in parameters)
-        if tensor_parallel_size > 1 and not is_split:
+        has_dtensors = any(_is_over(parameter, "tensor_parallel") for parameter in parameters)
+        if tensor_parallel_size > 1 and not has_dtensors:
             raise ValueError(
                 f"tensor_parallel_size={tensor_parallel_size}, but no layer of "
                 f"{type(self.model).__name__} is split: the same model would be trained "
@@ -262,7 +262,7 @@ class ModelModule(HookedModule):
         if not any(tensor.is_meta for tensor in full_tensors):
             broadcast_tensors(full_tensors)
 
-        if data_parallel.size() > 1 or not is_split:
+        if data_parallel.size() > 1 or not has_dtensors:
             names = self.shard_layers or getattr(self.model, "_no_split_modules", None) or []
             layers = modules_by_class(self.model, set(names))
             shard_fully(self.model, data_parallel, layers=layers)

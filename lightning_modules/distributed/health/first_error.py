@@ -21,10 +21,10 @@ from ...common.collectives import has_other_processes
 from ...internals.torch_names import default_store
 
 _KEY = "lightrainer/first_error"
-_ENDED = f"{_KEY}/ended"
+_UNCAUGHT_KEY = f"{_KEY}/ended"
 """Key of the first uncaught error of a process, including errors outside of training."""
 # Maximum number of characters of an error.
-_LONGEST_TEXT = 300
+_MAX_CHARACTERS = 300
 FULL_TRACEBACK = "LIGHTRAINER_TRACEBACK"
 """Environment variable. The value `full` leaves tracebacks unchanged."""
 
@@ -92,7 +92,7 @@ def report_uncaught_errors() -> None:
             previous_hook(kind, error.with_traceback(traceback), traceback)
             return
 
-        first = _report(error, _ENDED)
+        first = _report(error, _UNCAUGHT_KEY)
         if _is_explained_elsewhere(error, first):
             error = _without_traceback(error, first)
             traceback = None
@@ -115,7 +115,7 @@ def one_line(error: BaseException) -> str:
     name = type(error).__name__
     if not text:
         return name
-    return f"{name}: {text[:_LONGEST_TEXT]}"
+    return f"{name}: {text[:_MAX_CHARACTERS]}"
 
 
 def _report(error: BaseException, key: str) -> Failure | None:
@@ -123,7 +123,7 @@ def _report(error: BaseException, key: str) -> Failure | None:
 
     Args:
         error: the error of this process.
-        key: the key of the training, or `_ENDED`.
+        key: the key of the training, or `_UNCAUGHT_KEY`.
 
     Returns:
         The error that another process reported first; None if this is the first error, or if the
@@ -144,8 +144,8 @@ def _report(error: BaseException, key: str) -> Failure | None:
         # The store keeps an earlier value of the key. `compare_set` returns the stored value.
         first = Failure(*json.loads(store.compare_set(key, "", json.dumps(failure))))
         # Another process may have failed before it began this training.
-        if first == failure and store.check([_ENDED]):
-            first = Failure(*json.loads(store.get(_ENDED)))
+        if first == failure and store.check([_UNCAUGHT_KEY]):
+            first = Failure(*json.loads(store.get(_UNCAUGHT_KEY)))
     except dist.DistError:
         # The process that hosted the store has exited.
         return None
