@@ -1,6 +1,6 @@
 """Adafactor: Adam with factored second moments.
 
-There is one number for each row and column instead of one for each weight. Shazeer and Stern,
+It stores one number for each row and column instead of one for each weight. Shazeer and Stern,
 "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost" (arXiv:1804.04235): Algorithm 4 is
 for matrices, Algorithm 5 for vectors. The order of the floating point operations, and the names in
 the state, are those of `transformers.optimization` (5.3.0), so that weights and saved states agree
@@ -22,7 +22,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Adafactor(Optimizer):
-    """Optimize with second moments that are kept as means of rows and columns.
+    """Adafactor optimizer, which stores second moments as means of rows and columns.
 
     Works like `transformers.Adafactor`, but half-precision weights keep a float32 state in
     checkpoints. Shazeer and Stern (arXiv:1804.04235).
@@ -35,17 +35,17 @@ class Adafactor(Optimizer):
     `scale_parameter` it is multiplied by `max(eps[1], RMS(X))`.
 
     Args:
-        params: parameters, or groups of them.
-        lr: learning rate; None where `relative_step` sets it.
-        eps: added to the squared gradient, and the least scale of a parameter.
-        clip_threshold: the largest root mean square of an update, before the step size.
-        decay_rate: exponent of the decay of the second moment; negative.
-        beta1: decay of a mean of updates, which costs as much memory as the weights; None for no
-            mean.
-        weight_decay: fraction of the weights, times the step size, that is subtracted in each step.
-        scale_parameter: make steps proportional to the size of the weights.
+        params: parameters or parameter groups.
+        lr: learning rate. None if `relative_step` sets it.
+        eps: constant added to the squared gradient, and minimum scale of a parameter.
+        clip_threshold: maximum root mean square of an update, before the step size is applied.
+        decay_rate: exponent of the decay of the second moment. It is negative.
+        beta1: decay of the mean of updates, which needs as much memory as the weights. None
+            disables it.
+        weight_decay: weight decay, multiplied by the step size.
+        scale_parameter: scale steps by the root mean square of the weights.
         relative_step: compute the learning rate from the number of steps.
-        warmup_init: start with a learning rate of `1e-6 t`; only with `relative_step`.
+        warmup_init: start with a learning rate of `1e-6 t`. Requires `relative_step`.
 
     Raises:
         ValueError: `lr`, `relative_step` and `warmup_init` cannot be combined.
@@ -90,10 +90,10 @@ class Adafactor(Optimizer):
         """Take a step.
 
         Args:
-            closure: computes the loss and the gradients again.
+            closure: recomputes the loss and the gradients.
 
         Returns:
-            What `closure` returned.
+            The return value of `closure`.
 
         Raises:
             RuntimeError: a gradient is sparse.
@@ -110,10 +110,10 @@ class Adafactor(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the state; it stays float32, where torch converts it to the type of the weights.
+        """Restore the state in float32. torch would convert it to the dtype of the weights.
 
         Args:
-            state_dict: from `state_dict`.
+            state_dict: the result of `state_dict`.
         """
         super().load_state_dict(state_dict)
         for group, saved_group in zip(self.param_groups, state_dict["param_groups"], strict=True):
@@ -127,9 +127,9 @@ class Adafactor(Optimizer):
 
     @staticmethod
     def _get_lr(param_group: dict[str, Any], param_state: dict[str, Any]) -> float | Tensor:
-        """Return a parameter's step size, from `step` and `RMS` in its state.
+        """Return the step size of a parameter from `step` and `RMS` in its state.
 
-        A float, or a tensor without dimensions.
+        The result is a float or a scalar tensor.
         """
         step_size = param_group["lr"]
         if param_group["relative_step"]:
@@ -146,7 +146,7 @@ class Adafactor(Optimizer):
 def _step_parameter(
     parameter: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]
 ) -> None:
-    """Take the step of one parameter, in float32 or finer, as its gradient is."""
+    """Take the step of one parameter in at least float32."""
     if gradient.is_sparse:
         raise RuntimeError(
             "Adafactor does not support sparse gradients. Make the embedding with sparse=False."
@@ -158,13 +158,13 @@ def _step_parameter(
     state["RMS"] = _rms(weights)
     step_size = Adafactor._get_lr(group, state)
 
-    # The gradient over the root of the second moment, clipped.
+    # Divide the gradient by the root of the second moment, and clip it.
     decay = 1.0 - math.pow(state["step"], group["decay_rate"])
     update = _normalize(gradient, state, decay, group["eps"][0])
     excess = (_rms(update) / group["clip_threshold"]).clamp_(min=1.0)
     update.div_(excess).mul_(step_size)
 
-    # The mean of updates, the weight decay, and the step.
+    # Apply the mean of updates, the weight decay and the step.
     if beta1 is not None:
         update = state["exp_avg"].mul_(beta1).add_(update, alpha=1 - beta1)
     if group["weight_decay"] != 0:
@@ -175,17 +175,16 @@ def _step_parameter(
 
 
 def _prepare_state(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> None:
-    """Make the state of a parameter at its first step.
+    """Create the state of a parameter at its first step.
 
-    Later it is moved to the device and type of the gradient. A matrix, or a stack of matrices, has
-    the mean of each row and each column.
+    At later steps, the state is moved to the device and dtype of the gradient.
     """
     shape = gradient.shape
     shapes: dict[str, torch.Size] = {}
     if with_mean:
         shapes["exp_avg"] = shape
 
-    # Of a matrix only the means of rows and columns are kept.
+    # For a matrix or a stack of matrices, store only the means of rows and columns.
     if gradient.dim() >= 2:
         shapes["exp_avg_sq_row"] = shape[:-1]
         shapes["exp_avg_sq_col"] = shape[:-2] + shape[-1:]
@@ -204,7 +203,7 @@ def _prepare_state(state: dict[str, Any], gradient: Tensor, with_mean: bool) -> 
 
 
 def _normalize(gradient: Tensor, state: dict[str, Any], decay: float, epsilon: float) -> Tensor:
-    """Update the second moment with the gradient, and return the gradient over its root."""
+    """Update the second moment with the gradient, and return the gradient divided by its root."""
     square = gradient**2 + epsilon
     if "exp_avg_sq" in state:
         return _update_mean(state["exp_avg_sq"], square, decay).rsqrt().mul_(gradient)
@@ -217,7 +216,7 @@ def _normalize(gradient: Tensor, state: dict[str, Any], decay: float, epsilon: f
 
 
 def _update_mean(mean: Tensor, value: Tensor, decay: float) -> Tensor:
-    """Update a moving mean with a value, in place."""
+    """Update an exponential moving average in place."""
     return mean.mul_(decay).add_(value, alpha=1.0 - decay)
 
 
@@ -226,20 +225,19 @@ def _rms(tensor: Tensor) -> Tensor:
 
 
 def _to_float32(tensor: Tensor) -> Tensor:
-    """Convert half precision to float32; return other types unchanged."""
+    """Convert half precision to float32. Other dtypes are returned unchanged."""
     if tensor.dtype in _HALF:
         return tensor.float()
     return tensor
 
 
 class AdafactorSchedule(LambdaLR):
-    """Show the learning rates that an Adafactor with `relative_step` sets itself.
+    """Schedule that reports the learning rates which an Adafactor with `relative_step` sets itself.
 
-    Works like `transformers.optimization.AdafactorSchedule`: a schedule that changes nothing, for
-    code that needs one.
+    Works like `transformers.optimization.AdafactorSchedule`. It does not change the learning rate.
 
     Args:
-        optimizer: an `Adafactor`, or another optimizer with its method `_get_lr`.
+        optimizer: an `Adafactor`, or another optimizer with a method `_get_lr`.
         initial_lr: rate shown before the first step.
     """
 
@@ -252,9 +250,9 @@ class AdafactorSchedule(LambdaLR):
             del group["initial_lr"]
 
     def get_lr(self) -> list[float | torch.Tensor]:
-        """Return the step size of each group's first parameter; before its first step, the initial.
+        """Return the step size of each group's first parameter.
 
-        The initial rate is also shown while the parameter has no gradient.
+        Before its first step, and while it has no gradient, this is the initial learning rate.
         """
         optimizer: Any = self.optimizer
         rates: list[Any] = []
@@ -268,7 +266,7 @@ class AdafactorSchedule(LambdaLR):
 
 
 def get_adafactor_schedule(optimizer: Optimizer, initial_lr: float = 0.0) -> AdafactorSchedule:
-    """Create a schedule that shows the learning rates of an Adafactor with `relative_step`.
+    """Create a schedule that reports the learning rates of an Adafactor with `relative_step`.
 
     Works like `transformers.optimization.get_adafactor_schedule`.
 
@@ -277,6 +275,6 @@ def get_adafactor_schedule(optimizer: Optimizer, initial_lr: float = 0.0) -> Ada
         initial_lr: rate shown before the first step.
 
     Returns:
-        A schedule that changes nothing.
+        A schedule that does not change the learning rate.
     """
     return AdafactorSchedule(optimizer, initial_lr)

@@ -1,4 +1,4 @@
-"""Builds an optimizer from its name: its class, its arguments, and the object for a model."""
+"""Build optimizers by name: select the class and its arguments, and create the object."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _fused_adamw(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def _adafactor(request: OptimizerRequest) -> ClassAndKwargs:
-    # The learning rate and the schedule are those of the arguments, not Adafactor's own.
+    # Use the learning rate and schedule of the arguments instead of Adafactor's own.
     return Adafactor, {"scale_parameter": False, "relative_step": False}
 
 
@@ -73,7 +73,7 @@ _BUILDERS_BY_PART: dict[str, Builder] = {
     "torch_4bit": libraries.build_torchao,
     "torch_8bit": libraries.build_torchao,
 }
-"""Builders of all optimizers with a part in their name; the last part that matches applies."""
+"""Builders by part of the optimizer's name. The last matching part applies."""
 
 _BUILDERS_BY_NAME: dict[OptimizerNames, Builder] = {
     OptimizerNames.ADAMW_TORCH: _adamw,
@@ -89,7 +89,7 @@ _BUILDERS_BY_NAME: dict[OptimizerNames, Builder] = {
     OptimizerNames.GROKADAMW: libraries.build_grokadamw,
     OptimizerNames.STABLE_ADAMW: libraries.build_stable_adamw,
 }
-"""Builders of single optimizers, which take precedence over those of a part of the name."""
+"""Builders of single optimizers, which take precedence over `_BUILDERS_BY_PART`."""
 
 
 def _all_builders() -> dict[OptimizerNames, Builder]:
@@ -102,28 +102,28 @@ def _all_builders() -> dict[OptimizerNames, Builder]:
 
 
 BUILDERS = _all_builders()
-"""Functions that return the class and its arguments for each optimizer."""
+"""For each optimizer, a function that returns its class and arguments."""
 
 
 def optimizer_class_and_kwargs(
     config: OptimizerDescription, model: nn.Module | None = None
 ) -> ClassAndKwargs:
-    """Return the class and the arguments of an optimizer; a warning names unknown arguments.
+    """Return the class and the arguments of an optimizer. Unknown arguments are logged as a
+    warning.
 
     As `Trainer.get_optimizer_cls_and_kwargs` of transformers.
 
     Args:
-        config: the optimizer's name and numbers.
+        config: the name and the hyperparameters of the optimizer.
         model: needed by GaLore, APOLLO, LOMO and Muon.
 
     Returns:
-        The class, and its keyword arguments except the parameter groups. Among them may be
-        "params", "model" or "optimizer_dict", which is then passed instead of the usual groups, see
-        `build_optimizer`.
+        The class, and its keyword arguments except the parameter groups. An argument "params",
+        "model" or "optimizer_dict" replaces the parameter groups, see `build_optimizer`.
 
     Raises:
-        MissingLibraryError: an ImportError; the library of the optimizer is not installed.
-        ValueError: `config.args` cannot be read, or the model is needed but was not passed.
+        MissingLibraryError: the library of the optimizer is not installed (an ImportError).
+        ValueError: `config.args` is invalid, or the model is required but was not passed.
     """
     name = optimizer_name(config.name)
     arguments = OptimizerArguments(config.args)
@@ -157,7 +157,7 @@ def _class_and_kwargs_by_path(request: OptimizerRequest) -> ClassAndKwargs:
     if config.name != MUON:
         return optimizer_class, kwargs
 
-    # torch's Muon accepts only matrices, so AdamW trains the other parameters.
+    # torch's Muon only accepts matrices, so train the other parameters with AdamW.
     kwargs["matrices"] = muon.matrices(request.require_model())
     kwargs["adamw"] = request.adam
     return muon.MuonWithAdamW, kwargs
@@ -169,18 +169,18 @@ def build_optimizer(
     model: nn.Module,
     groups: list[dict[str, Any]],
 ) -> Optimizer:
-    """Build an optimizer; as the second half of `Trainer.create_optimizer` of transformers.
+    """Build an optimizer, as the second half of transformers' `Trainer.create_optimizer`.
 
     Args:
-        optimizer_class: a class of optimizers; or a callable without arguments that returns a
-            function, which makes the optimizer from the model and the keyword arguments.
-        kwargs: keyword arguments; "params", "model" or "optimizer_dict" among them is passed first,
-            instead of the groups.
+        optimizer_class: an optimizer class; or a callable without arguments that returns a function
+            which builds the optimizer from the model and the keyword arguments.
+        kwargs: keyword arguments. An argument "params", "model" or "optimizer_dict" is passed
+            first, instead of the parameter groups.
         model: the model.
-        groups: the usual parameter groups.
+        groups: the parameter groups.
     """
     build_optimizers_without_compiler()
-    # An `OptimizerFunction` is an object that is used like a class.
+    # An `OptimizerFunction` is an instance that is used like a class.
     kind = type(optimizer_class)
     if isinstance(optimizer_class, type):
         kind = optimizer_class
@@ -194,8 +194,8 @@ def build_optimizer(
         optimizer = optimizer_class(first_argument, **other_kwargs)
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
-                f"optim: {optimizer_class} returned a {type(optimizer).__name__}: it has to return "
-                "a torch.optim.Optimizer."
+                f"optim: {optimizer_class} returned a {type(optimizer).__name__}, but it must "
+                "return a torch.optim.Optimizer."
             )
     else:
         make_optimizer = optimizer_class()
@@ -209,28 +209,28 @@ def build_optimizer(
 
 
 def _without_fused_on_xla(kwargs: dict[str, Any], model: nn.Module) -> dict[str, object]:
-    """Return the arguments without `fused` on torch_xla, which has no such kernel."""
+    """Return the arguments without `fused` on torch_xla, which has no fused kernels."""
     kwargs = dict(kwargs)
     if not kwargs.get("fused"):
         return kwargs
     if any(parameter.device.type == "xla" for parameter in model.parameters()):
-        logger.info("fused=True is ignored: the compiler of torch_xla fuses the operations.")
+        logger.info("fused=True is ignored, because torch_xla's compiler fuses the operations.")
         del kwargs["fused"]
     return kwargs
 
 
 def steps_in_backward(optimizer: object) -> bool:
-    """Return whether an optimizer steps in its own backward pass."""
+    """Return whether an optimizer steps in the backward pass, as LOMO does."""
     return callable(getattr(optimizer, "fused_backward", None))
 
 
 def add_no_op_step(optimizer: torch.optim.Optimizer) -> None:
-    """Give optimizers that step in the backward pass a `step` that only runs its closure.
+    """Add a `step` that only runs its closure to optimizers that step in the backward pass.
 
-    LOMO has no `step`, which schedules and Lightning call. `accelerate` adds the same.
+    LOMO has no `step`, but schedules and Lightning call it. `accelerate` does the same.
 
     Args:
-        optimizer: any optimizer; others are not changed.
+        optimizer: any optimizer. Other optimizers are not changed.
     """
     if steps_in_backward(optimizer):
         mark_as_stepped(optimizer, _run_closure)
@@ -245,11 +245,12 @@ def _run_closure(optimizer: Optimizer, closure: Callable[[], object] | None = No
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(OptimizerDescription):
-    """Describe an optimizer and its learning rate, for a LightningModule.
+    """Optimizer settings of a LightningModule.
 
-    As `optim`, `optim_args`, `learning_rate`, `weight_decay` and `adam_*` of `TrainingArguments`.
+    The fields correspond to `optim`, `optim_args`, `learning_rate`, `weight_decay` and `adam_*` of
+    `TrainingArguments`.
 
-    In a LightningModule: `configure_optimizers` returns `config.build(self)`.
+    Return `config.build(self)` from `configure_optimizers`.
     """
 
     def build(
@@ -258,12 +259,13 @@ class OptimizerConfig(OptimizerDescription):
         decay_names: Collection[str] | None = None,
         rules: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Optimizer:
-        """Return the optimizer over the trainable parameters of a model.
+        """Build the optimizer for the trainable parameters of a model.
 
         Args:
-            model: its parameters with `requires_grad` are trained.
-            decay_names: parameters that decay, by default `decay_parameter_names(model)`.
-            rules: settings by patterns of names, as `TrainingArguments(parameter_rules=)`.
+            model: the model. Its parameters with `requires_grad` are trained.
+            decay_names: names of parameters with weight decay. The default is
+                `decay_parameter_names(model)`.
+            rules: settings by name pattern, as `TrainingArguments(parameter_rules=)`.
 
         Raises:
             MissingLibraryError: an ImportError; the library of the optimizer is not installed.

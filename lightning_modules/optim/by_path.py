@@ -1,6 +1,6 @@
-"""Optimizers named by the path of a class, such as `torch.optim.Muon`.
+"""Resolve optimizers that are named by an import path, such as `torch.optim.Muon`.
 
-Their arguments are checked against the signature of the class.
+Arguments are checked against the signature of the class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .request import ClassAndKwargs, parse_optimizer_args
 
 
 class OptimizerFunction(functools.partial[Any]):
-    """A function that makes an optimizer from parameter groups, used like a class."""
+    """Wrapper of a function that builds an optimizer from parameter groups."""
 
 
 def optimizer_by_path(
@@ -26,13 +26,13 @@ def optimizer_by_path(
     """Return the class, or an `OptimizerFunction`, and its arguments except the parameter groups.
 
     Args:
-        path: the path of a subclass of `torch.optim.Optimizer`, or of a function that makes one
-            from groups and arguments.
-        text: its own arguments, "k=v,k=v": numbers, true, false, none, tuples such as (0.9,0.99),
-            otherwise text.
-        numbers: `lr`, and the `weight_decay` of the groups. A `weight_decay` of 0 is not passed,
-            as some classes do not accept it.
-        adam: `betas` and `eps`, passed if the class accepts both, with two betas; other classes
+        path: import path of a subclass of `torch.optim.Optimizer`, or of a function that builds an
+            optimizer from parameter groups and arguments.
+        text: arguments as "k=v,k=v". Values are parsed as numbers, true, false, none and tuples
+            such as (0.9,0.99), otherwise as strings.
+        numbers: `lr` and the `weight_decay` of the groups. A `weight_decay` of 0 is not passed,
+            because some classes do not accept it.
+        adam: `betas` and `eps`, passed to classes that accept `eps` and two betas. Other classes
             keep their defaults.
 
     Raises:
@@ -47,8 +47,8 @@ def optimizer_by_path(
         )
     if is_class and _requires_closure(optimizer_class):
         raise ValueError(
-            f"optim={path!r} needs a closure that computes the loss again, which the Trainer does "
-            "not pass. Choose another optimizer."
+            f"optim={path!r} needs a closure that recomputes the loss, which the Trainer does not "
+            "pass. Choose another optimizer."
         )
 
     kwargs: dict[str, Any] = {}
@@ -56,7 +56,7 @@ def optimizer_by_path(
         kwargs[name] = _read_value(value_text)
     number_kwargs = {name: value for name, value in numbers.items() if value or name in kwargs}
 
-    # Some classes have three betas.
+    # Pass betas and eps only to classes with two betas; some have three.
     signature = inspect.signature(optimizer_class)
     accepted = list(signature.parameters)[1:]
     default_betas = getattr(signature.parameters.get("betas"), "default", ())
@@ -68,7 +68,7 @@ def optimizer_by_path(
     except TypeError as error:
         raise ValueError(
             f"optim={path!r} with optim_args={text!r}: {error}. lr and weight_decay are set by "
-            f"learning_rate and weight_decay ({numbers['weight_decay']:g}); it takes: "
+            f"learning_rate and weight_decay ({numbers['weight_decay']:g}); it accepts: "
             f"{', '.join(accepted)}."
         ) from None
     if not is_class:
@@ -77,7 +77,7 @@ def optimizer_by_path(
 
 
 def _requires_closure(optimizer_class: type[Optimizer]) -> bool:
-    """Return whether each step of an optimizer has to compute the loss again, as of LBFGS."""
+    """Return whether an optimizer such as LBFGS requires a closure that recomputes the loss."""
     closure = inspect.signature(optimizer_class.step).parameters.get("closure")
     return closure is not None and closure.default is closure.empty
 

@@ -1,4 +1,4 @@
-"""Norm and clipping of gradients that may be sharded over different groups of processes."""
+"""Compute norms of gradients and clip them, even if they are sharded over several device meshes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> torch.Tensor:
-    """Return the norm of gradients over all shards, as `get_total_norm` of torch.
+    """Return the norm of gradients over all shards, as torch's `get_total_norm`.
 
-    All processes must call this.
+    Must be called on all ranks.
     """
     groups = _group_by_mesh(gradients)
     if not groups:
         return nn.utils.get_total_norm([], norm_type)
 
-    # The norm of a group is a scalar; for a sharded group it is combined over its processes.
+    # Compute a scalar norm for each group. For a sharded group it is reduced over its ranks.
     norms: list[torch.Tensor] = []
     for group in groups:
         norm_of_group = nn.utils.get_total_norm(group, norm_type)
@@ -31,7 +31,7 @@ def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> tor
     if len(norms) == 1:
         return norms[0]
 
-    # The norm over all gradients is the norm of the norms of the groups.
+    # The total norm is the norm of the groups' norms.
     device = norms[0].device
     stacked = torch.stack([norm.to(device) for norm in norms])
     return torch.linalg.vector_norm(stacked, norm_type)
@@ -40,24 +40,23 @@ def total_norm(gradients: Iterable[torch.Tensor], norm_type: float = 2.0) -> tor
 def clip_gradients(
     parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Clip gradients to a norm over all shards; return the norm before clipping.
+    """Clip gradients by their norm over all shards, and return the norm before clipping.
 
-    Works like `torch.nn.utils.clip_grad_norm_`, but for gradients that are sharded over several
-    meshes.
+    Works like `torch.nn.utils.clip_grad_norm_`, but gradients may be sharded over several meshes.
     """
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
     parameters = list(parameters)  # read twice; it may be a generator
 
-    # There are few classes, so this is faster than checking each parameter. A gradient is sharded
-    # as its parameter is.
+    # Checking the few distinct classes is faster than checking each parameter. A gradient is
+    # sharded like its parameter.
     classes = set(map(type, parameters))
     are_sharded = any(hasattr(cls, "device_mesh") for cls in classes)
     if not are_sharded:
         return nn.utils.clip_grad_norm_(parameters, max_norm, norm_type)
 
-    # As in `clip_grad_norm_`: gradients are never enlarged, and 1e-6 avoids a division by zero. All
-    # processes have the same norm, so each can scale its own shards.
+    # As in `clip_grad_norm_`, gradients are never scaled up, and 1e-6 avoids a division by zero.
+    # All ranks have the same norm, so each can scale its own shards.
     gradients: list[torch.Tensor] = []
     for parameter in parameters:
         if parameter.grad is not None:
@@ -72,7 +71,7 @@ def clip_gradients(
 
 
 def _group_by_mesh(gradients: Iterable[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Group gradients by device mesh; unsharded gradients form a group, too."""
+    """Group gradients by device mesh. Unsharded gradients form a separate group."""
     groups: dict[DeviceMesh | None, list[torch.Tensor]] = {}
     for gradient in gradients:
         mesh = getattr(gradient, "device_mesh", None)

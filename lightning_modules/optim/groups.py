@@ -1,4 +1,4 @@
-"""Parameter groups, with weight decay except on biases and norms; optimizer states in groups."""
+"""Build parameter groups, with weight decay except for biases and norms."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch.optim import Optimizer
 from ..common.parameter_rules import settings_by_name
 
 ALL_LAYERNORM_LAYERS: list[type[nn.Module]] = [nn.LayerNorm]
-"""Classes of layers without weight decay, under the name of transformers 4; scripts may append
-their own.
+"""Layer classes without weight decay, under the name from transformers 4. Scripts may append
+classes.
 """
 
-# Matched against the full name of a parameter in lower case; "norm" only as a whole word or after
+# Matched against the lower-case name of a parameter. "norm" matches only as a whole word or after
 # "_".
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|[._])norm(?:$|\.)")
 
 
 def decay_parameter_names(model: nn.Module) -> list[str]:
-    """List the parameters that weight decay applies to, in one walk over the modules.
+    """Return the names of parameters with weight decay.
 
-    Excluded are the parameters of layers in `ALL_LAYERNORM_LAYERS` below the model, and those
+    Excluded are parameters of submodules whose class is in `ALL_LAYERNORM_LAYERS`, and parameters
     with "bias", "layernorm", "rmsnorm" or a part that is "norm" or ends in "_norm" in their name.
 
     Args:
         model: any module.
 
     Returns:
-        Names in the order of the reference: those of the children first. The parameters of a module
-        with two names are listed under both, and a parameter that is None is listed too.
+        Names in the order of the reference, children first. Parameters of a module with two names
+        are listed under both, and parameters that are None are listed too.
     """
     names: list[str] = []
     _collect_names(model, "", names)
@@ -40,11 +40,11 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
 
 
 def _collect_names(module: nn.Module, prefix: str, names: list[str]) -> None:
-    """Append the names of all parameters below a module, those of its children first.
+    """Append the names of all parameters of a module, children first.
 
     Args:
         module: a module of the model.
-        prefix: its name in the model with a dot; empty for the model itself.
+        prefix: its name in the model with a trailing dot. Empty for the model itself.
         names: the list to extend.
     """
     layers_without_decay = tuple(ALL_LAYERNORM_LAYERS)
@@ -66,20 +66,21 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the parameter groups of `Trainer.create_optimizer`.
 
-    The first group has weight decay, the second none; the groups of rules follow.
+    The first group has weight decay and the second has none. Groups of rules follow.
 
     Args:
-        model: its parameters with `requires_grad` are listed, in the order of `named_parameters`.
-        weight_decay: decay of the first group, and of rules that set none; None for the default of
-            the optimizer.
-        decay_names: names of the parameters in the first group, by default
+        model: the model. Parameters with `requires_grad` are listed in the order of
+            `named_parameters`.
+        weight_decay: decay of the first group, and of rules that do not set it. None uses the
+            optimizer's default.
+        decay_names: names of the parameters in the first group. The default is
             `decay_parameter_names(model)`.
         rules: settings by patterns of names, see `settings_by_name`.
-        lr: the learning rate that rules change.
+        lr: the learning rate that rules scale.
 
     Returns:
-        Dicts with "params" and "weight_decay"; the first two lists may be empty. Groups of rules
-        have their patterns in "rules", and "lr".
+        Dicts with "params" and "weight_decay". The lists of the first two groups may be empty.
+        Groups of rules also have "lr", and their patterns in "rules".
     """
     if decay_names is None:
         decay_names = decay_parameter_names(model)
@@ -87,19 +88,19 @@ def parameter_groups(
     decay_group: dict[str, Any] = {"params": [], "weight_decay": weight_decay}
     no_decay_group: dict[str, Any] = {"params": [], "weight_decay": 0.0}
 
-    # Settings by the name of a parameter, from those by patterns.
+    # Resolve the patterns to settings by parameter name.
     settings_of_parameters: Mapping[str, Mapping[str, Any]] = {}
     if rules:
         names = [name for name, _ in model.named_parameters()]
         settings_of_parameters = settings_by_name(rules, names)
 
-    # Parameters with the same settings are in one group.
+    # Parameters with the same settings share a group.
     rule_groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         group = decay_group if name in names_with_decay else no_decay_group
         settings = settings_of_parameters.get(name, {})
 
-        # A rule that only freezes leaves a parameter in its group.
+        # A rule that only freezes a parameter does not change its group.
         changes_options = bool(settings.keys() - {"patterns", "frozen"})
         if changes_options:
             options = {
@@ -112,13 +113,13 @@ def parameter_groups(
         if parameter.requires_grad:
             group["params"].append(parameter)
 
-    # The first two groups are listed even if they are empty, as the reference does.
+    # As in the reference, the first two groups are returned even if they are empty.
     groups = [decay_group, no_decay_group]
     for group in rule_groups.values():
         if group["params"]:
             groups.append(group)
 
-    # The optimizer has its own default for a decay that is not set.
+    # If the decay is not set, the optimizer uses its default.
     for group in groups:
         if group["weight_decay"] is None:
             del group["weight_decay"]
@@ -126,7 +127,7 @@ def parameter_groups(
 
 
 def _learning_rate(settings: Mapping[str, Any], lr: float) -> float:
-    """Return the learning rate that rules give a parameter, from that of the optimizer."""
+    """Return the learning rate of a parameter from its rules and the optimizer's rate."""
     rate = settings.get("lr", lr)
     factor = settings.get("lr_factor", 1.0)
     decay_of_layer = settings.get("layer_decay", 1.0)
@@ -134,10 +135,10 @@ def _learning_rate(settings: Mapping[str, Any], lr: float) -> float:
 
 
 def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, object]]) -> None:
-    """Set `requires_grad` of the parameters that rules freeze or unfreeze, permanently.
+    """Set `requires_grad` of parameters that rules freeze or unfreeze, permanently.
 
     Args:
-        model: changed in place.
+        model: the model, which is changed in place.
         rules: settings by patterns of names, see `settings_by_name`.
 
     Raises:
@@ -150,17 +151,17 @@ def freeze_parameters(model: nn.Module, rules: Mapping[str, Mapping[str, object]
 
 
 _STATE_KEY = "state"
-"""Key of the state that GrokAdamW keeps in a parameter group."""
+"""Key under which GrokAdamW stores states in a parameter group."""
 
 
 def save_group_state_by_index(optimizer: Optimizer) -> None:
-    """Save the state that GrokAdamW keeps in its groups by the index of each parameter.
+    """Make GrokAdamW save the states in its parameter groups by parameter index.
 
-    GrokAdamW itself saves it by the parameter. A parameter read from a file is not that of the
-    model, so a resumed training would start with an empty state.
+    GrokAdamW uses the parameters themselves as keys. A parameter loaded from a file is another
+    object than the model's, so a resumed training would start with an empty state.
 
     Args:
-        optimizer: any; only those of `grokadamw` are changed.
+        optimizer: any optimizer. Only those of `grokadamw` are changed.
     """
     if type(optimizer).__module__.partition(".")[0] == "grokadamw":
         optimizer.register_state_dict_post_hook(_index_group_states)
@@ -168,7 +169,7 @@ def save_group_state_by_index(optimizer: Optimizer) -> None:
 
 
 def _index_group_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-    """Replace the parameters by their indices in the group."""
+    """Replace parameters by their indices in the group."""
     for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
         if _STATE_KEY not in saved:
             continue
@@ -181,12 +182,12 @@ def _index_group_states(optimizer: Optimizer, state_dict: dict[str, Any]) -> Non
 
 
 def _assign_group_states(optimizer: Optimizer) -> None:
-    """Replace the indices by the parameters of the group."""
+    """Replace indices by the parameters of the group."""
     for group in optimizer.param_groups:
         if not group.get(_STATE_KEY):
             continue
 
-        # A key that is a parameter was read from a file, and is none of the model.
+        # Drop keys that are parameters: they were loaded from a file, and are not the model's.
         states: dict[nn.Parameter, Any] = {}
         for index, state in group[_STATE_KEY].items():
             if isinstance(index, int):

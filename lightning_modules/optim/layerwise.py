@@ -1,6 +1,6 @@
-"""One optimizer per parameter, stepped as soon as its gradient is ready.
+"""Use one optimizer per parameter, which steps as soon as its gradient is ready.
 
-Each gradient is freed at once, so memory never holds the gradients of all parameters.
+Each gradient is freed immediately, so the gradients of all parameters are never in memory together.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from torch.optim.lr_scheduler import LRScheduler
 logger = logging.getLogger(__name__)
 
 _LAYERS_KEY = "layers"
-"""Key of the inner states in a `state_dict`."""
+"""Key of the states of inner optimizers or schedules in a `state_dict`."""
 
 
 class LayerwiseOptimizer(Optimizer):
-    """Hold an optimizer for each parameter, which steps in the backward pass.
+    """Holds an optimizer for each parameter, which steps in the backward pass.
 
     Works like `transformers.trainer_pt_utils.LayerWiseDummyOptimizer`, but its state can be saved
     and loaded.
 
-    The inner optimizers step in every backward pass, as long as this object lives. The parameter
-    group of this object holds a placeholder instead of a parameter of the model.
+    The inner optimizers step in every backward pass as long as this object is alive. Its own
+    parameter group contains a placeholder instead of parameters of the model.
 
     Args:
         optimizer_dict: the optimizer of each parameter.
-        lr: the learning rate of the group of this object.
+        lr: the learning rate of this object's parameter group.
     """
 
     def __init__(self, optimizer_dict: Mapping[Tensor, Optimizer], lr: float = 1e-3) -> None:
-        # Drawn from the global generator, as in the reference, so that later draws agree.
+        # Draw from the global RNG as the reference does, so that later draws are the same.
         super().__init__([torch.randn(1, 1, device="cpu")], {"lr": lr})
         self.optimizer_dict = dict(optimizer_dict)
         self.schedulers: Mapping[Tensor, LRScheduler] = {}
@@ -46,24 +46,24 @@ class LayerwiseOptimizer(Optimizer):
                 parameter.register_post_accumulate_grad_hook(hook)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Run the `closure`, if there is one; the inner optimizers step in its backward pass."""
+        """Run `closure`, in whose backward pass the inner optimizers step."""
         if closure is None:
             return None
         with torch.enable_grad():
             return closure()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Do nothing: gradients are freed as soon as they are used."""
+        """Do nothing, because gradients are freed as soon as they are used."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its own group, and the states of the inner optimizers."""
+        """Return the placeholder group and the states of the inner optimizers."""
         inner_states = [optimizer.state_dict() for optimizer in self.optimizer_dict.values()]
         return {**super().state_dict(), _LAYERS_KEY: inner_states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore a `state_dict`.
 
-        One of the reference has no states of the inner optimizers, which then start from scratch.
+        A state of the reference has no inner states, so the inner optimizers start from scratch.
         """
         super().load_state_dict(state_dict)
         _load_inner_states(list(self.optimizer_dict.values()), state_dict)
@@ -77,18 +77,17 @@ class LayerwiseOptimizer(Optimizer):
 
 
 class LayerwiseSchedule(LRScheduler):
-    """Hold a schedule for each parameter of a `LayerwiseOptimizer`.
+    """Holds a schedule for each parameter of a `LayerwiseOptimizer`.
 
-    Works like `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but usable with a Trainer
-    too.
+    Works like `transformers.trainer_pt_utils.LayerWiseDummyScheduler`, but also with a Trainer.
 
-    Each parameter has a schedule, which steps after its optimizer. This object shows the rate of
-    the first, and saves and loads the states of all. (The reference's Trainer shows a schedule that
-    it does not apply to any parameter.)
+    Each parameter has a schedule, which steps after its optimizer. This object reports the learning
+    rate of the first parameter, and saves and loads the states of all schedules. (The reference's
+    Trainer reports a schedule that it applies to no parameter.)
 
     Args:
-        optimizer: its current schedules are replaced.
-        make_schedule: makes the schedule of one optimizer.
+        optimizer: the optimizer. Its current schedules are replaced.
+        make_schedule: creates the schedule of one inner optimizer.
     """
 
     def __init__(
@@ -101,13 +100,13 @@ class LayerwiseSchedule(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | torch.Tensor]:
-        """Return the rate of the first parameter."""
+        """Return the learning rate of the first parameter."""
         first = next(iter(self.schedulers.values()))
         return [first.optimizer.param_groups[0]["lr"]]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return its own numbers, and the states of the inner schedules."""
-        # torch's state of a schedule holds all of its attributes.
+        """Return the state of this object and those of the inner schedules."""
+        # torch includes all attributes of a schedule in its state.
         state_dict = super().state_dict()
         del state_dict["schedulers"]
         inner_states = [scheduler.state_dict() for scheduler in self.schedulers.values()]
@@ -124,12 +123,12 @@ class LayerwiseSchedule(LRScheduler):
 def _load_inner_states(
     inner: Sequence[Optimizer | LRScheduler], state_dict: Mapping[str, Any]
 ) -> None:
-    """Load the states of inner optimizers or schedules; warn if they are missing."""
+    """Load the states of inner optimizers or schedules, and warn if they are missing."""
     states = state_dict.get(_LAYERS_KEY)
     if states is None:
         logger.warning(
-            "The checkpoint has no states of the optimizers or schedules of single layers: they "
-            "start from scratch."
+            "The checkpoint has no states of the layers' optimizers or schedules; they start from "
+            "scratch."
         )
         return
     for optimizer_or_schedule, state in zip(inner, states, strict=True):
@@ -137,7 +136,7 @@ def _load_inner_states(
 
 
 def _weak_hook(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-    """Return a hook that calls the method without keeping its object alive."""
+    """Return a hook that calls a method without keeping its object alive."""
     weak_method = weakref.WeakMethod(method)
 
     def call(parameter: Tensor) -> None:

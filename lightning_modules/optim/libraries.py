@@ -1,4 +1,4 @@
-"""Optimizers of other libraries, imported lazily; GaLore and APOLLO are in `low_rank`."""
+"""Build optimizers of other libraries, imported lazily. GaLore and APOLLO are in `low_rank`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class MissingLibraryError(ImportError, ValueError):
-    """An optimizer needs a package, or a version of it, that is not installed.
+    """A package that an optimizer needs is not installed, or its version is not supported.
 
     The reference raises ImportError for some of them and ValueError for others.
     """
@@ -26,13 +26,13 @@ def load(name: OptimizerNames, pip: str, module: str, member: str) -> Any:
     """Import a class of an optional package.
 
     Args:
-        name: the optimizer that needs it.
-        pip: argument of `pip install`.
-        module: import path.
-        member: name in the module.
+        name: the optimizer that needs the class.
+        pip: the argument for `pip install`.
+        module: import path of the module.
+        member: name of the class in the module.
 
     Raises:
-        MissingLibraryError: it is not installed; the message says what to install.
+        MissingLibraryError: the package is not installed. The message says how to install it.
     """
     try:
         return getattr(import_module(module), member)
@@ -44,7 +44,7 @@ def load(name: OptimizerNames, pip: str, module: str, member: str) -> Any:
 
 
 def _with_adam_arguments(pip: str, module: str, member: str) -> Builder:
-    """Return the builder of an optimizer that takes only betas and epsilon of Adam."""
+    """Return the builder of an optimizer that only accepts Adam's betas and epsilon."""
 
     def build(request: OptimizerRequest) -> ClassAndKwargs:
         return load(request.name, pip, module, member), request.adam
@@ -92,7 +92,7 @@ _SCHEDULE_FREE_CLASSES = {
 def build_schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
     """Return the class and the arguments of a `schedule_free_...` optimizer.
 
-    AdamW and SGD do their own warm-up.
+    AdamW and SGD implement the warm-up themselves.
     """
     member = _SCHEDULE_FREE_CLASSES[request.name]
     optimizer = load(request.name, "'schedulefree>=1.4'", "schedulefree", member)
@@ -110,7 +110,7 @@ def build_schedule_free(request: OptimizerRequest) -> ClassAndKwargs:
 def build_grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return the class and the arguments of `grokadamw`.
 
-    As in transformers it keeps its own defaults of betas and epsilon.
+    As in transformers, it keeps its own defaults of betas and epsilon.
     """
     optimizer = load(request.name, "grokadamw", "grokadamw", "GrokAdamW")
     return optimizer, request.arguments.take(
@@ -121,8 +121,7 @@ def build_grokadamw(request: OptimizerRequest) -> ClassAndKwargs:
 def build_stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
     """Return the class and the arguments of `stable_adamw`.
 
-    `optim_args="kahan_sum=false"` turns the Kahan summation off. In transformers any text turns it
-    on.
+    `optim_args="kahan_sum=false"` disables Kahan summation. In transformers any value enables it.
     """
     optimizer = load(request.name, "torch-optimi", "optimi", "StableAdamW")
     kwargs: dict[str, Any] = {
@@ -140,7 +139,7 @@ def build_stable_adamw(request: OptimizerRequest) -> ClassAndKwargs:
 def build_lomo(request: OptimizerRequest) -> ClassAndKwargs:
     """Return the class and the arguments of `lomo` or `adalomo`.
 
-    They take the model, and step in the backward pass.
+    They are built from the model, and step in the backward pass.
     """
     model = request.require_model()
     member = "AdaLomo"
@@ -155,13 +154,13 @@ _BITSANDBYTES_CLASSES = {
     "lion": "Lion",
     "rmsprop": "RMSprop",
 }
-"""Classes by the part of the optimizer's name that stands for the algorithm."""
+"""Classes by the part of the optimizer's name that names the algorithm."""
 
 
 def build_bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return the class and the arguments of an optimizer of bitsandbytes.
+    """Return the class and the arguments of a bitsandbytes optimizer.
 
-    Those are `ademamix`, and names with `bnb`, `8bit`, `32bit` or `paged`.
+    These are `ademamix`, and names with `bnb`, `8bit`, `32bit` or `paged`.
     """
     name = request.name.value
     algorithm = next(part for part in _BITSANDBYTES_CLASSES if part in name)
@@ -171,7 +170,7 @@ def build_bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
     if "8bit" in name:
         optim_bits = 8
 
-    # RMSprop has no paged form, and takes other arguments.
+    # RMSprop has no paged version, and accepts other arguments.
     if algorithm == "rmsprop":
         return optimizer, {**_rmsprop_arguments(request), "optim_bits": optim_bits}
     if algorithm == "lion":
@@ -186,18 +185,18 @@ def build_bitsandbytes(request: OptimizerRequest) -> ClassAndKwargs:
 def skip_embedding_quantization(
     optimizer_class: object, kwargs: dict[str, Any], model: nn.Module
 ) -> None:
-    """Make bitsandbytes keep 32 bits of state for embeddings, whose gradients vary too much for 8.
+    """Make bitsandbytes use 32-bit states for embeddings, whose gradients vary too much for 8 bits.
 
     Args:
-        optimizer_class: any; only 8-bit ones of bitsandbytes are affected.
+        optimizer_class: any optimizer class. Only 8-bit ones of bitsandbytes are affected.
         kwargs: the arguments of the optimizer.
-        model: its modules are looked through.
+        model: the model whose embeddings are registered.
     """
     if "bitsandbytes" not in str(optimizer_class) or kwargs.get("optim_bits") != 8:
         return
     manager = import_module("bitsandbytes.optim").GlobalOptimManager.get_instance()
 
-    # Tied embeddings have the same memory, and count once.
+    # Count tied embeddings, which share memory, only once.
     sizes: dict[int, int] = {}
     for module in model.modules():
         if isinstance(module, nn.Embedding):
@@ -222,9 +221,9 @@ def _ademamix_arguments(request: OptimizerRequest) -> dict[str, object]:
 
 
 def _rmsprop_arguments(request: OptimizerRequest) -> dict[str, object]:
-    """Return the arguments of RMSprop as numbers.
+    """Return the arguments of RMSprop, converted to numbers.
 
-    The reference passes texts, with which bitsandbytes fails.
+    The reference passes strings, with which bitsandbytes fails.
     """
     arguments = request.arguments
     return {

@@ -1,4 +1,4 @@
-"""GaLore and APOLLO: Adam or Adafactor with low-rank gradients of some linear layers.
+"""Build GaLore and APOLLO: Adam or Adafactor with low-rank gradients of some linear layers.
 
 Zhao et al., "GaLore" (arXiv:2403.03507), and Zhu et al., "APOLLO" (arXiv:2412.05270).
 """
@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 def build_galore(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return an optimizer of GaLore.
+    """Return the class and the arguments of a GaLore optimizer.
 
-    The reference drops the arguments of `galore_adafactor_layerwise`; here they apply.
+    The reference ignores the arguments of `galore_adafactor_layerwise`; here they are used.
     """
     member = "GaLoreAdamW"
     kwargs: dict[str, Any] = {}
@@ -43,9 +43,9 @@ def build_galore(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def build_apollo(request: OptimizerRequest) -> ClassAndKwargs:
-    """Return an optimizer of APOLLO.
+    """Return the class and the arguments of an APOLLO optimizer.
 
-    Betas and epsilon apply to the projected layers only, as in the reference.
+    As in the reference, betas and epsilon apply only to the projected layers.
     """
     optimizer = load(request.name, "apollo-torch", "apollo_torch", "APOLLOAdamW")
     _allow_in_checkpoints("apollo_torch.random_projector", "GradientProjector")
@@ -62,20 +62,20 @@ def build_apollo(request: OptimizerRequest) -> ClassAndKwargs:
 
 
 def _allow_in_checkpoints(module: str, name: str) -> None:
-    """Allow a class of projections, which holds only numbers and tensors, in `optimizer.pt`."""
+    """Allow loading a projector class, which only holds plain values, from `optimizer.pt`."""
     try:
         torch.serialization.add_safe_globals([getattr(import_module(module), name)])
     except (ImportError, AttributeError):
-        # Another version of the library may have the class elsewhere.
+        # In another version of the library, the class may be in another module.
         logger.debug("%s has no %s", module, name)
 
 
 def _low_rank(
     request: OptimizerRequest, optimizer: Any, projection: dict[str, Any], kwargs: dict[str, Any]
 ) -> ClassAndKwargs:
-    """Return the class and its arguments, including the parameter groups.
+    """Return the class and its arguments, which include the parameter groups.
 
-    The second group has the projected parameters.
+    The second group contains the projected parameters.
     """
     if request.config.weight_decay:
         logger.warning(
@@ -96,8 +96,8 @@ def _low_rank(
     if "layerwise" not in request.name.value:
         return optimizer, {**kwargs, "params": groups}
 
-    # One optimizer for each parameter, with the options of its group. They are made here, so the
-    # learning rate has to be passed here, too.
+    # Create one optimizer for each parameter, with the options of its group. The learning rate must
+    # be passed here, because these optimizers are created here.
     kwargs["lr"] = request.config.learning_rate
     optimizers: dict[nn.Parameter, Optimizer] = {}
     for group in groups:
@@ -109,19 +109,19 @@ def _low_rank(
 def target_layers(
     name: OptimizerNames, model: nn.Module, targets: TargetModules | None
 ) -> list[str]:
-    """Return names of the linear layers that match, in the order of `named_modules`.
+    """Return the names of linear layers to project, in the order of `named_modules`.
 
-    An entry of a list is a part of the name, or a regular expression for the whole name. A warning
-    names entries that match no linear layer; the reference ignores those that match no module.
+    An entry of a list matches if it is a part of the name, or a regular expression for the whole
+    name. Entries that match no linear layer are logged as a warning; the reference ignores those
+    that match no module.
 
     Args:
-        name: the optimizer, for the messages.
-        model: its modules are searched.
-        targets: the argument of the user.
+        name: the optimizer, for messages.
+        model: the model.
+        targets: the user's `optim_target_modules`.
 
     Raises:
-        ValueError: `targets` is missing, or matches no linear layer; the message shows those of
-            the model.
+        ValueError: `targets` is missing, or matches no linear layer. The message lists the model's.
     """
     if targets is None:
         raise ValueError(
@@ -134,7 +134,7 @@ def target_layers(
         if isinstance(module, nn.Linear):
             linear_layers.append(path)
 
-    # A text is one expression for whole names; only entries of a list may be parts of names.
+    # A string is a regular expression for whole names. Only list entries may be parts of names.
     is_single = isinstance(targets, str)
     if is_single and targets.replace("_", "-") == "all-linear":
         matched = linear_layers
@@ -170,7 +170,7 @@ def target_layers(
 def _match_layers(
     layers: Sequence[str], entries: Sequence[str], *, allow_parts: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the layers that an entry matches, and the entries that match no layer."""
+    """Return the layers that match an entry, and the entries that match no layer."""
     matched: set[str] = set()
     unmatched_entries: list[str] = []
     for entry in entries:

@@ -1,8 +1,8 @@
-"""Optimizer and schedule settings of a LightningModule, in any of their forms.
+"""Read optimizer and schedule settings of a LightningModule, and build the objects.
 
-Each may be the config of this package; a dict of its fields; a class of any library as
-`{"class_path": ..., "init_args": ...}`; or a function. The first three are plain values, and stay
-in a checkpoint.
+A setting may be the config class of this package, a dict of its fields, a class of any library as
+`{"class_path": ..., "init_args": ...}`, or a function. The first three are plain values and are
+saved in checkpoints.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _FIELDS_BY_TORCH_NAME = {
     "eps": "'epsilon'",
     "betas": "'beta1' and 'beta2'",
 }
-"""Fields of `OptimizerConfig` that have another name in torch."""
+"""Fields of `OptimizerConfig` that have other names in torch."""
 
 _FUNCTION_PARAMETERS = {"optimizer": "groups", "schedule": "optimizer"}
-"""Parameter of the function that may be passed for each argument, for messages."""
+"""For messages: the parameter of the function that may be passed as each argument."""
 
 _FUNCTION_KEY = "function"
-"""Key of the name of a function in a checkpoint."""
+"""Key of a function's name in a checkpoint."""
 
 ParameterRules = Mapping[str, Mapping[str, Any]]
-"""Settings by patterns of names of parameters, as `TrainingArguments(parameter_rules=)`."""
+"""Settings by name pattern, as `TrainingArguments(parameter_rules=)`."""
 
 Config = TypeVar("Config", OptimizerConfig, ScheduleConfig)
 
 
 def as_optimizer_setting(setting: object) -> object:
-    """Return an `OptimizerConfig`, a description or a function.
+    """Convert a setting to an `OptimizerConfig`, a class description or a function.
 
     Raises:
         ValueError: a dict has fields that the config does not have.
@@ -60,11 +60,10 @@ def as_optimizer_setting(setting: object) -> object:
 
 
 def as_schedule_setting(setting: object) -> object:
-    """Return a `ScheduleConfig`, a description, a function, or None.
+    """Convert a setting to a `ScheduleConfig`, a class description, a function, or None.
 
     Raises:
-        ValueError: a dict has fields that the config does not have, or the metric of a plateau
-            schedule.
+        ValueError: a dict has fields that the config does not have, or `monitor`.
         TypeError: the setting has another type.
     """
     if setting is None:
@@ -75,7 +74,7 @@ def as_schedule_setting(setting: object) -> object:
 
 
 def _refuse_monitor(schedule: Mapping[str, Any]) -> None:
-    """Raise a ValueError for a schedule that contains `monitor`, as in other libraries."""
+    """Raise a ValueError for a schedule with `monitor`, which other libraries put there."""
     fields = {**(schedule.get("init_args") or {}), **schedule}
     if "monitor" in fields:
         monitor = fields["monitor"]
@@ -88,28 +87,27 @@ def _refuse_monitor(schedule: Mapping[str, Any]) -> None:
 def build_module_optimizer(
     setting: Any, model: nn.Module, rules: ParameterRules | None = None
 ) -> Optimizer:
-    """Build the optimizer over a model's trainable parameters.
+    """Build the optimizer for a model's trainable parameters.
 
-    Biases and normalisation layers have no weight decay, except in groups that a callback adds
-    later: these have the configured decay for all of their parameters.
+    Biases and normalisation layers have no weight decay. Groups that a callback adds later have the
+    configured decay for all parameters.
 
     Args:
-        setting: what `as_optimizer_setting` returned.
+        setting: the result of `as_optimizer_setting`.
         model: the model.
         rules: settings by patterns of names, see `settings_by_name`.
 
     Raises:
-        ValueError: rules need a learning rate that is not known, or the optimizer groups parameters
-            itself.
+        ValueError: rules need an unknown learning rate, or the optimizer does not use the groups.
     """
     if isinstance(setting, OptimizerConfig):
-        # A subclass may have a `build` that does not accept rules.
+        # The `build` of a subclass may not accept rules.
         rules_kwargs: dict[str, Any] = {}
         if rules is not None:
             rules_kwargs["rules"] = rules
         optimizer = setting.build(model, **rules_kwargs)
 
-        # A group that a callback adds later has the defaults.
+        # Groups that a callback adds later use the defaults.
         optimizer.defaults["weight_decay"] = setting.weight_decay
     else:
         groups = parameter_groups(model, None, rules=rules, lr=_rate_for_rules(setting, rules))
@@ -118,26 +116,26 @@ def build_module_optimizer(
         else:
             optimizer = setting(groups)
 
-    # Groups of rules have the entry "rules". Without one, the parameters were grouped otherwise.
+    # Groups of rules have an entry "rules". If none has it, the optimizer did not use the groups.
     has_rule_groups = any("rules" in group for group in optimizer.param_groups)
     if _makes_groups(rules) and not has_rule_groups:
         raise ValueError(
             f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} groups "
-            "parameters itself, or the function that makes it ignores the groups that it is "
-            "called with. Use another optimizer, or remove the rules."
+            "parameters itself, or the function that builds it ignores the groups passed to it. "
+            "Use another optimizer, or remove the rules."
         )
     return optimizer
 
 
 def _makes_groups(rules: ParameterRules | None) -> bool:
-    """Return whether rules do more than freeze parameters."""
+    """Return whether rules do more than freezing parameters."""
     if rules is None:
         return False
     return any(settings.keys() - {"frozen"} for settings in rules.values())
 
 
 def _rate_for_rules(setting: object, rules: ParameterRules | None) -> float:
-    """Return the learning rate that rules change; 0 where none depends on it."""
+    """Return the learning rate that rules scale; 0 if no rule depends on it."""
     rate = learning_rate_of(setting)
     if rate is not None:
         return rate
@@ -162,16 +160,15 @@ def build_module_schedule(
     monitor: str,
     interval: str | None = None,
 ) -> object:
-    """Return the schedule, as the "lr_scheduler" of `configure_optimizers`.
+    """Build the schedule, as the "lr_scheduler" entry of `configure_optimizers`.
 
     Args:
-        setting: what `as_schedule_setting` returned, not None.
-        optimizer: its learning rates are scheduled.
-        total_steps: returns the length of the training, for a config without one.
+        setting: the result of `as_schedule_setting`, not None.
+        optimizer: the optimizer whose learning rates are scheduled.
+        total_steps: returns the number of training steps. Called if the config needs it.
         monitor: the metric that a plateau schedule follows.
-        interval: "step" or "epoch", after which the schedule is stepped. By default a
-            `ScheduleConfig` is stepped after each step. Others, and those that follow a metric, are
-            stepped after each epoch, as in Lightning.
+        interval: "step" or "epoch", after which the schedule is stepped. The default is "step" for
+            a `ScheduleConfig`, and "epoch" for others and for plateau schedules, as in Lightning.
     """
     default_interval = "epoch"
     if isinstance(setting, ScheduleConfig):
@@ -187,7 +184,7 @@ def build_module_schedule(
     if isinstance(scheduler, ReduceLROnPlateau):
         return {"scheduler": scheduler, "interval": interval or "epoch", "monitor": monitor}
 
-    # The length of these schedules is a number of steps, unlike Lightning's default interval.
+    # These schedules count steps, but Lightning's default interval is an epoch.
     if interval is None and isinstance(scheduler, (CyclicLR, OneCycleLR)):
         warnings.warn(
             f"{type(scheduler).__name__} counts optimizer steps, but is stepped after each epoch. "
@@ -198,12 +195,12 @@ def build_module_schedule(
 
 
 def learning_rate_of(setting: object) -> float | None:
-    """Return the full learning rate; None for a function."""
+    """Return the peak learning rate of a setting; None for a function."""
     if isinstance(setting, OptimizerConfig):
         return setting.learning_rate
     if is_description(setting):
         return (setting.get("init_args") or {}).get("lr")
-    # `LightningCLI` makes one of these from a class path.
+    # `LightningCLI` creates a `partial` from a class path.
     if isinstance(setting, partial):
         return setting.keywords.get("lr")
     if isinstance(setting, _FunctionWithLearningRate):
@@ -212,7 +209,7 @@ def learning_rate_of(setting: object) -> float | None:
 
 
 def with_learning_rate(setting: Any, learning_rate: float) -> object:
-    """Return the same optimizer with another full learning rate."""
+    """Return the same setting with another peak learning rate."""
     if isinstance(setting, OptimizerConfig):
         return dataclasses.replace(setting, learning_rate=learning_rate)
     if is_description(setting):
@@ -225,7 +222,7 @@ def with_learning_rate(setting: Any, learning_rate: float) -> object:
 
 
 def to_plain_setting(setting: object) -> object:
-    """Return the setting in plain values, from which it can be rebuilt; None for a function."""
+    """Convert a setting to plain values from which it can be rebuilt; None for a function."""
     if is_description(setting):
         return {
             "class_path": setting["class_path"],
@@ -240,9 +237,9 @@ def to_plain_setting(setting: object) -> object:
 
 
 def to_stored_setting(setting: object) -> Any:
-    """Return what a checkpoint stores of a setting: plain values, or the name of a function.
+    """Convert a setting to what a checkpoint stores: plain values, or the name of a function.
 
-    None for None.
+    Returns None for None.
     """
     plain = to_plain_setting(setting)
     if plain is not None or setting is None:
@@ -258,7 +255,7 @@ def to_stored_setting(setting: object) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _MissingFunction:
-    """A function of which the checkpoint has only the name, and which was not passed again.
+    """Placeholder of a function whose checkpoint only has its name, and which was not passed again.
 
     Args:
         argument: the argument of the module.
@@ -269,20 +266,20 @@ class _MissingFunction:
     name: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error, so that no default replaces the function silently.
+        """Raise an error, so that the function is not silently replaced by a default.
 
         Raises:
             ValueError: always.
         """
         raise ValueError(
-            f"The checkpoint was written with the function {self.name} as `{self.argument}`, and "
-            f"holds only its name. Pass it again: load_from_checkpoint(path, {self.argument}=...)."
+            f"The checkpoint was written with the function {self.name} as `{self.argument}`, but "
+            f"only stores its name. Pass it again: load_from_checkpoint(path, {self.argument}=...)."
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class _FunctionWithLearningRate:
-    """A function that makes an optimizer, with another learning rate."""
+    """Wrapper of a function that builds an optimizer, with another learning rate."""
 
     function: Callable[[Any], Optimizer]
     learning_rate: float
@@ -307,7 +304,7 @@ def _as_setting(setting: object, config_class: type[Config], argument: str) -> o
         parameter = _FUNCTION_PARAMETERS[argument]
         raise TypeError(
             f"`{argument}` is a {name} object, but the model may still be moved or sharded. Pass a "
-            f"function that makes it: {argument}=lambda {parameter}: {name}({parameter}, ...), or "
+            f"function that builds it: {argument}=lambda {parameter}: {name}({parameter}, ...), or "
             "{'class_path': ..., 'init_args': {...}}."
         )
     raise TypeError(
@@ -319,7 +316,7 @@ def _as_setting(setting: object, config_class: type[Config], argument: str) -> o
 def _require_fields(
     setting: Mapping[str, object], config_class: type[Config], argument: str
 ) -> None:
-    """Raise a ValueError for an entry that is not a field of the config, and suggest a field."""
+    """Raise a ValueError for an entry that is not a field of the config, with a suggestion."""
     fields = [field.name for field in dataclasses.fields(config_class)]
     unknown = next((name for name in setting if name not in fields), None)
     if unknown is None:
@@ -335,7 +332,7 @@ def _require_fields(
 
 
 def _to_plain(value: object) -> object:
-    """Return a value of a setting in types that a checkpoint can hold."""
+    """Convert a value of a setting to types that a checkpoint can hold."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

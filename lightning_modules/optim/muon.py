@@ -1,4 +1,4 @@
-"""Muon for the matrices of a model, and AdamW for everything else, as one optimizer.
+"""Combine Muon for the matrices of a model and AdamW for its other parameters in one optimizer.
 
 Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024).
 """
@@ -19,14 +19,14 @@ from ..internals.compiler import step_without_compiler
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|classifier|score|qa_outputs|cls)\.")
 
 _OPTION_OF_MUON = "ns_steps"
-"""Option that only groups of Muon have; so a group that was loaded tells its optimizer."""
+"""Option that only Muon's groups have. It identifies the optimizer of a loaded group."""
 
 
 def matrices(model: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that Muon trains: matrices outside of embeddings and output layers.
+    """Return the parameters that Muon trains: matrices except embeddings and output layers.
 
-    Embeddings are those of an `nn.Embedding`, and what is tied to one. An output layer is that of
-    `get_output_embeddings`, or a module called `lm_head`, `head`, `classifier`, `score`,
+    Embeddings are parameters of an `nn.Embedding`, including tied ones. Output layers are the
+    result of `get_output_embeddings`, and modules named `lm_head`, `head`, `classifier`, `score`,
     `qa_outputs` or `cls`.
 
     Raises:
@@ -55,7 +55,7 @@ def matrices(model: nn.Module) -> list[nn.Parameter]:
 def split_groups(
     groups: Iterable[dict[str, Any]], parameters: Iterable[Tensor]
 ) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    """Split each parameter group into the given parameters, and all others.
+    """Split each parameter group into the given parameters and the others.
 
     Returns:
         The groups with the given parameters, and those with the others.
@@ -72,12 +72,12 @@ def split_groups(
 
 
 class MuonWithAdamW(Optimizer):
-    """Step torch's Muon and AdamW, which share the groups and the state of this optimizer.
+    """Wraps torch's Muon and AdamW, which share the groups and the state of this optimizer.
 
     Args:
         groups: parameter groups.
         lr: learning rate of both.
-        matrices: parameters that Muon trains.
+        matrices: the parameters that Muon trains.
         adamw: arguments of AdamW.
         kwargs: arguments of Muon.
     """
@@ -98,8 +98,8 @@ class MuonWithAdamW(Optimizer):
         self._share_state()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Train further parameters: matrices of the model by Muon, others by AdamW."""
-        # The constructor adds the groups that the two optimizers have already.
+        """Add parameters: matrices of the model to Muon, others to AdamW."""
+        # The constructor adds groups that the two optimizers already have.
         own_groups = [*self._muon.param_groups, *self._adamw.param_groups]
         if any(param_group is group for group in own_groups):
             super().add_param_group(param_group)
@@ -116,19 +116,19 @@ class MuonWithAdamW(Optimizer):
                 self.param_groups.append(group)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes of a copy."""
+        """Return the attributes to copy or pickle."""
         own_state = {"_matrices": self._matrices, "_muon": self._muon, "_adamw": self._adamw}
         return {**super().__getstate__(), **own_state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Share a state that was loaded or copied."""
+        """Restore attributes, and share the loaded or copied state with both optimizers."""
         super().__setstate__(state)
-        # torch adds an option that groups of Muon do not have.
+        # torch adds an option that Muon's groups do not have.
         del self.defaults["differentiable"]
         self._share_state()
 
     def _share_state(self) -> None:
-        """Give both optimizers their groups, and the state of this one."""
+        """Assign the groups and the state of this optimizer to Muon and AdamW."""
         muon_groups: list[dict[str, Any]] = []
         adamw_groups: list[dict[str, Any]] = []
         for group in self.param_groups:

@@ -1,7 +1,7 @@
 """Check that the state of an optimizer fits its parameters before it is loaded.
 
-torch does not check that. Its fused steps, and those of other libraries, assume that each tensor of
-the state is as large as the parameter, and write out of bounds if it is smaller.
+torch does not check it. Fused kernels of torch and other libraries assume that each state tensor is
+as large as the parameter, and write out of bounds if it is smaller.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..common.local_paths import StrPath
 from ..common.torch_files import describe_value
 
 _NUMBER_ENTRIES = {"step", "mu_product", "eta", "mu"}
-"""Entries that are numbers, which some optimizers keep in tensors."""
+"""Entries that are numbers, which some optimizers store in tensors."""
 
 _ENTRIES_LIKE_PARAMETER = {
     "acc_delta",
@@ -40,7 +40,7 @@ _ENTRIES_LIKE_PARAMETER = {
     "sum",
     "z",
 }
-"""Entries of the parameter's shape, in the optimizers of `_NATIVE`."""
+"""Entries with the shape of the parameter, in optimizers of the `_NATIVE` packages."""
 
 _NATIVE = {
     "torch",
@@ -52,7 +52,7 @@ _NATIVE = {
     "deepspeed",
     "schedulefree",
 }
-"""Root packages of optimizers whose steps are native, or broadcast wrong shapes silently."""
+"""Packages whose optimizers use native kernels or broadcast wrong shapes silently."""
 
 _BITSANDBYTES = "bitsandbytes"
 
@@ -61,7 +61,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ParameterShape:
-    """Description of a parameter that a state is compared with."""
+    """Name, shape and dtype of a parameter that a state is compared with."""
 
     name: str
     shape: torch.Size
@@ -70,7 +70,7 @@ class ParameterShape:
 
 @dataclass(frozen=True)
 class _StateOwner:
-    """The parameter that a state belongs to, and the options of its group in the file."""
+    """Parameter of a state, and the options of its group in the file."""
 
     parameter: ParameterShape
     group: Mapping[str, Any]
@@ -84,20 +84,20 @@ def require_fitting_optimizer_state(
     model: nn.Module | None = None,
     groups: list[list[ParameterShape]] | None = None,
 ) -> None:
-    """Check the number of parameters in the state of an optimizer, and their shapes and dtypes.
+    """Check that an optimizer state fits the parameters: their number, shapes and dtypes.
 
     Args:
         optimizer: the optimizer to load the state into.
         state: the state read from a file.
-        file: that file, for errors.
-        model: has the names of the parameters, for errors.
-        groups: the whole parameters of each group, if the optimizer has shards of them.
+        file: the file, for errors.
+        model: provides the names of the parameters, for errors.
+        groups: the unsharded parameters of each group, if those of the optimizer are sharded.
 
     Raises:
-        ValueError: something does not fit. Nothing has been loaded.
+        ValueError: the state does not fit. Nothing has been loaded.
     """
     is_mapping = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
-    # A class that loads its state in its own way has to check it itself.
+    # A class with another state format must check it itself.
     load_state_dict = getattr(type(optimizer), "load_state_dict", None)
     has_own_format = load_state_dict is not Optimizer.load_state_dict
     if has_own_format and not (is_mapping and "param_groups" in state):
@@ -113,7 +113,7 @@ def require_fitting_optimizer_state(
     if problem is not None:
         raise ValueError(_error_message(optimizer, file, problem, "Nothing was loaded."))
 
-    # A layerwise optimizer has one for each parameter.
+    # Check the inner optimizers of a layerwise optimizer.
     layer_optimizers = getattr(optimizer, "optimizer_dict", None)
     layer_states = state.get("layers")
     if not isinstance(layer_optimizers, Mapping) or layer_states is None:
@@ -126,21 +126,21 @@ def require_fitting_optimizer_state(
 
 
 def require_fitting_loaded_state(optimizer: torch.optim.Optimizer, file: StrPath) -> None:
-    """Check, as `require_fitting_optimizer_state` does, a state that is already loaded.
+    """Check a loaded state as `require_fitting_optimizer_state` does.
 
     Args:
-        optimizer: an optimizer that has not taken a step since.
+        optimizer: an optimizer that has not taken a step since loading.
         file: the file of the state, for errors.
 
     Raises:
-        ValueError: a tensor does not fit its parameter. The optimizer must not be used.
+        ValueError: a tensor does not fit its parameter. The optimizer must not be used any more.
     """
     for tensor, values in optimizer.state.items():
         owner = _StateOwner(ParameterShape("a parameter", tensor.shape, tensor.dtype), {})
         problem = _problem_of_state(optimizer, values, owner)
         if problem is not None:
             raise ValueError(
-                _error_message(optimizer, file, problem, "The training ends before a step with it.")
+                _error_message(optimizer, file, problem, "Training stops before a step uses it.")
             )
 
 
@@ -158,12 +158,12 @@ def _problem_of_groups(
     state: Mapping[str, Any],
     parameters: list[list[ParameterShape]],
 ) -> str | None:
-    """Compare all groups, and the states of all parameters.
+    """Check all groups and the states of all parameters.
 
     Args:
         optimizer: the optimizer to load the state into.
-        state: the state in the form of torch.
-        parameters: those of each group.
+        state: the state in torch's format.
+        parameters: the parameters of each group.
     """
     optimizer_groups = optimizer.param_groups
     groups = state.get("param_groups")
@@ -172,7 +172,7 @@ def _problem_of_groups(
     if len(groups) != len(optimizer_groups):
         return f"{len(groups)} parameter groups, but the optimizer has {len(optimizer_groups)}"
 
-    # The parameter behind each number in the file.
+    # Map the numbers in the file to parameters.
     owners: dict[int | str, _StateOwner] = {}
     for index, (group, optimizer_group, expected) in enumerate(
         zip(groups, optimizer_groups, parameters, strict=True)
@@ -183,7 +183,7 @@ def _problem_of_groups(
         for number, parameter in zip(group["params"], expected, strict=True):
             owners[number] = _StateOwner(parameter, group)
 
-    # Steps in Python may keep states under other names, as LoRA-FA does for a pair of weights.
+    # Optimizers in Python may use other keys, as LoRA-FA does for a pair of weights.
     has_other_names = _package_of(type(optimizer)) not in _NATIVE
     has_other_names = has_other_names and all(isinstance(number, int) for number in owners)
     for number, values in state["state"].items():
@@ -204,7 +204,7 @@ def _problem_of_group(
     optimizer_group: Mapping[str, object],
     expected: list[ParameterShape],
 ) -> str | None:
-    """Compare a group of the file with that of the optimizer: parameters, rules, options."""
+    """Check a group in the file against the optimizer's: parameters, rules and options."""
     numbers: Any = None
     if isinstance(group, Mapping):
         numbers = group.get("params")
@@ -225,7 +225,7 @@ def _problem_of_group(
         if problem is not None and name not in ("params", "state"):
             return f"{problem} as {name} of group {index}, not a number"
 
-    # GrokAdamW keeps states in a group, by the index of the parameter.
+    # GrokAdamW stores states in its groups by parameter index.
     group_state = group.get("state")
     if not isinstance(group_state, dict):
         return None
@@ -245,9 +245,9 @@ def _problem_of_length(entries: object, expected: int, description: str) -> str 
     """Check that a value is a list of the expected length.
 
     Args:
-        entries: read from the file.
-        expected: length in the optimizer.
-        description: with "{}" for the number.
+        entries: the value in the file.
+        expected: the length in the optimizer.
+        description: description of the entries, with "{}" for their number.
     """
     if not isinstance(entries, list):
         return f"{description.format('no')}, but the optimizer has {expected}"
@@ -257,9 +257,9 @@ def _problem_of_length(entries: object, expected: int, description: str) -> str 
 
 
 def _problem_of_option(value: object, optimizer_value: object) -> str | None:
-    """Check that an option that is a tensor has one element, or its shape in the optimizer.
+    """Check that a tensor option has one element or the same shape as in the optimizer.
 
-    Fused steps rely on that.
+    Fused kernels rely on that.
     """
     for tensor in _tensors(value):
         has_shape = isinstance(optimizer_value, Tensor) and optimizer_value.shape == tensor.shape
@@ -271,11 +271,11 @@ def _problem_of_option(value: object, optimizer_value: object) -> str | None:
 def _problem_of_state(
     optimizer: torch.optim.Optimizer, values: object, owner: _StateOwner
 ) -> str | None:
-    """Compare the state of one parameter with the parameter."""
+    """Check the state of one parameter."""
     parameter = owner.parameter
     if not isinstance(values, Mapping):
         return f"{describe_value(values)} as the state of {parameter.name}"
-    # The state of LBFGS belongs to all parameters.
+    # LBFGS has a single state for all parameters.
     if type(optimizer).__name__ == "LBFGS":
         return None
 
@@ -293,7 +293,7 @@ def _problem_of_state(
 def _problem_of_tensor(
     optimizer: torch.optim.Optimizer, package: str, name: str, value: Tensor, owner: _StateOwner
 ) -> str | None:
-    """Compare a tensor of the state with its parameter."""
+    """Check a state tensor against its parameter."""
     entry = f"{name} of {owner.parameter.name}"
     if name in _NUMBER_ENTRIES:
         if not _is_number(value):
@@ -305,14 +305,14 @@ def _problem_of_tensor(
         return None
     if tuple(value.shape) not in shapes:
         sizes = " or ".join(map(str, shapes))
-        return f"{describe_value(value)} as {entry}, whose shape has to be {sizes}"
+        return f"{describe_value(value)} as {entry}, whose shape must be {sizes}"
     if not _is_dense(value):
         return f"a tensor as {entry} whose elements are not contiguous in memory"
 
-    # Kernels of bitsandbytes read scales and tables as float32, whatever they are.
+    # bitsandbytes kernels read scales and tables as float32 without checking.
     if package == _BITSANDBYTES:
         if name in ("absmax1", "absmax2", "qmap1", "qmap2") and value.dtype != torch.float32:
-            return f"{describe_value(value)} as {entry}, which has to be float32"
+            return f"{describe_value(value)} as {entry}, which must be float32"
     elif package in _NATIVE:
         expected = owner.parameter.dtype
         has_kind_of_number = (
@@ -320,21 +320,21 @@ def _problem_of_tensor(
             and value.dtype.is_complex == expected.is_complex
         )
         if not has_kind_of_number:
-            return f"{describe_value(value)} as {entry}, which is {expected}"
+            return f"{describe_value(value)} as {entry}, which must be {expected}"
     return None
 
 
 def _possible_shapes(
     optimizer: torch.optim.Optimizer, package: str, name: str, owner: _StateOwner
 ) -> tuple[Shape, ...] | None:
-    """Return the shapes that a tensor of the state may have; None if only the optimizer knows."""
+    """Return the shapes that a state tensor may have; None if they are unknown."""
     shape = tuple(owner.parameter.shape)
-    # GaLore and APOLLO keep states of projected gradients.
+    # GaLore and APOLLO have states of projected gradients.
     if "rank" in owner.group:
         return None
     if package == _BITSANDBYTES:
-        # A block of 256 elements has one scale. AdEMAMix has two first moments in one tensor, so
-        # twice as many scales.
+        # Each block of 256 elements has one scale. AdEMAMix stores two first moments in one tensor,
+        # so it has twice as many scales.
         blocks = math.ceil(math.prod(shape) / 256)
         return {
             "state1": (shape, (2, *shape)),
@@ -351,7 +351,7 @@ def _possible_shapes(
             "gnorm_vec": ((100,),),
         }.get(name)
     if type(optimizer).__name__ == "Adafactor" or name in ("row_var", "col_var"):
-        # Adafactor of torch, and that of transformers, which drops dimensions of size 1.
+        # Entries of torch's Adafactor, and of transformers', which drops dimensions of size 1.
         return {
             "row_var": ((*shape[:-1], 1),),
             "col_var": ((*shape[:-2], 1, *shape[-1:]),),
@@ -372,16 +372,16 @@ def _is_number(tensor: Tensor) -> bool:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Return whether a tensor is dense in memory, as kernels assume.
+    """Return whether a tensor is dense in memory, as native kernels assume.
 
-    A file can hold a tensor of any shape over a single number, by strides of 0.
+    With strides of 0, a tensor of any shape in a file may be backed by a single number.
     """
     if tensor.layout != torch.strided or tensor.is_quantized:
         return False
     if tensor.numel() == 0:
         return True
 
-    # From the innermost dimension on, each stride is the number of elements within it.
+    # From the innermost dimension outwards, each stride is the number of elements within it.
     expected_stride = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:
@@ -419,7 +419,7 @@ def _tensors(value: object) -> Iterator[Tensor]:
 
 
 def _package_of(cls: type) -> str:
-    """Return the package of a class, or that of a base class if this module checks it."""
+    """Return the package of a class, or that of a base class which is checked here."""
     packages = [base.__module__.partition(".")[0] for base in cls.__mro__ if base is not Optimizer]
     for package in packages:
         if package in _NATIVE or package == _BITSANDBYTES:

@@ -1,6 +1,6 @@
-"""Description of an optimizer by name, with its numbers and its own arguments.
+"""Describe an optimizer by its name, hyperparameters and optimizer-specific arguments.
 
-The last are written as one text, "momentum=0.9,nesterov=true" (`optim_args`).
+The specific arguments are written as one string, "momentum=0.9,nesterov=true" (`optim_args`).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import nn
 from ..common.enums import OptimizerNames, optimizer_name
 
 TargetModules = str | list[str]
-"""`all-linear`, a regular expression for whole names of modules, or a list.
+"""`all-linear`, a regular expression for whole module names, or a list.
 
-The entries of a list are parts of names, or such expressions.
+List entries are parts of names or regular expressions.
 """
 
 
@@ -27,26 +27,27 @@ class OptimizerDescription:
     """The fields of `OptimizerConfig`."""
 
     name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED
-    """An `OptimizerNames` or its value; or the path of a class, such as "torch.optim.Muon"."""
+    """An `OptimizerNames`, its value, or the import path of a class, such as "torch.optim.Muon"."""
     learning_rate: float = 5e-5
-    """The full learning rate, from which a schedule starts."""
+    """The peak learning rate, which a schedule scales."""
     weight_decay: float = 0.0
-    """Decay of the parameters that `decay_parameter_names` names; the others have none."""
+    """Weight decay of the parameters in `decay_parameter_names`. Others have none."""
     beta1: float = 0.9
     """Adam's decay of the mean of the gradients."""
     beta2: float = 0.999
     """Adam's decay of the mean of the squared gradients."""
     epsilon: float = 1e-8
-    """Constant that Adam adds to the root in its denominator."""
+    """Constant that Adam adds to the denominator."""
     args: str | None = None
-    """The optimizer's own arguments, as "momentum=0.9,nesterov=true".
+    """Optimizer-specific arguments, such as "momentum=0.9,nesterov=true".
 
-    A `weight_decay` among them has no effect; the field sets it.
+    A `weight_decay` among them has no effect, because the field sets it.
     """
     target_modules: TargetModules | None = None
     """Linear layers whose gradients GaLore and APOLLO project."""
     warmup_steps: float | None = None
-    """Steps of the warm-up of `schedule_free_adamw` and `schedule_free_sgd`; not for others."""
+    """Warm-up steps of `schedule_free_adamw` and `schedule_free_sgd`. Other optimizers ignore it.
+    """
 
     def __post_init__(self) -> None:
         optimizer_name(self.name)
@@ -57,7 +58,7 @@ _FALSE = ("false", "0", "no", "n", "f", "off")
 
 
 def parse_optimizer_args(optim_args_str: str | None) -> dict[str, str]:
-    """Read "momentum=0.9, betas=(0.9,0.99)" into a dict of strings; spaces do not matter.
+    """Parse "momentum=0.9, betas=(0.9,0.99)" into a dict of strings. Spaces are ignored.
 
     Raises:
         ValueError: a part is not of the form `name=value`.
@@ -65,7 +66,7 @@ def parse_optimizer_args(optim_args_str: str | None) -> dict[str, str]:
     if not optim_args_str:
         return {}
 
-    # Commas within parentheses are part of a value.
+    # Commas within parentheses do not separate arguments.
     parsed: dict[str, str] = {}
     for part in re.split(r",(?![^(]*\))", optim_args_str.replace(" ", "")):
         name, equals, value = part.partition("=")
@@ -80,9 +81,9 @@ def parse_optimizer_args(optim_args_str: str | None) -> dict[str, str]:
 
 
 class OptimizerArguments:
-    """Parsed arguments, from which each builder takes those that it knows.
+    """Parsed arguments, from which each builder removes those that it uses.
 
-    The others have no effect; a warning names them.
+    The remaining ones have no effect and are logged as a warning.
 
     Args:
         text: as for `parse_optimizer_args`.
@@ -93,17 +94,17 @@ class OptimizerArguments:
 
     @property
     def left(self) -> list[str]:
-        """Return the names that were not taken."""
+        """Return the names of the remaining arguments."""
         return list(self._left)
 
     def take(self, **defaults: object) -> dict[str, Any]:
-        """Return the values of arguments by name, each of the type of its default.
+        """Remove arguments and return their values, converted to the types of the defaults.
 
         Args:
-            defaults: values of arguments that the text does not have.
+            defaults: values of arguments that were not passed.
 
         Raises:
-            ValueError: a text cannot be read as its type; names the argument and the text.
+            ValueError: a value cannot be converted. The message names the argument and the value.
         """
         values = dict(defaults)
         for name, default in defaults.items():
@@ -112,7 +113,7 @@ class OptimizerArguments:
         return values
 
     def pop_given(self, kind: type, *names: str) -> dict[str, object]:
-        """Return the values, of one type, of those named arguments that the text has."""
+        """Remove the named arguments that were passed, and return their values as one type."""
         return {name: self._take(name, kind) for name in names if name in self._left}
 
     def _take(self, name: str, kind: type) -> object:
@@ -127,14 +128,14 @@ class OptimizerArguments:
 
 
 def read_bool(text: str) -> bool:
-    """Read "true", "1", "yes", ... or "false", "0", "no", ... in upper or lower case."""
+    """Parse "true", "1", "yes", ... or "false", "0", "no", ..., ignoring case."""
     if text.lower() not in _TRUE + _FALSE:
         raise ValueError(text)
     return text.lower() in _TRUE
 
 
 def read_dtype(text: str) -> torch.dtype:
-    """Read "bfloat16" or another name of a dtype in `torch`."""
+    """Parse the name of a torch dtype, such as "bfloat16"."""
     dtype = getattr(torch, text, None)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(text)
@@ -148,24 +149,24 @@ _READERS: dict[type, tuple[Callable[[str], Any], str]] = {
     str: (str, "text"),
     torch.dtype: (read_dtype, "the name of a torch dtype, such as 'bfloat16'"),
 }
-"""By the type of an argument: a function that reads its text, and what is expected."""
+"""For each type of argument, a parser and a description of the expected value."""
 
 
 ClassAndKwargs = tuple[Any, dict[str, Any]]
-"""The class of an optimizer, and its arguments except the learning rate.
+"""The class of an optimizer and its arguments, except the learning rate.
 
-"params", "model" or "optimizer_dict" among them replaces the usual parameter groups.
+An argument "params", "model" or "optimizer_dict" replaces the parameter groups.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerRequest:
-    """A request for an optimizer by name."""
+    """Input of the functions that build optimizers."""
 
     config: OptimizerDescription
-    """Its name and its numbers."""
+    """Name and hyperparameters."""
     arguments: OptimizerArguments
-    """Its own arguments, from which a builder takes those that it knows."""
+    """Optimizer-specific arguments, from which a builder removes those that it uses."""
     model: nn.Module | None
     """The model, for optimizers that depend on its modules."""
 
@@ -176,7 +177,7 @@ class OptimizerRequest:
 
     @property
     def adam(self) -> dict[str, object]:
-        """Return betas and epsilon of Adam under torch's names, which other libraries use too."""
+        """Return Adam's betas and epsilon under torch's names, which other libraries use too."""
         return {"betas": (self.config.beta1, self.config.beta2), "eps": self.config.epsilon}
 
     def require_model(self) -> nn.Module:

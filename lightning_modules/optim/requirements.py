@@ -1,4 +1,4 @@
-"""What an optimizer requires of its parameters, and of the moment of its steps."""
+"""Requirements of optimizers that matter for sharding and external engines."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from enum import Flag, auto
 
 
 class OptimizerRequirements(Flag):
-    """What the step of an optimizer depends on, except single numbers of parameters."""
+    """Requirements of an optimizer whose step is not purely elementwise."""
 
     FULL_PARAMETERS = auto()
-    """Its step uses rows, columns or norms of parameters, or their order.
+    """The step uses rows, columns or norms of parameters, or their order.
 
-    With flat parts of parameters the steps are wrong, without an error.
+    With flattened shards of parameters, the steps are silently wrong.
     """
     OWN_STEPS = auto()
-    """It changes parameters outside of a step, or is not tested where an engine steps."""
+    """It changes parameters outside of a step, or is not tested with an engine that takes the step.
+    """
 
 
 _FULL = OptimizerRequirements.FULL_PARAMETERS
@@ -39,7 +40,7 @@ _REQUIREMENTS_BY_PART = {
     "soap": _FULL,
     "stableadam": _FULL,
 }
-"""By a part of the name of the optimizer or its class; all others have no requirements."""
+"""Requirements by part of the optimizer's name or class name. Others have none."""
 
 
 def optimizer_requirements(name: str) -> OptimizerRequirements:

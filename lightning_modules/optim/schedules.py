@@ -1,8 +1,8 @@
 """Learning rate schedules: the factor on the optimizer's learning rate at each optimizer step.
 
-Every schedule except those that wait for a metric is a `torch.optim.lr_scheduler.LambdaLR`. Its
-factor is a `functools.partial` of a function of `schedule_curves`, so that it can be pickled and
-its state holds only numbers. The order of the floating point operations is that of
+Every schedule except the plateau schedule is a `torch.optim.lr_scheduler.LambdaLR`. Its factor is a
+`functools.partial` of a function in `schedule_curves`, so that it can be pickled and its state
+contains only numbers. The order of the floating point operations is that of
 `transformers.optimization` (5.3.0): the learning rates agree to the last bit.
 
 The parameters that most of them share:
@@ -44,10 +44,10 @@ _CURVES = ("linear", "cosine", "1-sqrt")
 
 
 def _with_checked_numbers(make_schedule: Callable[P, R]) -> Callable[P, R]:
-    """Let a function that builds a schedule check its numbers first.
+    """Decorate a function that builds a schedule, so that it checks its numbers first.
 
     Raises:
-        ValueError: a number of steps is missing, or a number is not allowed.
+        ValueError: a number of steps is missing, or a number is invalid.
     """
     signature = inspect.signature(make_schedule)
     required: list[str] = []
@@ -74,8 +74,8 @@ def _with_checked_numbers(make_schedule: Callable[P, R]) -> Callable[P, R]:
 def _schedule(
     optimizer: Optimizer, curve: Callable[..., float], last_epoch: int, **values: object
 ) -> LambdaLR:
-    """Return the scheduler of a curve."""
-    # Without values it stays a plain function, whose saved state is None, as in checkpoints of the
+    """Return a `LambdaLR` for a curve."""
+    # Without values the curve stays a plain function, whose saved state is None as in the
     # reference.
     if values:
         curve = partial(curve, **values)
@@ -84,9 +84,10 @@ def _schedule(
 
 
 def _bind_step(optimizer: Optimizer) -> None:
-    """Make a function that has replaced `step` a method, since torch's schedules wrap only those.
+    """Turn a function that was assigned to `step` into a method, because torch's schedules require
+    one.
 
-    `optimizer.step = torch.compile(optimizer.step)` sets one.
+    For example, `optimizer.step = torch.compile(optimizer.step)` assigns a function.
     """
     step = getattr(optimizer, "step", None)
     if step is None or hasattr(step, "__func__"):
@@ -117,7 +118,7 @@ def get_constant_schedule(optimizer: Optimizer, last_epoch: int = -1) -> LambdaL
 def get_constant_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
-    """Raise the learning rate from 0, and keep it: `f = min(1, step / warmup)`.
+    """Warm up the learning rate from 0, then keep it constant: `f = min(1, step / warmup)`.
 
     Works like `transformers.get_constant_schedule_with_warmup`.
 
@@ -144,7 +145,7 @@ def get_constant_schedule_with_warmup(
 def get_linear_schedule_with_warmup(
     optimizer: Optimizer, num_warmup_steps: int, num_training_steps: int, last_epoch: int = -1
 ) -> LambdaLR:
-    """Raise the learning rate from 0, and let it fall to 0 along a line.
+    """Warm up the learning rate from 0, then decay it linearly to 0.
 
     Works like `transformers.get_linear_schedule_with_warmup`. After the warm-up the factor is `f =
     (total - step) / (total - warmup)`.
@@ -178,7 +179,7 @@ def get_cosine_schedule_with_warmup(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Raise the learning rate from 0, and let it fall to 0 along a cosine.
+    """Warm up the learning rate from 0, then decay it to 0 along a cosine.
 
     Works like `transformers.get_cosine_schedule_with_warmup`. After the warm-up the factor is `f =
     (1 + cos(2 pi cycles progress)) / 2`, where `progress` is the completed fraction of the steps
@@ -217,7 +218,7 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
     num_cycles: int = 1,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Raise the learning rate from 0, and let it fall to 0 along a cosine several times.
+    """Warm up the learning rate from 0, then decay it to 0 along a cosine, with hard restarts.
 
     Works like `transformers.get_cosine_with_hard_restarts_schedule_with_warmup`: Loshchilov and
     Hutter, SGDR (arXiv:1608.03983), equation 5, with restarts of equal length.
@@ -226,7 +227,7 @@ def get_cosine_with_hard_restarts_schedule_with_warmup(
         optimizer: the optimizer whose learning rate is scheduled.
         num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
         num_training_steps: optimizer steps of the whole run, including the warm-up.
-        num_cycles: how often the factor falls from 1 to 0.
+        num_cycles: number of decays from 1 to 0.
         last_epoch: index of the last completed step, -1 for a new run.
 
     Returns:
@@ -254,7 +255,7 @@ def get_polynomial_decay_schedule_with_warmup(
     power: float = 1.0,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Raise the learning rate from 0, and let it fall to `lr_end` along a polynomial.
+    """Warm up the learning rate from 0, then decay it to `lr_end` along a polynomial.
 
     Works like `transformers.get_polynomial_decay_schedule_with_warmup`. After the warm-up `lr =
     (lr0 - lr_end) (1 - progress)^power + lr_end`, where `progress` is the completed fraction of the
@@ -299,7 +300,7 @@ def get_polynomial_decay_schedule_with_warmup(
 def get_inverse_sqrt_schedule(
     optimizer: Optimizer, num_warmup_steps: int, timescale: int | None = None, last_epoch: int = -1
 ) -> LambdaLR:
-    """Raise the learning rate from 0, and let it fall with the root of the steps.
+    """Warm up the learning rate from 0, then decay it with the inverse square root of the step.
 
     As `transformers.get_inverse_sqrt_schedule`. After the warm-up the factor is `f = 1 / sqrt((step
     - warmup + timescale) / timescale)`: the decay of Vaswani et al. (arXiv:1706.03762), equation 3,
@@ -308,8 +309,8 @@ def get_inverse_sqrt_schedule(
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
         num_warmup_steps: optimizer steps of the rise from 0 to the full rate; may be 0.
-        timescale: optimizer steps after the warm-up in which the rate falls to `1 / sqrt(2)`; by
-            default as many as the warm-up has, or 10,000 without a warm-up.
+        timescale: optimizer steps after the warm-up in which the rate falls to `1 / sqrt(2)`. The
+            default is `num_warmup_steps`, or 10,000 without a warm-up.
         last_epoch: index of the last completed step, -1 for a new run.
 
     Returns:
@@ -332,7 +333,7 @@ def get_inverse_sqrt_schedule(
 def _floor_factor(
     name: SchedulerType, optimizer: Optimizer, min_lr: float | None, min_lr_rate: float | None
 ) -> float:
-    """Return the lowest factor, from the lowest rate or itself."""
+    """Return the minimum factor from `min_lr` or `min_lr_rate`."""
     if min_lr is not None and min_lr_rate is None:
         return min_lr / optimizer.defaults["lr"]
     if min_lr is None and min_lr_rate is not None:
@@ -357,11 +358,11 @@ def get_cosine_with_min_lr_schedule_with_warmup(
     min_lr: float | None = None,
     min_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """Raise the learning rate from 0, and let it fall to a lowest rate along a cosine.
+    """Warm up the learning rate from 0, then decay it to a minimum along a cosine.
 
     Works like `transformers.get_cosine_with_min_lr_schedule_with_warmup`. After the warm-up the
     factor is `f = c (1 - m) + m`, where `c` is the cosine of SGDR (arXiv:1608.03983), equation 5,
-    and `m` the lowest factor.
+    and `m` the minimum factor.
 
     Args:
         optimizer: the optimizer whose learning rate is scheduled.
@@ -402,7 +403,7 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
     min_lr_rate: float | None = None,
     warmup_lr_rate: float | None = None,
 ) -> LambdaLR:
-    """Raise the learning rate from above 0, and let it fall to a lowest rate along a cosine.
+    """Warm up the learning rate from above 0, then decay it to a minimum along a cosine.
 
     Works like `transformers.get_cosine_with_min_lr_schedule_with_warmup_lr_rate`. The factor of
     step `i` is the one that `get_cosine_with_min_lr_schedule_with_warmup` has at `i + 1`.
@@ -415,8 +416,8 @@ def get_cosine_with_min_lr_schedule_with_warmup_lr_rate(
         last_epoch: index of the last completed step, -1 for a new run.
         min_lr: the lowest learning rate.
         min_lr_rate: the lowest factor; this or `min_lr` is passed.
-        warmup_lr_rate: the factor of step 0, from which the warm-up is linear to 1 at its last
-            step; by default that of the first step from 0.
+        warmup_lr_rate: factor at step 0, from which the warm-up is linear. The default is the
+            factor that a warm-up from 0 has after one step.
 
     Returns:
         A schedule, to be stepped after each optimizer step.
@@ -454,20 +455,21 @@ def get_wsd_schedule(
     num_cycles: float = 0.5,
     last_epoch: int = -1,
 ) -> LambdaLR:
-    """Raise the learning rate, keep it in a stable phase, and let it fall.
+    """Warm up the learning rate, keep it constant in a stable phase, then decay it.
 
     Works like `transformers.get_wsd_schedule`: the schedule of Hu et al., MiniCPM
     (arXiv:2404.06395), section 4; "1-sqrt" is the decay of Haegele et al. (arXiv:2405.18392).
 
     Args:
-        optimizer: its learning rate is scheduled.
+        optimizer: the optimizer whose learning rate is scheduled.
         num_warmup_steps: optimizer steps of the rise from `min_lr_ratio` to 1.
         num_decay_steps: optimizer steps of the decay to `min_lr_ratio`.
-        num_training_steps: optimizer steps of the whole run; the stable phase is the rest of them.
+        num_training_steps: optimizer steps of the whole run, from which the stable phase is
+            computed.
         num_stable_steps: optimizer steps of the stable phase; overrides `num_training_steps`.
         warmup_type: "linear", "cosine" or "1-sqrt".
         decay_type: "linear", "cosine" or "1-sqrt".
-        min_lr_ratio: the lowest factor.
+        min_lr_ratio: the minimum factor.
         num_cycles: periods of a cosine decay; 0.5 falls once.
         last_epoch: index of the last completed step, -1 for a new run.
 
@@ -482,7 +484,7 @@ def get_wsd_schedule(
                 f"{_CURVES}."
             )
 
-    # The stable phase is what warm-up and decay leave of the run.
+    # The stable phase is the rest of the run after warm-up and decay.
     if num_stable_steps is None:
         if num_training_steps is None:
             raise ValueError(
@@ -539,9 +541,9 @@ SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler]] = {
     SchedulerType.COSINE_WARMUP_WITH_MIN_LR: get_cosine_with_min_lr_schedule_with_warmup_lr_rate,
     SchedulerType.WARMUP_STABLE_DECAY: get_wsd_schedule,
 }
-"""The function behind each name."""
+"""The function for each name."""
 
-# The reference passes no own arguments to these schedules, so unknown ones raise no error.
+# The reference ignores specific arguments of these schedules, so unknown ones only warn.
 _LENIENT = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP, SchedulerType.INVERSE_SQRT)
 
 
@@ -554,22 +556,21 @@ def get_scheduler(
 ) -> LRScheduler:
     """Create a learning rate schedule by its name.
 
-    Works like `transformers.get_scheduler`, but the inverse square root gets its own arguments too,
-    as in 5.23 and later.
+    Works like `transformers.get_scheduler`, but also passes specific arguments to the inverse
+    square root schedule, as in 5.23 and later.
 
     Args:
         name: a `SchedulerType` or its value.
-        optimizer: its learning rate is scheduled; a layerwise one gets a schedule for each
-            parameter.
-        num_warmup_steps: optimizer steps of the warm-up; not needed by the constant schedule, nor
-            by those that wait for a metric.
-        num_training_steps: optimizer steps of the whole run; needed by schedules that end.
-        scheduler_specific_kwargs: the schedule's own arguments. Unknown arguments of the constant
-            schedules and the inverse square root are ignored with a warning.
+        optimizer: the optimizer. A layerwise one gets a schedule for each parameter.
+        num_warmup_steps: optimizer steps of the warm-up. Not needed by the constant and the plateau
+            schedule.
+        num_training_steps: optimizer steps of the whole run. Needed by schedules that depend on it.
+        scheduler_specific_kwargs: schedule-specific arguments. For the constant and inverse square
+            root schedules, unknown arguments are ignored with a warning.
 
     Returns:
-        A schedule, to be stepped after each optimizer step; those that wait for a metric, after
-        each evaluation with it.
+        A schedule, to be stepped after each optimizer step; the plateau schedule, to be stepped
+        with a metric after each evaluation.
 
     Raises:
         ValueError: the name is unknown, or a step count is missing.
@@ -581,15 +582,15 @@ def get_scheduler(
     if isinstance(optimizer, LayerwiseOptimizer):
         if name is SchedulerType.REDUCE_ON_PLATEAU:
             raise ValueError(
-                f"The schedule {name.value!r} waits for a metric, but a layerwise optimizer steps "
-                "in the backward pass. Choose another schedule or optimizer."
+                f"The schedule {name.value!r} needs a metric, but a layerwise optimizer steps in "
+                "the backward pass. Choose another schedule or optimizer."
             )
         make_schedule = partial(get_scheduler, name, scheduler_specific_kwargs=kwargs, **steps)
         return LayerwiseSchedule(optimizer, make_schedule)
 
-    # The steps that the schedule accepts, and its own arguments.
+    # Select the numbers of steps that the schedule accepts, and its specific arguments.
     signed: Callable[..., LRScheduler] = SCHEDULES[name]
-    # This function takes any arguments, and passes them to the class.
+    # The function of the plateau schedule passes any arguments to the class.
     if name is SchedulerType.REDUCE_ON_PLATEAU:
         signed = ReduceLROnPlateau
     parameters = inspect.signature(signed).parameters
@@ -602,9 +603,9 @@ def get_scheduler(
 def _known_arguments(
     name: SchedulerType, kwargs: dict[str, Any], known: list[str]
 ) -> dict[str, object]:
-    """Return the schedule's own arguments.
+    """Return the known schedule-specific arguments.
 
-    An unknown one raises an error; schedules in `_LENIENT` ignore it with a warning.
+    Unknown arguments raise an error, or a warning for the schedules in `_LENIENT`.
     """
     unknown = [key for key in kwargs if key not in known]
     if unknown:
@@ -622,12 +623,13 @@ def _known_arguments(
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
-    """Describe the schedule of a learning rate, for a LightningModule.
+    """Learning rate schedule settings of a LightningModule.
 
-    As `lr_scheduler_type`, `warmup_steps` and `lr_scheduler_kwargs` of `TrainingArguments`.
+    The fields correspond to `lr_scheduler_type`, `warmup_steps` and `lr_scheduler_kwargs` of
+    `TrainingArguments`.
 
-    In a LightningModule: `{"scheduler": config.build(optimizer), "interval": "step"}`, with a
-    "monitor" for schedules that wait for a metric.
+    In `configure_optimizers`, return `{"scheduler": config.build(optimizer), "interval": "step"}`
+    as "lr_scheduler", with a "monitor" for the plateau schedule.
     """
 
     name: str | SchedulerType = SchedulerType.LINEAR
@@ -638,9 +640,11 @@ class ScheduleConfig:
     A value below 1 is a fraction of `total_steps`, rounded up.
     """
     total_steps: int | None = None
-    """Optimizer steps of the whole run, with the warm-up; None for schedules without an end."""
+    """Optimizer steps of the whole run, including the warm-up. None for schedules that do not need
+    it.
+    """
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """The schedule's own arguments, such as `num_cycles`, `power` or `min_lr`."""
+    """Schedule-specific arguments, such as `num_cycles`, `power` or `min_lr`."""
 
     def __post_init__(self) -> None:
         SchedulerType(self.name)
@@ -654,7 +658,7 @@ class ScheduleConfig:
 
     @property
     def needs_total_steps(self) -> bool:
-        """Return whether the schedule needs `total_steps`, and has none."""
+        """Return whether the schedule needs `total_steps`, but it is None."""
         if self.total_steps is not None:
             return False
         parameters = inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
@@ -666,7 +670,7 @@ class ScheduleConfig:
         """Return the scheduler for this optimizer.
 
         Args:
-            optimizer: a new optimizer, whose learning rate is the full one.
+            optimizer: a new optimizer with the peak learning rate.
         """
         warmup_steps = self._count_warmup_steps()
         return get_scheduler(self.name, optimizer, warmup_steps, self.total_steps, self.kwargs)
