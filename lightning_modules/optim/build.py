@@ -181,10 +181,10 @@ def build_optimizer(
     """
     build_optimizers_without_compiler()
     # An `OptimizerFunction` is an instance that is used like a class.
-    kind = type(optimizer_class)
+    optimizer_kind = type(optimizer_class)
     if isinstance(optimizer_class, type):
-        kind = optimizer_class
-    if issubclass(kind, (Optimizer, OptimizerFunction)):
+        optimizer_kind = optimizer_class
+    if issubclass(optimizer_kind, (Optimizer, OptimizerFunction)):
         other_kwargs = _without_fused_on_xla(kwargs, model)
 
         # As in the reference, any of these arguments replaces the parameter groups.

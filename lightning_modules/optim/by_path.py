@@ -21,7 +21,7 @@ class OptimizerFunction(functools.partial[Any]):
 
 
 def optimizer_by_path(
-    path: str, text: str | None, numbers: dict[str, Any], adam: dict[str, Any]
+    path: str, text: str | None, hyperparameters: dict[str, Any], adam: dict[str, Any]
 ) -> ClassAndKwargs:
     """Return the class, or an `OptimizerFunction`, and its arguments except the parameter groups.
 
@@ -54,7 +54,9 @@ def optimizer_by_path(
     kwargs: dict[str, Any] = {}
     for name, value_text in parse_optimizer_args(text).items():
         kwargs[name] = _read_value(value_text)
-    number_kwargs = {name: value for name, value in numbers.items() if value or name in kwargs}
+    group_kwargs = {
+        name: value for name, value in hyperparameters.items() if value or name in kwargs
+    }
 
     # Pass betas and eps only to classes with two betas; some have three.
     signature = inspect.signature(optimizer_class)
@@ -64,16 +66,16 @@ def optimizer_by_path(
         kwargs = {**adam, **kwargs}
 
     try:
-        signature.bind([], **number_kwargs, **kwargs)
+        signature.bind([], **group_kwargs, **kwargs)
     except TypeError as error:
         raise ValueError(
             f"optim={path!r} with optim_args={text!r}: {error}. lr and weight_decay are set by "
-            f"learning_rate and weight_decay ({numbers['weight_decay']:g}); it accepts: "
+            f"learning_rate and weight_decay ({hyperparameters['weight_decay']:g}); it accepts: "
             f"{', '.join(accepted)}."
         ) from None
     if not is_class:
         optimizer_class = OptimizerFunction(optimizer_class)
-    return optimizer_class, {"lr": numbers["lr"], **kwargs}
+    return optimizer_class, {"lr": hyperparameters["lr"], **kwargs}
 
 
 def _requires_closure(optimizer_class: type[Optimizer]) -> bool:

@@ -89,16 +89,16 @@ def parameter_groups(
     no_decay_group: dict[str, Any] = {"params": [], "weight_decay": 0.0}
 
     # Resolve the patterns to settings by parameter name.
-    settings_of_parameters: Mapping[str, Mapping[str, Any]] = {}
+    settings_by_parameter: Mapping[str, Mapping[str, Any]] = {}
     if rules:
         names = [name for name, _ in model.named_parameters()]
-        settings_of_parameters = settings_by_name(rules, names)
+        settings_by_parameter = settings_by_name(rules, names)
 
     # Parameters with the same settings share a group.
     rule_groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         group = decay_group if name in names_with_decay else no_decay_group
-        settings = settings_of_parameters.get(name, {})
+        settings = settings_by_parameter.get(name, {})
 
         # A rule that only freezes a parameter does not change its group.
         changes_options = bool(settings.keys() - {"patterns", "frozen"})

@@ -39,7 +39,7 @@ def build_galore(request: OptimizerRequest) -> ClassAndKwargs:
     optimizer = load(request.name, "galore-torch", "galore_torch", member)
     _allow_in_checkpoints("galore_torch.galore_projector", "GaLoreProjector")
     projection = request.arguments.take(rank=128, update_proj_gap=200, scale=0.25, proj_type="std")
-    return _low_rank(request, optimizer, projection, kwargs)
+    return _class_and_grouped_kwargs(request, optimizer, projection, kwargs)
 
 
 def build_apollo(request: OptimizerRequest) -> ClassAndKwargs:
@@ -58,7 +58,7 @@ def build_apollo(request: OptimizerRequest) -> ClassAndKwargs:
         scale=1.0,
         proj_type="std",
     )
-    return _low_rank(request, optimizer, {**projection, **request.adam}, {})
+    return _class_and_grouped_kwargs(request, optimizer, {**projection, **request.adam}, {})
 
 
 def _allow_in_checkpoints(module: str, name: str) -> None:
@@ -70,7 +70,7 @@ def _allow_in_checkpoints(module: str, name: str) -> None:
         logger.debug("%s has no %s", module, name)
 
 
-def _low_rank(
+def _class_and_grouped_kwargs(
     request: OptimizerRequest, optimizer: Any, projection: dict[str, Any], kwargs: dict[str, Any]
 ) -> ClassAndKwargs:
     """Return the class and its arguments, which include the parameter groups.

@@ -69,11 +69,11 @@ def as_schedule_setting(setting: object) -> object:
     if setting is None:
         return None
     if isinstance(setting, Mapping):
-        _refuse_monitor(setting)
+        _reject_monitor(setting)
     return _as_setting(setting, ScheduleConfig, "schedule")
 
 
-def _refuse_monitor(schedule: Mapping[str, Any]) -> None:
+def _reject_monitor(schedule: Mapping[str, Any]) -> None:
     """Raise a ValueError for a schedule with `monitor`, which other libraries put there."""
     fields = {**(schedule.get("init_args") or {}), **schedule}
     if "monitor" in fields:
@@ -118,7 +118,7 @@ def build_module_optimizer(
 
     # Groups of rules have an entry "rules". If none has it, the optimizer did not use the groups.
     has_rule_groups = any("rules" in group for group in optimizer.param_groups)
-    if _makes_groups(rules) and not has_rule_groups:
+    if _has_group_rules(rules) and not has_rule_groups:
         raise ValueError(
             f"parameter_rules={rules} would have no effect: {type(optimizer).__name__} groups "
             "parameters itself, or the function that builds it ignores the groups passed to it. "
@@ -127,7 +127,7 @@ def build_module_optimizer(
     return optimizer
 
 
-def _makes_groups(rules: ParameterRules | None) -> bool:
+def _has_group_rules(rules: ParameterRules | None) -> bool:
     """Return whether rules do more than freezing parameters."""
     if rules is None:
         return False

@@ -18,7 +18,7 @@ from ..internals.compiler import step_without_compiler
 
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|head|classifier|score|qa_outputs|cls)\.")
 
-_OPTION_OF_MUON = "ns_steps"
+_MUON_OPTION = "ns_steps"
 """Option that only Muon's groups have. It identifies the optimizer of a loaded group."""
 
 
@@ -60,15 +60,15 @@ def split_groups(
     Returns:
         The groups with the given parameters, and those with the others.
     """
-    given_parameters = set(parameters)
-    given_groups: list[dict[str, object]] = []
+    selected = set(parameters)
+    selected_groups: list[dict[str, object]] = []
     other_groups: list[dict[str, object]] = []
     for group in groups:
-        given_params = [tensor for tensor in group["params"] if tensor in given_parameters]
-        other_params = [tensor for tensor in group["params"] if tensor not in given_parameters]
-        given_groups.append({**group, "params": given_params})
+        selected_params = [tensor for tensor in group["params"] if tensor in selected]
+        other_params = [tensor for tensor in group["params"] if tensor not in selected]
+        selected_groups.append({**group, "params": selected_params})
         other_groups.append({**group, "params": other_params})
-    return given_groups, other_groups
+    return selected_groups, other_groups
 
 
 class MuonWithAdamW(Optimizer):
@@ -109,8 +109,8 @@ class MuonWithAdamW(Optimizer):
         if isinstance(params, Tensor):
             params = [params]
         new_group = {**self.defaults, **param_group, "params": list(params)}
-        split = split_groups([new_group], self._matrices)
-        for optimizer, (group,) in zip((self._muon, self._adamw), split, strict=True):
+        split_by_optimizer = split_groups([new_group], self._matrices)
+        for optimizer, (group,) in zip((self._muon, self._adamw), split_by_optimizer, strict=True):
             if group["params"]:
                 optimizer.add_param_group(group)
                 self.param_groups.append(group)
@@ -132,7 +132,7 @@ class MuonWithAdamW(Optimizer):
         muon_groups: list[dict[str, Any]] = []
         adamw_groups: list[dict[str, Any]] = []
         for group in self.param_groups:
-            if _OPTION_OF_MUON in group:
+            if _MUON_OPTION in group:
                 muon_groups.append(group)
             else:
                 adamw_groups.append(group)

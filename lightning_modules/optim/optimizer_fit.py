@@ -99,8 +99,8 @@ def require_fitting_optimizer_state(
     is_mapping = isinstance(state, Mapping) and isinstance(state.get("state"), Mapping)
     # A class with another state format must check it itself.
     load_state_dict = getattr(type(optimizer), "load_state_dict", None)
-    has_own_format = load_state_dict is not Optimizer.load_state_dict
-    if has_own_format and not (is_mapping and "param_groups" in state):
+    has_other_format = load_state_dict is not Optimizer.load_state_dict
+    if has_other_format and not (is_mapping and "param_groups" in state):
         return
     if not is_mapping:
         raise ValueError(
@@ -315,11 +315,11 @@ def _problem_of_tensor(
             return f"{describe_value(value)} as {entry}, which must be float32"
     elif package in _NATIVE:
         expected = owner.parameter.dtype
-        has_kind_of_number = (
+        is_same_kind = (
             value.dtype.is_floating_point == expected.is_floating_point
             and value.dtype.is_complex == expected.is_complex
         )
-        if not has_kind_of_number:
+        if not is_same_kind:
             return f"{describe_value(value)} as {entry}, which must be {expected}"
     return None
 

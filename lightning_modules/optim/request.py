@@ -90,12 +90,12 @@ class OptimizerArguments:
     """
 
     def __init__(self, text: str | None) -> None:
-        self._left = parse_optimizer_args(text)
+        self._remaining = parse_optimizer_args(text)
 
     @property
     def left(self) -> list[str]:
         """Return the names of the remaining arguments."""
-        return list(self._left)
+        return list(self._remaining)
 
     def take(self, **defaults: object) -> dict[str, Any]:
         """Remove arguments and return their values, converted to the types of the defaults.
@@ -108,17 +108,17 @@ class OptimizerArguments:
         """
         values = dict(defaults)
         for name, default in defaults.items():
-            if name in self._left:
+            if name in self._remaining:
                 values[name] = self._take(name, type(default))
         return values
 
-    def pop_given(self, kind: type, *names: str) -> dict[str, object]:
+    def pop_given(self, value_type: type, *names: str) -> dict[str, object]:
         """Remove the named arguments that were passed, and return their values as one type."""
-        return {name: self._take(name, kind) for name in names if name in self._left}
+        return {name: self._take(name, value_type) for name in names if name in self._remaining}
 
-    def _take(self, name: str, kind: type) -> object:
-        text = self._left.pop(name)
-        read, expected = _READERS[kind]
+    def _take(self, name: str, value_type: type) -> object:
+        text = self._remaining.pop(name)
+        read, expected = _READERS[value_type]
         try:
             return read(text)
         except ValueError:

@@ -79,11 +79,11 @@ def _schedule(
     # reference.
     if values:
         curve = partial(curve, **values)
-    _bind_step(optimizer)
+    _make_step_a_method(optimizer)
     return LambdaLR(optimizer, curve, last_epoch=last_epoch)
 
 
-def _bind_step(optimizer: Optimizer) -> None:
+def _make_step_a_method(optimizer: Optimizer) -> None:
     """Turn a function that was assigned to `step` into a method, because torch's schedules require
     one.
 
@@ -544,7 +544,11 @@ SCHEDULES: dict[SchedulerType, Callable[..., LRScheduler]] = {
 """The function for each name."""
 
 # The reference ignores specific arguments of these schedules, so unknown ones only warn.
-_LENIENT = (SchedulerType.CONSTANT, SchedulerType.CONSTANT_WITH_WARMUP, SchedulerType.INVERSE_SQRT)
+_LENIENT_SCHEDULES = (
+    SchedulerType.CONSTANT,
+    SchedulerType.CONSTANT_WITH_WARMUP,
+    SchedulerType.INVERSE_SQRT,
+)
 
 
 def get_scheduler(
@@ -589,11 +593,11 @@ def get_scheduler(
         return LayerwiseSchedule(optimizer, make_schedule)
 
     # Select the numbers of steps that the schedule accepts, and its specific arguments.
-    signed: Callable[..., LRScheduler] = SCHEDULES[name]
+    signature_source: Callable[..., LRScheduler] = SCHEDULES[name]
     # The function of the plateau schedule passes any arguments to the class.
     if name is SchedulerType.REDUCE_ON_PLATEAU:
-        signed = ReduceLROnPlateau
-    parameters = inspect.signature(signed).parameters
+        signature_source = ReduceLROnPlateau
+    parameters = inspect.signature(signature_source).parameters
     own_names = [key for key in parameters if key not in ("optimizer", *steps)]
     arguments = {key: value for key, value in steps.items() if key in parameters}
     arguments |= _known_arguments(name, kwargs, own_names)
@@ -605,14 +609,14 @@ def _known_arguments(
 ) -> dict[str, object]:
     """Return the known schedule-specific arguments.
 
-    Unknown arguments raise an error, or a warning for the schedules in `_LENIENT`.
+    Unknown arguments raise an error, or a warning for the schedules in `_LENIENT_SCHEDULES`.
     """
     unknown = [key for key in kwargs if key not in known]
     if unknown:
         message = (
             f"The schedule {name.value!r} has no argument {unknown}; its own arguments are {known}."
         )
-        if name not in _LENIENT:
+        if name not in _LENIENT_SCHEDULES:
             raise TypeError(
                 f"{message} Correct or remove it in the schedule's arguments "
                 "(`lr_scheduler_kwargs`)."
@@ -662,9 +666,11 @@ class ScheduleConfig:
         if self.total_steps is not None:
             return False
         parameters = inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
-        ends = "num_training_steps" in parameters and "num_stable_steps" not in self.kwargs
+        depends_on_length = (
+            "num_training_steps" in parameters and "num_stable_steps" not in self.kwargs
+        )
         is_warmup_fraction = 0 < self.warmup_steps < 1
-        return ends or is_warmup_fraction
+        return depends_on_length or is_warmup_fraction
 
     def build(self, optimizer: Optimizer) -> LRScheduler:
         """Return the scheduler for this optimizer.
