@@ -1,5 +1,4 @@
-"""Seeds, files of torch, safe serialization, nested values, suggestions, directions of metrics.
+"""Shared helpers: seeding, torch files, safe serialization, nested values, suggestions.
 
-Contains helpers that several subpackages share and that are independent of training. Imports no
-other subpackage.
+They are independent of training. Imports no other subpackage.
 """

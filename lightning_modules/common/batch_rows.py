@@ -1,4 +1,4 @@
-"""Samples of a batch: cut some out of it, and join those of several batches.
+"""Slice the samples of a batch, and join the samples of several batches.
 
 A batch is a tensor, a mapping of columns, or a list or tuple of parts, such as inputs and labels.
 A column or part may hold a tensor with a row for each sample, a list with an entry for each sample,
@@ -18,10 +18,10 @@ from .nested import count_rows, find_batch_size, mapping_like, sequence_like
 
 
 def slice_rows(batch: object, start: int, stop: int) -> Any:
-    """Return some samples of a batch, and its other values.
+    """Return a slice of the samples of a batch, with its other values.
 
     Args:
-        batch: see the module.
+        batch: a batch as described in the module docstring.
         start: index of the first sample.
         stop: index after the last one.
     """
@@ -37,7 +37,7 @@ def slice_rows(batch: object, start: int, stop: int) -> Any:
 
 
 def _sliced(value: Any, rows: slice, size: int | None) -> object:
-    """Return some samples of a column or part of a batch with `size` samples."""
+    """Slice a column or part of a batch with `size` samples."""
     if isinstance(value, Mapping):
         columns: dict[Any, object] = {}
         for key, column in value.items():
@@ -53,14 +53,14 @@ def _sliced(value: Any, rows: slice, size: int | None) -> object:
             parts.append(_sliced(part, rows, size))
         return sequence_like(value, parts)
 
-    # Another array belongs to the batch as a whole.
+    # Arrays of other lengths belong to the batch as a whole.
     if _is_array(value) and len(value) == size:
         return value[rows]
     return value
 
 
 def join_rows(batches: Sequence[Any]) -> Any:
-    """Return the samples of several batches as one, with the other values of the first.
+    """Join the samples of several batches into one, with the other values of the first batch.
 
     Args:
         batches: batches of the same structure, at least one.
@@ -96,7 +96,7 @@ def _joined(values: Sequence[Any], sizes: list[int | None]) -> object:
         return mapping_like(first, columns)
 
     if isinstance(first, (list, tuple)):
-        # Lists of texts are joined also if they have several for each sample.
+        # Lists of strings are joined even if they have several entries for each sample.
         are_texts = isinstance(first, list) and find_batch_size(first) is None
         if are_texts or _have_entries(values, sizes):
             return list(itertools.chain.from_iterable(values))

@@ -1,4 +1,4 @@
-"""Folders that belong to one owner, whose name is in a file of the folder."""
+"""Claim folders for one owner, whose name is written to a file in the folder."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import uuid
 from pathlib import Path
 
 MARK = ".owner"
-"""The file in a claimed folder that names its owner."""
+"""Name of the file with the owner of a claimed folder."""
 
 
 def claim_folder(parent: str | os.PathLike[str], name: str, owner: str) -> Path:
-    """Return the folder of an owner, and create it if needed.
+    """Return the folder of an owner, creating it if needed.
 
     Processes with the same owner get the same folder.
 
     Args:
-        parent: is created if needed.
-        name: the name of the folder; `name-2` and so on if others have claimed that, or created it
-            without a claim.
-        owner: unique text.
+        parent: the parent folder, created if needed.
+        name: the name of the folder. If others have created or claimed it, `name-2`, `name-3`, ...
+            are used.
+        owner: a unique name of the owner.
     """
     parent = Path(parent)
     parent.mkdir(parents=True, exist_ok=True)
@@ -43,10 +43,10 @@ def is_claimed(folder: str | os.PathLike[str], owner: str) -> bool:
 
 
 def _claim(folder: Path, owner: str) -> bool:
-    """Create a folder with its mark in it, in one step.
+    """Create a folder with its owner file atomically.
 
     Returns:
-        whether it belongs to the owner afterwards.
+        Whether the folder belongs to the owner afterwards.
     """
     new = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     new.mkdir()

@@ -1,4 +1,4 @@
-"""Build objects from descriptions, as in a YAML file: `{"class_path": "torch.optim.SGD", ...}`."""
+"""Build objects from class descriptions such as `{"class_path": "torch.optim.SGD", ...}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONSTRUCTORS = ("from_pretrained", "from_config", "_from_config")
 
 
 def is_description(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether a value is a class path with arguments, as `LightningCLI` writes them."""
+    """Return whether a value is a class description, as used by `LightningCLI`."""
     return isinstance(value, Mapping) and "class_path" in value
 
 
@@ -24,9 +24,9 @@ def build_described(
 
     Args:
         description: "class_path", and optionally "init_args", the keyword arguments.
-        kind: the class must be a subclass of this one, or the path ends in a constructor such as
-            `from_pretrained`. So the description in a checkpoint cannot call anything else.
-        argument: where the description was given, for messages.
+        kind: the required base class. The path may also end in a constructor such as
+            `from_pretrained`. A description in a checkpoint therefore cannot call anything else.
+        argument: the argument with the description, for messages.
         positional: arguments that are passed before the keyword arguments.
 
     Raises:
@@ -54,10 +54,10 @@ def build_described(
 
 
 def resolve(path: object, argument: str) -> Any:
-    """Return the class, or the method of one, that a dotted path names.
+    """Import the class or class method that a dotted path names.
 
     Raises:
-        ValueError: nothing has this name.
+        ValueError: it does not exist.
     """
     try:
         value = None
@@ -70,7 +70,7 @@ def resolve(path: object, argument: str) -> Any:
             f"`{argument}`: {path!r} cannot be imported: {error}. Repair that module."
         ) from error
 
-    # Names of the module, or of the class, that the path begins with.
+    # Suggest a name in the module or class that the path begins with.
     parent, _, name = str(path).rpartition(".")
     near = did_you_mean(name, dir(pydoc.locate(parent)))
     raise ValueError(

@@ -1,4 +1,4 @@
-"""Broadcast tensors and models over a process group, and choose the device for it."""
+"""Collectives on tensors, objects and models, and the device that they use."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _T = TypeVar("_T")
 
 
 def broadcast_from_rank_zero(value: torch.Tensor) -> torch.Tensor:
-    """Return the tensor of rank 0 on every process; without a process group, this process's own.
+    """Return the tensor of rank 0 on all ranks. Without a process group, return the argument.
 
     Args:
-        value: of the same shape and dtype everywhere; not changed.
+        value: a tensor with the same shape and dtype on all ranks. It is not modified.
     """
     if not has_other_processes():
         return value
 
-    # A copy, since the caller's tensor must not change.
+    # Copy it, because the caller's tensor must not be modified.
     shared = value.to(transport_device(), copy=True)
     dist.broadcast(shared, src=0)
     return shared.to(value.device)
 
 
 def gather_objects(value: _T, group: dist.ProcessGroup | None = None) -> list[_T]:
-    """Return the objects of all processes, by rank.
+    """Return the objects of all ranks, by rank.
 
-    Without a process group, the list holds this process's own alone.
+    Without a process group, the list only contains the argument.
 
     Args:
-        value: the value of this process.
-        group: the group of all processes; None for the default one.
+        value: the object of this rank.
+        group: the process group. None uses the default one.
     """
     if not has_other_processes():
         return [value]
@@ -47,24 +47,24 @@ def gather_objects(value: _T, group: dist.ProcessGroup | None = None) -> list[_T
 
 
 def smallest_of_all(value: int) -> int:
-    """Return the smallest of the numbers of all processes, which have a process group."""
-    # One element, shape (1,), that the reduction replaces in every process.
+    """Return the minimum of a number over all ranks. Requires a process group."""
+    # All-reduce a tensor of one element.
     smallest = torch.tensor([value], device=transport_device())
     dist.all_reduce(smallest, dist.ReduceOp.MIN)
     return int(smallest)
 
 
 def gloo_group() -> dist.ProcessGroup:
-    """Make a process group of all processes that works in host memory.
+    """Create a gloo process group of all ranks, for collectives on the CPU.
 
-    All processes must call this.
+    Must be called on all ranks.
     """
-    # torch declares an int too, which it returns to ranks outside of a group; here all are inside.
+    # torch also declares an int, which ranks outside of the group get. All ranks are inside.
     return cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
 
 
 def transport_device() -> torch.device:
-    """Return the device for tensors of collectives: the GPU with NCCL, else the CPU."""
+    """Return the device for tensors in collectives: the GPU with NCCL, otherwise the CPU."""
     backend = str(dist.get_backend())
     if backend != "nccl":
         return torch.device("cpu")
@@ -74,27 +74,27 @@ def transport_device() -> torch.device:
 
 
 def has_other_processes() -> bool:
-    """Return whether the process group has more than this process; without a group, False."""
+    """Return whether there is a process group with more than one rank."""
     has_group = dist.is_available() and dist.is_initialized()
     return has_group and dist.get_world_size() > 1
 
 
 def broadcast_weights(model: nn.Module, device: torch.device | None = None) -> None:
-    """Broadcast the parameters and buffers of rank 0 to all processes.
+    """Broadcast the parameters and buffers of rank 0 to all ranks.
 
     Args:
-        model: stays on its device.
-        device: device of the broadcast tensors; by default that of the model.
+        model: the model. It stays on its device.
+        device: device for the communication. The default is that of the model.
     """
     tensors = [*model.parameters(), *model.buffers()]
     broadcast_tensors(tensors, device)
 
 
 def broadcast_tensors(tensors: Iterable[torch.Tensor], device: torch.device | None = None) -> None:
-    """Broadcast tensors of rank 0 to all processes, in place.
+    """Broadcast tensors of rank 0 to all ranks, in place.
 
     Args:
-        tensors: of the same shapes and dtypes everywhere.
+        tensors: tensors with the same shapes and dtypes on all ranks.
         device: as for `broadcast_weights`.
     """
     with torch.no_grad():
@@ -103,6 +103,6 @@ def broadcast_tensors(tensors: Iterable[torch.Tensor], device: torch.device | No
             sent = sent.contiguous()
             dist.broadcast(sent, src=0)
 
-            # On another device, or not contiguous: a copy was sent.
+            # Copy back if the tensor is on another device or not contiguous.
             if sent is not tensor:
                 tensor.copy_(sent)

@@ -1,4 +1,4 @@
-"""Copies between the memory of the host and that of a device, for which the host rarely waits."""
+"""Copy tensors between CPU and device with as few synchronisations as possible."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from .nested import leaves, map_nested
 
 WITH_PAGE_LOCKS = ("cuda", "xpu")
-"""Devices that copy from page-locked memory while the host continues."""
+"""Device types that support asynchronous copies from pinned memory."""
 
 
 def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a small tensor from host memory to a device, through page-locked memory if possible."""
+    """Copy a small CPU tensor to a device, asynchronously from pinned memory if possible."""
     if device.type not in WITH_PAGE_LOCKS or tensor.device.type != "cpu":
         return tensor.to(device)
     page_locked = tensor.pin_memory()
@@ -22,14 +22,14 @@ def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> tor
 
 
 def to_host(data: object) -> Any:
-    """Copy tensors, however nested, to the memory of the host.
+    """Copy nested tensors to the CPU.
 
-    It waits once for each device that has some.
+    Synchronises once for each device.
     """
     copies: dict[int, torch.Tensor] = {}
     for tensors in _tensors_by_device(data):
-        # The copies of a device complete in order, so it suffices to wait for the last one. Copy
-        # the largest tensor last, because all others occupy pinned memory, which should stay small.
+        # Copies from a device complete in order, so only wait for the last one. Copy the largest
+        # tensor last, because the asynchronous copies before it allocate pinned memory.
         tensors.sort(key=torch.Tensor.numel)
         largest = tensors.pop()
         for tensor in tensors:
@@ -46,7 +46,7 @@ def to_host(data: object) -> Any:
 
 
 def _tensors_by_device(data: object) -> Iterable[list[torch.Tensor]]:
-    """Return the tensors in nested data that are not on the CPU, those of each device together."""
+    """Group the tensors in nested data that are not on the CPU by device."""
     by_device: dict[torch.device, list[torch.Tensor]] = {}
     for leaf in leaves(data):
         if not isinstance(leaf, torch.Tensor):

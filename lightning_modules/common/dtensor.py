@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 def is_dtensor(value: object) -> bool:
     """Return whether a value is a DTensor."""
-    # By its attribute, since the import of torch.distributed.tensor is slow.
+    # Check for an attribute, because importing torch.distributed.tensor is slow.
     return isinstance(value, torch.Tensor) and hasattr(value, "full_tensor")
 
 
 def gather_dtensor(value: Any) -> Any:
-    """Gather a DTensor, collectively; return another value unchanged."""
+    """Gather a DTensor, which is a collective. Other values are returned unchanged."""
     if is_dtensor(value):
         return value.full_tensor()
     return value
 
 
 def local_part(value: Any) -> Any:
-    """Return this process's shard of a DTensor; return another value unchanged."""
+    """Return this rank's shard of a DTensor. Other values are returned unchanged."""
     if is_dtensor(value):
         return value.to_local()
     return value
 
 
 def shard_like(value: object, like: Any) -> Any:
-    """Shard a whole tensor as `like`; return a value of another shape unchanged.
+    """Shard a full tensor like a DTensor. Values of another shape are returned unchanged.
 
-    Every process has the whole tensor, so that nothing is communicated.
+    All ranks have the full tensor, so this does not communicate.
     """
     if not is_dtensor(like) or not isinstance(value, torch.Tensor) or value.shape != like.shape:
         return value
@@ -44,7 +44,7 @@ def shard_like(value: object, like: Any) -> Any:
     mesh = like.device_mesh
     placements: tuple[Placement, ...] = like.placements
 
-    # `_StridedShard` means that the last dimension of the mesh was split first.
+    # `_StridedShard` means that the last mesh dimension was sharded first.
     dimensions = list(range(len(placements)))
     if any(type(placement).__name__ == "_StridedShard" for placement in placements):
         dimensions.reverse()
@@ -57,7 +57,7 @@ def shard_like(value: object, like: Any) -> Any:
             index = mesh.get_local_rank(dimension)
             local = _chunk(local, shard.dim, index, mesh.size(dimension))
 
-    # `run_check` would exchange the parts to compare them.
+    # `run_check` would communicate to compare the shards.
     return DTensor.from_local(
         local.to(like.device).contiguous(),
         mesh,
@@ -71,7 +71,7 @@ def shard_like(value: object, like: Any) -> Any:
 def _chunk(tensor: torch.Tensor, dim: int, index: int, count: int) -> torch.Tensor:
     """Return one of `count` chunks of a tensor.
 
-    torch makes fewer of a short one; the others are empty.
+    torch may return fewer chunks. The missing ones are empty.
     """
     chunks = tensor.chunk(count, dim)
     if index < len(chunks):
@@ -80,14 +80,14 @@ def _chunk(tensor: torch.Tensor, dim: int, index: int, count: int) -> torch.Tens
 
 
 def meta_tensors(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return tensors of the same whole shapes and dtypes on the meta device.
+    """Return meta tensors with the same unsharded shapes and dtypes.
 
     Tied tensors stay tied.
     """
     by_identity: dict[int, torch.Tensor] = {}
     by_name: dict[str, torch.Tensor] = {}
     for name, tensor in named:
-        # DeepSpeed's sharded parameters are empty, and have their whole shape as an attribute.
+        # DeepSpeed's sharded parameters are empty and store their full shape in an attribute.
         shape = getattr(tensor, "ds_shape", tensor.shape)
         if id(tensor) not in by_identity:
             by_identity[id(tensor)] = torch.empty(shape, dtype=tensor.dtype, device="meta")

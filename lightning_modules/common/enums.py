@@ -1,7 +1,6 @@
-"""Enumerations of schedules and optimizers, and the base of all named choices.
+"""Enumerations of schedules and optimizers, and the base class of all enumerations.
 
-This module imports nothing outside of the standard library, so that arguments can be built before
-torch is loaded.
+Imports only the standard library, so that arguments can be built before torch is imported.
 """
 
 from enum import Enum
@@ -11,12 +10,13 @@ from .suggestions import did_you_mean
 
 
 class ExplicitEnum(str, Enum):
-    """Base of named choices, whose members equal their text: `SchedulerType.LINEAR == "linear"`.
+    """Base of string enumerations, whose members equal their value: `SchedulerType.LINEAR ==
+    "linear"`.
 
     Works like `transformers.utils.ExplicitEnum`, but its error suggests the nearest valid value.
 
     Raises:
-        ValueError: On look-up of a value that no member has; names the value and all valid ones.
+        ValueError: a value is invalid. The message lists the valid values.
     """
 
     @classmethod
@@ -29,7 +29,7 @@ class ExplicitEnum(str, Enum):
 
 
 class SchedulerType(ExplicitEnum):
-    """Name the learning rate schedules: the values of `lr_scheduler_type`.
+    """Names of learning rate schedules, the values of `lr_scheduler_type`.
 
     Works like `transformers.SchedulerType`.
     """
@@ -48,11 +48,11 @@ class SchedulerType(ExplicitEnum):
 
 
 class OptimizerNames(ExplicitEnum):
-    """Name the optimizers: the values of `optim`.
+    """Names of optimizers, the values of `optim`.
 
     Works like `transformers.training_args.OptimizerNames`.
 
-    Many of them are in optional libraries; if one is missing, the error says what to install.
+    Many need optional libraries. If one is missing, the error says what to install.
     """
 
     ADAMW_TORCH = "adamw_torch"
@@ -100,14 +100,14 @@ class OptimizerNames(ExplicitEnum):
 
 
 MUON = "torch.optim.Muon"
-"""The path for which matrices are trained by Muon, and everything else by AdamW."""
+"""Import path with which Muon trains matrices, and AdamW all other parameters."""
 
 
 def optimizer_name(value: str) -> str:
-    """Return the name of an optimizer: a value of `OptimizerNames`, or the path of a class.
+    """Return the name of an optimizer: a value of `OptimizerNames` or an import path.
 
     Raises:
-        ValueError: the value is neither; names it and all valid ones.
+        ValueError: the value is neither. The message lists the valid names.
     """
     is_path = isinstance(value, str) and "." in value
     if is_path:

@@ -1,8 +1,7 @@
 """File names of `transformers.trainer` and `transformers.utils`, in one place.
 
-Names and values are the same, so that both libraries find each other's files. Only the plain names
-are here; numbered ones (shards, one random state per process) are made by `rng_state_name` and by
-`huggingface_hub`.
+Names and values are the same, so that both libraries find each other's files. Numbered names
+(shards, RNG states of ranks) are built by `huggingface_hub` and `rng_state_name`.
 """
 
 from __future__ import annotations
@@ -22,13 +21,12 @@ GENERATION_CONFIG_NAME = "generation_config.json"
 
 OPTIMIZER_NAME = "optimizer.pt"
 MODEL_PARTS_NAME = "pytorch_model_fsdp_0"
-"""Folder into which each process writes its shard of the weights."""
+"""Folder to which each rank writes its shards of the weights."""
 OPTIMIZER_PARTS_NAME = "optimizer_0"
 OPTIMIZER_NAME_BIN = "optimizer.bin"
-"""As `optimizer.pt`, but by the names of parameters, as `accelerate` reads it under FSDP."""
+"""As `optimizer.pt`, but with the names of parameters, as `accelerate` reads it with FSDP."""
 TRAINED_WEIGHTS_NAME = "pytorch_model_fsdp.bin"
-"""Trained weights by name, from which `accelerate` resumes an adapted model under version 2 of
-FSDP.
+"""Trained weights by name, from which `accelerate` resumes a PEFT model with FSDP2.
 """
 SCHEDULER_NAME = "scheduler.pt"
 SCALER_NAME = "scaler.pt"
@@ -37,11 +35,11 @@ TRAINING_ARGS_NAME = "training_args.bin"
 
 
 def rng_state_name(rank: int | None = None) -> str:
-    """As the random-state file of a checkpoint: `rng_state.pth`, or `rng_state_3.pth` for process 3
-    of several.
+    """Return the name of a checkpoint's RNG state file: `rng_state.pth`, or `rng_state_3.pth` for
+    rank 3.
 
     Args:
-        rank: the global rank in a run of several processes; None in a run of one.
+        rank: the global rank. None for a run with a single process.
     """
     if rank is None:
         return "rng_state.pth"
@@ -49,7 +47,7 @@ def rng_state_name(rank: int | None = None) -> str:
 
 
 def data_state_name(rank: int | str) -> str:
-    """Return the file of the data position of process `rank`, or a pattern of such files.
+    """Return the name of the file with the data position of a rank, or a pattern of such files.
 
     The reference has no such file.
     """

@@ -1,4 +1,4 @@
-"""Read JSON files of users, with errors that name the file and the place in it."""
+"""Read JSON files of users, with errors that name the file and the position in it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from typing import Any
 def read_object(
     path: str | os.PathLike[str], purpose: str = "", keys: str = "names and values"
 ) -> dict[str, Any]:
-    """Return the JSON object that a file holds.
+    """Read the JSON object in a file.
 
     Args:
         path: the file to read.
-        purpose: the purpose of the file, such as the name of an argument; the message begins with
-            it.
-        keys: description of the entries of such a file, for the message.
+        purpose: what the file is for, such as the name of an argument. Starts the error message.
+        keys: description of the expected entries, for the error message.
 
     Raises:
-        ValueError: it is not JSON, or not an object; a `JSONDecodeError` where the position of the
-            error is known.
-        OSError: it cannot be read.
+        ValueError: the file is not JSON or not an object. It is a `JSONDecodeError` if the position
+            of the error is known.
+        OSError: the file cannot be read.
     """
     source = os.fspath(path)
     if purpose:
         source = f"{purpose}={source!r}"
     not_json = f"{source}: the file is not JSON"
 
-    # The error is raised outside of the handler: the frames of the parser hold the text, which may
-    # contain a token.
+    # Raise outside of the handler, because the parser's frames contain the text, which may include
+    # a token.
     content: Any = None
     failed: ValueError | None = None
     try:

@@ -1,7 +1,7 @@
 """Check which libraries are installed or loaded.
 
-A folder with the name of a library, such as the `wandb` that runs leave behind, becomes a namespace
-package when it is imported; such a package does not count as the library.
+A folder with the name of a library, such as the `wandb` folder of earlier runs, can be imported as
+a namespace package, which does not count as the library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def is_installed(module: str) -> bool:
         # The parent package is missing.
         return False
     except ValueError:
-        # The module was put into sys.modules by hand.
+        # The module was added to sys.modules manually.
         return module in sys.modules
     return spec is not None and spec.origin is not None
 
@@ -34,12 +34,12 @@ def loaded(module: str) -> Any:
 
 
 def is_instance(value: object, module: str, *classes: str) -> bool:
-    """Return whether a value is of one of the classes of a module, without importing it.
+    """Return whether a value is an instance of classes of a module, without importing it.
 
     Args:
-        value: anything.
-        module: import path; if it is not loaded, there are no instances of its classes.
-        classes: their names in the module.
+        value: any value.
+        module: import path. If the module is not loaded, its classes have no instances.
+        classes: names of the classes in the module.
     """
     library = sys.modules.get(module)
     return isinstance(value, tuple(getattr(library, name, ()) for name in classes))

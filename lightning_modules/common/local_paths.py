@@ -1,7 +1,7 @@
-"""Distinguish local paths from addresses such as `s3://bucket/x`.
+"""Distinguish local paths from URLs such as `s3://bucket/x`.
 
-As a path, that would become a local folder `s3:`. The folder on this machine for the files of an
-address has the address in its path, so that one follows from the other.
+Used as a path, a URL would become a local folder `s3:`. The local folder for the files of a URL
+contains the URL in its path, so that each can be computed from the other.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import TypeAlias
 StrPath: TypeAlias = str | os.PathLike[str]
 """Type of path arguments."""
 
-# `Path` makes one slash of two. A single letter is a drive of Windows.
+# `Path` replaces two slashes by one. A single letter is a Windows drive.
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 _NO_HOST = "-"
-"""Stands for the empty host of `file:///folder`; a bucket cannot be called so."""
+"""Represents the empty host of `file:///folder`. It is not a valid bucket name."""
 
 
 def is_address(path: object) -> bool:
-    """Return whether a value is an address, such as `s3://bucket/run`, also as `Path` writes it."""
+    """Return whether a value is a URL such as `s3://bucket/run`, including its form as a `Path`."""
     if not isinstance(path, (str, os.PathLike)):
         return False
     text = os.fspath(path)
@@ -29,30 +29,30 @@ def is_address(path: object) -> bool:
 
 
 def require_local(path: object, argument: str) -> None:
-    """Refuse an address before anything is written.
+    """Raise for a URL before anything is written.
 
     Args:
-        path: the value passed.
+        path: the value.
         argument: the name of the argument.
 
     Raises:
-        ValueError: the path is an address.
+        ValueError: the path is a URL.
     """
     if is_address(path):
         raise ValueError(
-            f"{argument}={str(path)!r} is an address, not a local folder. Pass a local folder."
+            f"{argument}={str(path)!r} is a URL, not a local folder. Pass a local folder."
         )
 
 
 def local_folder(path: StrPath) -> str:
-    """Return the folder on this machine for the files of an address.
+    """Return the local folder for the files of a path or URL.
 
-    For a path, it is the path with `~` expanded. For an address, it is in the user's cache, or in
-    the folder that the environment variable `LIGHTRAINER_STORES` names.
+    For a path, this is the path with `~` expanded. For a URL, it is in the user's cache, or in the
+    folder named by the environment variable `LIGHTRAINER_STORES`.
 
     Raises:
-        ValueError: the address is not valid, or fsspec does not know its protocol.
-        ImportError: the package for the storage is not installed; names it.
+        ValueError: the URL is invalid, or fsspec does not support its protocol.
+        ImportError: the package for the protocol is not installed. The message names it.
     """
     if not is_address(path):
         return os.path.expanduser(path)
@@ -62,16 +62,16 @@ def local_folder(path: StrPath) -> str:
     host = location.partition("/")[0]
     credentials = host.rpartition("@")[0]
     if ":" in credentials:
-        raise ValueError(f"{scheme}://...: leave the password out, because logs would show it.")
+        raise ValueError(f"{scheme}://...: remove the password, because logs would show it.")
 
-    # The address becomes a path below a local folder, which it must not leave.
+    # The URL becomes a path below a local folder, and must not lead outside of it.
     folders = location.removeprefix("/").split("/")
     if location.startswith("//") or not {"", ".", ".."}.isdisjoint(folders):
         raise ValueError(
-            f"{path!r} has to name a bucket or host, and no folder may be empty, '.' or '..'."
+            f"{path!r} must name a bucket or host, and no folder may be empty, '.' or '..'."
         )
 
-    # Raises if the scheme is unknown, or if its package is not installed.
+    # Raise if the protocol is unknown or its package is not installed.
     fsspec.get_filesystem_class(scheme)
     if location.startswith("/"):
         location = _NO_HOST + location
@@ -79,7 +79,7 @@ def local_folder(path: StrPath) -> str:
 
 
 def address_of(path: StrPath) -> str | None:
-    """Return the address whose files are in a folder on this machine, or above it; or None."""
+    """Return the URL whose local folder contains a path, or None."""
     scheme, _, location = os.path.relpath(path, _stores()).partition("/")
     if scheme == ".." or not location:
         return None
@@ -89,7 +89,7 @@ def address_of(path: StrPath) -> str | None:
 
 
 def _stores() -> str:
-    """Return the folder for the files of all addresses."""
+    """Return the local folder for the files of all URLs."""
     folder = os.environ.get("LIGHTRAINER_STORES")
     if not folder:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -1,4 +1,4 @@
-"""Whether less or more of a metric is better, by its name; imports only the standard library."""
+"""Infer from a metric's name whether it is minimized. Imports only the standard library."""
 
 import re
 
@@ -16,10 +16,10 @@ MAXIMIZED = """
 
 
 def known_direction(name: str) -> str | None:
-    """Return `minimize` or `maximize` by the words of a metric's name; None if they do not tell.
+    """Return `minimize` or `maximize` from the words in a metric's name; None if unknown.
 
-    A loss is minimized, as by the default of `greater_is_better`; unlike there, so are error rates,
-    perplexities and the like.
+    Losses are minimized, as with the default of `greater_is_better`. Unlike there, error rates,
+    perplexities and similar metrics are minimized too.
     """
     words = re.split(r"[^a-z0-9+]+", name.lower())
     less = not set(MINIMIZED.split()).isdisjoint(words)

@@ -1,4 +1,4 @@
-"""Nested lists, tuples and mappings of tensors, such as batches, model outputs and states."""
+"""Traverse nested lists, tuples and mappings, such as batches, model outputs and states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def find_batch_size(tensors: Any) -> int | None:
         tensors: a batch, or a part of one.
 
     Returns:
-        The size of its first dimension; None if there is no tensor with dimensions.
+        The size of its first dimension, or None if there is no such tensor.
     """
     if isinstance(tensors, (torch.Tensor, np.ndarray)):
         if tensors.ndim == 0:
@@ -38,15 +38,15 @@ def find_batch_size(tensors: Any) -> int | None:
 def count_rows(batch: Any) -> int | None:
     """Return the number of rows of a batch.
 
-    It is the length of the first tensor that is a field of the batch. Without tensors it is the
-    length of the first list, because collators keep strings, and lists of documents of different
-    lengths, as lists of rows.
+    This is the length of the first tensor among the fields of the batch. Without tensors, it is the
+    length of the first list, because collators keep strings and documents of different lengths in
+    lists.
 
     Args:
-        batch: from a loader.
+        batch: a batch of a loader.
 
     Returns:
-        The number; None if nothing in the batch shows it.
+        The number of rows, or None if it is unknown.
     """
     if isinstance(batch, Mapping):
         fields = list(batch.values())
@@ -60,24 +60,23 @@ def count_rows(batch: Any) -> int | None:
 
 
 def mapping_like(original: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    """Return the items in a mapping of the class of `original`.
+    """Return a mapping of the same class as `original` with other items.
 
-    The class has to accept a mapping as dict does.
+    The class must accept a mapping, as dict does.
     """
     mapping_class: Any = type(original)
     if isinstance(original, defaultdict):
         return mapping_class(original.default_factory, items)
     mapping = mapping_class(items)
 
-    # A state dict carries the versions of its modules. Only for its class, as compiled models call
-    # this with others.
+    # Keep the module versions that a state dict has as attributes.
     if mapping_class is OrderedDict:
         vars(mapping).update(vars(original))
     return mapping
 
 
 def sequence_like(original: object, parts: Iterable[Any]) -> Any:
-    """Return the parts in a list or (named) tuple of the class of `original`."""
+    """Return a list or (named) tuple of the same class as `original` with other items."""
     sequence_class: Any = type(original)
     if hasattr(sequence_class, "_fields"):
         return sequence_class(*parts)
@@ -100,7 +99,7 @@ _LEAVES = (torch.Tensor, int, float, str, bool, type(None))
 
 def map_nested(function: Callable[[Any], object], value: object) -> Any:
     """Apply `function` to every leaf of nested lists, tuples (named ones too) and mappings."""
-    # The usual leaves first: they are found faster than a mapping is ruled out.
+    # Check common leaves first, because checking for a mapping is slower.
     if type(value) in _LEAVES:
         return function(value)
     if isinstance(value, (list, tuple)):
@@ -117,13 +116,13 @@ def map_nested(function: Callable[[Any], object], value: object) -> Any:
 def to_device(batch: object, device: torch.device, non_blocking: bool) -> Any:
     """Move a batch to a device.
 
-    These are its tensors, however nested, and other objects with a method `to`, such as graphs.
+    Moves nested tensors, and other objects with a method `to`, such as graphs.
 
     Args:
         batch: any batch.
         device: the device to move it to.
-        non_blocking: do not wait for the copies; those of tensors in pinned memory are never waited
-            for.
+        non_blocking: copy asynchronously. Tensors in pinned memory are always copied
+            asynchronously.
     """
 
     def moved(leaf: Any) -> Any:
@@ -173,7 +172,7 @@ def nested_numpify(tensors: object) -> Any:
 
 
 def to_numpy(leaf: object) -> Any:
-    """Return a tensor as an array, bfloat16 as float32; return other values unchanged."""
+    """Convert a tensor to an array, bfloat16 to float32. Other values are returned unchanged."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     tensor: torch.Tensor = leaf

@@ -1,6 +1,6 @@
-"""Rules for parameters by patterns of their names.
+"""Resolve rules that set options of parameters by name pattern.
 
-It does not import torch, so that arguments are checked before that is loaded.
+Does not import torch, so that arguments can be checked before torch is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WRAPPERS = re.compile(r"_(?:fsdp_wrapped_module|checkpoint_wrapped_module|orig_
 
 
 def rule_problems(rules: Mapping[Any, object]) -> Iterator[str]:
-    """Yield a sentence for each error in rules that shows without a model."""
+    """Yield a message for each error in rules that can be found without a model."""
     for pattern, settings in rules.items():
         argument = f"parameter_rules: {pattern!r}"
         if not isinstance(pattern, str) or not isinstance(settings, Mapping) or not settings:
@@ -34,7 +34,7 @@ def rule_problems(rules: Mapping[Any, object]) -> Iterator[str]:
 
 
 def _setting_problem(key: object, value: Any) -> str | None:
-    """Return the error in one setting of a rule, or None."""
+    """Return the problem of one setting of a rule, or None."""
     if key not in KEYS:
         near = did_you_mean(key, KEYS)
         return f"{key!r} is not known.{near} Choose from: {', '.join(KEYS)}."
@@ -49,7 +49,9 @@ def _setting_problem(key: object, value: Any) -> str | None:
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a parameter without the parts that wrappers of layers add."""
+    """Return the name of a parameter without the parts that FSDP, checkpoint and compile wrappers
+    add.
+    """
     return _WRAPPERS.sub("", name)
 
 
@@ -58,16 +60,16 @@ def settings_by_name(
 ) -> dict[str, dict[str, Any]]:
     """Return the settings of each parameter.
 
-    Of several patterns that match, a later one overrides an earlier one.
+    If several patterns match, later ones override earlier ones.
 
     Args:
-        rules: settings by pattern, as in `fnmatch`, of the whole name of a parameter, or of a
-            module that has it.
+        rules: settings by `fnmatch` pattern, which must match the whole name of a parameter or of a
+            module that contains it.
         names: the names of all parameters.
 
     Returns:
-        By name, `patterns` that match, and their settings; the `layer_decay` as the factor that it
-        comes to.
+        For each name, the matching `patterns` and the merged settings. `layer_decay` is replaced by
+        the resulting factor.
 
     Raises:
         ValueError: a pattern matches no parameter, or has a `layer_decay` and a name without a
@@ -82,7 +84,7 @@ def settings_by_name(
             patterns = [*by_name[name]["patterns"], pattern]
             by_name[name].update(settings, patterns=patterns)
 
-        # The last layer has the whole rate, each one before it a smaller one.
+        # The last layer has the full learning rate. It decreases towards the first layer.
         if "layer_decay" in settings:
             layers = {name: _layer(pattern, plain_name(name)) for name in matching}
             last_layer = max(layers.values())
@@ -93,7 +95,7 @@ def settings_by_name(
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Return whether a pattern matches a parameter, or a module that has it."""
+    """Return whether a pattern matches a parameter or a module that contains it."""
     plain = plain_name(name)
     return fnmatchcase(plain, pattern) or fnmatchcase(plain, f"{pattern}.*")
 
@@ -109,15 +111,15 @@ def _no_match_message(pattern: str, names: Iterable[str]) -> str:
 
 
 def _layer(pattern: str, name: str) -> int:
-    """Return the number of the layer in a name.
+    """Return the layer number in a name.
 
-    It is the first whole number after the fixed part of the pattern, up to its first wildcard.
+    This is the first integer after the part of the pattern before its first wildcard.
     """
     fixed = re.split(r"[*?\[]", f"{pattern}.")[0].rpartition(".")[0]
     number = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name[len(fixed) :])
     if number is None:
         raise ValueError(
-            f"parameter_rules: {pattern!r}: layer_decay needs the number of a layer in each name, "
-            f"and {name!r} has none. Narrow the pattern, such as 'encoder.layer.*'."
+            f"parameter_rules: {pattern!r}: layer_decay needs a layer number in each name, but "
+            f"{name!r} has none. Use a narrower pattern, such as 'encoder.layer.*'."
         )
     return int(number[1])

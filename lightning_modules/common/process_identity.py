@@ -1,8 +1,8 @@
 """Identify a process as `HOST-SYSTEM-PID-START`, and check whether it is running.
 
-The system is a running kernel and, on Linux, a pid namespace: two containers may have one host
-name, and processes with the same pids. The start time (in the kernel's clock ticks) distinguishes a
-process from a later one with the same pid.
+The system identifies the booted kernel and, on Linux, the pid namespace, because two containers may
+have the same host name and process ids. The start time (in clock ticks of the kernel) distinguishes
+a process from a later one with the same id.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TOKEN = re.compile(r"(?P<machine>.+)-(?P<pid>\d+)-(?P<start>\d+)")
 
 
 def process_token() -> str:
-    """Return this process as text that `process_state` reads, usable in a file name.
+    """Return a token for this process that `process_state` reads and that can be part of a file
+    name.
 
-    In a run of several processes the main one's token is broadcast once, so that all of them use
-    the same folder.
+    With several processes, the main one's token is broadcast once, so that all use the same folder.
     """
     pid = os.getpid()
     start = 0
@@ -32,10 +32,11 @@ def process_token() -> str:
 
 
 def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
-    """Return the state of a process; those of other machines and containers cannot be seen.
+    """Return the state of a process. Processes on other machines or in other containers are
+    "elsewhere".
 
     Args:
-        token: the result of `process_token`; any other text is a process elsewhere.
+        token: the result of `process_token`. Any other string counts as a process elsewhere.
     """
     parts = _TOKEN.fullmatch(token)
     if parts is None or parts["machine"] != _machine() or os.name != "posix":
@@ -46,9 +47,9 @@ def process_state(token: str) -> Literal["running", "ended", "elsewhere"]:
 
 
 def is_of_this_host(token: str) -> bool:
-    """Return whether a process is of a machine with this host name.
+    """Return whether a process belongs to a machine with the same host name.
 
-    It may be this machine, also before a restart, or another one of the same name.
+    This may be this machine, before or after a restart, or another machine with the same name.
 
     Args:
         token: the result of `process_token`.
@@ -57,9 +58,9 @@ def is_of_this_host(token: str) -> bool:
 
 
 def _machine() -> str:
-    """Identify the running system, and on Linux the container, by text for a file name.
+    """Return an identifier of the booted system and, on Linux, the container.
 
-    The text begins with the host name.
+    It begins with the host name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -71,21 +72,20 @@ def _machine() -> str:
 
 
 def _host() -> str:
-    """Return the host name for a file name, without the dash that separates parts of a token."""
+    """Return the host name for a file name, without dashes, which separate the parts of a token."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", socket.gethostname())
     return name[:64] or "host"
 
 
 def _is_running(pid: int, start: int) -> bool:
-    """Return whether a process has not ended.
+    """Return whether a process is running.
 
-    Without /proc any process with the same pid is taken for it.
+    Without /proc, any process with the same id counts.
     """
     status = _process_status(pid)
     if status is not None:
         state, started = status
-        # Z is a process that has ended, and that its parent has not waited for; X one that is being
-        # removed.
+        # Z is a zombie process, X a process that is being removed.
         return state not in ("Z", "X") and started == start
 
     try:
@@ -98,12 +98,12 @@ def _is_running(pid: int, start: int) -> bool:
 
 
 def _process_status(pid: int) -> tuple[str, int] | None:
-    """Return state letter and start time of a process from Linux's /proc; None without it."""
+    """Return state letter and start time of a process from /proc; None if not available."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The second field is the program's name in parentheses, which may itself contain blanks and
+    # The second field is the name of the program in parentheses, which may contain spaces and
     # parentheses.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])

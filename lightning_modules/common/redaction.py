@@ -1,7 +1,7 @@
-"""Keep secrets, such as tokens of the Hub, out of messages and local variables of tracebacks.
+"""Keep secrets, such as Hub tokens, out of messages and of local variables in tracebacks.
 
-Tools that show local variables (`pytest --showlocals`, rich, `cgitb`, sentry) show their `repr`. So
-a function that accepts a token wraps it first, and leaves no variable with the bare text.
+Tools that show local variables (`pytest --showlocals`, rich, `cgitb`, sentry) show their `repr`. A
+function that accepts a token therefore wraps it first, and keeps no variable with the plain text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HUB_TOKEN = re.compile(r"\b(?:hf_|api_org_)[A-Za-z0-9]{20,}")
 
 
 class Secret(str):
-    """Text with a `repr` that does not show it."""
+    """String whose `repr` does not show it."""
 
     __slots__ = ()
 
@@ -29,10 +29,10 @@ class Secret(str):
 
 
 class RedactedObject:
-    """Stand-in for a secret that is not text, such as bytes or a list.
+    """Stand-in for a secret that is not a string, such as bytes or a list.
 
     Args:
-        value: not kept, only its type.
+        value: the secret. Only its type is stored.
     """
 
     def __init__(self, value: Any) -> None:
@@ -55,19 +55,17 @@ def secret(value: object) -> Any:
 
 
 def is_secret_name(name: str) -> bool:
-    """Return whether an argument of this name holds a token."""
+    """Return whether an argument with this name is a token."""
     return name.lower().replace("-", "_") in _NAMES
 
 
 def secret_values(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return the arguments with tokens wrapped, found by the argument's name or by their form."""
+    """Wrap tokens among arguments, which are recognised by name or by format."""
     return {name: _wrap_token(str(name), value) for name, value in arguments.items()}
 
 
 def secret_words(words: Sequence[str]) -> list[str]:
-    """Wrap the tokens in the words of a command line: `--hub_token hf_...` and
-    `--hub_token=hf_...`.
-    """
+    """Wrap tokens in the words of a command line: `--hub_token hf_...` and `--hub_token=hf_...`."""
     wrapped: list[str] = []
     is_token_expected = False
     for word in words:
@@ -75,7 +73,8 @@ def secret_words(words: Sequence[str]) -> list[str]:
         is_option = word.startswith("-")
         is_secret_option = is_option and is_secret_name(name.lstrip("-"))
 
-        # The value of the option before, the value after a sign, or text of the form of a token.
+        # A secret is the value after a secret option, an option with its value, or a word that
+        # looks like a token.
         is_secret = (
             (is_token_expected and not is_option)
             or (is_secret_option and sign != "")
@@ -89,18 +88,18 @@ def secret_words(words: Sequence[str]) -> list[str]:
 
 
 def redacted(text: str) -> str:
-    """Return the text with tokens of the Hub replaced."""
+    """Replace Hub tokens in a text."""
     return _HUB_TOKEN.sub(HIDDEN, text)
 
 
 def strip_token(error: BaseException, token: object = None) -> None:
-    """Remove a token from the texts of an error and of its causes, and drop their frames.
+    """Remove a token from the messages of an error and its causes, and drop their tracebacks.
 
-    The frames of an HTTP client hold its headers.
+    Frames of an HTTP client contain its headers.
 
     Args:
-        error: changed in place.
-        token: the secret; whatever looks like one is removed too.
+        error: the error, which is changed in place.
+        token: the secret. Other strings that look like a token are removed too.
     """
     for cause in error_chain(error):
         parts: list[Any] = []
@@ -122,14 +121,14 @@ def error_chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def replace_token(text: str, token: object = None) -> str:
-    """Return the text with this token replaced, and with what looks like one of the Hub."""
+    """Replace a token, and strings that look like Hub tokens, in a text."""
     if token and isinstance(token, str):
         text = text.replace(token, HIDDEN)
     return redacted(text)
 
 
 def redact_argument(word: str) -> str:
-    """Return a word of a command line for a message, with only the name of a secret one."""
+    """Return a word of a command line for a message, without the value of a secret."""
     if not isinstance(word, Secret):
         return word
     name, sign, _ = word.partition("=")
@@ -139,15 +138,15 @@ def redact_argument(word: str) -> str:
 
 
 def option_names(words: Sequence[str]) -> str:
-    """Return the options among words of a command line, without their values.
+    """Return the options in a command line, without their values.
 
-    Even a misspelt option may be followed by a secret.
+    A secret may follow a misspelt option.
     """
     names = [word.partition("=")[0] for word in words if word.startswith("-")]
     text = ", ".join(names)
     hidden_count = len(words) - len(names)
     if hidden_count:
-        note = f"(values that are not shown, as they may be secrets: {hidden_count})"
+        note = f"({hidden_count} values are not shown, because they may be secrets)"
         text = f"{text} {note}".lstrip()
     return text
 

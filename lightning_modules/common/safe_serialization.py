@@ -1,4 +1,4 @@
-"""Convert nested data to tensors and plain values, which are read without unpickling objects."""
+"""Convert nested data to tensors and plain values, which can be loaded with `weights_only`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEAVES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch
 _FACTORIES: dict[str | None, type[Any]] = {
     cls.__name__: cls for cls in (bool, int, float, complex, str, bytes, list, tuple, dict, set)
 }
-"""The factories of a `defaultdict` that are saved, by name."""
+"""Factories of a `defaultdict` that can be saved, by name."""
 
 _ARRAY_LENGTH = 64
-"""Number of integers from which they become an array.
+"""Minimum length of a list of integers that is saved as an array.
 
-Reading the state of Python's generator one by one would be slow.
+Loading the state of Python's RNG as single integers would be slow.
 """
 
 
@@ -42,7 +42,7 @@ def to_plain(value: Any) -> Any:
         UnsafeValueError: it contains a value of another kind, or a `defaultdict` whose factory is
             not a built-in class such as int.
     """
-    # Exact types, as the pickle of a subclass, such as an enumeration, names its class.
+    # Check exact types, because the pickle of a subclass, such as an enumeration, names its class.
     kind = type(value)
     if kind in _LEAVES:
         return value
@@ -79,7 +79,7 @@ def to_plain(value: Any) -> Any:
 def plain_entries(values: Mapping[str, object]) -> dict[str, object]:
     """Convert the entries of a checkpoint by `to_plain`.
 
-    Entries that cannot be converted are left out, with a warning.
+    Entries that cannot be converted are omitted with a warning.
     """
     written: dict[str, Any] = {}
     for name, value in values.items():
@@ -97,8 +97,8 @@ def plain_entries(values: Mapping[str, object]) -> dict[str, object]:
 def from_plain(written: object) -> Any:
     """Restore the result of `to_plain`.
 
-    No class is imported. A subclass of dict, list or tuple that the program has imported itself is
-    used; otherwise the contents are returned in a plain one.
+    No class is imported. Subclasses of dict, list and tuple are used if the program has imported
+    them; otherwise the built-in class is used.
     """
     if not isinstance(written, dict):
         return written
@@ -128,26 +128,26 @@ def from_plain(written: object) -> Any:
 
 
 def _rebuilt(contents: Any, cls: Any) -> Any:
-    """Return contents as an object of a class; unchanged if it cannot be made from them alone."""
+    """Convert contents to a class, or return them unchanged if it does not accept them."""
     try:
-        # A named tuple takes its items one by one.
+        # A named tuple expects separate arguments.
         if hasattr(cls, "_fields"):
             return cls(*contents)
         made = cls(contents)
     except Exception:
-        # The constructor takes something else.
+        # The constructor has other parameters.
         return contents
     if len(made) != len(contents):
         return contents
     for kept, saved in zip(made, contents, strict=True):
-        # `torch.Size` makes numbers of its own.
+        # `torch.Size` copies its numbers.
         if kept is not saved and not (isinstance(saved, int) and kept == saved):
             return contents
     return made
 
 
 def _name_of_factory(factory: Any) -> str | None:
-    """Return the name of the class that makes the missing values of a `defaultdict`."""
+    """Return the name of a `defaultdict`'s factory."""
     if factory is None:
         return None
     name = getattr(factory, "__name__", None)
@@ -160,7 +160,7 @@ def _name_of_factory(factory: Any) -> str | None:
 
 
 def _numbers(value: list[Any] | tuple[object, ...]) -> np.ndarray | None:
-    """Return integers as an array; None for other values, or an integer that is too large."""
+    """Convert integers to an array; None for other values or integers that are too large."""
     if set(map(type, value)) != {int}:
         return None
     try:
@@ -170,14 +170,14 @@ def _numbers(value: list[Any] | tuple[object, ...]) -> np.ndarray | None:
 
 
 def _name_of(kind: type, usual: type) -> list[str] | None:
-    """Return module and name of a class, or None for the usual one."""
+    """Return module and name of a class, or None for the default class."""
     if kind is usual:
         return None
     return [kind.__module__, kind.__qualname__]
 
 
 def _class_of(name: list[str] | None) -> type | None:
-    """Return a class by module and name if the program has imported it; otherwise None."""
+    """Return a class by module and name, or None if the module has not been imported."""
     if name is None:
         return None
     module, qualified_name = name

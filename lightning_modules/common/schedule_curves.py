@@ -1,4 +1,4 @@
-"""Factors of the learning rate schedules, as plain functions of the step.
+"""Compute the factors of learning rate schedules as functions of the step.
 
 `step` counts optimizer steps from 0; `warmup`, `total`, `stable` and `decay` are numbers of
 optimizer steps; `cycles` are periods of a cosine, half of which falls from 1 to 0; `floor` is the
@@ -43,11 +43,11 @@ _MAY_BE_NONE = (
     "min_lr_rate",
     "warmup_lr_rate",
 )
-"""Arguments that are computed, or whose absence is another error."""
+"""Arguments that have a computed default, or for which another check reports None."""
 
 
 def number_problems(arguments: Mapping[str, object]) -> list[str]:
-    """Return the errors in the numbers among a schedule's arguments, one sentence each.
+    """Return a message for each invalid number among a schedule's arguments.
 
     Args:
         arguments: the arguments of the functions in `schedules`, and of torch's
@@ -62,15 +62,15 @@ def number_problems(arguments: Mapping[str, object]) -> list[str]:
 
 
 def require_numbers(owner: str, arguments: Mapping[str, object]) -> None:
-    """Raise the errors of `number_problems`, if any.
+    """Raise an error with the messages of `number_problems`, if there are any.
 
     Args:
         owner: name of the function or class, for the message.
-        arguments: by name.
+        arguments: the arguments by name.
 
     Raises:
-        TypeError: none of the faulty arguments is a number.
-        ValueError: one of them is a number that is not allowed.
+        TypeError: the invalid arguments are not numbers.
+        ValueError: a number is out of range.
     """
     problems = number_problems(arguments)
     if not problems:
@@ -85,13 +85,13 @@ _NOT_A_NUMBER = "must be a number"
 
 
 def _problem(name: str, value: object) -> str | None:
-    """Return the error in the value of an argument, or None."""
+    """Return the problem of an argument, or None."""
     if name not in _AT_LEAST_0 and name not in _ABOVE_0:
         return None
     if value is None and name in _MAY_BE_NONE:
         return None
 
-    # One rate for each group of parameters.
+    # These may be lists with a rate for each parameter group.
     if name in ("min_lr", "max_lr") and isinstance(value, (list, tuple)):
         for rate in value:
             problem = _problem(name, rate)
@@ -101,7 +101,7 @@ def _problem(name: str, value: object) -> str | None:
 
     if isinstance(value, bool) or not isinstance(value, Real):
         return f"`{name}` {_NOT_A_NUMBER}, but is {value!r}."
-    # `Real` declares no order.
+    # `Real` does not declare comparisons.
     number = cast("float", value)
     if name in _ABOVE_0:
         is_large_enough = number > 0
@@ -127,7 +127,7 @@ def _half_cosine(progress: float, cycles: float) -> float:
 
 
 def _lift(factor: float, floor: float) -> float:
-    """Map 0 to 1 linearly to `floor` to 1."""
+    """Map the range 0 to 1 linearly to the range `floor` to 1."""
     return factor * (1 - floor) + floor
 
 
@@ -137,21 +137,21 @@ def constant(_step: int) -> float:
 
 
 def constant_after_warmup(step: int, *, warmup: int) -> float:
-    """Return a linear rise to 1, then 1."""
+    """Return a linear warm-up to 1, then 1."""
     if step < warmup:
         return _ramp(step, warmup)
     return 1.0
 
 
 def linear(step: int, *, warmup: int, total: int) -> float:
-    """Return a linear rise to 1, then a linear fall to 0."""
+    """Return a linear warm-up to 1, then a linear decay to 0."""
     if step < warmup:
         return _ramp(step, warmup)
     return max(0.0, float(total - step) / float(max(1, total - warmup)))
 
 
 def cosine(step: int, *, warmup: int, total: int, cycles: float, floor: float) -> float:
-    """Return a linear rise to 1, then a cosine between 1 and `floor`."""
+    """Return a linear warm-up to 1, then a cosine between 1 and `floor`."""
     if step < warmup:
         return _ramp(step, warmup)
     factor = _half_cosine(_progress(step, warmup, total), float(cycles))
@@ -159,7 +159,7 @@ def cosine(step: int, *, warmup: int, total: int, cycles: float, floor: float) -
 
 
 def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> float:
-    """Return a linear rise to 1, then half a cosine from 1 to 0, `cycles` times."""
+    """Return a linear warm-up to 1, then `cycles` cosine decays from 1 to 0."""
     if step < warmup:
         return _ramp(step, warmup)
     progress = _progress(step, warmup, total)
@@ -172,7 +172,7 @@ def cosine_restarts(step: int, *, warmup: int, total: int, cycles: float) -> flo
 def cosine_from_first_step(
     step: int, *, warmup: int, total: int, cycles: float, floor: float, start: float | None
 ) -> float:
-    """Return the factor of `cosine` one step later; the rise begins at `start` if given."""
+    """Return the factor of `cosine` one step later. The warm-up begins at `start`, if passed."""
     if step < warmup:
         if start is None:
             return (step + 1.0) / max(1.0, float(warmup))
@@ -185,9 +185,9 @@ def cosine_from_first_step(
 def polynomial(
     step: int, *, warmup: int, total: int, lr_start: float, lr_end: float, power: float
 ) -> float:
-    """Return a linear rise to 1, then a power of the remaining share.
+    """Return a linear warm-up to 1, then a polynomial decay.
 
-    It falls to the factor of `lr_end`, a learning rate.
+    It decays to the factor that corresponds to the learning rate `lr_end`.
     """
     if step < warmup:
         return _ramp(step, warmup)
@@ -195,12 +195,12 @@ def polynomial(
     if step > total or total == warmup:
         return lr_end / lr_start
     remaining = 1 - (step - warmup) / (total - warmup)
-    # Divided by the starting rate, since LambdaLR multiplies by it.
+    # Divide by the initial rate, because LambdaLR multiplies by it.
     return ((lr_start - lr_end) * remaining**power + lr_end) / lr_start
 
 
 def inverse_sqrt(step: int, *, warmup: int, timescale: int) -> float:
-    """Return a linear rise to 1, then the inverse root of the steps in units of `timescale`."""
+    """Return a linear warm-up to 1, then an inverse square root decay."""
     if step < warmup:
         return _ramp(step, warmup)
     return 1.0 / math.sqrt((step + (timescale - warmup)) / timescale)
@@ -233,14 +233,14 @@ def warmup_stable_decay(
     floor: float,
     cycles: float,
 ) -> float:
-    """Return a rise from `floor` to 1, `stable` steps of 1, a fall to `floor`."""
+    """Return a warm-up from `floor` to 1, then 1 for `stable` steps, then a decay to `floor`."""
     if step < warmup:
         factor = _rise(rise, _ramp(step, warmup))
         return max(0.0, _lift(factor, floor))
     if step < warmup + stable:
         return 1.0
 
-    # Compared with the sum, as transformers does: fractions of steps are rounded otherwise.
+    # Compare with the sum as transformers does, because rounding differs for fractional steps.
     if step < warmup + stable + decay:
         done = float(step - warmup - stable) / float(max(1, decay))
         factor = _fall(fall, done, float(cycles))

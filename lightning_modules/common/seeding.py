@@ -1,4 +1,4 @@
-"""Seed all random generators, and save their states in a checkpoint's `rng_state*.pth`."""
+"""Seed random number generators, and save and restore their states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 _SEEDS = 2**32
 
-# Makes the kernels of accelerator libraries run in a fixed order.
+# Environment variables that make accelerator libraries deterministic.
 DETERMINISTIC_ENVIRONMENT = {
     "CUDA_LAUNCH_BLOCKING": "1",
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
@@ -35,17 +35,17 @@ DETERMINISTIC_ENVIRONMENT = {
 
 
 def set_seed(seed: int, deterministic: bool = False) -> None:
-    """Seed the random generators of Python, NumPy and torch, on every device.
+    """Seed the random number generators of Python, NumPy and torch, on all devices.
 
     Works like `transformers.set_seed`.
 
     Args:
-        seed: 0 to 2**32 - 1, a whole number of any type.
-        deterministic: also let torch use deterministic algorithms only.
+        seed: an integer of any type, from 0 to 2**32 - 1.
+        deterministic: also make torch use only deterministic algorithms.
 
     Raises:
-        ValueError: when the seed is out of range, before any generator is touched.
-        TypeError: when it is not a whole number.
+        ValueError: the seed is out of range. No generator has been seeded.
+        TypeError: the seed is not an integer.
     """
     seed = operator.index(seed)
     if not 0 <= seed < _SEEDS:
@@ -58,21 +58,21 @@ def set_seed(seed: int, deterministic: bool = False) -> None:
         # `torch.manual_seed` would record the call stack three times.
         torch.default_generator.manual_seed(seed)
     else:
-        # It seeds the accelerators too, also those not yet initialised.
+        # This seeds accelerators too, including those not initialised yet.
         torch.manual_seed(seed)
     if deterministic:
         torch.use_deterministic_algorithms(True)
 
 
 def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
-    """Seed all random generators, and give up speed for repeatable results.
+    """Seed all random number generators, and make results reproducible at the cost of speed.
 
-    Works like `transformers.enable_full_determinism`. torch uses deterministic algorithms only, and
-    cuDNN and CUDA are set up so that they have them.
+    Works like `transformers.enable_full_determinism`. torch, cuDNN and CUDA are configured to use
+    only deterministic algorithms.
 
     Args:
         seed: see `set_seed`.
-        warn_only: warn instead of raising where torch has no deterministic algorithm.
+        warn_only: warn instead of raising if torch has no deterministic algorithm.
 
     Raises:
         ValueError, TypeError: see `set_seed`.
@@ -85,17 +85,17 @@ def enable_full_determinism(seed: int, warn_only: bool = False) -> None:
 
 
 def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
-    """Seed the random generators of a worker of a data loader: its `worker_init_fn`.
+    """Seed the random number generators of a data loader worker, as its `worker_init_fn`.
 
     Works like `transformers.trainer_utils.seed_worker`.
 
-    Pass it through `functools.partial`. The seed is torch's own in this worker, which differs
-    between workers and epochs, plus `num_workers` for each rank. It wraps around at 2**32, where
-    the reference fails.
+    Pass it with `functools.partial`. The seed is torch's seed of this worker, which differs between
+    workers and epochs, plus `num_workers * rank`. It wraps around at 2**32, where the reference
+    fails.
 
     Args:
-        worker_id: index of the worker, already part of torch's seed.
-        num_workers: workers of each process.
+        worker_id: index of the worker, which is already part of torch's seed.
+        num_workers: number of workers of each process.
         rank: index of the process.
     """
     worker_seed = torch.initial_seed() % _SEEDS
@@ -103,10 +103,11 @@ def seed_worker(worker_id: int, num_workers: int, rank: int) -> None:
 
 
 def capture_rng_state(distributed: bool) -> dict[str, Any]:
-    """Return the states of all random generators of this process.
+    """Return the states of all random number generators of this process.
 
     Args:
-        distributed: several processes train; includes the states of all CUDA devices.
+        distributed: whether several processes train. Then the states of all CUDA devices are
+            included.
 
     Returns:
         "python" and "numpy" (tuples), "cpu" (a byte tensor) and, with CUDA, "cuda": a byte tensor,
@@ -140,7 +141,7 @@ def restore_host_rng(state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def host_rng_untouched() -> Iterator[None]:
-    """Restore the CPU generators after the block."""
+    """Restore the CPU generators after the `with` block."""
     state = capture_host_rng()
     try:
         yield
@@ -153,23 +154,23 @@ def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     if left["python"] != right["python"] or not torch.equal(left["cpu"], right["cpu"]):
         return False
 
-    # The words of numpy's generator are an array; its position and spare number follow.
+    # NumPy's state contains an array of words, followed by other values.
     _, left_words, *left_rest = left["numpy"]
     _, right_words, *right_rest = right["numpy"]
     return np.array_equal(left_words, right_words) and left_rest == right_rest
 
 
 def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
-    """Restore the states of the random generators of this process.
+    """Restore the states of the random number generators of this process.
 
     Warns of each generator whose state is missing.
 
     Args:
-        state: from `capture_rng_state` or `load_rng_file`, or of the reference.
+        state: the result of `capture_rng_state` or `load_rng_file`, or a state of the reference.
         distributed: see `capture_rng_state`.
 
     Raises:
-        ValueError: when the state of a CPU generator is damaged.
+        ValueError: the state of a CPU generator is damaged.
     """
     for name, (_, restore) in _GENERATORS.items():
         if name not in state:
@@ -179,7 +180,7 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
             restore(state[name])
         except Exception as error:
             raise ValueError(
-                f"The state of the random generator {name!r} cannot be set: {error}"
+                f"The state of the random number generator {name!r} cannot be set: {error}"
             ) from error
 
     if torch.cuda.is_available():
@@ -195,14 +196,14 @@ def restore_rng_state(state: Mapping[str, Any], distributed: bool) -> None:
 
 
 def _xla() -> ModuleType | None:
-    """Return the module of torch_xla with its device's generator, if it is loaded."""
+    """Return torch_xla's module with the device RNG, if it is loaded."""
     return loaded("torch_xla.core.xla_model")
 
 
 def _restore_device(name: str, state: Mapping[str, object], restore: Callable[[Any], None]) -> None:
-    """Restore the generators of a kind of device.
+    """Restore the generators of a device type.
 
-    A mismatch is a warning, because the checkpoint may come from another kind of device.
+    Only warns on failure, because the checkpoint may come from another type of device.
     """
     if name not in state:
         _warn_lost(name, "the checkpoint does not have its state")
@@ -215,8 +216,8 @@ def _restore_device(name: str, state: Mapping[str, object], restore: Callable[[A
 
 def _warn_lost(name: str, reason: str) -> None:
     logger.warning(
-        "The random generator %r is not restored because %s: the training draws other numbers "
-        "than without the interruption.",
+        "The random number generator %r is not restored because %s. Results will differ from an "
+        "uninterrupted training.",
         name,
         reason,
     )
@@ -227,17 +228,17 @@ _MT19937_BYTES = 624 * 4 + 4
 
 
 class _NumpyGenerator:
-    """numpy's global generator, whose state is read again only after it has moved.
+    """Caches the state of NumPy's global generator until it changes.
 
-    `np.random.get_state` takes 80 us, a comparison of its words 1 us, and loaders ask before each
-    batch.
+    `np.random.get_state` takes 80 us and comparing the words takes 1 us. Loaders request the state
+    before each batch.
     """
 
     def __init__(self) -> None:
         self._words = b""
         self._state: Any = None
         self._has_spare_normal = False
-        """Whether the second of two normal numbers is left, whose draw moves no word."""
+        """Whether a second normal number is cached, whose draw does not change the words."""
 
     def get_state(self) -> Any:
         """Return the state of NumPy's global generator, as `np.random.get_state` does."""
@@ -255,7 +256,7 @@ class _NumpyGenerator:
 
     def set_state(self, state: Any) -> None:
         """Set the state of NumPy's global generator, as `np.random.set_state` does."""
-        # Forgotten, because two states may differ in nothing but the spare normal number.
+        # Invalidate the cache, because two states may differ only in the cached normal number.
         self._words = b""
         np.random.set_state(state)
 
@@ -270,20 +271,20 @@ _GENERATORS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
 
 
 def load_rng_file(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """As the reference reads `rng_state.pth`: nothing is unpickled but tensors, numpy arrays and
+    """Load `rng_state.pth`, as the reference does, but unpickle only tensors, NumPy arrays and
     plain values.
 
     Args:
         path: a file of this library or of the reference.
 
     Raises:
-        FileNotFoundError: when the file does not exist.
-        ValueError: when it is damaged, or does not hold a dict of such values.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is damaged, or does not contain a dict of such values.
     """
     state = load_torch(path)
     if not isinstance(state, dict):
         raise ValueError(
-            f"{path} holds a {type(state).__name__}, but the states of random generators are a "
-            "dict."
+            f"{path} holds a {type(state).__name__}, but expected a dict of the states of random "
+            "number generators."
         )
     return state

@@ -1,4 +1,4 @@
-"""`StopIteration` from user code, which a loop would mistake for the end of its data."""
+"""Convert `StopIteration` from user code, which a loop would mistake for the end of its data."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from types import TracebackType
 
 
 def stop_iteration_error(error: StopIteration) -> RuntimeError:
-    """Return the error to raise `from` a `StopIteration` of user code.
+    """Return the error to raise from a `StopIteration` of user code.
 
-    It names the function that raised it.
+    The message names the function that raised it.
     """
     function = "A function"
     frames = traceback.extract_tb(error.__traceback__)
@@ -18,17 +18,17 @@ def stop_iteration_error(error: StopIteration) -> RuntimeError:
         last = frames[-1]
         function = f"{last.name} ({last.filename}, line {last.lineno})"
     return RuntimeError(
-        f"{function} raised StopIteration: an iterator has ended although a value of it is still "
-        "needed. Start it again there, or pass a default to next()."
+        f"{function} raised StopIteration: an iterator is exhausted, but another value is needed. "
+        "Create a new iterator there, or pass a default to next()."
     )
 
 
 class StopIterationGuard(ContextDecorator):
-    """As PEP 479 for generators: turn a `StopIteration` that leaves the block into a
-    `RuntimeError`.
+    """Convert a `StopIteration` that leaves the `with` block to a `RuntimeError`, as PEP 479 does
+    for generators.
 
-    Lightning's loops catch `StopIteration` around the fetching of a batch and all hooks together,
-    and end as if the data had ended.
+    Lightning's loops catch `StopIteration` both from fetching a batch and from hooks, and would
+    treat it as the end of the data.
     """
 
     def __enter__(self) -> None:
@@ -40,10 +40,10 @@ class StopIterationGuard(ContextDecorator):
         error: BaseException | None,
         stack: TracebackType | None,
     ) -> None:
-        """Raise the `RuntimeError` if needed."""
+        """Raise a `RuntimeError` for a `StopIteration`."""
         if isinstance(error, StopIteration):
             raise stop_iteration_error(error) from error
 
 
 stop_iteration_guard = StopIterationGuard()
-"""The one instance, which has no state: `with stop_iteration_guard:`, or above a method."""
+"""Shared instance without state, used as a context manager or decorator."""

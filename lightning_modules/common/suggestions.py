@@ -1,15 +1,15 @@
-"""Suggestions for misspelt names."""
+"""Suggest valid names for misspelt ones."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def did_you_mean(value: object, choices: Iterable[object]) -> str:
-    """Return " Did you mean 'x'?" for the choice nearest to `value`, or an empty text.
+    """Return " Did you mean 'x'?" for the closest choice, or an empty string.
 
     Args:
-        value: The text that was passed.
-        choices: The valid names.
+        value: the value that was passed.
+        choices: the valid names.
     """
     near = nearest(value, choices)
     if near is None:
@@ -18,22 +18,22 @@ def did_you_mean(value: object, choices: Iterable[object]) -> str:
 
 
 def nearest(value: object, choices: Iterable[object]) -> str | None:
-    """Return the choice that `value` most likely stands for, None if no choice is near.
+    """Return the choice that is closest to `value`, or None.
 
-    Near are, in this order: a choice that begins with `value`; one that differs by a typo; one that
-    has `value` among its words (`padding`, `non_padding`). Case is ignored.
+    Candidates, in this order, are choices that begin with `value`, that differ by a typo, and that
+    contain `value` as a word (`padding`, `non_padding`). Case is ignored.
 
     Args:
-        value: What was written.
-        choices: What could have been written; of equally near ones the first is taken.
+        value: the value that was passed.
+        choices: the valid names. Among equally close ones the first is returned.
     """
     written = str(value).lower()
     names = {str(choice).lower(): str(choice) for choice in choices}
     if not _SHORTEST <= len(written) <= _LONGEST:
         return names.get(written)
 
-    # The beginning of the name, its letters in another order, a typo, or one word of the name. For
-    # difflib a short name is too unlike one with two of its letters swapped.
+    # Compare the letters first, because difflib rates short names with two swapped letters as too
+    # different.
     for name in names:
         if name.startswith(written) or sorted(name) == sorted(written):
             return names[name]
@@ -47,10 +47,10 @@ def nearest(value: object, choices: Iterable[object]) -> str | None:
 
 
 _SHORTEST = 3
-"""Letters; shorter texts are part of too many names."""
+"""Minimum number of letters. Shorter strings match too many names."""
 _LONGEST = 100
-"""Letters; longer texts are not names."""
+"""Maximum number of letters. Longer strings are not names."""
 _LIKENESS = 0.72
-"""Least similarity of a misspelt name."""
+"""Minimum similarity of a misspelt name."""
 _LEAST_SHARE = 1 / 3
-"""Least share of a name's letters that a word of it must have."""
+"""Minimum length of a matching word, as a fraction of the name's length."""

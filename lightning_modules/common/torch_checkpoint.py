@@ -1,6 +1,6 @@
-"""Functions of `torch.distributed.checkpoint` with their whole types, which torch leaves open.
+"""Typed wrappers of `torch.distributed.checkpoint`, whose functions torch does not fully type.
 
-The other modules of this package call these, so that type checkers see what goes in and comes out.
+Other modules of this package call these wrappers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class FolderWriter(FileSystemWriter):
     """As torch's `FileSystemWriter`, with the folder as an attribute.
 
     Args:
-        folder: is created if needed.
-        options: those of `FileSystemWriter`.
+        folder: the folder, created if needed.
+        options: arguments of `FileSystemWriter`.
     """
 
     def __init__(self, folder: Path, **options: Any) -> None:
@@ -39,11 +39,11 @@ class FolderReader(FileSystemReader):
 
 
 def write_folder(state: dict[str, Any], writer: FileSystemWriter) -> None:
-    """Write nested dicts of tensors and plain values to a folder, each process its part.
+    """Write nested dicts of tensors and plain values. Each rank writes its shards.
 
     Args:
         state: nested dicts of the values.
-        writer: writes the files, into its folder.
+        writer: writes the files to its folder.
     """
     with warnings.catch_warnings():
         _ignore_missing_group()
@@ -53,15 +53,15 @@ def write_folder(state: dict[str, Any], writer: FileSystemWriter) -> None:
 def start_writing_folder(
     state: dict[str, Any], writer: FileSystemWriter, group: dist.ProcessGroup
 ) -> Callable[[], object]:
-    """Let a thread of torch write the parts of all processes. All processes must call this.
+    """Write the shards of all ranks in a thread of torch. Must be called on all ranks.
 
     Args:
-        state: stays unchanged until it is written.
+        state: the values, which must not change until they are written.
         writer: writes the files, into its folder.
-        group: the group of all processes, used by this thread alone.
+        group: process group of all ranks, used only by this thread.
 
     Returns:
-        a function that waits until all processes have written theirs, and raises their errors.
+        A function that waits until all ranks have written their shards, and raises their errors.
     """
     future: Any = state_dict_saver.async_save(state, storage_writer=writer, process_group=group)
     return future.result
@@ -70,13 +70,13 @@ def start_writing_folder(
 def read_folder(
     state: dict[str, Any], reader: FolderReader, planner: LoadPlanner, *, all_ranks: bool
 ) -> None:
-    """Fill nested dicts with the values that a folder holds under their names.
+    """Fill nested dicts with the values of the same names in a folder.
 
     Args:
-        state: tensors are filled in place, other values are replaced.
-        reader: reads the files of its folder.
+        state: nested dicts. Tensors are filled in place, other values are replaced.
+        reader: reads the files in its folder.
         planner: as for torch's `load`.
-        all_ranks: all processes call this; otherwise this one reads alone.
+        all_ranks: whether all ranks call this. Otherwise this process reads independently.
     """
     with warnings.catch_warnings():
         _ignore_missing_group()
@@ -90,10 +90,10 @@ def read_folder(
 
 
 def copy_to_host(state: dict[str, Any]) -> dict[str, object]:
-    """Return nested dicts with copies of tensors in host memory, also of `ShardedTensor`."""
+    """Copy nested dicts of tensors, including `ShardedTensor`, to the CPU."""
     return BlockingAsyncStager().stage(state)
 
 
 def _ignore_missing_group() -> None:
-    """Ignore torch's warning that a process without a group writes or reads alone."""
+    """Ignore torch's warning about reading or writing without a process group."""
     warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)

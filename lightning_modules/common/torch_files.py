@@ -1,6 +1,6 @@
-"""Safe `torch.save` and `torch.load`: only tensors and plain values are unpickled.
+"""Save and load torch files safely: only tensors and plain values are unpickled.
 
-Errors name the file. Tensors of torch_xla are copied to main memory to be written.
+Errors name the file. Tensors of torch_xla are copied to the CPU before saving.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from torch import nn
 
 NUMBER_CODES = "?bhilqBHILQefdFD"
-"""The type codes of NumPy's arrays that `load_torch` reads."""
+"""Type codes of NumPy arrays that `load_torch` accepts."""
 
 
 def save_torch(obj: object, path: StrPath) -> None:
-    """Write a file with `torch.save`; a failed write is an `OSError` that names the file.
+    """Write a file with `torch.save`. A failed write raises an `OSError` that names the file.
 
     Args:
-        obj: tensors, numbers, strings, NumPy arrays, and dicts, lists and tuples of them.
-        path: the file; it is overwritten in place, so write into a staged folder.
+        obj: tensors, numbers, strings and NumPy arrays, nested in dicts, lists and tuples.
+        path: the file. It is overwritten in place, so use a staged folder.
     """
     import torch
 
-    # If the disk is full, torch does not close a file that it has opened itself.
+    # If the disk is full, torch does not close a file that it has opened, so open it here.
     with writing_to(path), open(path, "wb") as file:
         torch.save(on_host(obj), file)
 
 
 @contextmanager
 def writing_to(path: StrPath) -> Iterator[None]:
-    """Raise failed writes of the block as an `OSError` that names the file.
+    """Convert failed writes in the `with` block to an `OSError` that names the file.
 
     Raises:
-        OSError: the disk refused.
+        OSError: the file could not be written.
     """
     try:
         yield
     except (OSError, RuntimeError) as error:
-        # torch's zip writer raises another error, whose context is the error of the file.
+        # torch's zip writer raises a RuntimeError whose context is the original error.
         refusal: BaseException | None = error
         if isinstance(error, RuntimeError):
             refusal = error.__context__
@@ -67,20 +67,18 @@ def load_torch(
     mmap: bool = False,
     stand_ins: Mapping[str, object] | None = None,
 ) -> Any:
-    """Read a file into main memory with `torch.load(weights_only=True)`.
+    """Load a file to the CPU with `torch.load(weights_only=True)`.
 
-    NumPy arrays and numbers are allowed, because random states hold them.
+    NumPy arrays and numbers are allowed, because RNG states contain them.
 
     Args:
         path: a file written by `torch.save`.
-        mmap: leave the tensors in the file, to be read when they are looked at; not for torch's
-            format before 1.6.
-        stand_ins: replacements of further classes and functions that the file may refer to, by
-            the names of these.
+        mmap: memory-map the tensors. Not supported for torch's format before 1.6.
+        stand_ins: replacements for other classes and functions in the file, by their names.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: the file is damaged, or holds objects other than tensors and plain values.
+        ValueError: the file is damaged, or contains objects other than tensors and plain values.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"the file {path} does not exist")
@@ -97,7 +95,7 @@ def _load(
     *,
     mmap: bool | None = None,
 ) -> Any:
-    """Load a file with NumPy's objects, and others that are allowed.
+    """Load a file with NumPy objects and additional allowed objects.
 
     Args:
         source: path or content of the file.
@@ -115,19 +113,19 @@ def _load(
     except MemoryError:
         raise
     except Exception as error:
-        # A changed byte may raise any error.
+        # Damage may cause any error.
         raise ValueError(f"{name} is damaged and cannot be read: {error}") from error
 
 
 def require_known_objects(path: StrPath, allowed_names: Collection[str] = ()) -> None:
-    """Check the globals of a file that other code will unpickle without `weights_only`.
+    """Check a file that other code will unpickle without `weights_only`.
 
     Args:
-        path: a file written by `torch.save`; none of its objects is built.
-        allowed_names: classes and functions that are allowed besides those of `load_torch`.
+        path: a file written by `torch.save`. Its objects are not built.
+        allowed_names: names of classes and functions to allow in addition to those of `load_torch`.
 
     Raises:
-        ValueError: the file refers to others, or is damaged.
+        ValueError: the file is damaged or refers to other objects.
     """
     import torch
 
@@ -135,19 +133,20 @@ def require_known_objects(path: StrPath, allowed_names: Collection[str] = ()) ->
         with torch.serialization.safe_globals(_numpy_globals()):
             names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception as error:
-        # An old format, or not a file of torch: unpickling it could run any code.
+        # The format is old or not torch's. Unpickling the file could execute arbitrary code.
         raise ValueError(
-            f"{path} is damaged, or not a file of torch, and is not read: {error}"
+            f"{path} is damaged or not a torch file, and is not loaded: {error}"
         ) from error
     unsafe = sorted(set(names) - set(allowed_names))
     if unsafe:
         raise ValueError(
-            f"{path} refers to {', '.join(unsafe)}, which could run any program, and is not read."
+            f"{path} refers to {', '.join(unsafe)}, which could execute arbitrary code, and is not "
+            "loaded."
         )
 
 
 def describe_value(value: object) -> str:
-    """Return shape and dtype of a tensor, or the class of another value, in words."""
+    """Describe a tensor by shape and dtype, and other values by their class."""
     import torch
 
     if not isinstance(value, torch.Tensor):
@@ -165,36 +164,36 @@ def torch_bytes(obj: object) -> bytes:
 
 
 def pack(obj: object) -> torch.Tensor:
-    """Pack an object into a tensor of bytes, for files from which only tensors are read."""
+    """Serialize an object to a byte tensor, for files that only hold tensors."""
     import torch
 
     return torch.frombuffer(bytearray(torch_bytes(obj)), dtype=torch.uint8)
 
 
 def unpack(packed: torch.Tensor) -> Any:
-    """Return the object in a tensor that `pack` returned; safe, as `load_torch`.
+    """Deserialize the result of `pack`, as safely as `load_torch`.
 
     Raises:
-        ValueError: it is damaged, or holds objects other than tensors and plain values.
+        ValueError: it is damaged, or contains objects other than tensors and plain values.
     """
     return load_torch_bytes(packed.cpu().numpy().tobytes(), "the packed value")
 
 
 def load_torch_bytes(content: bytes, name: str) -> object:
-    """Return the object in the bytes of a file of `save_torch`; safe, as `load_torch`.
+    """Deserialize the bytes of a file of `save_torch`, as safely as `load_torch`.
 
     Args:
-        content: all bytes of the file.
+        content: the bytes of the file.
         name: description of the bytes, for errors.
 
     Raises:
-        ValueError: they are damaged, or hold objects other than tensors and plain values.
+        ValueError: they are damaged, or contain objects other than tensors and plain values.
     """
     return _load(io.BytesIO(content), name)
 
 
 def _unpickling_message(path: StrPath, error: pickle.UnpicklingError) -> str:
-    # torch's own text begins with the advice to switch the check off, which is left out here.
+    # Do not include torch's message, which advises to disable the check.
     reference = re.search(r"GLOBAL (\S+)", str(error))
     if reference is None:
         return (
@@ -202,19 +201,19 @@ def _unpickling_message(path: StrPath, error: pickle.UnpicklingError) -> str:
             "backup"
         )
     return (
-        f"{path} refers to {reference[1]}, but only tensors and plain values are read from it. If "
-        "you trust its origin, allow that first: torch.serialization.add_safe_globals([...])"
+        f"{path} refers to {reference[1]}, but only tensors and plain values are loaded. If you "
+        "trust the file, allow it first: torch.serialization.add_safe_globals([...])"
     )
 
 
 def _numpy_globals() -> list[Any]:
-    """List the functions and classes that pickled NumPy arrays and numbers refer to.
+    """Return the functions and classes that pickled NumPy arrays and numbers refer to.
 
-    Functions are listed by their names in NumPy 1 and in NumPy 2.
+    Functions have different names in NumPy 1 and 2.
     """
     import numpy as np
 
-    # Taken from NumPy's objects, because the private module that holds them has moved.
+    # Get them from NumPy objects, because their private module has moved.
     rebuild_array = np.empty(0).__reduce__()[0]
     rebuild_scalar = np.float64(0).__reduce__()[0]
     allowed: list[object] = [np.ndarray, np.dtype]
@@ -223,16 +222,16 @@ def _numpy_globals() -> list[Any]:
         allowed.append((rebuild_array, f"{module}._reconstruct"))
         allowed.append((rebuild_scalar, f"{module}.scalar"))
 
-    # Each format of numbers has a class.
+    # Each dtype has a class.
     dtype_classes = {type(np.dtype(code)) for code in NUMBER_CODES}
     allowed += dtype_classes
     return allowed
 
 
 def on_host(values: object) -> Any:
-    """Return nested values with tensors of torch_xla copied to main memory.
+    """Copy tensors of torch_xla in nested values to the CPU.
 
-    Without torch_xla the values themselves are returned.
+    Without torch_xla, the values are returned unchanged.
     """
     if not loaded("torch_xla"):
         return values
@@ -242,7 +241,7 @@ def on_host(values: object) -> Any:
 
 
 def state_on_host(model: nn.Module) -> dict[str, Any] | None:
-    """Return the state dict of a model on torch_xla in main memory; None for other models.
+    """Return the state dict of a model on torch_xla on the CPU; None for other models.
 
     Tied weights stay tied.
     """
@@ -251,7 +250,7 @@ def state_on_host(model: nn.Module) -> dict[str, Any] | None:
     if all(parameter.device.type != "xla" for parameter in model.parameters()):
         return None
 
-    # With `keep_vars` tied weights are the same objects.
+    # With `keep_vars`, tied weights are the same objects.
     copies: dict[int, Any] = {}
     state: dict[str, Any] = {}
     for name, value in model.state_dict(keep_vars=True).items():

@@ -1,4 +1,4 @@
-"""Version of the reference to follow, with one switch for each difference between versions."""
+"""Select the version of transformers to follow, with a switch for each difference in behaviour."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 VARIABLE = "LIGHTRAINER_FOLLOW"
 DOCUMENTED = "5.3.0"
-"""Version whose documents this package implements; followed unless another one is served."""
+"""Version whose documentation this package implements. It is the default version to follow."""
 
 
 def _since(version: str) -> bool:
@@ -17,14 +17,14 @@ def _since(version: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionBehavior:
-    """Behaviour of one version of `transformers`, as far as results depend on the version.
+    """Behaviour of one version of `transformers` that affects results.
 
-    Additions of later versions that change no result (arguments, methods, schedules), and fixes
-    made here, exist in any case; see docs/develop/followed.md.
+    Additions of later versions that do not change results (arguments, methods, schedules), and
+    fixes, are always available; see docs/develop/followed.md.
     """
 
     version: str
-    """Of `transformers`."""
+    """Version of `transformers`."""
     counts_shifted_labels: bool = _since("5.10.1")
     """The items of a step are the labels that a causal loss compares: all but the first of each
     row, or those of `shift_labels` where a batch has them.
@@ -87,7 +87,7 @@ _served: str | None = None
 
 
 def serve(version: str | None) -> None:
-    """Set the version whose names are served to scripts; None for none."""
+    """Set the version that scripts see as transformers; None for none."""
     global _served
     _served = version
 
@@ -95,7 +95,7 @@ def serve(version: str | None) -> None:
 def version_behavior() -> VersionBehavior:
     """Return the behaviour to follow.
 
-    That is the one of `LIGHTRAINER_FOLLOW`, otherwise of the version served, otherwise of 5.3.0.
+    This is the version in `LIGHTRAINER_FOLLOW`, otherwise the version served, otherwise 5.3.0.
 
     Raises:
         ValueError: the variable is not a version number.

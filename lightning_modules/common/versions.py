@@ -1,4 +1,4 @@
-"""Compare versions of packages by their base release."""
+"""Compare package versions by their base release."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ def installed(package: str) -> str | None:
     """Return the version of an installed package.
 
     Args:
-        package: its name on the package index.
+        package: the name on the package index.
 
     Returns:
-        None if it is not installed, or was built in place without a version.
+        The version, or None if the package is not installed or has no version.
     """
     try:
         return metadata.version(package)
@@ -25,7 +25,7 @@ def is_older(version: str, than: str) -> bool:
     release `0.19.1`.
 
     Raises:
-        ValueError: one of them is not a version of a Python package.
+        ValueError: one of them is not a valid package version.
     """
     from packaging.version import Version
 

@@ -1,4 +1,4 @@
-"""Attribute that holds its value by a weak reference."""
+"""Provide an attribute that holds a weak reference to its value."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class WeakAttribute(Generic[T]):
-    """Descriptor that keeps a weak reference, for parts that refer to their owner.
+    """Descriptor that stores a weak reference, for helpers that refer to their owner.
 
-    Without a reference cycle an object is freed with its last user, not by the garbage collector. A
-    Trainer holds a model and an optimizer, which fill a device.
+    Without reference cycles, a Trainer is freed immediately after its last use, instead of by the
+    garbage collector. It holds a model and an optimizer, which may fill a device.
 
     Raises:
         ReferenceError: the object no longer exists.
@@ -35,7 +35,7 @@ class WeakAttribute(Generic[T]):
         value = reference()
         if value is None:
             raise ReferenceError(
-                f"the {self._name} of {owner.__name__} no longer exists: keep a reference to it."
+                f"the {self._name} of {owner.__name__} no longer exists; keep a reference to it."
             )
         return value
 

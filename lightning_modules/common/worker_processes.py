@@ -1,4 +1,4 @@
-"""Worker processes: leave signals to the parent process, and exit when it has exited."""
+"""Make worker processes ignore signals, and exit when their parent has exited."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def ignore_signals(
     listens: torch.Tensor,
     then: Callable[[int], None] | None = None,
 ) -> None:
-    """Ignore signals in a worker (a `worker_init_fn`), so that its parent can stop in order.
+    """Ignore signals in a worker (a `worker_init_fn`), so that its parent can stop gracefully.
 
-    A signal that stops a job goes to all of its processes. A worker that dies of it aborts the
-    training in the middle of a step; one that ignores it still exits with the training.
+    A signal to stop a job is sent to all processes. A worker that it terminates would abort the
+    training in the middle of a step. A worker that ignores it exits with the training.
 
     Args:
         worker_id: index of the worker.
         signals: the signals to ignore.
-        listens: in shared memory, whether the parent handles the signals.
+        listens: a flag in shared memory that tells whether the parent handles the signals.
         then: another `worker_init_fn`, called afterwards.
     """
     handler = functools.partial(_ignore_if_parent_listens, listens)
@@ -38,7 +38,7 @@ def ignore_signals(
 
 
 def _ignore_if_parent_listens(listens: torch.Tensor, number: int, frame: FrameType | None) -> None:
-    """Handle a signal as Python does by default, unless the parent listens to it."""
+    """Handle a signal as Python does by default, unless the parent handles it."""
     if listens:
         return
 
@@ -51,7 +51,7 @@ def _ignore_if_parent_listens(listens: torch.Tensor, number: int, frame: FrameTy
 
 
 def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -> None:
-    """Make a worker exit when its parent has exited, for any reason (a `worker_init_fn`).
+    """Make a worker exit when its parent has exited for any reason (a `worker_init_fn`).
 
     Args:
         worker_id: index of the worker.
@@ -63,25 +63,26 @@ def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -
 
 
 def end_with_parent() -> None:
-    """Make this process exit when the process that started it has exited.
+    """Make this process exit when its parent has exited.
 
-    To be called in a process of `multiprocessing`. A worker does not notice the end of its parent
-    while it is busy, blocked on a full queue, or waits on a pipe that other workers keep open;
-    torch's workers look for their parent only while they wait for work.
+    Call it in a `multiprocessing` process. A worker does not notice the exit of its parent while it
+    is busy, blocked on a full queue, or waiting on a pipe that other workers keep open. torch's
+    workers only check their parent while they wait for work.
     """
     watch = threading.Thread(target=_exit_after_parent, name="lightrainer-parent", daemon=True)
     watch.start()
 
 
 def _exit_after_parent() -> None:
-    """Wait for the end of the parent, then exit without any clean-up."""
+    """Wait until the parent has exited, then exit without clean-up."""
     parent = multiprocessing.parent_process()
     assert parent is not None, "not a process of multiprocessing"
 
-    # The pipe to the parent shows its end at once, unless processes that were forked later keep the
-    # pipe open. The process id shows it within a second, but with a fork server it is the server's.
+    # The pipe to the parent signals its exit immediately, unless processes forked later keep it
+    # open. The parent's process id changes within a second, but with a fork server it is the
+    # server's id.
     parent_id = os.getppid()
     while parent.is_alive() and os.getppid() == parent_id:
         parent.join(timeout=1.0)
-    # `sys.exit` would end this thread only.
+    # `sys.exit` would only end this thread.
     os._exit(1)

@@ -325,7 +325,7 @@ def test_parser_wrong_value_exits_with_the_reason(words, message, capsys):
 def test_words_that_no_option_takes():
     parser = HfArgumentParser(TrainingArguments)
     message = (
-        r"--learning_rte \(values that are not shown.*: 1\)\. --learning_rte: Did you mean "
+        r"--learning_rte \(1 values are not shown.*\)\. --learning_rte: Did you mean "
         r"'learning_rate'\?$"
     )
     with pytest.raises(ValueError, match=message) as error:

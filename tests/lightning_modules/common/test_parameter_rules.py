@@ -82,7 +82,7 @@ def test_decay_by_layer_counts_from_the_highest_number_that_matches(pattern, nam
         ({"fc.*": {"lr": 1.0}}, r"'fc\.\*' matches no parameter"),
         (
             {"*": {"layer_decay": 0.9}},
-            r"'\*': layer_decay needs the number of a layer .* 'embed.weight' has none",
+            r"'\*': layer_decay needs a layer number .* 'embed.weight' has none",
         ),
     ],
 )
