@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, cast
 
-from ...lightning_modules.common.local_paths import address_of, is_address
+from ...lightning_modules.common.local_paths import is_url, url_of
 from ..distributed.process import launched_world_size
 from . import hardware
 from .accelerator import AcceleratorConfig
@@ -270,12 +270,12 @@ RULES = [
     ),
     # Checkpoints. An address has been replaced by its local folder when the arguments are made.
     Rule(
-        lambda args: is_address(args.output_dir),
+        lambda args: is_url(args.output_dir),
         "output_dir={args.output_dir!r} is an address that was set after construction. Pass it to "
         "TrainingArguments(output_dir=...).",
     ),
     Rule(
-        lambda args: args.save_on_each_node and address_of(args.output_dir or ""),
+        lambda args: args.save_on_each_node and url_of(args.output_dir or ""),
         "save_on_each_node=True has no use with an address as output_dir: all machines write "
         "there. Remove save_on_each_node.",
     ),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ...callbacks._files import write_atomically
 from ...lightning_modules.common.claimed_folder import claim_folder, is_claimed
-from ...lightning_modules.common.local_paths import is_address
+from ...lightning_modules.common.local_paths import is_url
 from .trial_values import cast_to_field, declared_types
 
 VARIABLE = "LIGHTRAINER_TRIAL"
@@ -198,7 +198,7 @@ def _set_values(args: Any, trial: ChildTrial) -> None:
 
 def _folder_of_trial(trial: ChildTrial, output_dir: str) -> str:
     """Return the trial's folder in `output_dir`, or `output_dir` if that is the trial's folder."""
-    if is_address(output_dir):
+    if is_url(output_dir):
         name = f"{trial.run_name}-{trial.owner[:8]}"
         if os.path.basename(output_dir) == name:
             return output_dir

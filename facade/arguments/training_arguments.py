@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, cast
 
-from ...lightning_modules.common.local_paths import address_of
+from ...lightning_modules.common.local_paths import url_of
 from ..distributed.process import join_others
 from .derived import derive
 from .exports import export_process, export_weight_loading
@@ -43,7 +43,7 @@ class Serialization(ArgumentFields):
         for item in fields(self):
             if item.init:
                 values[item.name] = _masked(item.name, _plain(getattr(self, item.name)))
-        values["output_dir"] = address_of(values["output_dir"]) or values["output_dir"]
+        values["output_dir"] = url_of(values["output_dir"]) or values["output_dir"]
         return values
 
     def to_json_string(self) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ...lightning_modules import checkpoints
-from ...lightning_modules.common.local_paths import address_of
+from ...lightning_modules.common.local_paths import url_of
 from ..hub.errors import describe
 
 INCOMPLETE = "_incomplete"
@@ -39,7 +39,7 @@ class StoreFolder:
         import fsspec
 
         self.folder = Path(folder)
-        self.address = str(address_of(folder))
+        self.address = str(url_of(folder))
         options = {}
         # fsspec does not create missing local folders by default.
         if self.address.startswith("file:"):
@@ -165,7 +165,7 @@ class StoreFolder:
 @cache
 def open_store(folder: str) -> StoreFolder | None:
     """Return the store of a folder; None if the folder has no address."""
-    if not address_of(folder):
+    if not url_of(folder):
         return None
     return StoreFolder(folder)
 
@@ -189,7 +189,7 @@ def store_errors(output_dir: str) -> Iterator[None]:
         # The libraries of storages have no common class of errors: they raise their own classes,
         # and `OSError`, `RuntimeError` and `ValueError` of Python.
         raise StoreError(
-            f"{address_of(output_dir) or 'The store'} could not be read or written "
+            f"{url_of(output_dir) or 'The store'} could not be read or written "
             f"({describe(error)}). {output_dir} keeps what it lacks. Check bucket, network, and "
             "credentials that may list, read, write and delete there; trainer.save_state() "
             "sends the rest, as does the next start."

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...lightning_modules.common.device_copies import to_device_without_waiting
+from ...lightning_modules.common.device_copies import to_device_async
 from ...lightning_modules.common.nested import find_batch_size
 from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.lengths import has_length
@@ -243,7 +243,7 @@ class KerasEngine(Trainer):
     ) -> torch.Tensor:
         """Count the labels of a step, over all processes."""
         total = sum(count_instances(batch["labels"]) for batch in batch_samples)
-        count = to_device_without_waiting(torch.as_tensor(total, device="cpu"), device)
+        count = to_device_async(torch.as_tensor(total, device="cpu"), device)
         if self.world_size > 1:
             return self.accelerator.gather(count).sum()
         return count

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...lightning_modules.common.worker_processes import end_with_parent
+from ...lightning_modules.common.worker_processes import exit_with_parent
 from ...lightning_modules.search.channel import Channel
 from .search_run import SearchRun
 from .storages import disconnect
@@ -155,7 +155,7 @@ def _become(worker: _Worker) -> None:
     global _worker
     _worker = worker
     # A pool whose process was killed does not end its workers.
-    end_with_parent()
+    exit_with_parent()
 
 
 def _train_trials() -> None:

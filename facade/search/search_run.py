@@ -15,7 +15,7 @@ from torch import nn
 from ...callbacks import TrainerState
 from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.claimed_folder import claim_folder
-from ...lightning_modules.common.local_paths import is_address
+from ...lightning_modules.common.local_paths import is_url
 from ..arguments.enums import HPSearchBackend
 from .best_model import BestModel, free_optimizer, set_model
 from .hyperparameters import BestRun, default_compute_objective
@@ -169,7 +169,7 @@ class SearchRun:
         start = self.starts[number]
         name = folder_name(self.trainer.hp_name, trial, start.origin)
         folder = Path(output_dir) / name
-        if not is_address(output_dir):
+        if not is_url(output_dir):
             folder = claim_folder(output_dir, name, start.owner)
         elif folder in self.folders.values():
             # `hp_name` returned the same name for two trials.

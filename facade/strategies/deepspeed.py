@@ -18,7 +18,7 @@ from ...lightning_modules.checkpoints import CheckpointFiles, tensor_bytes
 from ...lightning_modules.checkpoints.weight_formats import has_weights
 from ...lightning_modules.common.enums import optimizer_name
 from ...lightning_modules.common.libraries import is_installed
-from ...lightning_modules.common.seeding import host_rng_untouched
+from ...lightning_modules.common.seeding import preserved_host_rng
 from ...lightning_modules.common.versions import installed, is_older
 from ...lightning_modules.distributed import (
     deepspeed_engine,
@@ -177,7 +177,7 @@ class DeepSpeed(Strategy):
             ValueError: something is "auto" still.
         """
         # Imports draw from generators.
-        with host_rng_untouched():
+        with preserved_host_rng():
             from ...lightning_modules.distributed.deepspeed_strategy import ModelDeepSpeedStrategy
 
             choose_accelerator(self.device)

@@ -19,7 +19,7 @@ from ...lightning_modules.common.collectives import (
     has_other_processes,
     transport_device,
 )
-from ...lightning_modules.common.dtensor import is_dtensor, local_part
+from ...lightning_modules.common.dtensor import is_dtensor, local_shard
 from ...lightning_modules.common.file_names import (
     OPTIMIZER_NAME,
     OPTIMIZER_NAME_BIN,
@@ -356,7 +356,7 @@ class Strategy:
         """
         for parameter in parameters:
             if parameter.grad is not None:
-                local_part(parameter.grad).clamp_(-limit, limit)
+                local_shard(parameter.grad).clamp_(-limit, limit)
 
     def last_grad_norm(self) -> torch.Tensor | float:
         """Return the norm before clipping in the last step, for strategies with `clips_in_step`."""
@@ -603,7 +603,7 @@ class Strategy:
 
         # The parts of the ranks are about the same size; asking all of them would take an exchange.
         tensors = [*weights, *trained_weights, *optimizer_states]
-        own_parts = map_nested(local_part, tensors)
+        own_parts = map_nested(local_shard, tensors)
         bytes_of_rank = checkpoints.tensor_bytes(own_parts)
         return bytes_of_rank * processes
 

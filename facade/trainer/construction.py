@@ -27,7 +27,7 @@ from ...callbacks import (
 from ...lightning_modules.common.libraries import loaded
 from ...lightning_modules.common.seeding import (
     enable_full_determinism,
-    host_rng_untouched,
+    preserved_host_rng,
     set_seed,
 )
 from ...lightning_modules.models.pretrained import is_pretrained
@@ -115,7 +115,7 @@ def preload_lightning() -> None:
 
     The import draws from Python's random generator, so its state is restored afterwards.
     """
-    with host_rng_untouched():
+    with preserved_host_rng():
         import_module(".lightning_trainer", __package__)
 
 

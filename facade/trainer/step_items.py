@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ...lightning_modules.common.device_copies import to_device_without_waiting
+from ...lightning_modules.common.device_copies import to_device_async
 from ...lightning_modules.common.nested import count_rows
 from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.data.uneven_inputs import may_differ_in_rows
@@ -130,7 +130,7 @@ class LossWeights:
             if not has_labels:
                 return [all_rows / own_rows for own_rows in rows]
 
-        own_labels = to_device_without_waiting(torch.stack(labels), self._device)
+        own_labels = to_device_async(torch.stack(labels), self._device)
         # At least 1, to avoid 0 / 0 if all labels of the step are ignored.
         all_labels = self._count_full(own_labels.sum(), items).clamp(min=1)
         return (all_labels.to(self._dtype) / own_labels).unbind()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ...lightning_modules.common.device_copies import to_device_without_waiting
+from ...lightning_modules.common.device_copies import to_device_async
 from ...lightning_modules.common.nested import map_nested, mapping_like, sequence_like
 from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.data.lengths import is_table
@@ -40,7 +40,7 @@ def count_items(
         return None
 
     args = trainer.args
-    items = to_device_without_waiting(_own_items(trainer, batches), device)
+    items = to_device_async(_own_items(trainer, batches), device)
     if args.average_tokens_across_devices and args.world_size > 1:
         # Ranks that read the same batches have counted the same labels.
         items = trainer.accelerator.gather(items).sum() // copies_of_batches(args)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ..common.collectives import smallest_of_all
+from ..common.collectives import min_over_ranks
 from ..common.local_paths import StrPath
 from ..common.nested import leaves
 
@@ -206,7 +206,7 @@ def full_disk_on_all_ranks(folder: StrPath, processes: int) -> Generator[None]:
 
     # The lowest rank whose disk is full; the number of processes if no disk is.
     own_rank = processes if own_error is None else dist.get_rank()
-    first_rank = smallest_of_all(own_rank)
+    first_rank = min_over_ranks(own_rank)
     if own_error is not None:
         raise own_error
     if first_rank < processes:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
 from ..common.parameter_rules import plain_name
-from ..common.seeding import host_rng_untouched
+from ..common.seeding import preserved_host_rng
 from ..common.torch_files import load_torch, on_host, state_on_host
 from ..distributed.sharding import FullModel, KeyDifferences
 from ..internals.torch_names import renames_what_it_loads
@@ -516,7 +516,7 @@ def _load_through_class(
     module = _module_of(model)
     pretrained_class: Any = class_of(module)
     # Building a model draws random numbers.
-    with host_rng_untouched():
+    with preserved_host_rng():
         second_model, loading_info = pretrained_class.from_pretrained(
             folder,
             config=module.config,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ..common.device_copies import WITH_PAGE_LOCKS
+from ..common.device_copies import PINNED_MEMORY_DEVICES
 from ..common.local_paths import StrPath
 from ..common.nested import map_nested
 from ..common.torch_files import save_torch, writing_to
@@ -283,7 +283,7 @@ class Snapshot:
         return self._copies[key]
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        non_blocking = tensor.device.type in WITH_PAGE_LOCKS
+        non_blocking = tensor.device.type in PINNED_MEMORY_DEVICES
         if non_blocking:
             self._devices.add(tensor.device)
         index = self._used

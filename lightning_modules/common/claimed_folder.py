@@ -8,7 +8,7 @@ import shutil
 import uuid
 from pathlib import Path
 
-MARK = ".owner"
+OWNER_FILE = ".owner"
 """Name of the file with the owner of a claimed folder."""
 
 
@@ -37,7 +37,7 @@ def claim_folder(parent: str | os.PathLike[str], name: str, owner: str) -> Path:
 def is_claimed(folder: str | os.PathLike[str], owner: str) -> bool:
     """Return whether a folder belongs to an owner."""
     try:
-        return Path(folder, MARK).read_text(encoding="utf-8") == owner
+        return Path(folder, OWNER_FILE).read_text(encoding="utf-8") == owner
     except (OSError, UnicodeDecodeError):
         return False
 
@@ -50,7 +50,7 @@ def _claim(folder: Path, owner: str) -> bool:
     """
     new = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     new.mkdir()
-    (new / MARK).write_text(owner, encoding="utf-8")
+    (new / OWNER_FILE).write_text(owner, encoding="utf-8")
     try:
         # Fails if the folder exists and is not empty.
         new.rename(folder)

@@ -46,7 +46,7 @@ def gather_objects(value: _T, group: dist.ProcessGroup | None = None) -> list[_T
     return values
 
 
-def smallest_of_all(value: int) -> int:
+def min_over_ranks(value: int) -> int:
     """Return the minimum of a number over all ranks. Requires a process group."""
     # All-reduce a tensor of one element.
     smallest = torch.tensor([value], device=transport_device())

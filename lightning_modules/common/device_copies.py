@@ -9,13 +9,13 @@ import torch
 
 from .nested import leaves, map_nested
 
-WITH_PAGE_LOCKS = ("cuda", "xpu")
+PINNED_MEMORY_DEVICES = ("cuda", "xpu")
 """Device types that support asynchronous copies from pinned memory."""
 
 
-def to_device_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+def to_device_async(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a small CPU tensor to a device, asynchronously from pinned memory if possible."""
-    if device.type not in WITH_PAGE_LOCKS or tensor.device.type != "cpu":
+    if device.type not in PINNED_MEMORY_DEVICES or tensor.device.type != "cpu":
         return tensor.to(device)
     page_locked = tensor.pin_memory()
     return page_locked.to(device, non_blocking=True)
@@ -53,6 +53,6 @@ def _tensors_by_device(data: object) -> Iterable[list[torch.Tensor]]:
             continue
         if leaf.device.type == "cpu":
             continue
-        of_device = by_device.setdefault(leaf.device, [])
-        of_device.append(leaf)
+        tensors_of_device = by_device.setdefault(leaf.device, [])
+        tensors_of_device.append(leaf)
     return by_device.values()

@@ -25,7 +25,7 @@ def gather_dtensor(value: Any) -> Any:
     return value
 
 
-def local_part(value: Any) -> Any:
+def local_shard(value: Any) -> Any:
     """Return this rank's shard of a DTensor. Other values are returned unchanged."""
     if is_dtensor(value):
         return value.to_local()

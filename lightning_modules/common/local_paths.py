@@ -14,18 +14,18 @@ StrPath: TypeAlias = str | os.PathLike[str]
 """Type of path arguments."""
 
 # `Path` replaces two slashes by one. A single letter is a Windows drive.
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 _NO_HOST = "-"
 """Represents the empty host of `file:///folder`. It is not a valid bucket name."""
 
 
-def is_address(path: object) -> bool:
+def is_url(path: object) -> bool:
     """Return whether a value is a URL such as `s3://bucket/run`, including its form as a `Path`."""
     if not isinstance(path, (str, os.PathLike)):
         return False
     text = os.fspath(path)
-    return isinstance(text, str) and _ADDRESS.match(text) is not None
+    return isinstance(text, str) and _URL.match(text) is not None
 
 
 def require_local(path: object, argument: str) -> None:
@@ -38,7 +38,7 @@ def require_local(path: object, argument: str) -> None:
     Raises:
         ValueError: the path is a URL.
     """
-    if is_address(path):
+    if is_url(path):
         raise ValueError(
             f"{argument}={str(path)!r} is a URL, not a local folder. Pass a local folder."
         )
@@ -54,7 +54,7 @@ def local_folder(path: StrPath) -> str:
         ValueError: the URL is invalid, or fsspec does not support its protocol.
         ImportError: the package for the protocol is not installed. The message names it.
     """
-    if not is_address(path):
+    if not is_url(path):
         return os.path.expanduser(path)
     import fsspec
 
@@ -75,12 +75,12 @@ def local_folder(path: StrPath) -> str:
     fsspec.get_filesystem_class(scheme)
     if location.startswith("/"):
         location = _NO_HOST + location
-    return os.path.join(_stores(), scheme, location)
+    return os.path.join(_stores_folder(), scheme, location)
 
 
-def address_of(path: StrPath) -> str | None:
+def url_of(path: StrPath) -> str | None:
     """Return the URL whose local folder contains a path, or None."""
-    scheme, _, location = os.path.relpath(path, _stores()).partition("/")
+    scheme, _, location = os.path.relpath(path, _stores_folder()).partition("/")
     if scheme == ".." or not location:
         return None
     if location.startswith(f"{_NO_HOST}/"):
@@ -88,7 +88,7 @@ def address_of(path: StrPath) -> str | None:
     return f"{scheme}://{location}"
 
 
-def _stores() -> str:
+def _stores_folder() -> str:
     """Return the local folder for the files of all URLs."""
     folder = os.environ.get("LIGHTRAINER_STORES")
     if not folder:

@@ -56,10 +56,10 @@ def to_plain(value: Any) -> Any:
         return {"kind": "numpy", "items": np.asarray(value)}
     if isinstance(value, (dict, UserDict)):
         items = [[to_plain(key), to_plain(item)] for key, item in value.items()]
-        written = {"kind": "mapping", "class": _name_of(kind, dict), "items": items}
+        plain = {"kind": "mapping", "class": _name_of(kind, dict), "items": items}
         if isinstance(value, defaultdict):
-            written["factory"] = _name_of_factory(value.default_factory)
-        return written
+            plain["factory"] = _name_of_factory(value.default_factory)
+        return plain
     if isinstance(value, (list, tuple)):
         base = list if isinstance(value, list) else tuple
         items = None
@@ -81,36 +81,36 @@ def plain_entries(values: Mapping[str, object]) -> dict[str, object]:
 
     Entries that cannot be converted are omitted with a warning.
     """
-    written: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for name, value in values.items():
         try:
-            written[name] = to_plain(value)
+            plain[name] = to_plain(value)
         except UnsafeValueError as error:
             _log.warning(
                 "The checkpoint is written without %r, whose value cannot be saved safely: %s.",
                 name,
                 error,
             )
-    return written
+    return plain
 
 
-def from_plain(written: object) -> Any:
+def from_plain(plain: object) -> Any:
     """Restore the result of `to_plain`.
 
     No class is imported. Subclasses of dict, list and tuple are used if the program has imported
     them; otherwise the built-in class is used.
     """
-    if not isinstance(written, dict):
-        return written
-    kind = written["kind"]
-    items = written["items"]
+    if not isinstance(plain, dict):
+        return plain
+    kind = plain["kind"]
+    items = plain["items"]
     if kind == "numpy":
         return items[()]
-    cls = _class_of(written["class"])
+    cls = _class_of(plain["class"])
     if kind == "mapping":
         contents: Any = {from_plain(key): from_plain(item) for key, item in items}
         if cls is defaultdict:
-            return defaultdict(_FACTORIES.get(written.get("factory")), contents)
+            return defaultdict(_FACTORIES.get(plain.get("factory")), contents)
         base = (dict, UserDict)
     else:
         # Integers were written as an array.
@@ -133,17 +133,17 @@ def _rebuilt(contents: Any, cls: Any) -> Any:
         # A named tuple expects separate arguments.
         if hasattr(cls, "_fields"):
             return cls(*contents)
-        made = cls(contents)
+        rebuilt = cls(contents)
     except Exception:
         # The constructor has other parameters.
         return contents
-    if len(made) != len(contents):
+    if len(rebuilt) != len(contents):
         return contents
-    for kept, saved in zip(made, contents, strict=True):
+    for rebuilt_item, saved in zip(rebuilt, contents, strict=True):
         # `torch.Size` copies its numbers.
-        if kept is not saved and not (isinstance(saved, int) and kept == saved):
+        if rebuilt_item is not saved and not (isinstance(saved, int) and rebuilt_item == saved):
             return contents
-    return made
+    return rebuilt
 
 
 def _name_of_factory(factory: Any) -> str | None:

@@ -140,7 +140,7 @@ def restore_host_rng(state: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def host_rng_untouched() -> Iterator[None]:
+def preserved_host_rng() -> Iterator[None]:
     """Restore the CPU generators after the `with` block."""
     state = capture_host_rng()
     try:
@@ -149,7 +149,7 @@ def host_rng_untouched() -> Iterator[None]:
         restore_host_rng(state)
 
 
-def same_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+def equal_host_rng(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Return whether two results of `capture_host_rng` are equal."""
     if left["python"] != right["python"] or not torch.equal(left["cpu"], right["cpu"]):
         return False

@@ -27,30 +27,30 @@ def nearest(value: object, choices: Iterable[object]) -> str | None:
         value: the value that was passed.
         choices: the valid names. Among equally close ones the first is returned.
     """
-    written = str(value).lower()
+    typed = str(value).lower()
     names = {str(choice).lower(): str(choice) for choice in choices}
-    if not _SHORTEST <= len(written) <= _LONGEST:
-        return names.get(written)
+    if not _MIN_LENGTH <= len(typed) <= _MAX_LENGTH:
+        return names.get(typed)
 
     # Compare the letters first, because difflib rates short names with two swapped letters as too
     # different.
     for name in names:
-        if name.startswith(written) or sorted(name) == sorted(written):
+        if name.startswith(typed) or sorted(name) == sorted(typed):
             return names[name]
-    for name in difflib.get_close_matches(written, names, 1, _LIKENESS):
+    for name in difflib.get_close_matches(typed, names, 1, _MIN_SIMILARITY):
         return names[name]
     for name in names:
-        is_long_enough = len(written) >= _LEAST_SHARE * len(name)
-        if is_long_enough and f"_{written}_" in f"_{name}_":
+        is_long_enough = len(typed) >= _MIN_WORD_SHARE * len(name)
+        if is_long_enough and f"_{typed}_" in f"_{name}_":
             return names[name]
     return None
 
 
-_SHORTEST = 3
+_MIN_LENGTH = 3
 """Minimum number of letters. Shorter strings match too many names."""
-_LONGEST = 100
+_MAX_LENGTH = 100
 """Maximum number of letters. Longer strings are not names."""
-_LIKENESS = 0.72
+_MIN_SIMILARITY = 0.72
 """Minimum similarity of a misspelt name."""
-_LEAST_SHARE = 1 / 3
+_MIN_WORD_SHARE = 1 / 3
 """Minimum length of a matching word, as a fraction of the name's length."""

@@ -57,12 +57,12 @@ def attached_worker(worker_id: int, then: Callable[[int], None] | None = None) -
         worker_id: index of the worker.
         then: another `worker_init_fn`, called afterwards.
     """
-    end_with_parent()
+    exit_with_parent()
     if then is not None:
         then(worker_id)
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """Make this process exit when its parent has exited.
 
     Call it in a `multiprocessing` process. A worker does not notice the exit of its parent while it

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..common.libraries import is_instance
 from ..common.safe_serialization import UnsafeValueError, from_plain, to_plain
-from ..common.seeding import capture_host_rng, restore_host_rng, same_rng
+from ..common.seeding import capture_host_rng, equal_host_rng, restore_host_rng
 from ..common.stop_iteration import stop_iteration_guard
 from .iteration import (
     StopIterationSafeCollate,
@@ -140,7 +140,7 @@ class ReportingCollate(StopIterationSafeCollate):
         # Serializing the states of the global generators is slow, and most workers never draw from
         # them, so compare them first.
         rng = capture_host_rng()
-        if self._rng is None or not same_rng(rng, self._rng):
+        if self._rng is None or not equal_host_rng(rng, self._rng):
             self._rng = rng
             changed["rng"] = packed({**rng, "cpu": rng["cpu"].numpy()})
         return changed

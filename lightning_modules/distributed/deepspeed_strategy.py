@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ..common.seeding import host_rng_untouched
+from ..common.seeding import preserved_host_rng
 from ..internals import lightning_internals as lightning_engine
 from ..internals.fast_path import call_callback_hooks
 from ..internals.lightning_import import DeepSpeedPrecision, DeepSpeedStrategy, Trainer, TrainerFn
@@ -119,7 +119,7 @@ class ModelDeepSpeedStrategy(DeepSpeedStrategy):
             release(model)
             model = cast(nn.Module, model.module)
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        with host_rng_untouched():
+        with preserved_host_rng():
             engine, _, _, _ = deepspeed.initialize(
                 args=argparse.Namespace(device_rank=self.root_device.index or 0),
                 config=config,

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..common.dtensor import local_part
+from ..common.dtensor import local_shard
 from ..common.nested import map_nested
 
 HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
@@ -78,7 +78,7 @@ class LossScaler(torch.amp.GradScaler):
         is_infinite = found_inf.clone()
         with torch.no_grad():
             for gradient in gradients:
-                part: torch.Tensor = local_part(gradient)
+                part: torch.Tensor = local_shard(gradient)
                 is_part_infinite = part.isfinite().all().logical_not()
                 is_infinite = is_infinite.maximum(is_part_infinite.to(is_infinite))
                 part.mul_(inv_scale.to(part.device))

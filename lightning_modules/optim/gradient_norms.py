@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from ..common.dtensor import gather_dtensor, local_part
+from ..common.dtensor import gather_dtensor, local_shard
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -65,7 +65,7 @@ def clip_gradients(
     scale = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     with torch.no_grad():
         for gradient in gradients:
-            local_gradient = local_part(gradient)
+            local_gradient = local_shard(gradient)
             local_gradient.mul_(scale.to(gradient.device))
     return norm
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from ..common.class_paths import build_described, is_description
-from ..common.device_copies import WITH_PAGE_LOCKS
+from ..common.device_copies import PINNED_MEMORY_DEVICES
 from ..common.seeding import seed_worker
 from ..data.collators import RemoveColumnsCollator, collate_samples, remove_unused
 from ..data.epoch_loader import EpochLoader
@@ -448,7 +448,7 @@ class DataModule(LightningDataModule):
         if pin_memory is None:
             pin_memory = (
                 self.trainer is not None
-                and self.trainer.strategy.root_device.type in WITH_PAGE_LOCKS
+                and self.trainer.strategy.root_device.type in PINNED_MEMORY_DEVICES
             )
 
         # torch rejects these two options without workers.

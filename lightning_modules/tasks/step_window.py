@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..common.dtensor import local_part
+from ..common.dtensor import local_shard
 from ..internals.lightning_import import LightningModule, Trainer
 from ..internals.loop_states import LoopPosition
 
@@ -268,8 +268,8 @@ def incomplete_step(trainer: Trainer) -> dict[str, Any] | None:
     is_hidden = trainer.strategy.handles_gradient_accumulation
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
-            gradients[name] = local_part(parameter.grad)
-            if gradients[name].shape != local_part(parameter).shape:
+            gradients[name] = local_shard(parameter.grad)
+            if gradients[name].shape != local_shard(parameter).shape:
                 is_hidden = True
 
     # Modules of other libraries have no window.
@@ -302,7 +302,7 @@ def load_step(module: LightningModule, step: dict[str, Any]) -> None:
     for name, parameter in module.named_parameters():
         if name in step["gradients"]:
             parameter.grad = torch.empty_like(parameter)
-            local_part(parameter.grad).copy_(step["gradients"][name])
+            local_shard(parameter.grad).copy_(step["gradients"][name])
     window = getattr(module, "window", None)
     if step["window"] is not None and isinstance(window, StepWindow):
         window.load_state_dict(step["window"], module.device)
@@ -314,7 +314,7 @@ def _scale(gradients: list[torch.Tensor], factor: float | torch.Tensor) -> None:
         return
     with torch.no_grad():
         for gradient in gradients:
-            shard = local_part(gradient)
+            shard = local_shard(gradient)
             if isinstance(factor, torch.Tensor):
                 shard.mul_(factor.to(shard.device))
             else:

@@ -23,7 +23,7 @@ from helpers.ddp.short_runs import (
     NUMBERS_OF,
     ON_CPU,
     StopAt,
-    local_part,
+    local_shard,
     short_arguments,
     train_cases,
     write,
@@ -293,7 +293,7 @@ def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:
         "batch": trainer.get_total_train_batch_size(trainer.args),
         "sizes": [trainer.get_cp_size(), trainer.get_sp_size()],
         "local_numel": sum(
-            local_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()
+            local_shard(parameter).numel() for parameter in trainer.model_wrapped.parameters()
         ),
         "attention": functional.scaled_dot_product_attention is ATTENTION,
     }

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import lightrainer
 from helpers.processes.rank_training import QUIET
-from lightrainer.lightning_modules.common.dtensor import local_part
+from lightrainer.lightning_modules.common.dtensor import local_shard
 
 CONFIG = {
     "hidden_size": 32,
@@ -70,7 +70,7 @@ SMALL = 64  # numbers: norms, losses, sums over the rows of a batch
 
 
 def size(tensors: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in map(local_part, tensors))
+    return sum(tensor.numel() * tensor.element_size() for tensor in map(local_shard, tensors))
 
 
 def collectives(prof: profile) -> dict[str, int]:

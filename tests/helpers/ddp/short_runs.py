@@ -127,7 +127,7 @@ def seen(
         "predicted": [int(number) for number in predictions],
         "best": trainer.state.best_global_step,
         "local_numel": sum(
-            local_part(parameter).numel() for parameter in trainer.model_wrapped.parameters()
+            local_shard(parameter).numel() for parameter in trainer.model_wrapped.parameters()
         ),
         "saved": files,
     }
@@ -181,5 +181,5 @@ def write(folder: Path, case: str, found: dict[str, Any]) -> None:
     (folder / f"{case}-{place}.json").write_text(json.dumps(found))
 
 
-def local_part(parameter: Any) -> torch.Tensor:
+def local_shard(parameter: Any) -> torch.Tensor:
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter

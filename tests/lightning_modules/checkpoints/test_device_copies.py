@@ -15,7 +15,7 @@ def notes(monkeypatch):
     noted: list[str] = []
     module = SimpleNamespace(synchronize=lambda device: noted.append("host waits for the copies"))
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    monkeypatch.setattr(writing, "WITH_PAGE_LOCKS", ("cpu",))
+    monkeypatch.setattr(writing, "PINNED_MEMORY_DEVICES", ("cpu",))
     copied = torch.Tensor.to
 
     def to(tensor, device, *, non_blocking, copy):

@@ -10,7 +10,7 @@ from lightrainer import PreTrainedTokenizerFast, Trainer, TrainingArguments
 from lightrainer.lightning_modules.checkpoints.conversion import convert
 from lightrainer.lightning_modules.checkpoints.folder_checkpoint import FolderCheckpoint
 from lightrainer.lightning_modules.checkpoints.weights import save_weights
-from lightrainer.lightning_modules.common.local_paths import address_of, is_address, local_folder
+from lightrainer.lightning_modules.common.local_paths import is_url, local_folder, url_of
 
 
 def arguments(folder="out", **more):
@@ -68,8 +68,8 @@ def test_local_paths_refuse_an_output_dir_set_later(tmp_path, monkeypatch):
     "address", ["gs://a", "hf://datasets/a", "abfss://c@a/b", "https://a/b", "dbfs:/a", "S3://a"]
 )
 def test_addresses_are_recognized(address):
-    assert is_address(address)
-    assert is_address(Path(address))
+    assert is_url(address)
+    assert is_url(Path(address))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_addresses_are_recognized(address):
 def test_local_paths_folder_of_an_address_names_it(address, tmp_path, monkeypatch):
     monkeypatch.setenv("LIGHTRAINER_STORES", str(tmp_path))
     folder = local_folder(address)
-    assert address_of(folder) == address.rstrip("/")
-    assert address_of(f"{folder}/checkpoint-4") == f"{address.rstrip('/')}/checkpoint-4"
+    assert url_of(folder) == address.rstrip("/")
+    assert url_of(f"{folder}/checkpoint-4") == f"{address.rstrip('/')}/checkpoint-4"
     assert Path(folder).is_relative_to(tmp_path)
-    assert [
-        address_of(place) for place in (tmp_path, tmp_path / "file", tmp_path.parent, "out")
-    ] == [None] * 4
+    assert [url_of(place) for place in (tmp_path, tmp_path / "file", tmp_path.parent, "out")] == [
+        None
+    ] * 4
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_local_paths_folder_of_an_address_names_it(address, tmp_path, monkeypatc
     ["out", "/tmp/out", "./s3:/x", "C:/out", "c:\\out", "runs/12:30/x", "12:30", "~/a", None, 3],
 )
 def test_paths_are_not_addresses(path):
-    assert not is_address(path)
+    assert not is_url(path)

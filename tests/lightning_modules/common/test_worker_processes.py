@@ -10,11 +10,11 @@ import pytest
 
 PROGRAM = """
 import multiprocessing, os, sys, time
-from lightrainer.lightning_modules.common.worker_processes import end_with_parent
+from lightrainer.lightning_modules.common.worker_processes import exit_with_parent
 
 
 def work():
-    end_with_parent()
+    exit_with_parent()
     os.write(1, f"{os.getpid()}\\n".encode())
     time.sleep(600)
 

@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import load_weights
-from lightrainer.lightning_modules.common.dtensor import gather_dtensor, local_part
+from lightrainer.lightning_modules.common.dtensor import gather_dtensor, local_shard
 from lightrainer.lightning_modules.distributed import sharding
 from lightrainer.lightning_modules.models.activation_checkpointing import checkpoint_layers
 
@@ -85,7 +85,7 @@ def test_layers_compute_their_activations_again():
 def test_sharding_of_a_model_in_one_piece_is_refused():
     assert not sharding.is_sharded(Tied())
     tensor = torch.ones(2)
-    assert gather_dtensor(tensor) is local_part(tensor) is tensor
+    assert gather_dtensor(tensor) is local_shard(tensor) is tensor
 
 
 def test_sharding_refuses_what_does_not_fit():
