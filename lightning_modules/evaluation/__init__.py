@@ -1,4 +1,4 @@
-"""Collect the results of an evaluation: arrays, objects, torchmetrics.
+"""Collect the results of an evaluation: arrays, objects and torchmetrics.
 
-Not here: the loop itself, which is Lightning's. Imports `common` and `internals`.
+The evaluation loop itself is Lightning's. Imports `common` and `internals`.
 """

@@ -1,4 +1,4 @@
-"""Collectors of the results of an evaluation, whose cost grows linearly with the batches."""
+"""Collect the results of an evaluation in time linear in the number of batches."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ def move_to_host(*collectors: BatchCollector) -> None:
 
 
 class BatchCollector:
-    """Collect the results of an evaluation, batch by batch, in the memory of the CPU.
+    """Collects the results of an evaluation batch by batch on the CPU.
 
     Works like `transformers.trainer_pt_utils.EvalLoopContainer`, but in time linear in the number
-    of batches. Batches that are to be joined and are on the CPU already are written to their final
-    place at once; the others are pending until `to_host` or `result`.
+    of batches. Batches that are already on the CPU and will be joined are written to their final
+    place immediately. Others are pending until `to_host` or `result`.
 
     Args:
-        concatenate: True to join the batches into arrays; False if `result` is to be the list of
-            batches.
+        concatenate: True to join the batches into arrays; False to return the list of batches.
         rows: expected number of samples of all batches; None if unknown.
     """
 
@@ -53,13 +52,13 @@ class BatchCollector:
         """Batches on the CPU, without `concatenate`."""
 
     def add(self, batch: object) -> None:
-        """Add a batch. It is copied at once if it can be, and pending otherwise."""
-        # The most frequent case is checked first: one more tensor on the CPU.
+        """Add a batch, which is copied immediately if possible, and pending otherwise."""
+        # Check the most frequent case first: another tensor on the CPU.
         is_host_tensor = type(batch) is torch.Tensor and batch.is_cpu
         if is_host_tensor and self._joined is not None and not self._pending:
             self._joined.add(to_numpy(batch))
         elif self.concatenate and _is_on_host(batch):
-            # Pending batches came first.
+            # Write pending batches first, to keep the order.
             self.to_host()
             self._write(nested_numpify(batch))
         else:
@@ -106,17 +105,17 @@ class BatchCollector:
 
 
 class LossCollector(BatchCollector):
-    """Collect losses of shape (samples,), which are moved to the CPU as one tensor.
+    """Collects losses of shape (samples,), which are moved to the CPU as one tensor.
 
-    Losses are small: joining them on their device takes little memory, and moving them synchronizes
-    once instead of once a batch.
+    Losses are small, so joining them on their device takes little memory, and moving them
+    synchronises once instead of once per batch.
     """
 
     def pop_pending(self) -> deque[object]:
         """Return the pending losses, joined, and clear them."""
         pending: deque[Any] = super().pop_pending()
         if self.concatenate and pending:
-            # A loss that user code has gathered may be a scalar.
+            # A loss gathered by user code may be a scalar.
             losses = [torch.atleast_1d(loss) for loss in pending]
             return deque([torch.cat(losses)])
         return pending
@@ -130,14 +129,14 @@ def _is_on_host(value: object) -> bool:
 
 
 class ObjectCollector(BatchCollector):
-    """Collect results of any type.
+    """Collects results of any type.
 
     Args:
-        concatenate: True to join the batches; False if `result` is to be the list of batches.
+        concatenate: True to join the batches; False to return the list of batches.
     """
 
     def __init__(self, concatenate: bool = True) -> None:
-        # The arrays of the base class hold tensors only; other objects are joined at the end.
+        # The base class can only join tensors. Join all objects at the end.
         super().__init__(concatenate=False)
         self._joins_at_end = concatenate
 

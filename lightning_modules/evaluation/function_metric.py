@@ -1,4 +1,4 @@
-"""A metric that calls a function with the predictions and labels of a whole evaluation."""
+"""Metric that calls a function with the predictions and labels of a whole evaluation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .joined_objects import join_objects
 
 
 class FunctionMetric(torchmetrics.Metric):
-    """A metric that calls a function once, with the predictions and labels of all batches.
+    """Metric that calls a function once with the predictions and labels of all batches.
 
-    They are tensors of all processes, and are kept on the device until then. Rows of different
-    lengths are padded with -100 on the right. With several processes the samples are in another
-    order than in the dataset.
+    These are tensors gathered from all ranks, and are kept on the device until then. Rows of
+    different lengths are padded with -100 on the right. With several processes, the order of
+    samples differs from the dataset.
 
     Args:
         function: `function(predictions, labels)` returns a number, a tensor with one number, or a
@@ -39,7 +39,7 @@ class FunctionMetric(torchmetrics.Metric):
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionMetric:
         """Return an empty metric with the same function.
 
-        The function is not copied: a copy of a method would have a copy of its object.
+        The function is not copied, because copying a method would copy its object.
         """
         return FunctionMetric(self.function, self.name)
 

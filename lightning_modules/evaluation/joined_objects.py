@@ -1,4 +1,4 @@
-"""Join and cut nested structures of the samples of several batches or processes."""
+"""Join and truncate nested structures of samples of several batches or processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .preallocated_arrays import PADDING
 
 
 def join_objects(parts: Sequence[Any]) -> Any:
-    """Join structures of the same form: lists one after the other, tensors along dimension 0.
+    """Join nested structures of the same form: concatenate lists, and tensors along dimension 0.
 
-    `accelerate.utils.gather_object` joins lists in this way, but chains the parts of tuples, and
+    `accelerate.utils.gather_object` also concatenates lists, but chains the parts of tuples, and
     returns only the keys of dicts. Here each part is joined separately, and tensors stay tensors.
-    Shorter rows are filled up with `PADDING` in the second dimension, on the right.
+    Shorter rows are padded with `PADDING` on the right of the second dimension.
 
     Args:
         parts: lists, tensors, arrays, or tuples and dicts of these. Other values are collected in a

@@ -1,11 +1,11 @@
-"""The rule that turns the outputs and labels of a batch into the arguments of a metric's `update`.
+"""Convert the outputs and labels of a batch to the arguments of a metric's `update`.
 
 - The first tensor of the predictions is the logits.
-- Classes are in the last dimension, or, as for images, in the second one. All other dimensions are
-  flattened, and positions with the label -100 are left out.
-- Predictions of the same shape as the labels are values, class numbers, or one logit for each
-  label. Multilabel metrics and regression metrics keep the shape, and get every position: labels of
-  floats may be -100.
+- Classes are in the last dimension or, as for images, in the second one. All other dimensions are
+  flattened, and positions with the label -100 are ignored.
+- Predictions of the same shape as the labels are values, class indices, or one logit for each
+  label. Multilabel and regression metrics keep the shape and get every position, because a float
+  label may be -100.
 - Metrics of `torchmetrics.classification` get probabilities, because torchmetrics would mistake
   the logits of a batch for probabilities if all of them are between 0 and 1. Other metrics get the
   logits.
@@ -103,7 +103,7 @@ def metric_inputs(family: str, predictions: object, labels: object) -> tuple[Ten
     if class_dimension is None:
         return _inputs_of_one_shape(family, predictions, labels)
 
-    # Make a row of logits for each label that counts.
+    # Make a row of logits for each label that is not ignored.
     rows = predictions.movedim(class_dimension, -1).flatten(0, -2)
     rows, labels = _without_ignored(rows, labels.flatten())
     return _class_probabilities(family, rows), labels
@@ -136,7 +136,7 @@ def align_with_next_labels(predictions: object, labels: object) -> tuple[Tensor,
 
 
 def _without_ignored(predictions: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Leave out rows with the label -100. This synchronizes with the device."""
+    """Remove rows with the label -100. This synchronises with the device."""
     if labels.is_floating_point():
         return predictions, labels
     rows = (labels != IGNORED_LABEL).nonzero().squeeze(1)
@@ -190,7 +190,7 @@ def _first_tensor(predictions: object) -> Tensor:
 
 
 def _only_labels(labels: object) -> Tensor:
-    """Return the labels, which may be in a tuple of one; refuse several."""
+    """Return the labels, which may be in a tuple of one. Raise for several."""
     if isinstance(labels, (tuple, list)) and len(labels) == 1:
         labels = labels[0]
     if not isinstance(labels, Tensor):

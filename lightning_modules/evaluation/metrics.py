@@ -24,7 +24,7 @@ class Arguments(NamedTuple):
     positional: tuple[Any, ...]
     keywords: dict[str, Any]
     counts: bool = True
-    """False for a made-up sample, which only shows the metric the shapes of samples."""
+    """False for a dummy sample, which only provides the shapes of samples."""
 
 
 class MetricUpdate(NamedTuple):
@@ -37,10 +37,11 @@ class MetricUpdate(NamedTuple):
 
 @contextlib.contextmanager
 def metric_dtype() -> Iterator[None]:
-    """Let new tensors in the block have single precision, even if the model has half precision.
+    """Use at least float32 for new tensors within the `with` block, even for a half-precision
+    model.
 
-    A sum in bfloat16 stops growing at 256 times the value that is added. In a step of
-    `precision="bf16-true"`, and in `configure_model`, torch's default type is that of the model.
+    A sum in bfloat16 stops growing at 256 times the added value. In a step with
+    `precision="bf16-true"`, and in `configure_model`, torch's default dtype is that of the model.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.promote_types(default, torch.float32))
@@ -51,7 +52,8 @@ def metric_dtype() -> Iterator[None]:
 
 
 class BatchMetrics(nn.Module):
-    """Compute metrics batch by batch, by torchmetrics objects, which keep sums only, or functions.
+    """Computes metrics batch by batch with torchmetrics objects, which only store sums, or
+    functions.
 
     Pass it as `Trainer(compute_metrics=...)` or `LossModule(metrics=...)`. Both also accept the
     metrics without this class, which is only needed to define how a batch becomes the arguments of
@@ -182,7 +184,7 @@ class BatchMetrics(nn.Module):
         return super()._apply(move, *args, **kwargs)
 
     def reset(self) -> None:
-        """Forget all batches."""
+        """Reset all metrics."""
         for metric in self.metrics:
             metric.reset()
 
@@ -275,7 +277,7 @@ def _metrics_of(metric: object) -> list[Any]:
 
 @contextlib.contextmanager
 def _synchronised_over(metric: object, process_group: Any) -> Iterator[None]:
-    """Let metrics without a process group synchronise over this one in the block.
+    """Make metrics without a process group synchronise over this one within the `with` block.
 
     The group is removed afterwards, because metrics with a group cannot be copied.
     """
@@ -304,7 +306,7 @@ def _as_metric(name: str, value: object) -> Any:
 
 
 def _require_metrics(named: Mapping[str, object]) -> None:
-    """Refuse values that are not metrics, and a dict without metrics."""
+    """Raise a TypeError for values that are not metrics, and for an empty dict."""
     wrong = [
         f"{name!r}: {_describe(metric)}" if name else _describe(metric)
         for name, metric in named.items()

@@ -1,4 +1,4 @@
-"""Arrays that grow batch by batch in place, so that joining the batches needs no second copy."""
+"""Concatenate batches into arrays that grow in place, so that no second copy is needed."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 PADDING = -100
-"""The value that fills up shorter rows in the second dimension, on the right."""
+"""Padding value of shorter rows, on the right of the second dimension."""
 GROWTH = 1.125
-"""Factor by which a full array grows; the system remaps its memory instead of copying it."""
+"""Growth factor of a full array. The system remaps its memory instead of copying it."""
 CHUNK = 2**20
-"""Number of bytes that are moved at a time when rows are extended."""
+"""Maximum number of bytes moved at a time when rows are extended."""
 BATCHWISE_ADVICE = "Set `eval_do_concat_batches=False` to get them batch by batch."
 
 
 class PreallocatedArray:
-    """Concatenate arrays batch by batch in a single piece of memory, which is never copied.
+    """Concatenates arrays batch by batch in a single buffer, which is never copied.
 
-    The result is that of `nested_concat` of transformers. Rows are stored one after the other, with
-    the length of the longest batch so far. If a longer batch is added, earlier rows keep their
-    length until `result` moves them apart, the last ones first. So each value is written twice at
-    most, and the memory is not larger than the result, except for the reserve (`GROWTH`) while it
-    grows.
+    The result equals that of transformers' `nested_concat`. Rows are stored contiguously, with the
+    length of the longest batch so far. If a longer batch is added, earlier rows keep their length
+    until `result` extends them, last rows first. Each value is therefore written at most twice, and
+    the buffer is not larger than the result, except for the reserve (`GROWTH`) while it grows.
 
     Args:
-        first: the first batch, which defines the dtype; it is written too.
-        rows: expected number of rows; None if unknown. There may be more or fewer.
+        first: the first batch, which is also written.
+        rows: expected number of rows, or None. There may be more or fewer.
     """
 
     def __init__(self, first: object, rows: int | None = None) -> None:
@@ -37,13 +36,13 @@ class PreallocatedArray:
         """Shape of the longest row so far."""
         count = max(rows or 0, len(batch)) * math.prod(self._shape)
         self._flat = np.empty(count, batch.dtype)
-        """The memory, as an array of one dimension."""
+        """The buffer, a one-dimensional array."""
         self._rows = 0
         """Number of rows written so far."""
         self._used = 0
         """Number of values written so far."""
         self._pieces = [_Piece(0, 0, self._shape)]
-        """Rows of the same length; the last piece has rows of `_shape`."""
+        """Runs of rows with the same length. The last one has rows of `_shape`."""
         self.add(batch)
 
     def add(self, batch: object) -> None:
@@ -57,11 +56,11 @@ class PreallocatedArray:
         """
         rows = _as_rows(batch)
 
-        # Most batches have the shape and the dtype of the one before.
+        # Most batches have the same shape and dtype as the previous one.
         if rows.shape[1:] != self._shape or rows.dtype != self._flat.dtype:
             self._make_ready_for(rows)
 
-        # Make room for rows of the longest length so far, and write them.
+        # Append rows of the longest length so far, growing the buffer if needed.
         shape = (len(rows), *self._shape)
         used = self._used + math.prod(shape)
         if used > len(self._flat):
@@ -72,10 +71,10 @@ class PreallocatedArray:
         self._used = used
 
     def result(self) -> np.ndarray:
-        """Return all rows as one array; no batch can be added afterwards."""
+        """Return all rows as one array. No batch can be added afterwards."""
         shape = (self._rows, *self._shape)
 
-        # Extend shorter rows to the length of the longest one, which needs more memory.
+        # Extend shorter rows to the longest length.
         flat = _resized(self._flat, max(self._used, math.prod(shape)))
         if len(self._pieces) > 1:
             self._spread_out(flat)
@@ -84,9 +83,9 @@ class PreallocatedArray:
         return _resized(flat, math.prod(shape)).reshape(shape)
 
     def _make_ready_for(self, batch: np.ndarray) -> None:
-        """Prepare the memory for a batch of another shape or dtype.
+        """Prepare the buffer for a batch of another shape or dtype.
 
-        Another dtype converts the rows before it; a longer row starts a new piece.
+        Another dtype converts the earlier rows. A longer row starts a new piece.
         """
         shape = batch.shape[1:]
         _require_joinable(self._shape, shape)
@@ -100,7 +99,7 @@ class PreallocatedArray:
     def _spread_out(self, flat: np.ndarray) -> None:
         """Extend all rows to the length of the longest one, in place, from the last to the first.
 
-        In that order no row overwrites another one that has not been moved yet.
+        In this order, no row overwrites another one that has not been moved yet.
         """
         values_in_row = math.prod(self._shape)
         bytes_in_row = values_in_row * flat.itemsize
@@ -115,38 +114,38 @@ class PreallocatedArray:
                 start = piece.start + (first - piece.row) * values_before
                 stop = piece.start + (last - piece.row) * values_before
 
-                # Source and target may overlap. numpy detects that, and copies these few rows.
+                # Source and target may overlap. NumPy detects that and copies these rows.
                 source = flat[start:stop].reshape(last - first, *piece.shape)
                 target = flat[first * values_in_row : last * values_in_row]
                 self._write(target.reshape(last - first, *self._shape), source)
             end = piece.row
 
     def _write(self, rows: np.ndarray, batch: np.ndarray) -> None:
-        """Write a batch into rows that may be longer, which are then padded."""
+        """Write a batch to rows, and pad rows that are longer."""
         if batch.shape == rows.shape:
             rows[...] = batch
             return
 
-        # Under its safe casting rules numpy would refuse to pad bools and unsigned integers with
-        # -100.
+        # Use unsafe casting, because NumPy would otherwise reject -100 for bools and unsigned
+        # integers.
         width = batch.shape[1]
         rows[:, :width] = batch
         np.copyto(rows[:, width:], PADDING, casting="unsafe")
 
 
 class _Piece(NamedTuple):
-    """Successive rows of the same length."""
+    """Run of rows with the same length."""
 
     row: int
-    """Number of the first row."""
+    """Index of the first row."""
     start: int
-    """Index of its first value in the memory."""
+    """Index of its first value in the buffer."""
     shape: tuple[int, ...]
     """Shape of each row."""
 
 
 class PreallocatedTree:
-    """Concatenate nested lists, tuples, named tuples and mappings of arrays, batch by batch.
+    """Concatenates nested lists, tuples, named tuples and mappings of arrays batch by batch.
 
     Args:
         first: the first batch, which is written. The others must have its structure.
@@ -181,7 +180,7 @@ class PreallocatedTree:
         if issubclass(self.container_type, Mapping):
             return make_container(results)
 
-        # A named tuple takes its values as separate arguments, a list or a tuple as an iterable.
+        # A named tuple expects separate arguments, a list or a tuple an iterable.
         if hasattr(self.container_type, "_fields"):
             return make_container(*results.values())
         return make_container(results.values())
@@ -208,14 +207,14 @@ def preallocate(first: object, rows: int | None = None) -> PreallocatedArray | P
 
 
 def _resized(flat: np.ndarray, length: int) -> np.ndarray:
-    """Return the array with another length; it is not copied if the system can remap memory."""
+    """Resize an array. It is not copied if the system can remap memory."""
     if length != len(flat):
         flat.resize(length, refcheck=False)
     return flat
 
 
 def _require_joinable(before: tuple[int, ...], shape: tuple[int, ...]) -> None:
-    """Refuse rows whose shapes differ in more than the first dimension."""
+    """Raise if the shapes of rows differ in more than the first dimension."""
     if len(shape) != len(before) or shape[1:] != before[1:]:
         raise ValueError(
             f"Predictions cannot be joined: their shapes are {('samples', *before)} and "

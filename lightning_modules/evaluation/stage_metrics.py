@@ -1,4 +1,4 @@
-"""The metrics of the stages of a LightningModule, and the names of their values in logs."""
+"""Metrics of the stages of a LightningModule, and the names of their values in logs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from torch import Tensor
 from .metrics import BatchMetrics
 
 LONGEST_VECTOR = 1000
-"""Longest vector whose entries are logged: it has values of classes, not of samples."""
+"""Maximum length of a vector whose entries are logged. Longer ones have values of samples, not of
+classes.
+"""
 
 
 class StageMetrics:
-    """The metrics of training, validation and test: a separate copy for each stage and loader.
+    """Metrics of training, validation and test, with a separate copy for each stage and loader.
 
     Args:
-        metrics: copied for each stage and loader; None for no metrics.
+        metrics: the metrics to copy for each stage and loader, or None.
     """
 
     def __init__(self, metrics: BatchMetrics | None) -> None:
@@ -29,7 +31,7 @@ class StageMetrics:
         self._stages_with_batches: set[str] = set()
 
     def begin(self, stage: str, loaders: int, device: torch.device) -> None:
-        """Reset the metrics of all loaders of a stage; every rank has to call it.
+        """Reset the metrics of all loaders of a stage. Must be called on all ranks.
 
         Args:
             stage: train, val or test.
@@ -38,7 +40,7 @@ class StageMetrics:
         """
         self._stages_with_batches.discard(stage)
         if self.metrics is not None:
-            # Keep a set for each loader: there may be more or fewer than in the last epoch.
+            # Use one set for each loader, whose number may have changed since the last epoch.
             sets = self._sets.setdefault(stage, [])
             del sets[loaders:]
             while len(sets) < loaders:
@@ -58,8 +60,8 @@ class StageMetrics:
     ) -> None:
         """Count a batch.
 
-        It is a no-op if the stage has not begun: Lightning's `Tuner` trains without callbacks, so
-        nothing calls `begin`, and nothing is logged.
+        Does nothing if the stage has not begun. Lightning's `Tuner` trains without callbacks, so
+        `begin` is not called and nothing is logged.
 
         Args:
             stage: train, val or test.

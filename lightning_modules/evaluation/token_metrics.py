@@ -1,4 +1,4 @@
-"""Metrics of language models that give each token the same weight, in any batch and process."""
+"""Language model metrics that weigh all tokens equally, in any batch and process."""
 
 from __future__ import annotations
 

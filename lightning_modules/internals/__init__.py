@@ -1,4 +1,4 @@
-"""Private names of Lightning and torch, each held by a test, and faster ways through a step.
+"""Wrap private names of Lightning and torch, each covered by a test, and provide fast paths.
 
-Nothing else touches a private name of Lightning. Imports `lightning_modules/common` only.
+No other package uses private names of Lightning. Imports only `lightning_modules/common`.
 """

@@ -1,7 +1,7 @@
-"""Leave torch's compiler unloaded as long as nothing is compiled.
+"""Avoid importing torch's compiler unless something is compiled.
 
-`torch._dynamo` takes half as long to import as torch itself, and each of torch's optimizers imports
-it to exclude itself from compilation. While it is not loaded nothing is compiled.
+Importing `torch._dynamo` takes half as long as importing torch, and each torch optimizer imports it
+to exclude itself from compilation. That is not necessary while it is not imported.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch.optim import Optimizer
 try:
     from torch._compile import _disable_dynamo
 except ImportError:
-    # A torch with other names: use its own function, which loads the compiler at once, so that this
-    # module has no effect.
+    # In a torch version with other names, use torch's own function, which imports the compiler.
     from torch._dynamo import disable as _disable_dynamo
 
 DYNAMO = "torch._dynamo"
@@ -37,7 +36,7 @@ def disable_dynamo(function: Any = None, recursive: bool = True, **_: object) ->
 
 
 def build_optimizers_without_compiler() -> None:
-    """Make, read and load torch's optimizers without loading the compiler."""
+    """Create torch's optimizers, and get and set their states, without importing the compiler."""
     for name in _METHODS:
         method = getattr(Optimizer, name)
         if hasattr(method, "__wrapped__"):
@@ -45,13 +44,13 @@ def build_optimizers_without_compiler() -> None:
 
 
 def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
-    """Make the steps of one of torch's optimizers without loading the compiler.
+    """Take steps of a torch optimizer without importing the compiler.
 
-    Optimizers of other libraries are not changed. Hooks around the step are still called. Call this
-    before a schedule is made, which wraps the step.
+    Optimizers of other libraries are not changed. Step hooks are still called. Call this before
+    creating a schedule, which wraps the step.
     """
     if "step" in getattr(optimizer, "__dict__", {}):
-        # This was done before, or another library has replaced the step.
+        # Already done, or another library has replaced the step.
         return
 
     # torch wraps `step` in a function `_use_grad`, which imports the compiler.
@@ -67,11 +66,11 @@ def step_without_compiler(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _bypass_dynamo(disabled: Any) -> None:
-    """Call a function without its wrapper `_disable_dynamo` while the compiler is not loaded.
+    """Call a function without its wrapper `_disable_dynamo` while the compiler is not imported.
 
-    The wrapper loads the compiler at the first call, and stores the function that it calls from
-    then on as its attribute `__dynamo_disable`. In a torch without that attribute the compiler is
-    loaded as usual.
+    The wrapper imports the compiler at the first call, and caches the function to call in the
+    attribute `__dynamo_disable`. In a torch version without that attribute, the compiler is
+    imported as usual.
     """
     function = disabled.__wrapped__
 
@@ -80,7 +79,7 @@ def _bypass_dynamo(disabled: Any) -> None:
         if DYNAMO not in sys.modules:
             return function(*args, **kwargs)
         if vars(function).get("__dynamo_disable") is without_dynamo:
-            # The compiler has been loaded: use torch's own wrapper from now on.
+            # The compiler has been imported, so use torch's own wrapper from now on.
             del function.__dynamo_disable
         return disabled(*args, **kwargs)
 

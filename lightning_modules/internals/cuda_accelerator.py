@@ -9,7 +9,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 class QuietCudaAccelerator(CUDAAccelerator):
     """Lightning's `CUDAAccelerator` without its advice on TF32.
 
-    For that advice Lightning calls `torch.get_float32_matmul_precision()`, which raises where a
+    To give that advice, Lightning calls `torch.get_float32_matmul_precision()`, which raises if a
     script has set `torch.backends.cuda.matmul.fp32_precision`, as torch recommends since 2.9.
     """
 

@@ -13,14 +13,13 @@ from .lightning_import import DDPStrategy
 class ModelDDPStrategy(DDPStrategy):
     """Lightning's `DDPStrategy`, but with the wrapper around the model in the LightningModule.
 
-    Lightning runs the whole `training_step` inside of the forward pass of
-    `DistributedDataParallel`. A backward pass in there is not synchronized unless it is
-    `manual_backward`, and several of them are an error. With the model wrapped, a step may have
-    forward and backward passes in any order.
+    Lightning runs `training_step` inside of the forward pass of `DistributedDataParallel`. A
+    backward pass there is only synchronised if it is `manual_backward`, and several of them raise.
+    If only the model is wrapped, a step may have forward and backward passes in any order.
 
     Args:
-        wrap: called with the device when a training begins and the module is on it; wraps the
-            model.
+        wrap: wraps the model. Called with the device when training begins, after the module was
+            moved to it.
         options: options of Lightning's `DDPStrategy`.
     """
 

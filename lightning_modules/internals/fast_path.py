@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 def use_fast_loops(trainer: Trainer) -> None:
-    """Run training and evaluation of a `FastModule` by `run_epoch` and `EvaluationLoop`."""
+    """Use `run_epoch` and `EvaluationLoop` for training and evaluation of a `FastModule`."""
     fit_loop: Any = trainer.fit_loop
     trainer.validate_loop = evaluation_loop(trainer, TrainerFn.VALIDATING)
     trainer.test_loop = evaluation_loop(trainer, TrainerFn.TESTING)
-    # Each step sets the mode, so that this warning does not apply.
+    # Each step sets the mode, so this warning does not apply.
     fit_loop._warn_if_modules_in_eval_mode = no_op
     fit_loop.epoch_loop.run = partial(run_epoch, trainer)
 
 
 def evaluation_loop(trainer: Trainer, function: TrainerFn) -> EvaluationLoop:
-    """Return a loop that validates, tests, or evaluates silently in the middle of a training."""
+    """Return a loop that validates, tests, or evaluates silently during training."""
     stage = RunningStage.TESTING if function is TrainerFn.TESTING else RunningStage.VALIDATING
     return EvaluationLoop(
         trainer, function, stage, verbose=function is not TrainerFn.FITTING, inference_mode=False
@@ -51,12 +51,11 @@ def evaluation_loop(trainer: Trainer, function: TrainerFn) -> EvaluationLoop:
 def run_epoch(trainer: Any, data_fetcher: Any) -> None:
     """Run the batches of an epoch, for a module with manual optimization.
 
-    It updates the same counters as Lightning's loop, and calls the same hooks of module and
-    callbacks. Work that such a module does itself is left out: batches are not moved, the step runs
-    in no context of strategy or precision, and neither validations nor schedules run between two
-    batches. A module ends the epoch before a batch by returning -1 from `on_train_batch_start`, or
-    by ending its data, which is one loader with a length. Lightning calls this in a block of the
-    `HookGuard`.
+    Updates the same counters as Lightning's loop, and calls the same hooks of module and callbacks.
+    Work that such a module does itself is skipped: batches are not moved, the step does not run in
+    a context of strategy or precision, and validation and schedules do not run between batches. The
+    epoch ends when `on_train_batch_start` returns -1 or the data ends, which is a single loader
+    with a length. Lightning calls this function within the `HookGuard`.
     """
     module = trainer.lightning_module
     loop = trainer.fit_loop.epoch_loop
@@ -66,13 +65,13 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
 
     loop.reset()
     loop.on_run_start(data_fetcher)
-    # Counts the steps of Lightning's optimizers, and ends a restart.
+    # Reset the counter of optimizer steps, and finish a restart.
     loop.manual_optimization.on_run_start()
     loop.on_iteration_done()
     if has_callbacks and trainer.should_stop and loop.done:
         return
 
-    # Lightning's fetcher and the iterator in it would add calls to each batch.
+    # Iterate over the loader directly, because Lightning's fetcher adds overhead to each batch.
     loader = trainer.train_dataloader
     last = len(loader) - 1
     for batch in loader:
@@ -102,7 +101,7 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
             results.on_batch_end()
         progress.increment_completed()
 
-        # Pass on values that callbacks have logged.
+        # Publish values that callbacks have logged.
         if has_callbacks:
             results.update_train_step_metrics()
         loop._batches_that_stepped += 1
@@ -110,24 +109,25 @@ def run_epoch(trainer: Any, data_fetcher: Any) -> None:
             for logger in trainer.loggers:
                 logger.save()
 
-            # Only the loader ends the epoch otherwise: reading its end draws random numbers.
+            # Without callbacks the loader must be read to its end, because that draws random
+            # numbers.
             if has_callbacks and loop.done:
                 return
 
 
 def call_callback_hooks(trainer: Trainer, hook: str, *arguments: object) -> None:
-    """Call a hook of all Lightning callbacks, in which they may log.
+    """Call a hook of all Lightning callbacks, with logging enabled.
 
     Args:
-        trainer: a trainer that runs.
+        trainer: a running trainer.
         hook: name of the hook.
-        arguments: the arguments of the hook after trainer and module.
+        arguments: arguments of the hook after trainer and module.
     """
     call._call_callback_hooks(trainer, hook, *arguments)
 
 
 def has_plain_steps(trainer: Trainer) -> bool:
-    """Return whether backward pass and step are plain torch: no sharding, no other precision."""
+    """Return whether strategy and precision leave backward pass and step to plain torch."""
     is_plain_strategy = type(trainer.strategy) in (ModelDDPStrategy, SingleDeviceStrategy)
     is_plain_precision = type(trainer.precision_plugin) in (Precision, ForwardPrecision)
     return is_plain_strategy and is_plain_precision
@@ -136,7 +136,7 @@ def has_plain_steps(trainer: Trainer) -> bool:
 def optimizer_of(trainer: Trainer) -> Any:
     """Return the optimizer for the steps of a module.
 
-    It is Lightning's, or a `PlainOptimizer` where that does the same.
+    This is Lightning's optimizer, or a `PlainOptimizer` if it is equivalent.
     """
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None and has_plain_steps(trainer):
@@ -147,11 +147,11 @@ def optimizer_of(trainer: Trainer) -> Any:
 class PlainOptimizer:
     """Step torch's optimizer as a `LightningOptimizer` does.
 
-    It is for strategies and precisions that add nothing to the step. The optimizer gets no closure,
-    because some optimizers take another step with one.
+    Use it with strategies and precisions that do not change the step. No closure is passed, because
+    some optimizers take another step with one.
 
     Args:
-        trainer: a trainer that trains.
+        trainer: a trainer during training.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -171,7 +171,7 @@ class PlainOptimizer:
 
 
 def _required_arguments(optimizer: torch.optim.Optimizer) -> tuple[None, ...]:
-    """Return the arguments of `step`: None for a closure that older classes require."""
+    """Return arguments for `step`: None for a closure that older classes require."""
     _, *parameters = inspect.signature(type(optimizer).step).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     count = 0
@@ -182,11 +182,10 @@ def _required_arguments(optimizer: torch.optim.Optimizer) -> tuple[None, ...]:
 
 
 class FastModule(LightningModule):
-    """LightningModule of which only `model` is registered as a part; other attributes are plain."""
+    """LightningModule that only registers `model` as a submodule. Other attributes are plain."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # Lightning sets some attributes in each step, and `nn.Module` checks each value for
-        # parameters, which is slow.
+        # Lightning sets attributes in each step, and `nn.Module.__setattr__` is slow.
         if name == "model":
             super().__setattr__(name, value)
         else:
@@ -194,7 +193,7 @@ class FastModule(LightningModule):
 
 
 class EvaluationLoop(_EvaluationLoop):
-    """Lightning's evaluation loop, for a `FastModule` and one loader; batches are not moved."""
+    """Lightning's evaluation loop for a `FastModule` and one loader. Batches are not moved."""
 
     def _evaluation_step(
         self,
@@ -233,24 +232,23 @@ class EvaluationLoop(_EvaluationLoop):
 class ForwardPrecision(ForwardCasting, MixedPrecision):
     """Mixed precision in the model's forward passes only, by `precision.casting`.
 
-    As in `accelerate`, and unlike in Lightning's `MixedPrecision`, a loss that is computed outside
-    of the model is computed in float32, and a weight that the model uses twice is cast once; the
-    numbers depend on both. "16-mixed" is float16 on the CPU too, where
-    `lightning.Trainer(precision="16-mixed")` uses bfloat16.
+    As in `accelerate`, and unlike in Lightning's `MixedPrecision`, a loss outside of the model is
+    computed in float32, and a weight that the model uses twice is cast once. Results depend on
+    both. "16-mixed" is float16 on the CPU too, where `lightning.Trainer(precision="16-mixed")` uses
+    bfloat16.
 
     Args:
         precision: `16-mixed` or `bf16-mixed`.
         device: type of the device, such as `cuda`.
-        scaler: scales losses, for float16 only; a `LossScaler`, so that gradients may be unscaled
-            before the step.
+        scaler: a `LossScaler` for float16, with which gradients may be unscaled before the step.
     """
 
 
 class HookGuard(PassThroughProfiler):
-    """Lightning profiler that turns a `StopIteration` that leaves a profiled block into an error.
+    """Lightning profiler that converts a `StopIteration` raised in a profiled block to an error.
 
-    It measures nothing. Lightning runs each hook of modules, callbacks and strategies, and each
-    epoch, in such a block, but not the fetching of a batch, whose `StopIteration` ends the loop.
+    It does not measure anything. Lightning profiles each hook of modules, callbacks and strategies,
+    and each epoch, but not fetching a batch, whose `StopIteration` ends the loop.
     """
 
     def profile(self, action_name: str) -> AbstractContextManager[None]:  # type: ignore[override] - all it needs to be
@@ -259,4 +257,4 @@ class HookGuard(PassThroughProfiler):
 
 
 def no_op(*_: object, **__: object) -> None:
-    """Replace a hook that is switched off."""
+    """Replacement of a disabled hook."""

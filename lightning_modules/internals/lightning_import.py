@@ -1,10 +1,10 @@
 # ruff: noqa: F401 - the other modules import these names from here
-"""Imports of Lightning's names, without slow libraries that are not used.
+"""Import Lightning without importing slow libraries that are not used.
 
 Lightning imports torchmetrics, which imports matplotlib, a third of `transformers` and torchvision
-(where those are installed) for plots and a few metrics; and it imports torch's compiler for one
-class. Together they take longer than all other imports. Stand-ins replace them during the import,
-and resolve to the real modules when used. All modules of this package import Lightning from here.
+(if installed) for plots and a few metrics. It also imports torch's compiler for one class. Together
+they take longer than all other imports. Stand-ins replace them during the import, and resolve to
+the real modules when used. All modules of this package import Lightning from here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ require_lightning()
 
 
 class _Deferred(type):
-    """A class or function that is imported from its library when it is first used."""
+    """Class or function that is imported from its library on first use."""
 
     def _real(cls) -> Any:
         return getattr(importlib.import_module(cls.__module__), cls.__name__)
@@ -40,22 +40,22 @@ class _Deferred(type):
         return cls._real()(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
-        # A class whose module is not loaded has no instances.
+        # A class whose module is not imported has no instances.
         return cls.__module__ in sys.modules and isinstance(instance, cls._real())
 
 
 @contextlib.contextmanager
 def deferring(module: str, *submodules: str, **members: object) -> Iterator[None]:
-    """Replace a module by a stand-in for the block, if its library is installed.
+    """Replace a module by a stand-in within the `with` block, if its library is installed.
 
     Names imported from it in the block are resolved when used. Its submodules are hidden, because
-    submodules of `transformers` import others as soon as an attribute is read, and torchvision
-    reads attributes of all loaded modules.
+    submodules of `transformers` import others when an attribute is read, and torchvision reads
+    attributes of all loaded modules.
 
     Args:
-        module: its full name.
-        submodules: names of modules in it that get stand-ins, too.
-        members: what is available at once, by name.
+        module: the full name of the module.
+        submodules: names of its submodules that are replaced too.
+        members: attributes of the stand-in that are available immediately.
     """
     if not loaded(module) and not is_installed(module.partition(".")[0]):
         yield
@@ -66,7 +66,7 @@ def deferring(module: str, *submodules: str, **members: object) -> Iterator[None
         name = f"{module}.{submodule}"
         stand_ins[name] = _stand_in(name)
 
-    # Hide modules that are loaded already, so that imports in the block find the stand-ins.
+    # Hide modules that are already loaded, so that imports in the block find the stand-ins.
     hidden: dict[str, types.ModuleType] = {}
     for name in list(sys.modules):
         if name == module or name.startswith(f"{module}."):
@@ -82,7 +82,7 @@ def deferring(module: str, *submodules: str, **members: object) -> Iterator[None
 
 
 def _stand_in(module: str) -> types.ModuleType:
-    """Make a module whose names are resolved when used."""
+    """Create a module whose names are resolved when used."""
     stand_in = types.ModuleType(module)
     stand_in.__spec__ = ModuleSpec(module, None)
     stand_in.__getattr__ = functools.partial(_deferred, module)
@@ -90,7 +90,7 @@ def _stand_in(module: str) -> types.ModuleType:
 
 
 def _deferred(module: str, name: str) -> _Deferred:
-    # Python itself asks modules for these.
+    # The import system reads dunder names.
     if name.startswith("__"):
         raise AttributeError(name)
     return _Deferred(name, (), {"__module__": module})
@@ -98,17 +98,17 @@ def _deferred(module: str, name: str) -> _Deferred:
 
 @contextlib.contextmanager
 def importable_again() -> Iterator[None]:
-    """Let modules be imported again if an exception, such as one of a signal handler, ends their
-    import.
+    """Allow modules to be imported again after an exception, such as one of a signal handler,
+    during their import.
 
-    Python removes a package whose import fails, but keeps those of its submodules that are
-    complete, and does not set them as attributes of the package when that is imported again.
+    Python removes a package whose import fails but keeps its completed submodules, and does not set
+    them as attributes when the package is imported again.
     """
     loaded_before = set(sys.modules)
     try:
         yield
     except BaseException:
-        # Sorted, so that a package comes before its submodules.
+        # Sort, so that a package comes before its submodules.
         for name in sorted(sys.modules.keys() - loaded_before):
             package = name.rpartition(".")[0]
             if package and package not in sys.modules:
@@ -116,8 +116,8 @@ def importable_again() -> Iterator[None]:
         raise
 
 
-# What each stand-in saves of a start, in seconds of processor time, where its library is installed:
-# matplotlib 0.5, transformers 3.0, torchvision 1.4, torch's compiler 1.2.
+# CPU seconds that each stand-in saves at startup, if its library is installed: matplotlib 0.5,
+# transformers 3.0, torchvision 1.4, torch's compiler 1.2.
 with importable_again(), contextlib.ExitStack() as stack:
     stack.enter_context(deferring("torchmetrics.utilities.plot"))
     stack.enter_context(deferring("transformers"))
@@ -169,7 +169,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torchmetrics import classification
 
 if not is_installed("torch_xla"):
-    # Lightning takes a local folder of that name for the library, and caches the result.
+    # Lightning mistakes a local folder of that name for the library, and caches the result.
     modules: dict[str, Any] = sys.modules
     folder = modules.get("torch_xla")
     modules["torch_xla"] = None
@@ -181,8 +181,8 @@ if not is_installed("torch_xla"):
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """Return the callbacks of a Trainer; a connector sets the attribute, which Lightning's class
-    does not declare.
+    """Return the callbacks of a Trainer. Lightning does not declare the attribute, which a
+    connector sets.
     """
     connected: Any = trainer
     return connected.callbacks

@@ -1,4 +1,4 @@
-"""Uses of Lightning's private names, each with a test; others are in `fast_path.py`."""
+"""Functions that use private names of Lightning, each with a test. Others are in `fast_path.py`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .ddp import ModelDDPStrategy
 
 LOGGED_STEPS = "_batches_that_stepped"
-"""The key of the last step of the loggers in checkpoints of Lightning."""
+"""Key of the loggers' last step in Lightning checkpoints."""
 
 
 _ANNOUNCING = ("lightning.pytorch", "lightning.fabric")
@@ -28,10 +28,10 @@ _CALLBACKS = "lightning.pytorch.callbacks"
 
 @contextlib.contextmanager
 def packages_searched_once() -> Iterator[None]:
-    """Search the installed packages for Lightning callbacks once, not for each Trainer.
+    """Search installed packages for Lightning callbacks only once, instead of for each Trainer.
 
-    A search takes milliseconds. The callback of this package, by which plain Trainers report to a
-    sweep, is left out.
+    A search takes milliseconds. The callback of this package, with which plain Trainers report to a
+    sweep, is omitted.
     """
     searching: Any = registry
     usual = searching.entry_points
@@ -48,10 +48,10 @@ def _entry_points(group: str) -> list[EntryPoint]:
 
 
 def keep_signal_handlers(trainer: Trainer) -> None:
-    """Keep the signal handlers of the script.
+    """Keep the script's signal handlers.
 
-    Lightning would turn a SIGTERM into a normal exit, and ask all processes for one at every step
-    (a broadcast and a host synchronisation).
+    Lightning would convert a SIGTERM to a normal exit, and check all ranks for one at every step (a
+    broadcast and a host synchronisation).
     """
     connector: Any = trainer._signal_connector
     epoch_loop: Any = trainer.fit_loop.epoch_loop
@@ -64,9 +64,9 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
 
     Args:
         trainer: a trainer that has not run yet.
-        epoch: epochs that are complete.
-        window: batches of the current epoch that are complete.
-        global_step: optimizer steps taken.
+        epoch: number of complete epochs.
+        window: number of complete batches of the current epoch.
+        global_step: number of optimizer steps taken.
     """
     fit_loop = trainer.fit_loop
     epoch_loop = fit_loop.epoch_loop
@@ -79,17 +79,17 @@ def start_at(trainer: Trainer, *, epoch: int, window: int, global_step: int) -> 
     steps.completed = global_step
     epoch_loop._batches_that_stepped = global_step
 
-    # Inside an epoch Lightning continues its counters; otherwise it would reset them.
+    # Lightning resets the counters of the epoch unless it restarts.
     epoch_loop._restarting = window > 0
 
 
 def is_made_by_cli() -> bool:
-    """Return whether `LightningCLI` is making a module, with hyperparameters as plain values."""
+    """Return whether `LightningCLI` is creating a module, with hyperparameters as plain values."""
     return _given_hyperparameters.get() is not None
 
 
 def use_distributed_samplers(trainer: Trainer, active: bool) -> None:
-    """Switch Lightning's own distributed samplers on or off.
+    """Enable or disable Lightning's distributed samplers.
 
     Args:
         trainer: a trainer that has not requested its data yet.
@@ -104,7 +104,7 @@ def uses_distributed_samplers(trainer: Trainer) -> bool:
 
 
 def combined(loader: object, *, training: bool) -> CombinedLoader:
-    """Return a loader in Lightning's collection of loaders, without torch's FutureWarning."""
+    """Wrap loaders in Lightning's `CombinedLoader`, without torch's FutureWarning."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
         if training:
@@ -113,10 +113,10 @@ def combined(loader: object, *, training: bool) -> CombinedLoader:
 
 
 class UnsizedLoader(CombinedLoader):
-    """Loaders of an evaluation, with an endless length if the real one is unknown.
+    """Loaders of an evaluation, with an infinite length if it is unknown.
 
-    Without a length Lightning reads one more batch ahead, which holds it in memory, and draws its
-    random numbers before those of the step. `StopIteration` ends the evaluation loop as well.
+    Without a length, Lightning prefetches a batch, which takes memory and draws random numbers
+    before those of the step. `StopIteration` ends the evaluation loop as well.
     """
 
     def __len__(self) -> int:
@@ -127,10 +127,10 @@ class UnsizedLoader(CombinedLoader):
 
 
 def evaluate_inside_fit(trainer: Trainer, loader: object) -> None:
-    """Run Lightning's evaluation loop over `loader` in the middle of `fit`.
+    """Run Lightning's evaluation loop over `loader` during `fit`.
 
-    Afterwards the fit loop has its former state. Lightning callbacks get the validation hooks, and
-    the module's `validation_step` gets the batches.
+    The state of the fit loop is restored afterwards. Validation hooks of Lightning callbacks are
+    called, and batches are passed to the module's `validation_step`.
     """
     epoch_loop = trainer.fit_loop.epoch_loop
     connector = trainer._logger_connector
@@ -141,13 +141,13 @@ def evaluate_inside_fit(trainer: Trainer, loader: object) -> None:
     loop = evaluation_loop(trainer, TrainerFn.FITTING)
     loop._data_source.instance = combined(loader, training=False)
     epoch_loop.val_loop = loop
-    # The limit may be 0, so that Lightning itself does not evaluate.
+    # The limit may be 0 to keep Lightning from evaluating itself.
     trainer.limit_val_batches = 1.0
     trainer.validating = True
     try:
         loop.run()
     except BaseException:
-        # Restores the mode of each module: `train()` of the model may be an override.
+        # Restore the mode of each module, because `train()` of the model may be overridden.
         loop._on_evaluation_model_train()
         raise
     finally:
@@ -164,7 +164,7 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
     Lightning would add them to the results of all loaders.
 
     Args:
-        module: in a hook `on_validation_epoch_end` or `on_test_epoch_end`.
+        module: the module, during `on_validation_epoch_end` or `on_test_epoch_end`.
         index: the index of the loader.
         numbers: the values by name.
         options: the options of `log_dict`.
@@ -177,12 +177,12 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
     loop = loops.get(trainer.state.fn, trainer.fit_loop.epoch_loop.val_loop)
     results: Any = trainer._results
     of_loaders = loop._logged_outputs
-    # There are fewer results than loaders if a loader has no batch.
+    # There are fewer results than loaders if a loader has no batches.
     if len(of_loaders) == 1 or len(of_loaders) != loop.num_dataloaders:
         module.log_dict(numbers, **options)
         return
 
-    # Lightning reads only the values that were logged under the index that is set.
+    # Lightning only reads the values that were logged for the current index.
     results.dataloader_idx = index
     module.log_dict(numbers, **options)
     of_loaders[index].update(trainer._logger_connector.update_eval_epoch_metrics())
@@ -193,7 +193,7 @@ def log_of_loader(module: Any, index: int, numbers: Mapping[str, Any], **options
 def interruptible() -> Iterator[None]:
     """Pass a KeyboardInterrupt on to the script.
 
-    Lightning would exit, and ignore SIGINT from then on.
+    Lightning would exit and ignore SIGINT from then on.
     """
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -211,10 +211,10 @@ def interruptible() -> Iterator[None]:
 def quiet(active: bool = True) -> Iterator[None]:
     """Silence Lightning's own messages (devices found, limits reached).
 
-    Messages of its callbacks are logged as before.
+    Messages of its callbacks are still logged.
 
     Args:
-        active: False changes nothing.
+        active: False disables this.
     """
     levels: dict[logging.Logger, int] = {}
     for name in _ANNOUNCING:
@@ -222,7 +222,7 @@ def quiet(active: bool = True) -> Iterator[None]:
         if active and logger.getEffectiveLevel() < logging.WARNING:
             levels[logger] = logging.WARNING
 
-    # The logger of callbacks would inherit the raised level, so set its present level on itself.
+    # The callbacks' logger would inherit the raised level, so set its present level explicitly.
     if levels:
         callbacks = logging.getLogger(_CALLBACKS)
         levels[callbacks] = callbacks.getEffectiveLevel()
@@ -239,7 +239,7 @@ def quiet(active: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def optimizers_in_place(strategy: Any) -> Iterator[None]:
-    """Leave the states of optimizers on their device at the end of a run.
+    """Keep optimizer states on their device at the end of a run.
 
     Lightning would move them to the CPU.
 
@@ -266,9 +266,9 @@ def optimizers_in_place(strategy: Any) -> Iterator[None]:
 
 
 def release(trainer: Trainer) -> None:
-    """Empty a trainer after its run.
+    """Release the objects of a trainer after its run.
 
-    It is in a reference cycle, which would keep module, optimizers and data alive.
+    The trainer is in a reference cycle, which would keep module, optimizers and data alive.
     """
     if trainer.lightning_module is not None:
         trainer.lightning_module.trainer = None
@@ -279,12 +279,12 @@ def release(trainer: Trainer) -> None:
 
 
 def start_no_processes(strategy: ModelDDPStrategy) -> ModelDDPStrategy:
-    """Make a `DDPStrategy` start no processes.
+    """Keep a `DDPStrategy` from starting processes.
 
-    Its launcher would refuse to run in notebooks, and the processes are running already.
+    The processes are running already, and its launcher would raise in notebooks.
 
     Args:
-        strategy: not attached to a Trainer yet.
+        strategy: a strategy that is not attached to a Trainer yet.
     """
     strategy._configure_launcher = no_op
     return strategy
@@ -300,7 +300,7 @@ def configure_activation_checkpointing(strategy: Any) -> None:
 
 
 def set_progress(tracker: Any, count: int) -> None:
-    """Set all counters of a loop: nothing is in progress after this many."""
+    """Set all counters of a loop, so that nothing is in progress."""
     tracker.ready = count
     tracker.started = count
     tracker.processed = count

@@ -1,4 +1,4 @@
-"""Supported versions of Lightning, checked without importing it."""
+"""Check the version of Lightning without importing it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..common.versions import installed, is_older
 
 LOWEST: Final = "2.6.6"
 BELOW: Final = "2.7.0"
-"""From one to below the other, Lightning has the private names in docs/develop/lightning.md."""
+"""Versions of Lightning in this range have the private names in docs/develop/lightning.md."""
 
 
 @functools.cache
 def require_lightning() -> None:
-    """Refuse other versions at once, instead of by an AttributeError in the middle of a training.
+    """Raise for unsupported versions immediately, instead of by an AttributeError during training.
 
     Raises:
-        ImportError: another version is installed, or none.
+        ImportError: Lightning is not installed, or another version.
     """
     version = installed("lightning")
     if version is None or is_older(version, LOWEST) or not is_older(version, BELOW):

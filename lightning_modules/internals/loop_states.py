@@ -1,4 +1,4 @@
-"""The position of a training in Lightning's loops: read from checkpoints, and set when resuming."""
+"""Read the position of a training in Lightning's loops from checkpoints, and set it to resume."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ POSITIONS = "lightrainer_positions"
 """Key of a checkpoint for the packed position of each rank in its loaders and in a step."""
 
 METRICS = "lightrainer_metrics"
-"""Key of a checkpoint for the last logged metrics of each rank, which a plateau schedule may need
+"""Key of a checkpoint for the last logged metrics of each rank. A plateau schedule may need them
 before the next ones are logged.
 """
 
 IN_WINDOWS = "lightrainer_windows"
-"""Key of a checkpoint that is True if its loops count windows of micro-batches, as in the facade.
+"""Key of a checkpoint, True if its loops count windows of micro-batches, as in the facade.
 """
 
 _VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
-"""Lightning's key, in the state of the fit loop, for the counters of the validation inside it."""
+"""Lightning's key for the counters of the validation in the state of the fit loop."""
 
 
 class LoopPosition(NamedTuple):
-    """The position of a training, whatever hook its checkpoint was written in.
+    """Position of a training, independent of the hook in which its checkpoint was written.
 
-    A batch counts as soon as its step is taken, an epoch as soon as its end is reached.
+    A batch counts when its step has been taken, an epoch when its end has been reached.
 
     Attributes:
         epoch: number of complete epochs.
-        done: number of batches that are done in the current epoch.
-        at_end: all batches of the epoch are done, and only its end is missing.
-        unfinished: Lightning's work after the last batch is missing, such as a validation.
-        validated: `unfinished`, but the validation is done.
-        owes_schedules: schedules that follow a metric have not been stepped for the last complete
-            epoch.
+        done: number of complete batches of the current epoch.
+        at_end: whether all batches of the epoch are complete, but its end hooks have not run.
+        unfinished: whether Lightning's work after the last batch, such as a validation, is missing.
+        validated: whether the position is `unfinished`, but the validation is complete.
+        owes_schedules: whether plateau schedules have not been stepped for the last complete epoch.
     """
 
     epoch: int
@@ -61,7 +60,7 @@ def loop_position_of(fit_loop: Mapping[str, Any]) -> LoopPosition:
     batches = fit_loop["epoch_loop.batch_progress"]["current"]
     done = batches["processed"]
 
-    # Between two epochs the batch counters still belong to the last epoch.
+    # Between two epochs, the batch counters are still those of the last epoch.
     if epochs["started"] <= epoch:
         was_cut_short = done > 0 and not is_last and epochs["ready"] <= epoch
         if was_cut_short:
@@ -69,7 +68,7 @@ def loop_position_of(fit_loop: Mapping[str, Any]) -> LoopPosition:
         owes_schedules = is_last and epochs["completed"] < epoch
         return LoopPosition(epoch, 0, owes_schedules=owes_schedules)
 
-    # A batch that was in progress is trained again.
+    # A batch that was in progress is repeated.
     if done == 0 or batches["ready"] > done:
         return LoopPosition(epoch, done)
 
@@ -78,7 +77,7 @@ def loop_position_of(fit_loop: Mapping[str, Any]) -> LoopPosition:
 
 
 def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
-    """Return whether the counters of a checkpoint are from the middle of a validation."""
+    """Return whether a checkpoint was written during a validation."""
     loop_position = loop_position_of(fit_loop)
     validation = fit_loop.get(_VALIDATION_PROGRESS)
     if validation is None or not loop_position.unfinished or loop_position.validated:
@@ -88,13 +87,13 @@ def is_inside_validation(fit_loop: Mapping[str, Any]) -> bool:
 
 
 def has_ended_validation(trainer: Trainer) -> bool:
-    """Return whether all batches of the last validation inside of a training are done."""
+    """Return whether the last validation during training is complete."""
     progress = trainer.fit_loop.epoch_loop.val_loop.batch_progress
     return _has_ended(progress.state_dict())
 
 
 def current_loop_position(trainer: Trainer) -> LoopPosition:
-    """Return the position of a trainer that fits or is about to."""
+    """Return the position of a trainer during or before `fit`."""
     fit_loop = trainer.fit_loop
     epoch_loop = fit_loop.epoch_loop
     counters: dict[str, Any] = {
@@ -107,14 +106,15 @@ def current_loop_position(trainer: Trainer) -> LoopPosition:
 
 
 def normalize_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) -> None:
-    """Rewrite the counters so that Lightning uses them unchanged.
+    """Rewrite the counters of a checkpoint so that Lightning uses them unchanged.
 
-    From differences between counters, Lightning guesses in which hook they were written, and then
-    skips validations, ends of epochs, or whole epochs. `resume_inside_epoch` does the missing work.
+    From differences between counters, Lightning infers the hook in which they were written, and may
+    then skip a validation, the end of an epoch, or a whole epoch. `resume_inside_epoch` does the
+    missing work.
 
     Args:
         fit_loop: the state of the fit loop in a checkpoint.
-        loop_position: `loop_position_of` it.
+        loop_position: its position, from `loop_position_of`.
     """
     is_inside_epoch = loop_position.done > 0
     fit_loop["epoch_progress"] = _both(
@@ -129,7 +129,7 @@ def normalize_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) ->
         "is_last_batch": loop_position.at_end,
     }
 
-    # A validation that was interrupted is done again from its first batch.
+    # Repeat an interrupted validation from its first batch.
     validation = fit_loop.get(_VALIDATION_PROGRESS)
     if validation is not None:
         seen = validation["total"]["ready"]
@@ -141,18 +141,18 @@ def normalize_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) ->
 
 
 def pop_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, object]]:
-    """Remove the states of train loaders from a checkpoint, and return them.
+    """Remove the states of training loaders from a checkpoint, and return them.
 
-    Before a checkpoint is written: states of an `EpochLoader` may hold arrays, and Lightning reads
-    only tensors. After it is read: Lightning would load them at the wrong time, at the end of an
-    epoch, or not at all if the loaders were made earlier because a schedule asked for the length
-    of the training.
+    This is needed before a checkpoint is written, because states of an `EpochLoader` may contain
+    arrays, which Lightning does not load. It is also needed after loading, because Lightning would
+    restore them at the wrong time, at the end of an epoch, or not at all if a schedule that needs
+    the length of the training caused the loaders to be created earlier.
     """
     return checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", [])
 
 
 def train_loaders(trainer: Trainer) -> list[Any]:
-    """Return the loaders of the training, also those of a dict, a list or a `CombinedLoader`."""
+    """Return the training loaders, including those in a dict, a list or a `CombinedLoader`."""
     loaders = trainer.fit_loop._combined_loader
     if loaders is None:
         return []
@@ -160,7 +160,7 @@ def train_loaders(trainer: Trainer) -> list[Any]:
 
 
 def loaders_given_to_fit(trainer: Trainer) -> list[object]:
-    """Return the training loaders that were passed to `fit`; none where a method makes them."""
+    """Return the training loaders that were passed to `fit`; empty if a method creates them."""
     source: Any = trainer.fit_loop._data_source
     if source.is_module():
         return []
@@ -171,23 +171,23 @@ def loaders_given_to_fit(trainer: Trainer) -> list[object]:
 
 
 def exhausted_loaders(trainer: Trainer) -> list[bool]:
-    """Return for each train loader whether Lightning has restarted it in this epoch, because other
-    loaders have more batches.
+    """Return for each training loader whether Lightning has restarted it in this epoch because
+    other loaders have more batches.
 
-    The list is empty if Lightning restarts none.
+    The list is empty if Lightning does not restart loaders.
     """
     return list(_exhausted_flags(trainer))
 
 
 def set_exhausted_loaders(trainer: Trainer, exhausted: list[bool]) -> None:
-    """Tell Lightning the result of `exhausted_loaders`, once the iteration has begun."""
+    """Restore the result of `exhausted_loaders` after the iteration has begun."""
     marks = _exhausted_flags(trainer)
     for index, was_exhausted in enumerate(exhausted[: len(marks)]):
         marks[index] = marks[index] or was_exhausted
 
 
 def _exhausted_flags(trainer: Trainer) -> list[bool]:
-    """Return the list in which Lightning's iterator marks loaders that are used up, or []."""
+    """Return the list in which Lightning's iterator marks exhausted loaders, or []."""
     for part in vars(trainer.fit_loop._combined_loader).values():
         if hasattr(part, "_consumed"):
             return part._consumed
@@ -195,14 +195,14 @@ def _exhausted_flags(trainer: Trainer) -> list[bool]:
 
 
 def set_batches_done(trainer: Trainer, done: int) -> None:
-    """Set how many batches of the current epoch are done, if the next ones have another size."""
+    """Set the number of complete batches of the current epoch, after the batch size changed."""
     set_progress(trainer.fit_loop.epoch_loop.batch_progress.current, done)
 
 
 def step_plateau_schedules(trainer: Trainer) -> None:
-    """Step the schedules that follow a metric for the epoch that was completed last.
+    """Step plateau schedules for the last complete epoch.
 
-    Lightning does so after the hook at which `ModelCheckpoint` saves by default.
+    Lightning steps them after the hook in which `ModelCheckpoint` saves by default.
     """
     progress = trainer.fit_loop.epoch_progress.current
     completed = progress.completed
@@ -212,14 +212,15 @@ def step_plateau_schedules(trainer: Trainer) -> None:
 
 
 def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tuple[int, int]:
-    """Return complete epochs, and batches of the current one, from `trainer_state.json` alone.
+    """Compute the complete epochs and the batches of the current one from `trainer_state.json`
+    alone.
 
     An epoch of `n` batches has `ceil(n / accumulation)` steps, so the steps per epoch follow from
-    the steps and epochs so far. The epochs of a stream are a share of `max_steps`.
+    the completed steps and epochs. For a stream, the epoch is a fraction of `max_steps`.
 
     Args:
         state: the contents of `trainer_state.json`.
-        accumulation: batches of a step.
+        accumulation: number of batches per optimizer step.
     """
     steps = int(state["global_step"])
     epochs = float(state.get("epoch") or 0.0)
@@ -228,12 +229,12 @@ def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tupl
 
     epoch = int(epochs)
     share_of_epoch = epochs - epoch
-    # `epoch` is a rounded fraction, so the quotient may be just above a whole number.
+    # `epoch` is rounded, so the quotient may be slightly above an integer.
     steps_of_epoch = math.ceil(steps / epochs - 1e-6)
     done = steps - epoch * steps_of_epoch
 
-    # The last step of an epoch may have one batch only, so the share is between these two. For a
-    # stream it is not.
+    # The last step of an epoch may have as few as one batch, so the fraction of a sized dataset is
+    # between these two.
     fewest_batches = (steps_of_epoch - 1) * accumulation + 1
     smallest_share = done / steps_of_epoch
     largest_share = done * accumulation / fewest_batches
@@ -246,8 +247,8 @@ def place_from_state(state: Mapping[str, Any], *, accumulation: int = 1) -> tupl
 def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, Any]:
     """Return the entry `loops` of a Lightning checkpoint, for automatic and manual optimization.
 
-    In the middle of an epoch it equals the entry that a callback saves at the end of a batch; at
-    the start of an epoch, the entry of a run that ended with the epoch before.
+    Within an epoch, it equals the entry that a callback saves at the end of a batch. At the start
+    of an epoch, it equals that of a run that ended with the previous epoch.
 
     Args:
         epoch: epochs that are complete.
@@ -257,7 +258,7 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
     """
     is_inside_epoch = done > 0
 
-    # A callback saves at the end of a batch before this counts as completed and logged.
+    # A callback saves at the end of a batch, before the batch counts as completed and logged.
     open_batches = int(is_inside_epoch)
 
     taken = {"ready": steps, "completed": steps}
@@ -285,14 +286,14 @@ def loops_at(*, epoch: int, done: int, steps: int, batches: int) -> dict[str, An
 
 
 def _counted(begun: int, processed: int, completed: int | None = None) -> dict[str, int]:
-    """Return the counters of a loop; by default everything processed is completed, too."""
+    """Return the counters of a loop. By default, everything processed is completed."""
     if completed is None:
         completed = processed
     return {"ready": begun, "started": begun, "processed": processed, "completed": completed}
 
 
 def _has_ended(batches: Mapping[str, Any] | None) -> bool:
-    """Return whether the counters of a loop say that its last batch is done; False without any."""
+    """Return whether the counters of a loop show that its last batch is complete."""
     if batches is None or not batches["is_last_batch"]:
         return False
     counts = batches["current"]
@@ -304,9 +305,9 @@ def _both(counts: dict[str, int]) -> dict[str, dict[str, int]]:
 
 
 def restart_loaders(trainer: Trainer) -> None:
-    """Begin the iteration of the train loaders again.
+    """Restart the iteration over the training loaders.
 
-    Lightning began it before it called a hook, and may have read batches.
+    Lightning has begun it before calling a hook, and may have read batches.
     """
     fetcher: Any = trainer.fit_loop._data_fetcher
     if fetcher is not None:
@@ -314,24 +315,24 @@ def restart_loaders(trainer: Trainer) -> None:
 
 
 def count_read_ahead(trainer: Trainer) -> int:
-    """Return how many batches Lightning has read ahead: 1 for loaders without a length, except at
-    their end.
+    """Return the number of batches that Lightning has prefetched: 1 for loaders without a length,
+    except at their end.
     """
     return len(getattr(trainer.fit_loop._data_fetcher, "batches", ()))
 
 
 def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
-    """Start the fit loop in the middle of an epoch: with the end of the last batch, or with the
-    next one.
+    """Resume the fit loop within an epoch, with the end of the last batch or with the next batch.
 
     Args:
-        trainer: its loops are settled at the position, and are about to run.
-        loop_position: some batches of the epoch are done.
+        trainer: a trainer whose counters have been set, before its loops run.
+        loop_position: a position within an epoch.
     """
     loop: Any = trainer.fit_loop.epoch_loop
     usual = loop.advance
 
-    # Each of these functions replaces `advance` for one turn of the loop, and then removes itself.
+    # Each of these functions replaces `advance` for one iteration of the loop, and then removes
+    # itself.
     def finish_batch(fetcher: object) -> None:
         loop.restarting = False
         del loop.advance
@@ -351,6 +352,8 @@ def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
 
 
 def begin_epoch(trainer: Trainer) -> None:
-    """Start the loops at an epoch; with `max_steps` Lightning would resume inside of one."""
+    """Start the loops at the beginning of an epoch. With `max_steps`, Lightning would resume within
+    one.
+    """
     trainer.fit_loop._restarting = False
     trainer.fit_loop.epoch_loop.restarting = False

@@ -1,4 +1,4 @@
-"""Mixed precision of a model's forward passes, and the scaling of losses that float16 needs."""
+"""Mixed precision of a model's forward passes, and loss scaling for float16."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..common.dtensor import local_shard
 from ..common.nested import map_nested
 
 HALF = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
-"""Lightning's names of mixed precisions, and the format that each computes in."""
+"""Dtypes of Lightning's mixed precisions."""
 
 _BEFORE = "_forward_before_cast"
 
 
 class LossScaler(torch.amp.GradScaler):
-    """`torch.amp.GradScaler` that unscales gradients once in a step, and records skipped steps.
+    """`torch.amp.GradScaler` that unscales gradients only once per step, and records skipped steps.
 
-    Its state is the same.
+    Its state has the same format.
 
     Attributes:
-        gradients_are_sharded: ranks hold parts of the gradients, so that an infinite value on one
-            of them counts on all.
-        extra_parameters: parameters without an optimizer, whose gradients are unscaled with those
-            of the first one: they count in the norm of the model.
+        gradients_are_sharded: whether ranks have shards of the gradients. Then infinite values on
+            one rank count on all.
+        extra_parameters: parameters without an optimizer. Their gradients are unscaled with those
+            of the first optimizer, because they are part of the model's gradient norm.
     """
 
     gradients_are_sharded = False
@@ -39,19 +39,19 @@ class LossScaler(torch.amp.GradScaler):
     def __init__(self, device: str, **options: Any) -> None:
         super().__init__(device, **options)
         self.step_was_skipped = False
-        """The last step of the optimizer was skipped because gradients were infinite or NaN.
+        """Whether the last optimizer step was skipped because gradients were infinite or NaN.
 
-        Optimizers that check gradients themselves (torch's fused ones) always step.
+        For optimizers that check gradients themselves (torch's fused ones), it is always False.
         """
         self._unscaled: set[int] = set()
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients by the scale, if that has not been done since the last step."""
+        """Divide the gradients by the scale, unless that has been done since the last step."""
         if id(optimizer) in self._unscaled:
             return
         super().unscale_(optimizer)
 
-        # The flag of the first optimizer serves all of them.
+        # Do this once, with the first optimizer.
         if not self._unscaled:
             scale: Any = self._scale
             for parameter in self.extra_parameters:
@@ -74,7 +74,7 @@ class LossScaler(torch.amp.GradScaler):
                 if parameter.grad is not None:
                     gradients.append(parameter.grad)
 
-        # 1 if any gradient of any rank is infinite or NaN.
+        # The flag is 1 if any gradient on any rank is infinite or NaN.
         is_infinite = found_inf.clone()
         with torch.no_grad():
             for gradient in gradients:
@@ -90,7 +90,7 @@ class LossScaler(torch.amp.GradScaler):
         return {device: is_infinite.to(device) for device in devices}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        """Unscale the gradients if needed, and take a step if all of them are finite."""
+        """Unscale the gradients if needed, and take a step if all are finite."""
         stepped: list[bool] = []
         handle = optimizer.register_step_pre_hook(lambda *_: stepped.append(True))
         try:
@@ -100,13 +100,13 @@ class LossScaler(torch.amp.GradScaler):
             self.step_was_skipped = not stepped
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
-        """Lower the scale after a skipped step, raise it after many good ones."""
+        """Lower the scale after a skipped step, and raise it after many successful ones."""
         self._unscaled.clear()
         super().update(new_scale)
 
 
 class ForwardCasting:
-    """Mixin for precision plugins of Lightning that cast forward passes, not whole steps.
+    """Mixin for Lightning precision plugins that cast forward passes instead of whole steps.
 
     See `casting`. The model and its inputs keep their dtype.
     """
@@ -126,7 +126,7 @@ class ForwardCasting:
         return module
 
     def train_step_context(self) -> Any:
-        """Return an empty context: the forward passes within the step are cast."""
+        """Return a null context, because the forward passes within the step are cast."""
         return contextlib.nullcontext()
 
     val_step_context = test_step_context = train_step_context
@@ -138,12 +138,12 @@ def casting(
 ) -> Iterator[None]:
     """Run the forward passes of a model in `context`, and convert their outputs to float32.
 
-    Copies and pickles of the model that are made within the block work, because `forward` is a
-    method of the instance.
+    The model can be copied and pickled within the `with` block, because `forward` is a bound
+    method.
 
     Args:
-        model: the model; hooks on it see what a caller sees.
-        context: makes a context, such as `torch.autocast("cpu", torch.bfloat16)`.
+        model: the model. Its hooks see the same inputs and outputs as the caller.
+        context: creates the context manager, such as `torch.autocast("cpu", torch.bfloat16)`.
     """
     before = vars(model).get("forward")
     model.forward = MethodType(_cast(model, context), model)
@@ -163,13 +163,13 @@ def start_casting(
 
 
 def stop_casting(model: nn.Module) -> None:
-    """Undo `start_casting`; other models are not changed."""
+    """Undo `start_casting`. Other models are not changed."""
     if _BEFORE in vars(model):
         _restore(model, vars(model).pop(_BEFORE))
 
 
 def _restore(model: nn.Module, forward: Callable[..., object] | None) -> None:
-    """Give a model its former `forward` as an attribute; None for the method of its class."""
+    """Restore the `forward` attribute of a model; None removes it."""
     if forward is None:
         del model.forward
     else:
@@ -192,13 +192,13 @@ def _cast(
             output = forward(self, *args, **kwargs)
         return map_nested(to_float32, output)
 
-    # A pickled model looks its method up by this name.
+    # Pickle looks the method up by this name.
     cast.__name__ = "forward"
     return cast
 
 
 def _as_method(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that has replaced `forward` as a method."""
+    """Convert a function that was assigned to `forward` to a method."""
 
     def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -207,7 +207,7 @@ def _as_method(function: Callable[..., object]) -> Callable[..., object]:
 
 
 def to_float32(leaf: object) -> object:
-    """Convert a tensor in half precision; return anything else unchanged."""
+    """Convert a half-precision tensor to float32. Other values are returned unchanged."""
     if isinstance(leaf, torch.Tensor) and leaf.dtype in HALF.values():
         return leaf.float()
     return leaf

@@ -1,4 +1,4 @@
-"""Private names of torch, each with a row in docs/develop/private_names.md."""
+"""Functions that use private names of torch, each listed in docs/develop/private_names.md."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def default_store() -> Any:
 
 
 def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:
-    """Give an optimizer a `step` that torch's schedules neither wrap nor wait for.
+    """Set a `step` that torch's schedules do not wrap or wait for.
 
-    Otherwise they warn about the order of steps.
+    Otherwise they would warn about the order of steps.
     """
     vars(step)["_wrapped_by_lr_sched"] = True
     optimizer.step = step.__get__(optimizer)
@@ -27,16 +27,17 @@ def mark_as_stepped(optimizer: Any, step: Callable[..., Any]) -> None:
 
 
 def register_output(kind: type, parts: Callable[[Any], Any], joined: Callable[..., Any]) -> None:
-    """Let torch look into objects of a class.
+    """Register a class as a pytree node.
 
-    DDP does so to find the parameters without a gradient.
+    DDP uses pytrees to find unused parameters.
     """
     name = f"{kind.__module__}.{kind.__qualname__}"
     _pytree.register_pytree_node(kind, parts, joined, serialized_type_name=name)
 
 
 def dataset_fetcher(loader: Any) -> Any:
-    """Return what reads the samples of a batch in torch's loaders; libraries replace its class.
+    """Return the fetcher that reads the samples of a batch in torch's loaders. Libraries replace
+    its class.
 
     Args:
         loader: a `DataLoader` of a map-style dataset.
@@ -53,7 +54,7 @@ def dataset_fetcher(loader: Any) -> Any:
 
 
 def renames_what_it_loads(model: object) -> bool:
-    """Return whether a model changes the names of weights while it loads them."""
+    """Return whether a model renames weights when it loads them."""
     if not isinstance(model, nn.Module):
         return False
     if type(model).load_state_dict is not nn.Module.load_state_dict:

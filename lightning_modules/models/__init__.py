@@ -1,5 +1,5 @@
 """Inspect models, unwrap them, read their outputs, generate with them, and change their execution.
 
-Here: wrappers, signatures, facts about models of `transformers`, outputs, generation, activation
-checkpointing, NEFTune, Liger's kernels. Imports `common`.
+Contains wrappers, signatures, properties of models of `transformers`, outputs, generation,
+activation checkpointing, NEFTune and Liger kernels. Imports `common`.
 """

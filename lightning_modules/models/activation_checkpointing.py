@@ -1,4 +1,4 @@
-"""Activation checkpointing for models of any kind: recompute activations in the backward pass."""
+"""Activation checkpointing for any model: recompute activations in the backward pass."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ _CONTAINERS = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 def enable_activation_checkpointing(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: object
 ) -> Callable[[], None]:
-    """Enable activation checkpointing by the model's own method, or by `checkpoint_activations`.
+    """Enable activation checkpointing with the model's own method, or with
+    `checkpoint_activations`.
 
-    The method is `activation_checkpointing_enable`, or `gradient_checkpointing_enable` of models of
-    older versions of `transformers`. As in the reference, it is not undone. A model that has
-    neither is changed by `checkpoint_activations`.
+    The model's method is `activation_checkpointing_enable`, or `gradient_checkpointing_enable` in
+    older versions of `transformers`. As in the reference, it is not undone after training. Models
+    without such a method are changed by `checkpoint_activations`.
 
     Args:
-        model: changed in place.
+        model: the model, which is changed in place.
         every_n_layers: checkpoint every n-th layer, starting with the first.
-        offload: store in main memory what still has to be kept.
+        offload: offload the remaining saved tensors to the CPU.
         options: the options of `torch.utils.checkpoint.checkpoint`.
 
     Returns:
-        A function that undoes `checkpoint_activations`; it does nothing for other methods.
+        A function that undoes `checkpoint_activations`. It does nothing if the model's method was
+        used.
 
     Raises:
         ValueError: the model does not support these settings, or an option is unknown.
@@ -65,19 +67,19 @@ def enable_activation_checkpointing(
 def checkpoint_activations(
     model: nn.Module, *, every_n_layers: int = 1, offload: bool = False, **options: object
 ) -> Callable[[], None]:
-    """Let each layer of a model keep only its inputs, and recompute the rest in the backward pass.
+    """Save only the inputs of each layer, and recompute its activations in the backward pass.
 
-    Results are the same to the last bit, with dropout too: the generators are reset for the second
-    run, and statistics of batch normalisation are updated only in the first one. Names, classes and
-    weights of the model are not changed, and evaluation is not affected.
+    Results are bitwise equal, even with dropout: RNG states are restored for the second forward
+    pass, and batch norm statistics are updated only in the first one. Names, classes and weights of
+    the model do not change, and evaluation is not affected.
 
     Args:
-        model: changed in place; its layers are those of `find_layers`.
-        every_n_layers: checkpoint every n-th layer, starting with the first; the others keep all
-            of their activations.
-        offload: store in main memory what still has to be kept; page-locked if there is a GPU.
-        options: the options of `torch.utils.checkpoint.checkpoint`; `use_reentrant` is False by
-            default.
+        model: the model, which is changed in place. Its layers are those of `find_layers`.
+        every_n_layers: checkpoint every n-th layer, starting with the first. Other layers keep all
+            activations.
+        offload: offload the remaining saved tensors to the CPU, in pinned memory if there is a GPU.
+        options: arguments of `torch.utils.checkpoint.checkpoint`. The default of `use_reentrant` is
+            False.
 
     Returns:
         A function that undoes the change.
@@ -122,10 +124,10 @@ def checkpoint_layers(model: nn.Module, layers: list[str]) -> None:
 def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the layers of a model that run in sequence, with their names.
 
-    They are the blocks of a transformer or a ResNet: modules with submodules that are in a module
-    list with another one of their class. In a model without such a list, they are the direct
-    children that have submodules. If there are none, the model itself is the only layer, which does
-    not reduce the peak memory.
+    These are the blocks of a transformer or a ResNet: modules with submodules that share a module
+    list with another module of the same class. In a model without such a list, they are the direct
+    children that have submodules. Without such children, the model itself is the only layer, which
+    does not reduce peak memory.
     """
     layers = list(_find_repeated_layers(model, ""))
     if not layers:
@@ -136,7 +138,7 @@ def find_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _find_repeated_layers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the members of module lists that are layers; members of members are left out."""
+    """Yield the layers in module lists, without looking inside of layers."""
     class_counts: Counter[type] = Counter()
     if isinstance(module, _CONTAINERS):
         class_counts.update(type(child) for child in module.children())
@@ -151,7 +153,7 @@ def _find_repeated_layers(module: nn.Module, path: str) -> Iterator[tuple[str, n
 
 
 def _has_children_and_parameters(module: nn.Module) -> bool:
-    """Return whether a module may be a layer: it has submodules, and parameters in them."""
+    """Return whether a module may be a layer: it has submodules and parameters."""
     has_children = next(module.children(), None) is not None
     return has_children and next(module.parameters(), None) is not None
 
@@ -159,12 +161,12 @@ def _has_children_and_parameters(module: nn.Module) -> bool:
 class _CheckpointedForward:
     """Replacement of a layer's `forward` that recomputes activations in the backward pass.
 
-    It holds the layer, so that a copy of the model has a copy of this object.
+    It references the layer, so that copying the model also copies this object.
     """
 
     def __init__(self, layer: nn.Module, offload: bool, options: dict[str, Any]) -> None:
         self.layer = layer
-        # A `forward` that was set on the layer itself; None if the class defines it.
+        # The `forward` that was set on the instance; None if only the class defines it.
         self.instance_forward: Callable[..., Any] | None = layer.__dict__.get("forward")
         self.offload = offload
         self.options = options
@@ -184,14 +186,14 @@ class _CheckpointedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         forward = self._forward
-        # Without a backward pass there is nothing to recompute.
+        # Without a backward pass, nothing is recomputed.
         if not (self.layer.training and torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         if self.has_running_statistics:
             forward = _with_statistics_updated_once(self.layer, forward)
 
-        # torch resets the generator of a device only if a tensor among the positional arguments is
-        # on that device.
+        # torch restores the RNG of a device only if a positional argument is a tensor on that
+        # device.
         forward = _with_positional_arguments(forward, len(args), list(kwargs))
         with _saved_on_host(self.offload):
             return checkpoint(forward, *args, *kwargs.values(), **self.options)
@@ -205,12 +207,12 @@ def _tracks_statistics(module: nn.Module) -> bool:
 def _with_positional_arguments(
     forward: Callable[..., object], count: int, names: list[str]
 ) -> Callable[..., object]:
-    """Return a function that takes all arguments of `forward` by position.
+    """Return a function that accepts all arguments of `forward` by position.
 
     Args:
         forward: the function to call.
         count: number of positional arguments to pass to it.
-        names: the names of the keyword arguments to pass to it, whose values follow.
+        names: names of the keyword arguments, whose values follow the positional ones.
     """
 
     def forward_by_position(*values: object) -> object:
@@ -224,7 +226,7 @@ def _with_positional_arguments(
 def _with_statistics_updated_once(
     layer: nn.Module, forward: Callable[..., object]
 ) -> Callable[..., object]:
-    """Return a forward pass that updates running statistics in its first run only."""
+    """Return a forward pass that updates running statistics only in its first run."""
     runs = 0
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -240,7 +242,7 @@ def _with_statistics_updated_once(
 
 @contextlib.contextmanager
 def _without_updating_statistics(layer: nn.Module) -> Iterator[None]:
-    """Replace the running statistics by copies in the block, so that it does not change them."""
+    """Replace running statistics by copies within the `with` block, so that they do not change."""
     modules = [module for module in layer.modules() if _tracks_statistics(module)]
     original_buffers = [dict(module._buffers) for module in modules]
     for module in modules:
@@ -255,7 +257,7 @@ def _without_updating_statistics(layer: nn.Module) -> Iterator[None]:
 
 
 def _saved_on_host(enabled: bool) -> contextlib.AbstractContextManager[object]:
-    """Store in main memory what autograd saves in the block, if enabled."""
+    """Offload tensors that autograd saves in the `with` block to the CPU, if enabled."""
     if not enabled:
         return contextlib.nullcontext()
     return torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available())
@@ -280,7 +282,7 @@ def _keep_every_nth_layer(model: nn.Module, every_n_layers: int) -> None:
 
 
 def _offload(model: nn.Module, offload: bool) -> None:
-    """Make the checkpointing function of a `transformers` model offload to main memory."""
+    """Make the checkpointing function of a `transformers` model offload to the CPU."""
     if not offload:
         return
     modules: list[Any] = []
@@ -298,6 +300,6 @@ def _offload(model: nn.Module, offload: bool) -> None:
 
 
 def _run_offloaded(run: Callable[..., object], *args: object, **kwargs: object) -> Any:
-    """Call a checkpointing function that stores in main memory what it keeps."""
+    """Call a checkpointing function with its saved tensors offloaded to the CPU."""
     with _saved_on_host(True):
         return run(*args, **kwargs)

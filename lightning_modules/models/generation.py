@@ -37,7 +37,7 @@ def generate(
     """
     require_generate(model)
 
-    # `generate` reads an object with settings itself. Settings in a dict become its arguments.
+    # `generate` reads a config object itself. Settings in a dict are passed as arguments.
     settings = getattr(model, "generation_config", None)
     if isinstance(settings, Mapping):
         options = {**settings, **options}
@@ -54,7 +54,7 @@ def generate(
 
 
 def require_generate(model: nn.Module) -> None:
-    """Check that the model generates.
+    """Check that the model has a method `generate`.
 
     Raises:
         TypeError: the model has no method `generate`.
@@ -156,7 +156,7 @@ def _gather_weights_for_generate(model: nn.Module) -> None:
 
 
 def _require_tokens(model: nn.Module, output: object) -> torch.Tensor:
-    """Return token ids unchanged; refuse any other output of `generate`."""
+    """Return token ids, and raise for any other output of `generate`."""
     shape = ""
     if isinstance(output, torch.Tensor):
         if output.dim() == 2:

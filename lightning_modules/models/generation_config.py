@@ -49,7 +49,7 @@ def read_generation_config(source: object, config_class: Any = None) -> object:
     elif isinstance(source, Mapping) and config_class is not dict:
         _require_known(source, vars(config_class()), config_class.__name__)
 
-    # A class may refuse the settings in its constructor or in `validate`.
+    # A class may reject settings in its constructor or in `validate`.
     config: Any = None
     try:
         config = _make_config(source, config_class)
@@ -165,10 +165,10 @@ def require_accepted(model: nn.Module, options: Mapping[str, object], source: st
 
 
 def _find_config(name: str, config_class: type) -> str | Path:
-    """Return the path of a config; the name itself if it may be the name of a model on the Hub.
+    """Return the path of a config, or the name itself if it may be a model on the Hub.
 
     Raises:
-        FileNotFoundError: there is no such file, and the name cannot be on the Hub.
+        FileNotFoundError: the file does not exist, and the name cannot be on the Hub.
     """
     path = Path(name).expanduser()
     if path.is_file() or (path / GENERATION_CONFIG_NAME).is_file():
@@ -219,7 +219,7 @@ def _copy_with_settings(model_config: object, settings: Mapping[str, object]) ->
 
 
 def _require_known(settings: Mapping[str, object], known: Iterable[str], class_name: str) -> None:
-    """Refuse unknown settings; the ValueError lists them with suggestions."""
+    """Raise a ValueError that lists unknown settings with suggestions."""
     known = set(known)
     problems: list[str] = []
     for name in settings:
@@ -231,12 +231,12 @@ def _require_known(settings: Mapping[str, object], known: Iterable[str], class_n
 
 
 def _problem_of_config(config: object) -> str:
-    """Return the problem that the config's `validate` reports; an empty text without one."""
+    """Return the problem that the config's `validate` reports, or an empty string."""
     validate = getattr(config, "validate", None)
     if not callable(validate):
         return ""
     try:
-        # With `strict` it raises what it would otherwise warn of: saving the model would raise.
+        # With `strict`, warnings become errors, because saving the model would raise for them.
         validate(**accepted_arguments(validate, strict=True))
     except ValueError as error:
         return str(error)

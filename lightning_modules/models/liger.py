@@ -1,4 +1,4 @@
-"""Liger's kernels for models of `transformers`: an optional package, imported lazily."""
+"""Apply Liger kernels to models of `transformers`. The optional package is imported lazily."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def liger_patch() -> Callable[..., None]:
 
 
 def apply_liger_kernels(model: nn.Module, config: Mapping[str, Any] | None) -> None:
-    """Replace layers of a model by Liger's kernels, in place.
+    """Replace layers of a model by Liger kernels, in place.
 
     Works like `transformers.integrations.apply_liger_kernel`.
 
     Args:
-        model: a model of `transformers`, or a PEFT adapter around one; other models are not
-            changed, with a warning.
+        model: a model of `transformers`, or a PEFT model around one. Other models only cause a
+            warning.
         config: options of the kernels by name, such as `{"rope": False}`; None for the defaults.
     """
     patch = liger_patch()
@@ -54,5 +54,5 @@ def apply_liger_kernels(model: nn.Module, config: Mapping[str, Any] | None) -> N
 
 
 def can_skip_logits(model: nn.Module) -> bool:
-    """Return whether a patched model can compute its loss without keeping the logits."""
+    """Return whether a patched model can compute its loss without materializing the logits."""
     return "skip_logits" in inspect.signature(base_of_adapter(model).forward).parameters

@@ -1,4 +1,4 @@
-"""The base class of model outputs that can be used as a dict, a tuple, or by attributes."""
+"""Base class of model outputs that can be used as a dict, as a tuple, or by attributes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class ModelOutput(OrderedDict):
 
     Works like `transformers.utils.ModelOutput`.
 
-    Fields that are None are left out of keys and indices. A subclass has to be a dataclass, and all
-    its fields except the first need the default None. An object is made from the values of its
-    fields, from one mapping, or from pairs of name and value. A subclass is registered as a pytree,
-    for hooks, DistributedDataParallel and exports.
+    Fields that are None are omitted from keys and indices. A subclass must be a dataclass, and all
+    fields except the first must default to None. An object is created from the values of its
+    fields, from one mapping, or from pairs of name and value. Subclasses are registered as pytrees,
+    for hooks, DistributedDataParallel and export.
 
     Raises:
         TypeError: the subclass is not a dataclass.
@@ -95,7 +95,7 @@ class ModelOutput(OrderedDict):
         super().__setattr__(key, value)
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
-        """Refuse methods of a dict that would add or remove fields."""
+        """Raise for dict methods that would add or remove fields."""
         raise Exception(
             f"The fields of a {type(self).__name__} cannot be added or removed. Set an attribute "
             "instead."
@@ -124,7 +124,9 @@ def _fields(output: Any) -> tuple[Field[Any], ...]:
 
 
 def _read_pairs(value: object) -> list[tuple[str, object]] | None:
-    """Return the pairs of name and value in the only field that is set; None if it is a value."""
+    """Return the pairs of name and value in the only field that is set; None if it is a plain
+    value.
+    """
     if isinstance(value, (str, bytes, torch.Tensor, np.ndarray)):
         return None
     if not isinstance(value, Iterable):
@@ -132,7 +134,7 @@ def _read_pairs(value: object) -> list[tuple[str, object]] | None:
     if isinstance(value, Mapping):
         value = value.items()
 
-    # Read the first entry before the others: an iterator without pairs is a value.
+    # Check the first entry before reading the others, because an iterator without pairs is a value.
     entries = iter(value)
     first = next(entries, None)
     if first is None:

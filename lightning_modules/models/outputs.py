@@ -1,4 +1,4 @@
-"""The loss and the predictions in the outputs of a model."""
+"""Read the loss and the predictions from the outputs of a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 CACHES = ("past_key_values", "cache")
-"""Names of outputs that are not predictions; transformers has renamed the cache in 5.24."""
+"""Names of the cache in outputs, which is not a prediction. transformers renamed it in 5.24."""
 _ADVICE = (
     "Most models compute one only when they are given `labels`. Otherwise override "
     "`compute_loss`, or pass `compute_loss_func`."
@@ -31,14 +31,13 @@ def read_loss(
         outputs: the outputs of the model: a mapping with `loss`, a tuple or list that starts with
             the loss, an object with an attribute `loss`, or the loss itself.
         inputs: the inputs of the model, or a description of them, for the error message.
-        advice: a sentence for the error message, on what is missing or what to do; or a function
-            that returns it, which is called only for the message.
-        first_of_vector: True to treat a tensor with one dimension as a list that starts with the
-            loss, as the reference does.
+        advice: advice for the error message, or a function that returns it.
+        first_of_vector: treat a one-dimensional tensor as a list that starts with the loss, as the
+            reference does.
 
     Raises:
         ValueError: the outputs have no loss.
-        TypeError: the value in the position of the loss is not a tensor.
+        TypeError: the loss is not a tensor.
     """
     loss = find_loss(outputs)
     is_vector = isinstance(outputs, torch.Tensor) and outputs.dim() == 1 and len(outputs) > 0
@@ -57,7 +56,7 @@ def read_loss(
 
 
 def additional_losses(outputs: object) -> dict[str, torch.Tensor]:
-    """Return further losses by name: scalar outputs named `*_loss`, and those in `loss_dict`."""
+    """Return additional losses by name: scalar outputs named `*_loss`, and those in `loss_dict`."""
     named = _named_outputs(outputs) or {}
     candidates: dict[str, Any] = {}
     for name, value in named.items():
@@ -95,17 +94,17 @@ def split_outputs(outputs: Any, ignore_keys: Sequence[str], *, has_loss: bool) -
 
 
 def has_loss(outputs: object) -> bool:
-    """Return whether outputs contain a loss: a single number in the position of the loss.
+    """Return whether outputs contain a loss, which must be a scalar.
 
-    A model that returns no loss may have logits in that position.
+    A model without a loss may return logits in the position of the loss.
     """
     loss = find_loss(outputs)
     return isinstance(loss, torch.Tensor) and loss.dim() == 0
 
 
 def predictions_in(outputs: object, ignore_keys: Sequence[str]) -> Any:
-    """Return the predictions in outputs with or without a loss; a single one without a tuple."""
-    # Only in a tuple, a list or a tensor may something else be in the position of the loss.
+    """Return the predictions in outputs, which may have no loss. A single one is not in a tuple."""
+    # In a tuple, a list or a tensor, the position of the loss may hold something else.
     has_positions = isinstance(outputs, (tuple, list, torch.Tensor))
     predictions = split_outputs(
         outputs, ignore_keys, has_loss=has_loss(outputs) or not has_positions
@@ -116,7 +115,7 @@ def predictions_in(outputs: object, ignore_keys: Sequence[str]) -> Any:
 
 
 def find_loss(outputs: object) -> Any:
-    """Return the value in the position of the loss; None if there is nothing."""
+    """Return the value in the position of the loss, or None."""
     if isinstance(outputs, (dict, Mapping)):
         return outputs.get("loss")
     if isinstance(outputs, torch.Tensor):
@@ -133,9 +132,9 @@ def find_loss(outputs: object) -> Any:
 def _named_outputs(outputs: object) -> Mapping[str, Any] | None:
     """Return outputs by name: the entries of a mapping, or the fields of an object.
 
-    Fields that are None are left out. The result is None for outputs without names.
+    Fields that are None are omitted. Returns None for outputs without names.
     """
-    # `dict` is listed although it is a Mapping: the check for it is faster.
+    # Checking for `dict` first is faster than checking for Mapping.
     if isinstance(outputs, (dict, Mapping)):
         return outputs
     if isinstance(outputs, (tuple, list, torch.Tensor)):

@@ -1,6 +1,6 @@
-"""Facts about models of `transformers`: their configs, labels and losses.
+"""Inspect models of `transformers`: their configs, labels and losses.
 
-Models of other classes are accepted, too.
+The functions also accept models of other classes.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from .wrappers import base_of_adapter, class_of
 
 
 def is_pretrained(model: nn.Module) -> bool:
-    """Return whether a model is one of `transformers`, without importing it."""
+    """Return whether a model is a `PreTrainedModel`, without importing `transformers`."""
     return is_instance(model, "transformers.modeling_utils", "PreTrainedModel")
 
 
 def set_in_config(config: Any, name: str, value: Any) -> bool:
     """Set an attribute of a model's config, and return whether the config accepts it.
 
-    The config of a model that is not of `transformers` may be a dict, a string or a frozen object,
-    which do not.
+    The config of other models may be a dict, a string or a frozen object, which do not accept it.
     """
     try:
         setattr(config, name, value)
@@ -35,21 +34,21 @@ def set_in_config(config: Any, name: str, value: Any) -> bool:
 def number_of_classes(model: nn.Module) -> int | None:
     """Return the number of classes of a model of `transformers` with integer labels.
 
-    For a classifier it is `num_labels`, for a language model the number of rows of its output
-    layer. It is None if it is unknown: subclasses with their own `forward` may have other heads.
+    This is `num_labels` of a classifier, or the number of rows of a language model's output layer.
+    Returns None if it is unknown, because subclasses with another `forward` may have other heads.
     """
     base = base_of_adapter(model)
     name = type(base).__name__
-    # Liger's kernels replace it by one with the same head.
+    # Liger kernels replace `forward` by one with the same head.
     if not str(base.forward.__module__).startswith(("transformers.", "liger_kernel.")):
         return None
     config: Any = base.config
     if name.endswith("Classification"):
         if config.problem_type not in (None, "single_label_classification"):
             return None
-        # A script that replaces the head may set the attribute of the model only.
+        # A script that replaces the head may only set the attribute of the model.
         classes = getattr(base, "num_labels", config.num_labels)
-        # With one label the model is trained by regression.
+        # A model with one label is trained by regression.
         if classes < 2:
             return None
         return classes
@@ -67,8 +66,8 @@ def number_of_classes(model: nn.Module) -> int | None:
 def predicts_next_token(model: nn.Module) -> bool:
     """Return whether a model is a causal language model, whose labels are its inputs.
 
-    The name of its class decides: it is `...ForCausalLM`, or one that `transformers`, if it has
-    been imported, lists as causal.
+    This is decided by the name of its class, which is `...ForCausalLM` or listed as causal by
+    `transformers`, if that has been imported.
 
     Args:
         model: the model itself, without wrappers or adapters.
@@ -78,9 +77,9 @@ def predicts_next_token(model: nn.Module) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _is_causal(model_class: type, auto: Any) -> bool:
-    """Return whether a class, or one that it inherits from, is causal.
+    """Return whether a class or one of its base classes is causal.
 
-    Cached, since every step may call it.
+    Cached, because every step may call it.
     """
     names = {base.__name__ for base in model_class.__mro__}
     if any(name.endswith("ForCausalLM") for name in names):
@@ -93,7 +92,7 @@ def _is_causal(model_class: type, auto: Any) -> bool:
 def loss_shifts_labels(model: nn.Module) -> bool:
     """Return whether the loss of a model drops the first label of each row.
 
-    The causal loss of `transformers` drops it. The `loss_type` of the model names its loss.
+    The causal loss of `transformers` does. The `loss_type` of the model names its loss.
 
     Args:
         model: the model; it may be in wrappers or adapters.
@@ -112,7 +111,7 @@ def loss_shifts_labels(model: nn.Module) -> bool:
 def shifts_smoothed_labels(model: nn.Module) -> bool:
     """Return whether label smoothing shifts the labels of a model.
 
-    As in the reference, only the name of the class itself decides: the labels of a subclass with
+    As in the reference, this depends only on the name of the class: labels of a subclass with
     another name are not shifted.
 
     Args:

@@ -1,4 +1,4 @@
-"""Arguments that a model's `forward`, and overrides of functions, accept."""
+"""Inspect which arguments a model's `forward` and overridden functions accept."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import nn
 def accepts_loss_kwargs(model: nn.Module) -> bool:
     """Return whether `forward` accepts `num_items_in_batch`.
 
-    The model may declare it in an attribute `accepts_loss_kwargs`. Otherwise the signature decides:
-    it has the parameter, or accepts any keyword argument.
+    A model may declare it in an attribute `accepts_loss_kwargs`. Otherwise it does if its signature
+    has the parameter or accepts any keyword arguments.
     """
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
@@ -26,17 +26,17 @@ def accepts_loss_kwargs(model: nn.Module) -> bool:
 
 
 def signature_columns(model: nn.Module, label_names: Sequence[str]) -> list[str]:
-    """Return the columns of a dataset that are used.
+    """Return the columns of a dataset that a model uses.
 
-    They are the parameters of `model.forward`, and the names that collators turn into labels.
+    These are the parameters of `model.forward`, and the names that collators convert to labels.
     """
     parameters = inspect.signature(model.forward).parameters
-    # The keys of a dict are an ordered set.
+    # Use the keys of a dict as an ordered set.
     return list(dict.fromkeys([*parameters, "label", "label_ids", *label_names]))
 
 
 def find_labels(model_class: type) -> list[str]:
-    """List the arguments of a model's `forward` that hold labels.
+    """Return the arguments of a model's `forward` that are labels.
 
     Works like `transformers.utils.find_labels`.
 
@@ -47,7 +47,7 @@ def find_labels(model_class: type) -> list[str]:
         Their names, in the order of the signature.
     """
     names = inspect.signature(model_class.forward).parameters
-    # The labels of extractive question answering are the ends of the answer.
+    # The labels of extractive question answering are the start and end of the answer.
     spans: set[str] = set()
     if "QuestionAnswering" in model_class.__name__:
         spans = {"start_positions", "end_positions"}
@@ -70,7 +70,7 @@ def can_return_loss(model_class: type) -> bool:
 def accepted_arguments(function: object, **arguments: object) -> dict[str, Any]:
     """Return the arguments that a function accepts.
 
-    Overrides with an older signature, which lacks some of the arguments, can be called this way.
+    This allows calling overrides with an older signature that lacks some of the arguments.
     """
     names = _parameter_names(getattr(function, "__func__", function))
     if names is None or names.issuperset(arguments):
@@ -79,14 +79,14 @@ def accepted_arguments(function: object, **arguments: object) -> dict[str, Any]:
 
 
 def takes_by_position(function: object, count: int) -> bool:
-    """Return whether a function or bound method takes this many arguments by their position.
+    """Return whether a function or bound method accepts this many positional arguments.
 
-    An override may have other names for its parameters.
+    An override may use other parameter names.
     """
     most = _most_by_position(getattr(function, "__func__", function))
     if most is None:
         return True
-    # The function of a method takes the object itself, too.
+    # Do not count `self`.
     if hasattr(function, "__func__"):
         most -= 1
     return most >= count
@@ -94,9 +94,9 @@ def takes_by_position(function: object, count: int) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _most_by_position(function: Any) -> int | None:
-    """Return how many arguments a function takes by position; None for any number.
+    """Return the maximum number of positional arguments; None if it is unlimited.
 
-    Cached, since every epoch and every log call it.
+    Cached, because every epoch and every log call it.
     """
     parameters = inspect.signature(function).parameters.values()
     kinds = [parameter.kind for parameter in parameters]
@@ -108,9 +108,9 @@ def _most_by_position(function: Any) -> int | None:
 
 @functools.lru_cache(maxsize=64)
 def _parameter_names(function: Any) -> frozenset[str] | None:
-    """Return the names of the parameters; None if the function takes any keyword argument.
+    """Return the names of the parameters; None if the function accepts any keyword argument.
 
-    Cached, since every step calls it.
+    Cached, because every step calls it.
     """
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):

@@ -1,4 +1,4 @@
-"""Alignment of a model's special tokens with those of its tokenizer."""
+"""Align a model's special tokens with those of its tokenizer."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NAMES = ("eos_token_id", "bos_token_id", "pad_token_id")
 
 
 def align_special_tokens(model: nn.Module, processing_class: object) -> dict[str, int]:
-    """Set the special tokens of a tokenizer in the configs of a model.
+    """Copy the special tokens of a tokenizer to the configs of a model.
 
     Works like `transformers.trainer_utils.align_special_tokens` of 5.23.
 
-    Model and generation config get the special tokens of the tokenizer. Tokens that the tokenizer
-    lacks are not changed. A generation may end at any of several tokens: the EOS token of the
-    tokenizer is inserted before those of the generation config. In the config of the model it
-    replaces a single token, and is inserted before those of a list.
+    Model config and generation config get the special tokens of the tokenizer. Tokens that the
+    tokenizer lacks are not changed. The tokenizer's EOS token is inserted before the existing ones
+    of the generation config, which may be several. In the model config it replaces a single token,
+    or is inserted before those of a list.
 
     Args:
         model: a model with a `config`; other models are not changed.

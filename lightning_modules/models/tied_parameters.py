@@ -1,4 +1,4 @@
-"""Parameters with several names in a model: find the names, and keep them tied."""
+"""Find parameters with several names in a model, and keep them tied."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import nn
 
 
 def tied_names(model: nn.Module) -> list[list[str]]:
-    """Return the names of each parameter that has several."""
+    """Return the names of each parameter that has several names."""
     names_by_id: dict[int, list[str]] = {}
-    # torch's own method is called, since an override may lack the argument.
+    # Call torch's method, because an override may lack the argument.
     for name, parameter in nn.Module.named_parameters(model, remove_duplicate=False):
         names_by_id.setdefault(id(parameter), []).append(name)
 
@@ -24,7 +24,7 @@ def tie(model: nn.Module, names_of_parameters: list[list[str]]) -> None:
     """Assign the parameter with the first of several names to the other names as well.
 
     Args:
-        model: changed in place.
+        model: the model, which is changed in place.
         names_of_parameters: the result of `tied_names`, from before the parameters were replaced.
     """
     for first_name, *other_names in names_of_parameters:
@@ -38,8 +38,8 @@ def tie(model: nn.Module, names_of_parameters: list[list[str]]) -> None:
 
 
 def move_model(model: nn.Module, device: torch.device) -> None:
-    """Move a model to a device, in place; shared weights stay shared on torch_xla, too."""
+    """Move a model to a device in place, and keep tied weights tied on torch_xla too."""
     names_of_parameters = tied_names(model)
-    # On torch_xla this makes a new parameter for each name of a shared one.
+    # On torch_xla, this creates a new parameter for each name of a tied one.
     model.to(device)
     tie(model, names_of_parameters)

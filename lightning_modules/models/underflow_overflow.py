@@ -1,4 +1,4 @@
-"""A search for the module whose values become infinite or NaN first."""
+"""Find the module whose values become infinite or NaN first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ValueRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Frame:
-    """One forward pass of one module: the ranges of its own weights, its inputs and its outputs."""
+    """Value ranges of the weights, inputs and outputs in one forward pass of a module."""
 
     batch: int
     """Number of the batch, from 0."""
@@ -43,7 +43,7 @@ class Frame:
     def faults(self) -> list[str]:
         """Return the names of tensors with infinite or NaN elements.
 
-        Keyword arguments are left out, since masks have infinite elements.
+        Keyword arguments are omitted, because masks have infinite elements.
         """
         names: list[str] = []
         for name, value_range in self.ranges.items():
@@ -57,21 +57,21 @@ class Frame:
 
 
 class DebugUnderflowOverflow:
-    """Find the module whose numbers become infinite or NaN first, and end the run there.
+    """Find the module whose values become infinite or NaN first, and stop the run there.
 
-    Works like `transformers.debug_utils.DebugUnderflowOverflow`, but with a log, and removable.
+    Works like `transformers.debug_utils.DebugUnderflowOverflow`, but logs, and can be removed.
 
-    It records the smallest and largest absolute value of each module's own weights, inputs and
-    outputs in every forward pass. At the first infinite or NaN value it logs the last passes, to
-    show where the numbers began to grow, and ends the run. The batches in `trace_batch_nums` are
-    logged completely, and no value in them ends the run. Each module waits for the device, so
-    remove this object when the fault is found.
+    Records the smallest and largest absolute values of each module's weights, inputs and outputs in
+    every forward pass. At the first infinite or NaN value, it logs the last passes, which show
+    where values began to grow, and stops the run. The batches in `trace_batch_nums` are logged
+    completely, and do not stop the run. Each module synchronises with the device, so remove this
+    object after debugging.
 
     Args:
-        model: the model; a batch is one forward pass of it.
-        max_frames_to_save: number of forward passes of modules in a report.
+        model: the model. Each forward pass of it counts as a batch.
+        max_frames_to_save: maximum number of module forward passes in a report.
         trace_batch_nums: numbers, from 0, of the batches to log completely.
-        abort_after_batch_num: number, from 0, of the batch after which the run ends.
+        abort_after_batch_num: number, from 0, of the batch after which the run stops.
 
     Raises:
         ValueError: in the forward pass with the infinite or NaN value, or after the last batch.
@@ -116,7 +116,7 @@ class DebugUnderflowOverflow:
     def _record_pass(
         self, module: nn.Module, args: Any, kwargs: dict[str, Any], output: object
     ) -> None:
-        """Record a forward pass, and end the run if there is a fault; a hook of every module."""
+        """Forward hook of every module: record the pass, and stop the run at invalid values."""
         tensors: dict[str, torch.Tensor] = dict(module.named_parameters(recurse=False))
         tensors.update(_named_tensors("input", tuple(args)))
         tensors.update(_named_tensors("input", kwargs))
@@ -134,7 +134,7 @@ class DebugUnderflowOverflow:
             self._end_batch()
 
     def _end_batch(self) -> None:
-        """Count a batch, and end the run after the last one."""
+        """Count a batch, and stop the run after the last one."""
         self.batch_number += 1
         last = self.abort_after_batch_num
         if last is not None and self.batch_number > last:
@@ -144,7 +144,7 @@ class DebugUnderflowOverflow:
             )
 
     def _raise_fault(self, frame: Frame) -> NoReturn:
-        """Log the last frames, and raise an error about the newest one."""
+        """Log the last frames, and raise an error for the newest one."""
         logger.error(
             "Inf or NaN in batch %s. The last %s forward passes:\n%s",
             frame.batch,
@@ -180,5 +180,5 @@ def _range(tensor: torch.Tensor) -> ValueRange:
     is_wide_float = values.is_floating_point() and values.itemsize > 1
     if not values.is_complex() and not is_wide_float:
         values = values.float()
-    # Both numbers are read from the device at once.
+    # Read both numbers from the device in one transfer.
     return ValueRange(*torch.stack(torch.aminmax(values.abs())).tolist())

@@ -1,4 +1,4 @@
-"""A model in its wrappers: torch.compile, DDP, FSDP, DeepSpeed and PEFT."""
+"""Unwrap models: torch.compile, DDP, FSDP, DeepSpeed and PEFT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INNER_WRAPPERS = {"FullyShardedDataParallel", "CheckpointWrapper"}
 
 
 def to_call(model: object, wrapped: object) -> Any:
-    """Return the wrapped model if it still is a wrapper of `model`; otherwise `model`.
+    """Return the wrapped model if it still wraps `model`; otherwise `model`.
 
     The user may have replaced the model after it was wrapped.
     """
@@ -43,9 +43,8 @@ def unwrap_model(model: Any) -> Any:
 
 
 def inside_compiled(model: Any) -> nn.Module | None:
-    """Return the module inside of a module that `torch.compile` returned; None for any other."""
-    # The class is checked, since a wrapper such as DDP may forward `_orig_mod` to a compiled
-    # module.
+    """Return the original module of a `torch.compile` result; None for other modules."""
+    # Check the class, because a wrapper such as DDP may forward `_orig_mod` to a compiled module.
     if type(model).__name__ == "OptimizedModule":
         return model._orig_mod
     return None
@@ -64,7 +63,8 @@ def base_of_adapter(model: Any) -> Any:
 def own_attribute(model: object, name: str) -> Any:
     """Return an attribute of an object or its class; None if neither has it.
 
-    Unlike `getattr` it does not call `__getattr__`, by which wrappers forward to an inner model.
+    Unlike `getattr`, it does not call `__getattr__`, which wrappers use to forward to an inner
+    model.
     """
     is_own = name in vars(model) or hasattr(type(model), name)
     if not is_own:
@@ -74,11 +74,11 @@ def own_attribute(model: object, name: str) -> Any:
 
 @contextlib.contextmanager
 def without_inner_wrappers(model: nn.Module) -> Iterator[Any]:
-    """Remove the wrappers of layers in the block, so that each module has its original name.
+    """Remove wrappers of layers within the `with` block, so that modules have their original names.
 
     Do not use it while another thread calls the model.
     """
-    # Collect all wrappers first: `modules` must not walk through a model that is being changed.
+    # Collect all wrappers first, because the model must not change while iterating over it.
     wrapped: list[tuple[nn.Module, str, nn.Module]] = []
     for parent in model.modules():
         for name, child in parent.named_children():
@@ -86,7 +86,7 @@ def without_inner_wrappers(model: nn.Module) -> Iterator[Any]:
                 wrapped.append((parent, name, child))
 
     for parent, name, child in wrapped:
-        # One wrapper may be inside another.
+        # Wrappers may be nested.
         inner = child
         while _is_inner_wrapper(inner):
             inner = next(inner.children())
@@ -104,9 +104,9 @@ def _is_inner_wrapper(module: nn.Module) -> bool:
 
 
 def class_of(model: nn.Module) -> type:
-    """Return the original class of a model, also after `fully_shard`."""
+    """Return the original class of a model, even after `fully_shard`."""
     model_class, *bases = type(model).__mro__
-    # `fully_shard` makes a class with two bases: FSDPModule, and the original class.
+    # `fully_shard` creates a class with two bases: FSDPModule and the original class.
     if bases[0].__name__ == "FSDPModule":
         return bases[1]
     return model_class
