@@ -1,5 +1,5 @@
-"""Saving of checkpoints during a training, and resumption from them.
+"""Save checkpoints during training, and resume from them.
 
-Not here: the files themselves (`lightning_modules/checkpoints`). Imports every subpackage but
+The files are read and written by `lightning_modules/checkpoints`. Imports every subpackage except
 `facade/trainer`.
 """

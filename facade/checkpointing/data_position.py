@@ -1,4 +1,4 @@
-"""Position of a training in its data: saved in checkpoints, and restored by the resumed run."""
+"""Save the position of a training in its data in checkpoints, and restore it when resuming."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ class DataPosition:
         run: TrainingRun,
         loaders: Mapping[str, object],
     ) -> None:
-        """Write the position of this process; called on every process.
+        """Write the position of this process. Must be called on all ranks.
 
         Args:
             folder: the folder of the checkpoint.
-            files_of: a folder -> the object that writes its files.
+            files_of: returns the object that writes the files of a folder.
             run: the current training.
             loaders: evaluation loaders with persistent workers, by name.
         """
-        # A checkpoint from the middle of an evaluation gets the generators of its beginning,
-        # because the resumed training repeats the evaluation.
+        # A checkpoint written during an evaluation gets the RNG states from before it, because the
+        # resumed training repeats the evaluation.
         epoch, done = run.next_position
         with run.interrupted_evaluation.generators_before():
             position = run.windows.state_dict(is_last_done=run.is_last_done)
@@ -92,9 +92,9 @@ class DataPosition:
         try:
             plain = to_plain(state)
         except UnsafeValueError as error:
-            # Without a state the loader reads the batches that it skips.
+            # Without a state, the loader reads the batches that it skips.
             logger.warning(
-                "The state of the data loader is not saved, as it holds what a checkpoint cannot: "
+                "The state of the data loader is not saved, because a checkpoint cannot store it: "
                 "%s.",
                 error,
             )
@@ -110,21 +110,21 @@ class DataPosition:
         read: WindowReader,
         on_positioned: Any,
     ) -> tuple[WindowLoader, TrainingLength]:
-        """Return the loader of windows at the position to resume at, and the adjusted length.
+        """Return the window loader, positioned where training resumes, and the adjusted length.
 
         Args:
             dataloader: the loader of the training data.
             length: the length of the training without a checkpoint.
             checkpoint: the folder to resume from.
             read: reads the micro-batches of a window.
-            on_positioned: called once the loader has reached the position.
+            on_positioned: called when the loader has reached the position.
         """
         trainer = self.trainer
         elastic = self.elastic
         elastic.steps_ahead = 0
         sized = has_length(dataloader)
 
-        # The position, and the length that follows from it.
+        # Find the position, and adjust the length to it.
         stored = CheckpointPositions.find(checkpoint, trainer.args)
         self._stored = stored
         elastic.loader_batch = batch_size_of(dataloader, data_ranks(trainer.args))
@@ -159,7 +159,8 @@ class DataPosition:
             is_end_missing = not stored.own.is_epoch_ended
             was_left = stored.own.was_epoch_left
 
-        # Begin the epoch again, in the order that it had, unless only its end is left.
+        # With `ignore_data_skip`, restart the epoch in the same order, unless only its end is
+        # missing.
         if trainer.args.ignore_data_skip and windows_done < windows.windows_per_epoch:
             windows_done = 0
             if loader_state is not None and "handed_out" in loader_state:
@@ -167,7 +168,7 @@ class DataPosition:
             else:
                 loader_state = None
 
-        # Every step was taken when this was saved; only the end of the epoch is missing.
+        # All steps were taken when this was saved, so only the end of the epoch is missing.
         if is_end_missing and trainer.state.global_step >= length.max_steps:
             windows_done = windows.windows_per_epoch
         windows.start_at(
@@ -180,7 +181,9 @@ class DataPosition:
         return windows, length
 
     def apply_progress(self, run: TrainingRun) -> None:
-        """Restore the meters for the next log, and note an interrupted evaluation to repeat."""
+        """Restore the meters for the next log, and schedule an interrupted evaluation for
+        repetition.
+        """
         stored = self._stored
         self._stored = None
         if stored is None:
@@ -190,7 +193,7 @@ class DataPosition:
         restore_parts(position.evaluation_collator, self.trainer.eval_data_collator)
         run.generators_before_epoch = position.generators_before_epoch
 
-        # Each process has saved its own losses; with others, each takes the mean over those.
+        # Each rank has saved its own losses. With another world size, each rank uses their mean.
         progress = position.progress
         has_same_processes = position.layout.world_size == data_ranks(self.trainer.args)
         if progress is not None and not has_same_processes:
@@ -199,28 +202,28 @@ class DataPosition:
             run.apply_progress(progress)
 
     def save_rng(self, folder: str, files: CheckpointFiles, run: TrainingRun | None) -> None:
-        """Write the random generators; during an evaluation those from before it."""
-        # The resumed training repeats the evaluation in which this may be saved.
+        """Write the RNG states; during an evaluation, those from before it."""
+        # The resumed training repeats an evaluation during which this is saved.
         generators: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if run is not None:
             generators = run.interrupted_evaluation.generators_before()
         with generators:
             state = capture_generators(self.trainer)
 
-        # As in transformers, the name has a rank only if there are several processes.
+        # As in transformers, the name only contains a rank if there are several processes.
         rank = None
         if self.trainer.args.world_size > 1:
             rank = self.trainer.args.process_index
         files.write_bytes(torch_bytes(state), os.path.join(folder, rng_state_name(rank)))
 
     def load_rng(self, checkpoint: str) -> None:
-        """Restore the random generators of this process; warn if their file is missing."""
+        """Restore the RNG states of this process, and warn if their file is missing."""
         stored = CheckpointPositions.find(checkpoint, self.trainer.args)
         path = self.elastic.rng_path(checkpoint, stored)
         if path is None:
             logger.warning(
-                "%s has no random generators of this process: the numbers will not be those of an "
-                "uninterrupted run.",
+                "%s has no RNG states of this process; results will differ from an uninterrupted "
+                "run.",
                 checkpoint,
             )
         else:
@@ -238,18 +241,18 @@ class DataPosition:
         if not sized or position.windows_per_epoch == windows_per_epoch:
             return ResumePoint(position.epoch, position.windows_done, position.loader_state)
         logger.warning(
-            "An epoch had %s steps when the checkpoint was made, and has %s now: the data is not "
-            "the same.",
+            "An epoch had %s steps when the checkpoint was written and has %s now: the data has "
+            "changed.",
             position.windows_per_epoch,
             windows_per_epoch,
         )
         return self._counted(length, sized)
 
     def _counted(self, length: TrainingLength, sized: bool) -> ResumePoint:
-        """Return the position computed from the global step alone, as in the reference."""
+        """Compute the position from the global step alone, as in the reference."""
         state = self.trainer.state
         if sized:
             return ResumePoint(*divmod(state.global_step, length.num_update_steps_per_epoch))
-        # The steps of a stream's epoch are not known, but the state has its fraction.
+        # The number of steps in an epoch of a stream is unknown, but the state has the fraction.
         epoch, part = divmod(state.epoch, 1)
         return ResumePoint(int(epoch), round(part * length.num_update_steps_per_epoch))

@@ -1,4 +1,4 @@
-"""Elastic resumption: with another number of processes or another batch size than before."""
+"""Elastic resumption, with another number of processes or another batch size."""
 
 from __future__ import annotations
 
@@ -43,22 +43,23 @@ logger = logging.getLogger(__name__)
 
 
 class ResumePoint(NamedTuple):
-    """Where the training data resumes, in steps of the current layout."""
+    """Position where the training data resumes, in steps of the current layout."""
 
     epoch: int
     windows_done: int
-    """Steps of that epoch that are done."""
+    """Number of completed steps of that epoch."""
     loader_state: PlainState | None = None
-    """None if the loader skips the batches of these steps without a state."""
+    """None if the loader skips the batches of these steps itself."""
 
 
 class ElasticResumption:
     """Resume with another layout of batches over processes.
 
-    Each checkpoint stores two things: the layout that the run used, and the batch size and
+    Each checkpoint stores the layout that the run used, and the batch size and gradient
     accumulation that the user had requested. If only the number of processes differs, batch size
-    and accumulation are adapted, so that a step still takes the same samples in the same order. If
-    the user requests other steps, the position is converted by counting samples, with a warning.
+    and accumulation are adapted, so that each step takes the same samples in the same order. If the
+    user requests another global batch, the position is converted by counting samples, with a
+    warning.
 
     Args:
         trainer: the Trainer.
@@ -69,34 +70,34 @@ class ElasticResumption:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self.steps_ahead = 0
-        """Steps by which the data position is ahead of the global step, if earlier steps were
-        larger.
+        """Number of steps by which the data position is ahead of the global step, because earlier
+        steps took more samples.
         """
         self.batch_size = 0
-        """Samples of a batch of the loader, set before each attempt to train."""
+        """Samples per batch of the loader, set before each attempt to train."""
         self.loader_batch: int | None = None
-        """Samples that a batch of the loader has in this process, if the loader tells. Loaders of
-        scripts need not use the batch size of the arguments.
+        """Samples per batch in this process as reported by the loader, or None. Loaders of scripts
+        may not use the batch size of the arguments.
         """
         self._requested: RequestedArguments | None = None
         """The user's arguments, while a training uses adapted ones."""
 
     def rng_path(self, checkpoint: str, stored: CheckpointPositions | None) -> str | None:
-        """Return the file with the random generators of this rank; None if it is missing.
+        """Return the file with the RNG states of this rank; None if it is missing.
 
-        Rank 0, and ranks that the run of the checkpoint did not have, accept the file of rank 0 of
-        a run with any number of processes. So samplers draw the same order in all ranks.
+        Rank 0, and ranks that the earlier run did not have, use the file of rank 0 of a run with
+        any world size, so that samplers draw the same order on all ranks.
         """
         args = self.trainer.args
         rank = data_rank(args)
 
-        # The name of the file has a rank in it, except in runs of one process.
+        # The file name contains a rank, except in runs with a single process.
         ranks: list[int | None] = [None]
         if args.world_size > 1:
             copies = 1 if stored is None else stored.own.copies
             ranks = [rank * copies]
 
-        # The file of the first rank may be that of a run of one process, or of several.
+        # The file of rank 0 may be from a run with one process or several.
         is_new_rank = stored is not None and rank >= stored.own.layout.world_size
         if rank == 0 or is_new_rank:
             ranks += [0, None]
@@ -108,7 +109,7 @@ class ElasticResumption:
         return None
 
     def current_layout(self) -> Layout:
-        """Return the current layout of the batches of a step over processes."""
+        """Return the current layout of a step's batches over processes."""
         args = self.trainer.args
         return Layout(
             world_size=data_ranks(args),
@@ -118,9 +119,9 @@ class ElasticResumption:
         )
 
     def loader_layouts(self, position: StoredPosition) -> tuple[Layout, Layout]:
-        """Return the layout before and the current one, with the batch sizes of the loaders.
+        """Return the previous and the current layout, with the batch sizes of the loaders.
 
-        These replace the batch sizes of the arguments if both loaders report theirs.
+        They replace those of the arguments if both loaders report their batch sizes.
 
         Args:
             position: position in the checkpoint.
@@ -133,7 +134,7 @@ class ElasticResumption:
         return before, now
 
     def to_plain(self) -> PlainState:
-        """Return the entries of a stored position that a training keeps to its end."""
+        """Return the entries of a stored position that do not change during a training."""
         return {
             "layout": self.current_layout().to_plain(),
             "copies": copies_of_batches(self.trainer.args),
@@ -146,20 +147,20 @@ class ElasticResumption:
     def same_global_batch(
         self, checkpoint: str | None, batch_size: int
     ) -> Iterator[TrainingArguments | None]:
-        """Keep the samples per step if only the number of processes changed.
+        """Keep the global batch size if only the number of processes changed.
 
-        Yields a copy of the arguments with the batch size and the accumulation that keep them, or
-        None if the arguments already do.
+        Yields a copy of the arguments with adapted batch size and accumulation, or None if the
+        arguments need not be adapted.
 
         Args:
             checkpoint: the folder to resume from.
-            batch_size: samples of a batch of the loader.
+            batch_size: samples per batch of the loader.
         """
         self.batch_size = batch_size
         stored = CheckpointPositions.find(checkpoint, self.trainer.args)
 
-        # Checkpoints of this run get the user's arguments, not the adapted ones, so that the next
-        # resumption compares with the former.
+        # Checkpoints of this run store the user's arguments instead of the adapted ones, so that
+        # the next resumption compares with them.
         self._requested = self._requested_now()
         adapted_args = None
         if stored is not None and stored.own.layout != self.current_layout():
@@ -170,16 +171,16 @@ class ElasticResumption:
             self._requested = None
 
     def require_known_order(self, dataloader: Any, stored: CheckpointPositions) -> None:
-        """Refuse to resume in the middle of a stream whose samples would come in another order.
+        """Raise if training would resume within a stream whose samples would have another order.
 
         Args:
             dataloader: the training data.
             stored: positions in the checkpoint.
 
         Raises:
-            ValueError: the stream was sharded in another way when the checkpoint was made.
+            ValueError: the stream was sharded differently when the checkpoint was written.
         """
-        # The order matters only in a stream, and only an EpochLoader resumes in the middle of one.
+        # The order only matters for streams, and only an EpochLoader can resume within one.
         if not isinstance(dataloader, EpochLoader):
             return
         if not isinstance(dataloader.dataset, IterableDataset):
@@ -193,21 +194,21 @@ class ElasticResumption:
         problem = self._problem_with_order(dataloader, loader_state, *layouts)
         if problem is not None:
             raise ValueError(
-                f"{stored.checkpoint} was made in the middle of a stream, the rest of which cannot "
-                f"be read in the same order: {problem}. Resume with the arguments and processes of "
-                "the checkpoint, or set ignore_data_skip=True to begin the epoch again."
+                f"{stored.checkpoint} was written in the middle of a stream, whose rest cannot be "
+                f"read in the same order: {problem}. Resume with the arguments and processes of "
+                "the checkpoint, or set ignore_data_skip=True to restart the epoch."
             )
 
     def _problem_with_order(
         self, dataloader: EpochLoader, loader_state: PlainState, before: Layout, now: Layout
     ) -> str | None:
-        """Return why the rest of a stream would come in another order; None if it would not."""
+        """Return why the rest of a stream would have another order, or None."""
         args = self.trainer.args
         config: Any = args.accelerator_config
         workers_before = workers_in(loader_state)
         workers_now = args.dataloader_num_workers
 
-        # Other batches get the same samples in the same order if a single reader read them.
+        # With another layout, the order is the same if there was a single reader.
         if before != now:
             changes = now.changes_from(before)
             if workers_before > 1:
@@ -222,47 +223,48 @@ class ElasticResumption:
         if workers_decide and (workers_before > 1) != (workers_now > 1):
             return (
                 f"dataloader_num_workers is {workers_now} instead of {workers_before}, which "
-                "decides who reads it"
+                "decides which process reads it"
             )
         if loader_state["files"] != dataloader.files:
             return (
-                "accelerator_config.dispatch_batches, which decides who reads which files of it, "
-                "is another one"
+                "accelerator_config.dispatch_batches, which decides which process reads which "
+                "files, has changed"
             )
         return None
 
     def convert_position(self, windows_per_epoch: int, stored: CheckpointPositions) -> ResumePoint:
         """Convert a position of another layout to steps of the current one.
 
-        The samples seen so far are counted. If they end within a step of the current layout, that
-        step is taken whole: some samples are seen again, but none are left out.
+        Counts the samples seen so far. If they end within a step of the current layout, the whole
+        step is repeated, so that some samples are seen twice but none is skipped.
 
         Args:
             windows_per_epoch: steps of an epoch in the current layout.
             stored: positions in the checkpoint.
 
         Raises:
-            ValueError: the token budgets differ, so that the samples seen cannot be counted.
+            ValueError: the token budgets differ, so that samples cannot be counted.
         """
         position = stored.own
         before, now = self.loader_layouts(position)
         if before.tokens != now.tokens:
             raise ValueError(
                 f"max_tokens_per_batch={now.tokens}, but {before.tokens} when {stored.checkpoint} "
-                "was made: its place in an epoch of other batches is not known. Pass the same."
+                "was written: its position in an epoch of other batches is unknown. Pass the same "
+                "value."
             )
 
         samples_seen = position.windows_done * before.step_size
         windows_done, repeated_samples = divmod(samples_seen, now.step_size)
         self._warn_of_change(before, now, samples_seen, repeated_samples)
 
-        # An epoch that was at its end is so in any layout, whatever its last step had.
+        # An epoch at its end stays at its end in any layout.
         if position.is_at_end:
             windows_done = windows_per_epoch
         windows_done = min(windows_done, windows_per_epoch)
         resume_point = ResumePoint(position.epoch, windows_done)
 
-        # All ranks follow the order of rank 0, so its state is taken.
+        # All ranks follow the order of rank 0, so use its state.
         loader_state = stored.of_rank_0.loader_state
         if loader_state is None:
             return resume_point
@@ -271,13 +273,13 @@ class ElasticResumption:
             loader_state = self._with_same_order(loader_state, before, batches_done, stored)
             return resume_point._replace(loader_state=loader_state)
 
-        # A state of another library counts batches of this rank. It can be kept only if these
-        # batches are unchanged, whatever their grouping into steps.
+        # A state of another library counts batches of this rank. It is only valid if these batches
+        # are unchanged, even if they are grouped into other steps.
         has_same_batches = replace(before, accumulation=now.accumulation) == now
         if has_same_batches and repeated_samples == 0:
             return resume_point._replace(loader_state=position.loader_state)
 
-        # Otherwise the loader reads an interrupted epoch again from its start.
+        # Otherwise the loader reads an interrupted epoch from its start.
         if 0 < windows_done < windows_per_epoch:
             return resume_point._replace(loader_state=of_other_batches(loader_state))
         return resume_point
@@ -289,14 +291,14 @@ class ElasticResumption:
         resume_point: ResumePoint,
         position: StoredPosition,
     ) -> TrainingLength:
-        """Return the length of a training whose earlier steps took another number of samples.
+        """Adjust the length of a training whose earlier steps took another number of samples.
 
-        With `max_steps` the number of epochs is adjusted, with `num_train_epochs` the number of
+        With `max_steps`, adjusts the number of epochs; with `num_train_epochs`, the number of
         steps.
 
         Args:
             length: the length of the training without a checkpoint.
-            sized: whether an epoch has a length.
+            sized: whether the length of an epoch is known.
             resume_point: where the data resumes.
             position: position in the checkpoint.
         """
@@ -310,7 +312,8 @@ class ElasticResumption:
             steps_of_data = resume_point.epoch * steps_of_epoch + resume_point.windows_done
             self.steps_ahead = steps_of_data - steps_before
         elif before != now:
-            # A stream has no steps per epoch: compare within the current pass, unless it has ended.
+            # The steps per epoch of a stream are unknown. Compare within the current pass, unless
+            # it has ended.
             if position.is_at_end:
                 self.steps_ahead = 0
             else:
@@ -331,17 +334,17 @@ class ElasticResumption:
         max_steps = max(length.max_steps - self.steps_ahead, 0)
         if args.should_log:
             logger.warning(
-                "num_train_epochs=%s takes %s steps, as those before the checkpoint took another "
-                "number of samples.",
+                "num_train_epochs=%s takes %s steps, because the steps before the checkpoint took "
+                "another number of samples.",
                 args.num_train_epochs,
                 max_steps,
             )
         return length._replace(max_steps=max_steps)
 
     def mean_progress(self, stored: CheckpointPositions) -> PlainState | None:
-        """Return the meters for the next log, averaged over the processes of the checkpoint.
+        """Return the meters for the next log, averaged over the ranks of the checkpoint.
 
-        None if files of some processes are missing, because each machine may hold only its own.
+        Returns None if files of some ranks are missing, because each machine may only have its own.
         """
         processes = stored.own.layout.world_size
         progress_of_ranks: list[PlainState] = []
@@ -358,7 +361,7 @@ class ElasticResumption:
             for name, (total, weights) in sums.items()
         }
 
-        # Everything else is the same in all processes.
+        # Everything else is equal on all ranks.
         joined = dict(progress_of_ranks[0])
         joined["losses"] = {**joined["losses"], "losses": losses}
         joined["recorded"] = recorded
@@ -372,29 +375,29 @@ class ElasticResumption:
         )
 
     def _adapted_arguments(self, position: StoredPosition) -> TrainingArguments | None:
-        """Return arguments that keep the samples per step; None to leave them unchanged."""
+        """Return arguments that keep the global batch size; None to leave them unchanged."""
         before = position.layout
         now = self.current_layout()
 
-        # The user has requested other steps. A position without a record of the request was made
-        # with the arguments of its layout.
+        # The user has requested another global batch. A position without the requested arguments
+        # was written with the arguments of its layout.
         requested_before = position.requested or RequestedArguments(
             batch=self._batch_argument(before), accumulation=before.accumulation
         )
         if requested_before != self._requested:
             return None
 
-        # The samples of a step cannot be divided among the processes.
+        # The global batch cannot be divided evenly among the processes.
         step_of_process, remainder = divmod(before.step_size, now.world_size)
         if remainder:
             return None
 
-        # The arguments keep the samples already.
+        # The global batch is the same already.
         if before.step_size == now.step_size:
             return None
 
-        # With a token budget, batches are counted, and stay as they are. Otherwise take the largest
-        # batch that is not larger than the requested one, and divides the samples of a process.
+        # With a token budget, batches are counted and do not change. Otherwise use the largest
+        # batch size up to the requested one that divides the samples per process.
         accumulation = step_of_process
         if now.tokens is None:
             batch_size = min(now.batch_size, step_of_process)
@@ -420,7 +423,7 @@ class ElasticResumption:
         return layout.batch_size
 
     def _steps_left_out(self, position: StoredPosition) -> int:
-        """Return the steps that were skipped because a callback ended epochs early.
+        """Return the number of steps that were skipped because a callback ended epochs early.
 
         They are counted in steps of the current layout.
         """
@@ -442,10 +445,10 @@ class ElasticResumption:
         Args:
             loader_state: state of the loader of rank 0, from `EpochLoader` or `ReplayLoader`.
             before: the layout of that state.
-            batches_done: the batches of the current layout to skip.
+            batches_done: number of batches of the current layout to skip.
             stored: positions in the checkpoint.
         """
-        # The state of a ReplayLoader is the generator at the start of the epoch, which suffices.
+        # The state of a ReplayLoader is the RNG state at the start of the epoch, which suffices.
         if "began" in loader_state:
             return loader_state
         generators = loader_state["start"]
@@ -457,7 +460,7 @@ class ElasticResumption:
             generators = load_rng_file(path)
         adapted = with_other_batches(loader_state, batches_done, generators)
 
-        # Processes that read their own files took turns, a batch each.
+        # Processes that read separate files took turns, one batch each.
         files = loader_state.get("files", 1)
         if files > 1:
             adapted["files_in_turn"] = [files, before.batch_size]
@@ -486,7 +489,7 @@ def _is_foreign(loader_state: PlainState) -> bool:
 
 
 def batch_size_of(dataloader: Any, readers: int) -> int | None:
-    """Return the samples that a batch of a loader has in this process; None if it does not tell.
+    """Return the samples per batch of a loader in this process; None if it is unknown.
 
     Args:
         dataloader: any loader.
@@ -494,7 +497,7 @@ def batch_size_of(dataloader: Any, readers: int) -> int | None:
     """
     batch_sampler = getattr(dataloader, "batch_sampler", None)
     if isinstance(dataloader, EpochLoader):
-        # Its batch sampler does not tell, so `samples_per_round` counts batches instead.
+        # The number is unknown, and `samples_per_round` counts batches instead.
         if getattr(batch_sampler, "samples_per_rank", readers) is None:
             return None
         return dataloader.samples_per_round // readers

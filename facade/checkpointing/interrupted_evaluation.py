@@ -1,4 +1,4 @@
-"""Checkpoints from the middle of an evaluation: the resumed training repeats the evaluation."""
+"""Repeat an evaluation during which the checkpoint to resume from was written."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class StateBeforeEvaluation(NamedTuple):
-    """The state before an evaluation that the evaluation changes."""
+    """State before an evaluation, as far as the evaluation changes it."""
 
     generators: dict[str, Any]
     data_states: list[dict[str, Any]]
     """States of the collator and the data."""
     logs: int
     worker_states: dict[str, Any]
-    """Of the loaders of evaluations."""
+    """States of the workers of evaluation loaders."""
 
 
 class InterruptedEvaluation:
@@ -38,11 +38,11 @@ class InterruptedEvaluation:
         self.run = run
         self.before: StateBeforeEvaluation | None = None
         self.owed: dict[str, Any] | None = None
-        """The `state` of the checkpoint to resume from, if it was saved in an evaluation."""
+        """The `state` of the checkpoint to resume from, if it was written during an evaluation."""
 
     @contextlib.contextmanager
     def during_evaluation(self, loaders: Mapping[str, Any]) -> Iterator[None]:
-        """Capture the state before an evaluation, for checkpoints saved during it.
+        """Capture the state before an evaluation, for checkpoints written during it.
 
         Args:
             loaders: the loaders of evaluations, by name.
@@ -58,7 +58,7 @@ class InterruptedEvaluation:
             self.before = None
 
     def worker_states(self, loaders: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the states of persistent workers; during an evaluation those from before it.
+        """Return the states of persistent workers; during an evaluation, those from before it.
 
         Args:
             loaders: the loaders of evaluations, by name.
@@ -72,7 +72,7 @@ class InterruptedEvaluation:
 
     @contextlib.contextmanager
     def generators_before(self) -> Iterator[None]:
-        """Set generators to their states before the current evaluation, within the block."""
+        """Restore the RNG states from before the current evaluation within the `with` block."""
         if self.before is None:
             yield
             return
@@ -88,19 +88,20 @@ class InterruptedEvaluation:
             restore_parts(data_states, *self._drawing_parts)
 
     def state(self) -> dict[str, Any] | None:
-        """Return what `repeat` needs, or None outside of an evaluation.
+        """Return the state that `repeat` needs, or None outside of an evaluation.
 
-        An evaluation at the end of an epoch needs none: the resumed training ends the epoch again.
+        It is also None for an evaluation at the end of an epoch, because the resumed training
+        repeats the end of the epoch.
         """
         if self.before is None or self.run.epoch.is_over:
             return None
         return {"logs": self.before.logs}
 
     def repeat(self, evaluate: Callable[[], None], loaders: Mapping[str, Any]) -> None:
-        """Repeat the evaluation that the checkpoint was saved in, if any.
+        """Repeat the evaluation during which the checkpoint was written, if there is one.
 
         Args:
-            evaluate: runs it.
+            evaluate: runs the evaluation.
             loaders: the loaders of evaluations, by name.
         """
         run = self.run
@@ -110,16 +111,16 @@ class InterruptedEvaluation:
         if owed is None:
             return
 
-        # Undo what the interrupted evaluation left in the logs.
+        # Remove the log entries of the interrupted evaluation.
         del trainer.state.log_history[owed["logs"] :]
         with self.during_evaluation(loaders):
             evaluate()
 
-        # A callback may stop the training by this evaluation, as it did before.
+        # A callback may stop the training because of this evaluation.
         if run.stopping:
             run.stop_before_step()
 
     @property
     def _drawing_parts(self) -> tuple[object, ...]:
-        """Data and collators that may draw random numbers."""
+        """Return the data and collators that may draw random numbers."""
         return *drawing_parts(self.run.windows.loader), self.run.trainer.eval_data_collator

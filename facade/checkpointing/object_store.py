@@ -1,10 +1,10 @@
-"""An address such as `s3://bucket/run` as `output_dir`: background uploads, and downloads of
+"""Support a URL such as `s3://bucket/run` as `output_dir`: upload in the background, and download
 checkpoints to resume from.
 
-The training writes into a local folder, and fsspec uploads its files to the store. A checkpoint in
-the store holds the file `_incomplete` while it is uploaded and while it is deleted, so that one
-whose upload was killed is never resumed from. Checkpoints that other programs uploaded lack that
-file, and are accepted.
+Training writes to a local folder, and fsspec uploads its files to the store. A checkpoint in the
+store contains a file `_incomplete` while it is uploaded or deleted, so that an interrupted upload
+is never resumed from. Checkpoints uploaded by other programs do not have that file and are
+accepted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class ObjectStore:
-    """Keep the address of `output_dir` up to date with the local folder.
+    """Keeps the URL of `output_dir` up to date with the local folder.
 
     Does nothing for an `output_dir` that is a folder.
 
@@ -44,12 +44,12 @@ class ObjectStore:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
         self._run_store: StoreFolder | None = None
-        """The store of the folder of checkpoints, once a training has begun."""
+        """The store of the checkpoint folder, after training has begun."""
         self._uploader = Uploader()
 
     @property
     def is_open(self) -> bool:
-        """Whether `output_dir` is an address."""
+        """Return whether `output_dir` is a URL."""
         return self._output_store is not None
 
     @property
@@ -58,7 +58,7 @@ class ObjectStore:
 
     @property
     def _is_uploading_rank(self) -> bool:
-        """Whether this process uploads: the first one, if `output_dir` is an address."""
+        """Return whether this process uploads: rank 0, if `output_dir` is a URL."""
         return self.trainer.args.process_index == 0 and self.is_open
 
     # --- uploads
@@ -66,13 +66,13 @@ class ObjectStore:
     def begin_training(self, run_dir: str) -> None:
         """Check that the store can be written to, and finish uploads of an earlier run.
 
-        Collective.
+        Must be called on all ranks.
 
         Args:
-            run_dir: the folder of checkpoints, below `output_dir` in a trial of a search.
+            run_dir: the checkpoint folder, which is below `output_dir` in a trial of a search.
 
         Raises:
-            ConnectionError: the store cannot be reached, or not be written to; in all processes.
+            ConnectionError: the store cannot be reached or written to. Raised on all ranks.
         """
         store = open_store(run_dir)
         if store is not None:
@@ -80,23 +80,23 @@ class ObjectStore:
             self._run_on_ranks(partial(self._prepare, store), runs=self._is_uploading_rank)
 
     def upload_in_background(self) -> None:
-        """Upload new files, in a thread of the first process."""
+        """Upload new files in a thread of rank 0."""
         if self._is_uploading_rank:
             self._uploader.run_in_background(self._upload)
 
     def finish_uploads(self) -> None:
-        """Upload the remaining files, and wait for all uploads. All processes must call this.
+        """Upload the remaining files, and wait for all uploads. Must be called on all ranks.
 
         Raises:
-            ConnectionError: an upload failed; in all processes.
+            ConnectionError: an upload failed. Raised on all ranks.
         """
         if self.is_open:
             self._run_on_ranks(self._upload_with_retries, runs=self._is_uploading_rank)
 
     def upload_written_files(self) -> None:
-        """Upload files that were written to `output_dir` outside of a training.
+        """Upload files that were written to `output_dir` outside of training.
 
-        In a training, `finish_uploads` uploads them.
+        During training, `finish_uploads` uploads them.
 
         Raises:
             ConnectionError: the upload failed.
@@ -105,9 +105,9 @@ class ObjectStore:
             self._upload_with_retries()
 
     def wait_for_uploads(self) -> None:
-        """Wait for uploads of the thread, at the end of a training that may have failed.
+        """Wait for background uploads at the end of a training, which may have failed.
 
-        An upload error is only logged, because the error of the training is raised.
+        Upload errors are only logged, so that an error of the training is raised.
         """
         try:
             self._uploader.wait()
@@ -130,11 +130,11 @@ class ObjectStore:
                 self._send(store, args.save_total_limit or 0)
 
     def _send(self, store: StoreFolder, limit: int) -> None:
-        """Upload checkpoints, the newest first, and then other files.
+        """Upload checkpoints, newest first, then other files.
 
         Args:
-            store: the one of the folder of checkpoints.
-            limit: the largest number of checkpoints that stay in the store; 0 for all.
+            store: the store of the checkpoint folder.
+            limit: maximum number of checkpoints in the store. 0 keeps all.
         """
         rotate = self.trainer._lightrainer.checkpoint_saver.rotate
 
@@ -146,7 +146,7 @@ class ObjectStore:
             store.send(unsent[-1])
             rotate(limit)
 
-        # All are in the store now, so only the newest has to stay on the local disk.
+        # All are in the store now, so only the newest must be kept on the local disk.
         rotate(limit or 1)
         output_store = self._output_store
         if output_store is not None:
@@ -160,18 +160,18 @@ class ObjectStore:
                 store.discard(name)
 
     def _prepare(self, store: StoreFolder) -> None:
-        # Write, list and delete a file, so that missing permissions raise before the training.
+        # Write, list and delete a file, so that missing permissions raise before training.
         store.discard(".probe")
         self._send(store, 0)
 
-        # Remove partial uploads of a machine that was terminated.
+        # Remove incomplete uploads of a terminated machine.
         for name in store.stored_checkpoints(complete=False):
             store.discard(name)
         stored = store.stored_checkpoints()
         for name in store.local_checkpoints():
             if name not in stored:
                 logger.warning(
-                    "Removing %s: %s does not have it any more.",
+                    "Removing %s, because %s does not have it any more.",
                     store.folder / name,
                     store.address,
                 )
@@ -180,12 +180,12 @@ class ObjectStore:
     # --- downloads
 
     def fetch(self, path: str | os.PathLike[str]) -> str:
-        """Download a checkpoint if it is an address, and return its folder.
+        """Download a checkpoint if it is a URL, and return its local folder.
 
         All processes must call this.
 
         Raises:
-            ValueError: it is an address that cannot be used.
+            ValueError: the URL is invalid.
         """
         local = os.path.abspath(local_folder(path))
         run_dir, name = os.path.split(local)
@@ -216,7 +216,7 @@ class ObjectStore:
             lambda: names.extend(store.stored_checkpoints()), runs=args.process_index == 0
         )
 
-        # A checkpoint has to be intact on every machine; otherwise all try the one before.
+        # A checkpoint must be intact on every machine. Otherwise all try the previous one.
         for name in reversed(broadcast_from_rank_zero(names, args.world_size)):
             first_rank_of_node = args.local_process_index == 0
             self._run_on_ranks(partial(store.fetch, name), runs=first_rank_of_node)
@@ -229,7 +229,7 @@ class ObjectStore:
     # --- several processes
 
     def _run_on_ranks(self, job: Callable[[], None], *, runs: bool) -> None:
-        """Run a job in some processes, and raise an error of it in all.
+        """Run a job on some ranks, and raise its error on all.
 
         Args:
             job: reads or writes the store.
@@ -244,11 +244,11 @@ class ObjectStore:
             except Exception as error:
                 own_error = error
                 shared_error = error
-                # Another class may exist in this process alone, or not be picklable.
+                # Other error classes may not be picklable, or not exist on other ranks.
                 if not isinstance(error, StoreError):
                     shared_error = RuntimeError(describe(error))
 
-        # The other processes wait here, so that nothing is raised before.
+        # Exchange errors before raising, because the other ranks wait here.
         errors = gather_objects(shared_error)
         if own_error is not None:
             raise own_error

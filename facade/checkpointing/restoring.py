@@ -1,4 +1,4 @@
-"""Choice of the checkpoint to resume from, and restoration of its state and of the best model."""
+"""Choose the checkpoint to resume from, and restore its state and the best model."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ ResumeFrom = str | bool | None
 
 
 class CheckpointRestorer:
-    """Find the checkpoint that a training resumes from, and read its state.
+    """Finds the checkpoint to resume from, and reads its state.
 
     Args:
         trainer: the Trainer.
-        hub: finds checkpoints in the repository.
-        store: downloads the checkpoints of an `output_dir` that is an address.
-        saver: names the newest checkpoint of the training.
+        hub: finds checkpoints in the Hub repository.
+        store: downloads checkpoints if `output_dir` is a URL.
+        saver: knows the newest checkpoint of the training.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -62,26 +62,26 @@ class CheckpointRestorer:
     ) -> str | None:
         """Return the checkpoint to resume from, see `Trainer.train`; None to start from scratch.
 
-        After a restart by `torchrun`, and in the retry of a trial of a sweep, checkpoints of this
-        job take precedence over the choice of the script, unless that is False; those of other jobs
-        in the same folder do not. All processes get the same answer.
+        After a restart by `torchrun`, and in the retry of a sweep's trial, checkpoints of this job
+        take precedence over the argument of the script, unless that is False. Checkpoints of other
+        jobs in the same folder do not. The result is the same on all ranks.
 
         Args:
-            resume_from: the choice of the script.
-            strategy: the strategy that has to be able to read the checkpoint.
-            is_trial: whether the training is a trial of a search, which resumes automatically.
-            own_weights: `_load_from_checkpoint` is not overridden; an override may read weights in
-                any form.
+            resume_from: the script's `resume_from_checkpoint`.
+            strategy: the strategy that will load the checkpoint.
+            is_trial: whether the training is a trial of a search, which resumes separately.
+            own_weights: whether `_load_from_checkpoint` is not overridden. An override may read
+                weights in any format.
 
         Raises:
             CheckpointNotFoundError: the checkpoint does not exist.
-            ValueError: it is damaged, or belongs to an incompatible training.
+            ValueError: the checkpoint is damaged, or belongs to an incompatible training.
         """
         launcher = owners.current_job()
         if launcher is None or is_trial:
             return self._find(resume_from, strategy, own_weights)
 
-        # Find the newest checkpoint that this job wrote before it was restarted.
+        # Find the newest checkpoint that this job wrote before the restart.
         launchers = [launcher]
         if self._on_multiple_nodes:
             launchers = gather_objects(launcher)
@@ -100,8 +100,8 @@ class CheckpointRestorer:
         if not owners.restarts():
             return self._find(resume_from, strategy, own_weights)
 
-        # The script may ask for the newest checkpoint of a folder in which the killed job has
-        # written none.
+        # The script may request the newest checkpoint of a folder to which the killed job has not
+        # written any.
         checkpoint = None
         begins = "from scratch"
         if resume_from is not True or self._newest() is not None:
@@ -115,11 +115,11 @@ class CheckpointRestorer:
         return checkpoint
 
     def _find(self, resume_from: ResumeFrom, strategy: Strategy, own_weights: bool) -> str | None:
-        """Return the checkpoint that `resume_from` names, after validation."""
+        """Return the checkpoint named by `resume_from`, after validating it."""
         if resume_from is None or resume_from is False:
             return None
         if resume_from is True:
-            # Whole weights are required only where this package reads them.
+            # Full weights are only required if this package loads them.
             weights = own_weights and strategy.gathers_on_save
             self.store.fetch_newest(weights=weights)
             checkpoint = self._newest(weights=weights)
@@ -132,7 +132,7 @@ class CheckpointRestorer:
                     "folder checkpoint-<step>, True for the newest one in output_dir, or None to "
                     "start from scratch."
                 )
-            # A local folder, an address, or the name of a folder in the Hub repository.
+            # The checkpoint may be a local folder, a URL, or a folder in the Hub repository.
             checkpoint = self.store.fetch(resume_from)
             if not os.path.isdir(checkpoint):
                 checkpoint = self.hub.find_checkpoint(checkpoint) or checkpoint
@@ -151,7 +151,7 @@ class CheckpointRestorer:
         return checkpoint
 
     def _without_valid(self, weights: bool) -> str:
-        """Return the message that no checkpoint is valid, with the problems of each."""
+        """Return the error message for no valid checkpoint, with the problems of each."""
         folder = str(self.trainer.args.output_dir)
         damaged: list[str] = []
         if os.path.isdir(folder):
@@ -169,16 +169,16 @@ class CheckpointRestorer:
     def _newest(
         self, *, choose: Callable[[Path], bool] = os.path.isdir, weights: bool = True
     ) -> str | None:
-        """Return the newest intact checkpoint; with several machines the newest that all have.
+        """Return the newest intact checkpoint; with several machines, the newest that all have.
 
-        Collective if there are several machines.
+        Must be called on all ranks if there are several machines.
 
         Args:
-            choose: whether a checkpoint may be taken.
+            choose: returns whether to consider a checkpoint.
             weights: as for `problems`.
 
         Raises:
-            CheckpointNotFoundError: some machines have checkpoints and others have none.
+            CheckpointNotFoundError: only some machines have checkpoints.
         """
         folder = str(self.trainer.args.output_dir)
         newest_step = math.inf
@@ -195,8 +195,8 @@ class CheckpointRestorer:
             if not self._on_multiple_nodes:
                 return checkpoint
 
-            # The newest checkpoint of one machine may be missing or damaged on another. Then all
-            # search again, up to the oldest of their steps. -1 means no checkpoint.
+            # The newest checkpoint of one machine may be missing or damaged on another. In that
+            # case, all search again up to the lowest of their steps. -1 means no checkpoint.
             step = -1
             if checkpoint is not None:
                 step = _step_of(checkpoint)
@@ -230,24 +230,24 @@ class CheckpointRestorer:
 
         All processes must call this.
 
-        Schedule, position and step count stay, as if the steps since then had been left out.
+        Schedule, data position and step count do not change.
 
         Args:
             run: the current training.
-            strategy: loads both.
-            replaces_weights: a Lightning callback replaces the weights in checkpoints by its own.
+            strategy: loads weights and optimizer.
+            replaces_weights: whether a Lightning callback replaces the weights in checkpoints.
             load_scaler: `Trainer._load_scaler`.
             load_external_parameters: loads trained parameters that are not part of the model.
 
         Raises:
-            CheckpointNotFoundError: a machine does not see the checkpoint.
+            CheckpointNotFoundError: the checkpoint is missing on a machine.
         """
         trainer = self.trainer
         step = trainer.state.global_step
         trainer.control.should_go_back = False
         checkpoint = self.saver.newest() or run.checkpoint
 
-        # Refuse where no checkpoint has the weights to return to.
+        # Continue with a warning if there are no weights to roll back to.
         if replaces_weights:
             logger.warning(
                 "Cannot roll back at step %s (a Lightning callback averages the weights); "
@@ -288,13 +288,13 @@ class CheckpointRestorer:
         path = os.path.join(checkpoint, TRAINER_STATE_NAME)
         state = TrainerState.load_from_json(path)
 
-        # Checkpoints of plain Lightning lack the intervals: use those of the arguments.
+        # Checkpoints of plain Lightning lack the intervals, so use those of the arguments.
         entries = json.loads(Path(path).read_text(encoding="utf-8"))
         for name in ("logging_steps", "eval_steps", "save_steps", "train_batch_size"):
             if name not in entries:
                 setattr(state, name, getattr(self.trainer.state, name))
 
-        # The current search sets these, not the one that wrote the checkpoint.
+        # The current search sets these.
         state.trial_name = None
         state.trial_params = None
 
@@ -306,10 +306,10 @@ class CheckpointRestorer:
         return state
 
     def _best_of_this_run(self, best: object, checkpoint: str) -> str | None:
-        """Return the best checkpoint if it belongs to this run or the resumed one, else None.
+        """Return the best checkpoint if it belongs to this run or the resumed one, otherwise None.
 
-        A state file may name any folder: the run was moved, or the file was tampered with to have a
-        foreign folder read, or the checkpoints beside it deleted.
+        A state file may name any folder, because the run was moved, or because the file was
+        tampered with to make the Trainer load a foreign folder or delete checkpoints next to it.
         """
         if best is None:
             return None
@@ -331,7 +331,7 @@ class CheckpointRestorer:
                 return None
             name = os.path.basename(os.path.normpath(best))
 
-        # If the run was moved, its new folder has a checkpoint of that name.
+        # If the run was moved, its new folder contains a checkpoint of that name.
         if re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-[0-9]+", name):
             for run in runs:
                 moved = os.path.join(run, name)
@@ -348,12 +348,12 @@ class CheckpointRestorer:
     # --- the best one
 
     def has_best(self) -> bool:
-        """Return whether a best checkpoint exists; warn if it is not of the best evaluation."""
+        """Return whether a best checkpoint exists; warn if it is not from the best evaluation."""
         state = self.trainer.state
         best = state.best_model_checkpoint
         step = state.best_global_step
 
-        # No evaluation was good, or none was run.
+        # No evaluation improved the metric, or none was run.
         if best is None and not step:
             why = (
                 f"{self.trainer.args.metric_for_best_model} was nan, or infinitely bad, in every "
@@ -364,7 +364,7 @@ class CheckpointRestorer:
             logger.warning("load_best_model_at_end=True, but %s: the last model is kept.", why)
             return False
 
-        # No checkpoint was written after the best one.
+        # No checkpoint was written at the best evaluation.
         if step and Path(best or "").name != f"{PREFIX_CHECKPOINT_DIR}-{step}":
             consequence = "the last model is kept"
             if best is not None:
@@ -380,7 +380,7 @@ class CheckpointRestorer:
     def load_best(
         self, strategy: Strategy, load_external_parameters: Callable[[str], None]
     ) -> None:
-        """Load the weights of the best checkpoint; warn if it is missing or damaged.
+        """Load the weights of the best checkpoint, or warn if it is missing or damaged.
 
         Args:
             strategy: loads the weights of the model.
@@ -390,7 +390,7 @@ class CheckpointRestorer:
         best = str(state.best_model_checkpoint)
         logger.info("Loading the best model from %s (%s)", best, state.best_metric)
 
-        # Only the machine of the saving process may have it on its disk.
+        # It may only be on the disk of the machine that saved it.
         if self._on_multiple_nodes:
             self.store.finish_uploads()
             self.store.fetch(best)
@@ -398,8 +398,8 @@ class CheckpointRestorer:
         if not checkpoints.problems(best, training_state=parts, weights=not parts):
             strategy.load_weights(self.trainer.model, best)
             load_external_parameters(best)
-            # Scripts generate with it right after the training, and expect no dropout: PEFT
-            # leaves a model with a loaded adapter in evaluation mode.
+            # As after PEFT's `load_adapter`, set evaluation mode, because scripts use the model
+            # right after training and expect no dropout.
             if is_peft_model(self.trainer.model):
                 self.trainer.model.eval()
             return

@@ -1,4 +1,4 @@
-"""Saving of models and checkpoints; the main function is `CheckpointSaver.save`."""
+"""Save models and checkpoints. The main function is `CheckpointSaver.save`."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BETWEEN_FLUSHES = 1.0
-"""Minimum of seconds between two flushes to the disk while the training continues."""
+"""Minimum seconds between two flushes to the disk during training."""
 
 
 class CheckpointSaver:
-    """Write models and checkpoints; a checkpoint is renamed to its final name once it is complete.
+    """Writes models and checkpoints. A checkpoint gets its final name when it is complete.
 
     Args:
         trainer: the Trainer.
         callbacks: states of its callbacks.
         lightning: states of its Lightning callbacks.
-        signals: require the training state in spite of `save_only_model`, after a signal.
-        store: uploads files if `output_dir` is an address; then it also calls `rotate`.
+        signals: after a signal, the training state is saved despite `save_only_model`.
+        store: uploads files and calls `rotate`, if `output_dir` is a URL.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -79,20 +79,20 @@ class CheckpointSaver:
 
         # Complete checkpoints.
         self._written: Path | None = None
-        """The newest one that has its final name."""
+        """The newest checkpoint with its final name."""
         self._best: str | None = None
-        """The best one that exists."""
+        """The best checkpoint that exists."""
         self._deleting = threading.Lock()
         self._flushed: Path | None = None
-        """The newest checkpoint that was flushed to the disk, so that it survives a power failure.
+        """The newest checkpoint that was flushed to the disk and survives a power failure.
         """
         self._flushed_at = 0.0
 
         # The training.
         self._owner: str | None = None
-        """Token of the process that saves, part of the names of staging folders."""
+        """Token of the saving process, part of the names of staging folders."""
         self._origin = ""
-        """The working directory when the training began."""
+        """The working directory when training began."""
 
         self._first_save = FirstSave()
 
@@ -107,27 +107,27 @@ class CheckpointSaver:
         run: TrainingRun | None,
         is_overridden: bool,
     ) -> None:
-        """Write `checkpoint-{step}` to a staging folder, and rename it once it is complete.
+        """Write `checkpoint-{step}` to a staging folder, and rename it when it is complete.
 
-        Collective: all processes go through the same steps, because each exchanges or writes parts
-        of the training state.
+        Must be called on all ranks, because each exchanges or writes parts of the training state.
 
         Args:
-            run_dir: the folder of checkpoints.
-            parts: functions that each write a part of the training state into a folder.
-            strategy: writes the parts of each process.
+            run_dir: the checkpoint folder.
+            parts: functions that each write a part of the training state to a folder.
+            strategy: writes the shards of each rank.
             run: the current training.
-            is_overridden: write in the foreground, because the override reads the files right
-                after, and keep what it wrote into `checkpoint-{step}` before.
+            is_overridden: whether `_save_checkpoint` is overridden. Then write in the foreground,
+                because the override may read the files right after, and keep files that it wrote to
+                `checkpoint-{step}` before.
 
         Raises:
-            DiskFullError: not enough space; nothing was written.
+            DiskFullError: there is not enough space. Nothing was written.
         """
         trainer = self.trainer
         args = trainer.args
         saves = args.should_save
 
-        # Absolute, because a thread may write there after the working directory has changed.
+        # Use an absolute path, because a thread may write after the working directory has changed.
         parent = os.path.join(self._origin, run_dir)
         final = Path(parent) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         owner = self._owner or broadcast_from_rank_zero(
@@ -135,23 +135,23 @@ class CheckpointSaver:
         )
         folder = checkpoints.staging_path(final, owner)
 
-        # A thread writes copies while the training continues, unless the files are read right
-        # after. Only some processes may have a callback or an override that reads them, so all
-        # decide together.
+        # A thread writes copies while training continues, unless a callback or an override reads
+        # the files right after. Only some ranks may have one, so all ranks decide together.
         later = False
         if run is not None:
             may_write_later = not is_overridden and self._may_write_later(strategy)
             later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
         has_parts = later and strategy.saves_parts(checkpoint=True)
 
-        # Wait for earlier writes unless this checkpoint is copied: parts of two checkpoints would
-        # share process groups, and two checkpoints of one step would share a folder.
+        # Wait for earlier writes if this checkpoint is not copied, if it has shards, because the
+        # shards of two checkpoints would share process groups, or if it replaces the last one,
+        # because they would share a folder.
         if not later or has_parts or final == self._newest:
             self._wait_for_writes()
         self._newest = final
 
         try:
-            # Room for copies of the files in memory.
+            # Wait until there is memory for the copies.
             if self.lightning.callbacks:
                 self.lightning.checkpoint = self.lightning.collected(run)
             size = self.bytes_to_save(strategy)
@@ -161,18 +161,18 @@ class CheckpointSaver:
             if later and saves:
                 copies = self.background.copies()
 
-            # A process on another machine may not see the folder: with one folder for all, each
-            # sends its states to the process that saves.
+            # A process on another machine may not see the folder, so with one folder for all, each
+            # process sends its states to the saving process.
             sends_states = not saves and not args.save_on_each_node
             self._files = CheckpointFiles(
                 copies, parts_later=has_parts, sends_contents=sends_states
             )
 
-            # After each part, a full disk of one process is raised in all of them: the next part
-            # may be collective, and would wait for the failed process.
+            # If a disk is full, raise on all ranks after each part, because the next part may be a
+            # collective in which the others would hang.
             one_step = partial(checkpoints.full_disk_on_all_ranks, final, args.world_size)
 
-            # Create the empty folder, on a disk with room for the files.
+            # Create the empty folder, after making space on the disk.
             with one_step():
                 if saves:
                     self._make_space(parent, size)
@@ -180,7 +180,7 @@ class CheckpointSaver:
             if args.local_process_index == 0 and not saves:
                 self._require_one_disk(strategy, folder, final)
 
-            # The files, written by methods of the Trainer, so that overrides are called.
+            # Write the files by methods of the Trainer, so that overrides are called.
             self.staging = str(folder)
             self._expect_weights(is_sharded=strategy.sharded_model is not None)
             with one_step():
@@ -192,8 +192,8 @@ class CheckpointSaver:
             with one_step():
                 self._write_states(str(folder), Path(run_dir, final.name))
 
-            # List all files in the manifest and rename the folder: now, or in the thread. Only the
-            # saving process does so; the thread of another one writes its parts.
+            # Write the manifest and rename the folder, now or in the thread. Only the saving
+            # process does this. Threads of other processes write their shards.
             sent_contents: list[dict[str, bytes]] = []
             if args.world_size > 1:
                 sent_contents = gather_objects(self._files.contents_to_send)
@@ -220,8 +220,8 @@ class CheckpointSaver:
             self.staging = None
             self.lightning.checkpoint = None
 
-        # Flush to the disk, in the thread. Older checkpoints are deleted after that, so a save
-        # outside of a training waits for it.
+        # Flush to the disk in the thread, and delete older checkpoints after that. A save outside
+        # of training waits for it.
         if saves and not trainer.is_in_train:
             self.wait_until_flushed()
         elif saves and time.monotonic() - self._flushed_at > _BETWEEN_FLUSHES:
@@ -232,14 +232,14 @@ class CheckpointSaver:
 
         Args:
             folder: the staging folder.
-            name: the path of the checkpoint, as the Trainer's state names it.
+            name: the path of the checkpoint in the Trainer's state.
         """
         # The best checkpoint may be the one being written.
         state = self.trainer.state
         if state.best_global_step:
             best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
             if (best == name or best.exists()) and state.best_model_checkpoint != str(best):
-                # The former one stays if this one cannot be written.
+                # Remember the former one in case this one cannot be written.
                 self._note_best(state.best_model_checkpoint)
                 state.best_model_checkpoint = str(best)
 
@@ -263,7 +263,7 @@ class CheckpointSaver:
         if is_overridden or not (final / TRAINER_STATE_NAME).exists():
             checkpoints.copy_unlisted_files(final, folder)
 
-        # A rotation between the two would take the new folder for one of an earlier run.
+        # A rotation in between would mistake the new folder for one of an earlier run.
         with self._deleting:
             checkpoints.commit(folder, final, flush=False)
             self._written = final
@@ -272,15 +272,15 @@ class CheckpointSaver:
             self.store.upload_in_background()
 
     def _note_best(self, best: str | None) -> None:
-        """Remember the best checkpoint, unless it could not be written."""
+        """Remember the best checkpoint if it exists."""
         if best is not None and os.path.exists(os.path.join(self._origin, best)):
             self._best = best
 
     def rotate(self, limit: int | None) -> None:
-        """Remove the oldest checkpoints beyond a number of them.
+        """Delete the oldest checkpoints beyond a limit.
 
-        Nothing is removed while the newest one of this training could be damaged by a power
-        failure.
+        Nothing is deleted while a power failure could damage the newest checkpoint of this
+        training.
         """
         with self._deleting:
             if self._written is None or self._written != self._flushed:
@@ -297,9 +297,10 @@ class CheckpointSaver:
             )
 
     def accept_changes(self) -> None:
-        """Update the manifest of the newest checkpoint after overrides and callbacks changed files.
+        """Update the manifest of the newest checkpoint after overrides and callbacks have changed
+        files.
 
-        Changes during `on_save` are intended. Later ones cannot be told from damage.
+        Changes during `on_save` are intended. Later ones cannot be distinguished from damage.
         """
         if not self.trainer.args.should_save:
             return
@@ -313,14 +314,16 @@ class CheckpointSaver:
 
     @property
     def saves_training_state(self) -> bool:
-        """Whether checkpoints hold the training state; always those of interrupted trainings."""
+        """Return whether checkpoints contain the training state, as those of interrupted trainings
+        always do.
+        """
         return not self.trainer.args.save_only_model or self.signals.is_interrupted
 
     def files_of(self, folder: str) -> CheckpointFiles:
         """Return the writer of the files of a folder.
 
-        Files of the current checkpoint are written with it, perhaps in the thread; others are
-        written at once: a signal handler or a thread may save a model in the meantime.
+        Files of the current checkpoint may be written in the thread. Others are written
+        immediately, because a signal handler or a thread may save a model in the meantime.
         """
         if folder == self.staging:
             return self._files
@@ -344,19 +347,19 @@ class CheckpointSaver:
         if strategy.engine_writes:
             return False
 
-        # An upload, or a callback, reads the files at once.
+        # An upload or a callback reads the files right after.
         if trainer.args.push_to_hub:
             return False
         callbacks = trainer.callback_handler.callbacks
         return not any(reads_checkpoints(callback) for callback in callbacks)
 
     def _wait_for_writes(self, size: int = 0, limit: int = -1) -> None:
-        """Wait until the thread has written checkpoints; a full disk only warns.
+        """Wait until the thread has written checkpoints. A full disk only causes a warning.
 
         Args:
             size: the size of the next checkpoint, in bytes.
-            limit: bytes of copies that may wait in memory, including the next checkpoint; by
-                default wait until all are written.
+            limit: maximum bytes of copies in memory, including the next checkpoint. The default
+                waits until all are written.
         """
         try:
             self.background.make_room(size, limit)
@@ -367,17 +370,17 @@ class CheckpointSaver:
         """Remove older checkpoints if the disk is nearly full.
 
         Raises:
-            DiskFullError: there is too little space even without them.
+            DiskFullError: there is not enough space even without them.
         """
         needed = self.background.bytes_waiting + size + checkpoints.MARGIN
         if checkpoints.free_space(run_dir) >= 2 * needed:
             return
 
-        # An older checkpoint stays until a newer one is flushed.
+        # Keep older checkpoints until a newer one is flushed.
         self._wait_for_writes()
         self.wait_until_flushed()
         best = self.trainer.state.best_model_checkpoint
-        # Without a limit, every checkpoint has to stay; with one, the newest and the best.
+        # Without a limit, every checkpoint must be kept; with a limit, the newest and the best.
         older: list[str] = []
         if self.trainer.args.save_total_limit:
             older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1]
@@ -392,9 +395,9 @@ class CheckpointSaver:
                 checkpoints.discard(path)
 
     def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
-        """Refuse parts of processes on several disks, which no process could read together.
+        """Raise if the shards of a checkpoint would be on several disks.
 
-        Called in the first process of each other machine.
+        Called by the first process of each other machine.
         """
         saves_parts = strategy.saves_parts(checkpoint=True) or strategy.engine_writes
         if self.saves_training_state and saves_parts:
@@ -416,17 +419,16 @@ class CheckpointSaver:
         Args:
             folder: the folder to write to.
             write: `Trainer._save`, called in the process that saves.
-            internal: the call comes from this package, so that `folder` may be a checkpoint.
-            strategy: gathers the weights of a model that is spread over processes, or writes their
-                parts.
+            internal: whether this package makes the call, so that `folder` may be a checkpoint.
+            strategy: gathers the weights of a sharded model, or writes the shards.
             run: the current training.
         """
         trainer = self.trainer
         saves = trainer.args.should_save
         in_checkpoint = internal and folder == self.staging
 
-        # Parts. The collective write comes first: a rank that failed on the other files would
-        # leave the others waiting.
+        # Write shards. This collective comes first, because a rank that fails to write the other
+        # files would leave the others waiting.
         if strategy.saves_parts(checkpoint=in_checkpoint):
             follow = internal and self.saves_training_state
             strategy.save_weights(
@@ -439,7 +441,7 @@ class CheckpointSaver:
                 write(folder, state_dict={})
             return
 
-        # Whole weights: gathered, replaced by a callback, or those of the model.
+        # Write full weights: gathered ones, those of a callback, or those of the model.
         is_sharded = strategy.sharded_model is not None
         weights = None
         if is_sharded:
@@ -459,8 +461,8 @@ class CheckpointSaver:
 
         Args:
             folder: the folder to write to.
-            state_dict: weights to write instead of the model's; empty if they are written
-                elsewhere.
+            state_dict: weights to write instead of the model's. Empty if they are written
+                separately.
         """
         os.makedirs(folder, exist_ok=True)
         final_folder: str | Path | None = folder
@@ -496,11 +498,11 @@ class CheckpointSaver:
         files.write_bytes(content, os.path.join(folder, TRAINING_ARGS_NAME))
 
     def _expect_weights(self, gathered: dict[str, Any] | None = None, *, is_sharded: bool) -> None:
-        """Record which weights the first save of a model should hold, where this process saves.
+        """Record which weights the first save of a model should contain, if this process saves.
 
         Args:
-            gathered: the whole weights of a sharded model; without them nothing is recorded.
-            is_sharded: the model is sharded.
+            gathered: the full weights of a sharded model. If they are missing, nothing is recorded.
+            is_sharded: whether the model is sharded.
         """
         has_all_names = gathered is not None or not is_sharded
         if self.trainer.args.should_save and has_all_names:
@@ -509,7 +511,9 @@ class CheckpointSaver:
     # --- the end of writing
 
     def newest(self) -> str | None:
-        """Return the newest checkpoint of this training, on all processes, once it is written."""
+        """Wait until all checkpoints are written, and return the newest of this training on all
+        ranks.
+        """
         self.finish_writing()
         newest = None
         if self._written is not None:
@@ -517,23 +521,23 @@ class CheckpointSaver:
         return broadcast_from_rank_zero(newest, self.trainer.args.world_size)
 
     def finish_writing(self, *, flushed: bool = False) -> None:
-        """Wait on all processes until the checkpoints are written; a full disk only warns.
+        """Wait on all ranks until the checkpoints are written. A full disk only causes a warning.
 
         Args:
-            flushed: also wait until they are flushed, so that they survive a power failure.
+            flushed: also wait until they are flushed and survive a power failure.
         """
         self._wait_for_writes()
         if flushed:
             self.wait_until_flushed()
         self.trainer.accelerator.wait_for_everyone()
 
-        # The best checkpoint may have failed to be written.
+        # Writing the best checkpoint may have failed.
         state = self.trainer.state
         best = os.path.join(self._origin, state.best_model_checkpoint or "")
         if self._best is not None and not os.path.exists(best):
             state.best_model_checkpoint = self._best
 
-        # Only the process that saves knows.
+        # Only the saving process knows.
         state.best_model_checkpoint = broadcast_from_rank_zero(
             state.best_model_checkpoint, self.trainer.args.world_size
         )
@@ -541,8 +545,8 @@ class CheckpointSaver:
     def finish_training(self) -> None:
         """Wait until the checkpoints are written, and flushed if that matters.
 
-        It does if older checkpoints are deleted after the flush, if the last one is uploaded to a
-        store, or if the machine may stop.
+        That is the case if older checkpoints are deleted after the flush, if the last one is
+        uploaded to a store, or if the machine may stop.
         """
         self.finish_writing()
         has_limit = bool(self.trainer.args.save_total_limit)
@@ -586,12 +590,12 @@ class CheckpointSaver:
         return os.path.join(self._origin, folder)
 
     def begin_training(self) -> None:
-        """Forget the checkpoints of earlier trainings, and check `output_dir`.
+        """Reset the state of earlier trainings, and check `output_dir`.
 
         All processes must call this.
 
         Raises:
-            NotADirectoryError, PermissionError: it cannot hold checkpoints.
+            NotADirectoryError, PermissionError: checkpoints cannot be written to `output_dir`.
         """
         args = self.trainer.args
         self._written = None
@@ -623,13 +627,14 @@ class CheckpointSaver:
 
     @contextlib.contextmanager
     def writing_to(self, run_dir: str) -> Iterator[None]:
-        """Reserve the folder for this run in the block, and wait for the last write at its end.
+        """Reserve the folder for this run within the `with` block, and wait for the last write at
+        its end.
 
         Leftovers of a killed run are removed. An error of the last write is logged, so that it does
         not replace an exception of the block.
 
         Raises:
-            FolderInUseError: another process trains with the folder.
+            FolderInUseError: another process writes to the folder.
         """
         args = self.trainer.args
         reservation: contextlib.AbstractContextManager[bool] = contextlib.nullcontext(False)
@@ -660,7 +665,7 @@ class CheckpointSaver:
         if Path(os.path.realpath(best)).parent != Path(os.path.realpath(run_dir)):
             logger.info("Keeping all checkpoints: the best one (%s) belongs to another run.", best)
             return
-        # Flushed first, so that a power failure cannot leave no checkpoint at all.
+        # Flush first, so that a power failure leaves at least one checkpoint.
         checkpoints.sync_tree(Path(best))
         for folder in checkpoints.list_checkpoints(run_dir):
             if os.path.exists(best) and not os.path.samefile(folder, best):
@@ -669,4 +674,4 @@ class CheckpointSaver:
 
 
 def _do_nothing() -> None:
-    """Stand in for the commit, which another process does."""
+    """Replacement of the commit on ranks that do not save."""

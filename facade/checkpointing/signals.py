@@ -1,4 +1,4 @@
-"""Signals and time limits that end a training early, with a checkpoint to resume from."""
+"""Stop a training early at signals and time limits, with a checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class SignalListening:
-    """Manage the callbacks that listen to signals, and the flag that worker processes read.
+    """Manages the callbacks that listen to signals, and the flag that worker processes read.
 
     Args:
         trainer: the Trainer.
@@ -35,13 +35,13 @@ class SignalListening:
         self.newest_checkpoint: str | None = None
         """The last checkpoint of this training."""
         self.own_listener: JITCheckpointCallback | None = None
-        """The listener that this object made, in the list of callbacks with `enable_jit_checkpoint`
-        only: scripts compare that list with theirs.
+        """The listener created by this object. It is in the list of callbacks only with
+        `enable_jit_checkpoint`, because scripts compare that list with their own.
         """
 
     @property
     def handled(self) -> tuple[int, ...]:
-        """The signals that end a training with a checkpoint."""
+        """Return the signals that stop a training with a checkpoint."""
         args = self.trainer.args
         signals = tuple(self.trainer.checkpoint_on_signals)
         if args.enable_jit_checkpoint:
@@ -57,12 +57,12 @@ class SignalListening:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a signal stops the training, so that a resumed training has to finish it."""
+        """Return whether a signal stops the training."""
         return any(callback.is_stopping for callback in self.listeners())
 
     @property
     def time_is_up(self) -> bool:
-        """Whether a time limit stops the training with a checkpoint to resume from."""
+        """Return whether a time limit stops the training."""
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, TimeLimitCallback) and callback.stopped:
                 return True
@@ -70,11 +70,11 @@ class SignalListening:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the training stops early with a checkpoint to resume from."""
+        """Return whether the training stops early with a checkpoint to resume from."""
         return self.is_leaving or self.time_is_up
 
     def listeners(self) -> list[JITCheckpointCallback]:
-        """Return all callbacks that listen to signals, also those of the user."""
+        """Return all callbacks that listen to signals, including those of the user."""
         listeners: list[JITCheckpointCallback] = []
         for callback in self.trainer.callback_handler.callbacks:
             if isinstance(callback, JITCheckpointCallback):
@@ -90,7 +90,7 @@ class SignalListening:
 
     @contextlib.contextmanager
     def stop_listening_at_end(self) -> Iterator[None]:
-        """Stop listening at the end of the block, and re-raise a signal that was received."""
+        """Stop listening at the end of the `with` block, and re-raise a received signal."""
         self.newest_checkpoint = None
         try:
             yield
@@ -102,7 +102,7 @@ class SignalListening:
             for listener in listeners:
                 listener.stop_listening()
 
-            # If the user was told that the training stops, say how to resume it.
+            # If the user was told that the training stops, log how to resume it.
             has_announced_stop = any(listener.has_announced_stop for listener in listeners)
             if has_announced_stop and self.newest_checkpoint is not None:
                 logger.warning(
@@ -120,7 +120,7 @@ class SignalListening:
         trainer = self.trainer
         handler = trainer.callback_handler
 
-        # Leave out signals that a listener of the user handles.
+        # Exclude signals that a listener of the user handles.
         signals = list(self.handled)
         for listener in self.listeners():
             if listener is not self.own_listener:
@@ -134,7 +134,7 @@ class SignalListening:
             listener.signals = tuple(signals)
             return
 
-        # Otherwise an unlisted one gets the events.
+        # Otherwise, an unlisted listener gets the events.
         if self.own_listener is not None and self._is_listed:
             trainer.remove_callback(self.own_listener)
         self.own_listener = None
@@ -142,7 +142,8 @@ class SignalListening:
         if signals:
             self.own_listener = JITCheckpointCallback(
                 tuple(signals),
-                # It holds the Trainer, not its training, so that a callback can copy the Trainer.
+                # Reference the Trainer instead of its training, so that callbacks can copy the
+                # Trainer.
                 save=partial(save_at_once, trainer),
                 required_signals=(),
                 on_change=self._tell_workers,
@@ -165,7 +166,7 @@ def _events(listener: JITCheckpointCallback) -> dict[str, Callable[..., object]]
     """Return the methods of an unlisted listener, by event."""
     methods: dict[str, Callable[..., object]] = {}
     for event in EVENTS:
-        # These two only ask `jit_manager`, which scripts assign to a listed callback.
+        # These two only call `jit_manager`, which scripts assign to a listed callback.
         if event in ("on_step_begin", "on_pre_optimizer_step"):
             continue
         if getattr(type(listener), event) is not getattr(TrainerCallback, event):

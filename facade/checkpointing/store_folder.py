@@ -1,4 +1,4 @@
-"""A local folder of checkpoints and its copy in an object store, and the errors of that store."""
+"""Synchronise a local checkpoint folder with an object store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INCOMPLETE = "_incomplete"
 """File of a checkpoint that is being uploaded or deleted."""
 
 _PROGRAMMING_ERRORS = (AssertionError, AttributeError, LookupError, NameError, TypeError)
-"""Errors that no storage and no disk raises."""
+"""Errors that are never caused by a storage or a disk."""
 
 _CHECKPOINT = re.compile(r"checkpoint-[0-9]+(?=/)")
 _NOT_SENT = re.compile(r"(^|/)(\.|checkpoint-[0-9]+(/|$))|\.tmp$")
@@ -26,10 +26,10 @@ _NOT_SENT = re.compile(r"(^|/)(\.|checkpoint-[0-9]+(/|$))|\.tmp$")
 
 
 class StoreFolder:
-    """A local folder and its copy in the store; names are relative to both.
+    """A local folder and its copy in the store. Names are relative to both.
 
-    Methods raise the errors of the storage's library, and may be called again after one.
-    `store_errors` adds a remedy to them.
+    Methods raise the errors of the storage library, and may be retried. `store_errors` adds a
+    remedy.
 
     Args:
         folder: the local folder, as `local_folder` returns it.
@@ -45,7 +45,7 @@ class StoreFolder:
         if self.address.startswith("file:"):
             options["auto_mkdir"] = True
         storage, root = fsspec.url_to_fs(self.address, **options)
-        # From here on, names are relative to the address.
+        # Names are relative to the URL from here on.
         self._files: Any = fsspec.filesystem("dir", path=root, fs=storage)
         self._sent: dict[str, tuple[int, int]] = {}
         """Uploaded files outside of checkpoints, with their modification time and size."""
@@ -53,8 +53,8 @@ class StoreFolder:
     def send(self, name: str) -> None:
         """Upload a checkpoint, replacing an older one.
 
-        The modification time of its local folder is set to 0, which marks it as uploaded: any
-        change of the folder sets another time.
+        Sets the modification time of the local folder to 0, which marks it as uploaded. Any change
+        of the folder sets another time.
         """
         folder = self.folder / name
         begun = folder.stat()
@@ -64,7 +64,7 @@ class StoreFolder:
                 self._put(path)
         self._files.rm_file(f"{name}/{INCOMPLETE}")
 
-        # Not marked as uploaded if it was written again in the meantime.
+        # Do not mark it as uploaded if it was written again in the meantime.
         if folder.stat().st_mtime_ns == begun.st_mtime_ns:
             os.utime(folder, (0, 0))
 
@@ -120,7 +120,7 @@ class StoreFolder:
         if not files or f"{name}/{INCOMPLETE}" in files:
             return
 
-        # Equal manifests list the same files, with which the local ones are compared.
+        # If the manifests are equal, check the local files against the manifest.
         manifest = f"{name}/_manifest.json"
         own_manifest = self.folder / manifest
         is_same = False
@@ -136,13 +136,13 @@ class StoreFolder:
                 targets.append(str(staging / name_in_folder))
             self._files.get(files, targets)
 
-        # It need not be uploaded, see `send`.
+        # Mark it as uploaded, see `send`.
         os.utime(folder, (0, 0))
 
     def _find(self, name: str) -> list[str]:
         """Return the files of a checkpoint in the store, or all files for an empty name."""
         self._files.invalidate_cache()
-        # A name in the store must not lead out of the local folder.
+        # A name in the store must not lead outside of the local folder.
         return [file for file in self._files.find(name) if ".." not in file.split("/")]
 
     def _put(self, path: Path) -> None:
@@ -155,7 +155,7 @@ class StoreFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         empty.touch()
 
-        # Uploading a file also creates its folder, in storages that have folders.
+        # Uploading a file also creates its folder, if the storage has folders.
         self._files.put_file(str(empty), mark)
         for file in self._find(name):
             if file != mark:
@@ -164,19 +164,19 @@ class StoreFolder:
 
 @cache
 def open_store(folder: str) -> StoreFolder | None:
-    """Return the store of a folder; None if the folder has no address."""
+    """Return the store of a local folder; None if the folder has no URL."""
     if not url_of(folder):
         return None
     return StoreFolder(folder)
 
 
 class StoreError(ConnectionError):
-    """The store or its local folder could not be read or written; the message has a remedy."""
+    """The store or its local folder could not be read or written. The message has a remedy."""
 
 
 @contextmanager
 def store_errors(output_dir: str) -> Iterator[None]:
-    """Raise errors of the storage and of the local disk as `StoreError`, and others unchanged.
+    """Convert errors of the storage and of the local disk to `StoreError`.
 
     Args:
         output_dir: the local folder of the training.
@@ -186,11 +186,11 @@ def store_errors(output_dir: str) -> Iterator[None]:
     except (StoreError, *_PROGRAMMING_ERRORS):
         raise
     except Exception as error:
-        # The libraries of storages have no common class of errors: they raise their own classes,
-        # and `OSError`, `RuntimeError` and `ValueError` of Python.
+        # Storage libraries have no common error class: they raise their own classes, and Python's
+        # `OSError`, `RuntimeError` and `ValueError`.
         raise StoreError(
             f"{url_of(output_dir) or 'The store'} could not be read or written "
-            f"({describe(error)}). {output_dir} keeps what it lacks. Check bucket, network, and "
-            "credentials that may list, read, write and delete there; trainer.save_state() "
-            "sends the rest, as does the next start."
+            f"({describe(error)}). {output_dir} still has all files. Check the bucket, the "
+            "network, and that the credentials may list, read, write and delete; "
+            "trainer.save_state() or the next start uploads the remaining files."
         ) from error

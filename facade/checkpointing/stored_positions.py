@@ -1,4 +1,4 @@
-"""Positions in the data that checkpoints store: one file for each rank, read into dataclasses."""
+"""Read the data positions that checkpoints store in one file for each rank."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
 PlainState = dict[str, Any]
-"""A state in nested plain values, as files hold it."""
+"""A state in nested plain values, as stored in files."""
 
 
 @dataclass(frozen=True)
 class RequestedArguments:
-    """The arguments, as the user gave them, that may be adapted to keep the samples per step.
+    """The user's values of the arguments that may be adapted to keep the global batch size.
 
     The names of the fields are the keys in the files.
     """
@@ -36,25 +36,25 @@ class RequestedArguments:
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the samples of a step: over processes, batches and micro-batches.
+    """Layout of a step's samples over processes, batches and micro-batches.
 
     The names of the fields are the keys in the files.
     """
 
     world_size: int
-    """Data-parallel processes, which get different batches."""
+    """Number of data-parallel processes, which get different batches."""
     batch_size: int
-    """Samples of a batch in one process."""
+    """Samples per batch in one process."""
     accumulation: int
-    """Batches of a step in one process."""
+    """Batches per step in one process."""
     tokens: int | None = None
-    """`max_tokens_per_batch`, if batches are filled up to a number of tokens."""
+    """`max_tokens_per_batch`, if batches have a token budget."""
 
     @property
     def step_size(self) -> int:
-        """The samples of a step over all processes; with a token budget, its batches.
+        """Return the samples per step over all processes, or the batches with a token budget.
 
-        Batches of a token budget differ in their number of samples, so they are counted instead.
+        With a token budget, batches differ in their number of samples, so batches are counted.
         """
         batches = self.world_size * self.accumulation
         if self.tokens is not None:
@@ -74,7 +74,7 @@ class Layout:
         return ", ".join(changes)
 
     def to_plain(self) -> dict[str, int]:
-        """Return the entries in the files, which have `tokens` only with a token budget."""
+        """Return the entries for a file, which has `tokens` only with a token budget."""
         plain = asdict(self)
         if self.tokens is None:
             del plain["tokens"]
@@ -83,7 +83,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class StoredPosition:
-    """The position of one rank, as `DataPosition.save` or plain Lightning wrote it.
+    """Position of one rank, written by `DataPosition.save` or by plain Lightning.
 
     Lightning's positions (see `lightning_modules.tasks.loader_positions.facade_position`) have
     only the entries without a default in `from_plain`.
@@ -91,21 +91,21 @@ class StoredPosition:
 
     epoch: int
     windows_done: int
-    """Steps of the epoch that were done."""
+    """Number of completed steps of the epoch."""
     windows_per_epoch: int
     layout: Layout
     loader_state: PlainState | None
     loader_batch: int | None
-    """Samples of a batch that the loader reported, see `ElasticResumption.loader_batch`."""
+    """Samples per batch reported by the loader, see `ElasticResumption.loader_batch`."""
     requested: RequestedArguments | None
     copies: int
-    """Consecutive ranks that read the same data, see `copies_of_batches`."""
+    """Number of consecutive ranks that read the same data, see `copies_of_batches`."""
     steps_ahead: int
     """See `ElasticResumption.steps_ahead`."""
     is_epoch_ended: bool
-    """The epoch's end, with what follows its last step, was over."""
+    """Whether the end of the epoch, after its last step, was complete."""
     was_epoch_left: bool
-    """A callback had requested to end the epoch early."""
+    """Whether a callback had requested to end the epoch early."""
     progress: PlainState | None
     """Meters for the next log."""
     generators_before_epoch: PlainState | None
@@ -117,7 +117,7 @@ class StoredPosition:
 
     @classmethod
     def from_plain(cls, entries: PlainState) -> Self:
-        """Return the position in the entries of a file.
+        """Build the position from the entries of a file.
 
         Raises:
             TypeError: an entry is missing, or has another type.
@@ -147,12 +147,12 @@ class StoredPosition:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all steps of the epoch were done."""
+        """Return whether all steps of the epoch were completed."""
         return self.windows_done >= self.windows_per_epoch
 
 
 class CheckpointPositions:
-    """The positions of the ranks in a checkpoint. Each file is read once, when it is needed.
+    """Positions of all ranks in a checkpoint. Each file is read once, on first use.
 
     Args:
         checkpoint: the folder of the checkpoint.
@@ -164,21 +164,22 @@ class CheckpointPositions:
         self.checkpoint = checkpoint
         first = _load(first_path)
         self._positions = {first_path: first}
-        """The positions that were read, by path."""
+        """Positions that have been read, by path."""
         self._copies = first.copies
 
         self.own = self.of_rank(rank) or first
-        """The position of this rank. If its file is missing, the first file is used: each node may
-        hold only the files of its own processes, and a run with more processes has new ranks.
+        """The position of this rank. If its file is missing, the first file is used, because each
+        node may only have files of its own processes, and a run with more processes has new ranks.
         """
 
     @classmethod
     def find(cls, checkpoint: str | None, args: TrainingArguments) -> Self | None:
-        """Return the positions in a checkpoint; None if it has none, as those of other libraries.
+        """Return the positions in a checkpoint; None if it has none, as checkpoints of other
+        libraries.
 
         Args:
             checkpoint: the folder of the checkpoint.
-            args: the arguments of this training, which tell the rank of this process.
+            args: the arguments of this training, from which the rank follows.
         """
         if checkpoint is None:
             return None
@@ -191,12 +192,14 @@ class CheckpointPositions:
 
     @property
     def of_rank_0(self) -> StoredPosition:
-        """The position of rank 0, whose order all ranks follow; this rank's if it is missing."""
+        """Return the position of rank 0, whose order all ranks follow; this rank's if it is
+        missing.
+        """
         return self.of_rank(0) or self.own
 
     def of_rank(self, rank: int) -> StoredPosition | None:
         """Return the position of a data-parallel rank; None if its file is missing."""
-        # Several processes may have read the same data; the first of them wrote this file.
+        # Several processes may have read the same data. The first of them wrote this file.
         path = os.path.join(self.checkpoint, data_state_name(rank * self._copies))
         if path not in self._positions and os.path.isfile(path):
             self._positions[path] = _load(path)
@@ -209,17 +212,17 @@ def _load(path: str) -> StoredPosition:
         return StoredPosition.from_plain(dict(from_plain(content)))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(
-            f"{path} does not hold a position in the data ({error!r}): take another checkpoint, or "
-            "delete the file to count from the step."
+            f"{path} does not hold a position in the data ({error!r}): use another checkpoint, or "
+            "delete the file to compute the position from the step."
         ) from error
 
 
 def _entry(entries: PlainState, name: str, types: Any, default: Any = None) -> Any:
-    """Return an entry of a file after a check of its type.
+    """Return an entry of a file after checking its type.
 
-    Without a default, a missing entry is refused unless its types include None.
+    Without a default, a missing entry raises unless its types include None.
     """
     value = entries.get(name, default)
     if not isinstance(value, types):
-        raise TypeError(f"{name}={value!r:.60}, but expected is {types}")
+        raise TypeError(f"{name}={value!r:.60}, expected {types}")
     return value

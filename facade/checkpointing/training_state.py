@@ -1,4 +1,4 @@
-"""Training state in checkpoints: optimizer, schedule, loss scale, and callbacks of both APIs."""
+"""Save and load optimizer, schedule, loss scale, and the callbacks of both APIs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LIGHTNING_CALLBACKS_NAME = "lightning_callbacks.pt"
-"""File of a checkpoint with the states of Lightning callbacks; not in the reference."""
+"""File of a checkpoint with the states of Lightning callbacks. The reference has no such file."""
 
 _LIGHTNING_ENTRIES = ("epoch", "global_step", "pytorch-lightning_version", "state_dict")
-"""Entries of Lightning's own in a checkpoint dict; callbacks added all others."""
+"""Lightning's own entries in a checkpoint dict. Callbacks added all others."""
 
 _NOT_INCLUDED = (
     "%s has states of callbacks that are not included in this Trainer; ignoring them: %s"
@@ -35,7 +35,7 @@ _NOT_INCLUDED = (
 
 
 def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: str) -> None:
-    """Load optimizer and schedule from a checkpoint; warn if they are missing.
+    """Load optimizer and schedule from a checkpoint, or warn if they are missing.
 
     Args:
         strategy: loads the state of its optimizer.
@@ -54,7 +54,7 @@ def load_optimizer_and_schedule(strategy: Strategy, schedule: Any, checkpoint: s
 
 
 def load_scaler(scaler: Any, checkpoint: str) -> None:
-    """Load the loss scale of fp16; warn if it is missing."""
+    """Load the fp16 loss scale, or warn if it is missing."""
     path = os.path.join(checkpoint, SCALER_NAME)
     if os.path.isfile(path):
         scaler.load_state_dict(checkpoints.load_torch(path))
@@ -65,7 +65,7 @@ def load_scaler(scaler: Any, checkpoint: str) -> None:
 
 
 class CallbackStates:
-    """Save and restore TrainerCallbacks.
+    """Saves and restores the states of TrainerCallbacks.
 
     Small states are in `trainer_state.json`, states with tensors in a separate file.
 
@@ -79,7 +79,7 @@ class CallbackStates:
         self.trainer = trainer
 
     def exportable(self) -> list[Any]:
-        """Return the callbacks, and the control, that are an `ExportableState`."""
+        """Return the callbacks, including the control, that are an `ExportableState`."""
         everything = [*self.trainer.callback_handler.callbacks, self.trainer.control]
         return [callback for callback in everything if is_exportable(callback)]
 
@@ -108,7 +108,7 @@ class CallbackStates:
         return state_dicts(self.trainer.callback_handler.callbacks)
 
     def load(self, checkpoint: str) -> None:
-        """Load states with tensors; warn of those without a callback."""
+        """Load states with tensors, and warn of those without a callback."""
         path = os.path.join(checkpoint, CALLBACK_STATES_NAME)
         if not os.path.isfile(path):
             return
@@ -118,7 +118,7 @@ class CallbackStates:
             logger.warning(_NOT_INCLUDED, path, ", ".join(not_included))
 
     def load_best(self) -> None:
-        """Load the states of the best checkpoint that belong to its weights, such as averages.
+        """Load states that belong to the weights of the best checkpoint, such as averages.
 
         Callbacks with a method `load_best_state_dict` have such states.
         """
@@ -132,18 +132,18 @@ class CallbackStates:
 
         path = os.path.join(best, CALLBACK_STATES_NAME)
         if not os.path.isfile(path):
-            logger.warning("%s is missing: averages of weights are the last, not the best.", path)
+            logger.warning("%s is missing: using the last averages of weights, not the best.", path)
             return
         states = checkpoints.load_torch(path)
         for callback in callbacks:
-            # Callbacks of the same class get their states in their order.
+            # Callbacks of the same class get their states in order.
             states_of_class = states.get(type(callback).__name__)
             if states_of_class:
                 callback.load_best_state_dict(states_of_class.pop(0))
 
     def _replace(self, callback: object, restored: Any) -> None:
         if isinstance(callback, TrainerControl):
-            # The saved control asks for the checkpoint that it was saved in.
+            # The saved control still requests the checkpoint in which it was saved.
             restored.should_save = False
             self.trainer.control = restored
         else:
@@ -152,7 +152,7 @@ class CallbackStates:
 
 
 class LightningCallbackStates:
-    """Save and restore Lightning callbacks with the checkpoint dict of a plain Lightning Trainer.
+    """Saves and restores Lightning callbacks with the checkpoint dict of a Lightning Trainer.
 
     Args:
         trainer: the Trainer.
@@ -178,12 +178,12 @@ class LightningCallbackStates:
         return weights
 
     def save(self, folder: str, files: checkpoints.CheckpointFiles) -> None:
-        """Write the states of the callbacks, if any; called on the saving process."""
+        """Write the states of the callbacks, if there are any. Called on the saving process."""
         assert self.checkpoint is not None
         states = self.checkpoint.pop("callbacks")
         states = {name: _without_function(state) for name, state in states.items()}
 
-        # Entries that callbacks added to the checkpoint besides their states.
+        # Collect entries that callbacks have added to the checkpoint besides their states.
         entries: dict[str, Any] = {}
         for name, value in self.checkpoint.items():
             if name not in _LIGHTNING_ENTRIES:
@@ -194,7 +194,7 @@ class LightningCallbackStates:
             files.write_tensors(content, os.path.join(folder, LIGHTNING_CALLBACKS_NAME))
 
     def load(self, checkpoint: str, run: TrainingRun) -> None:
-        """Restore the callbacks of a run, after the weights of the checkpoint were loaded."""
+        """Restore the callbacks of a run, after the weights have been loaded."""
         path = os.path.join(checkpoint, LIGHTNING_CALLBACKS_NAME)
         if not os.path.isfile(path):
             return
@@ -204,7 +204,7 @@ class LightningCallbackStates:
             states, self.callbacks, checkpoint, str(self.trainer.args.output_dir)
         )
 
-        # Same order as in Lightning: every callback gets the whole checkpoint, then its own state.
+        # As in Lightning, every callback gets the whole checkpoint first, then its own state.
         lightning_checkpoint: dict[str, Any] = {
             name: from_plain(value) for name, value in content["further"].items()
         }
@@ -220,20 +220,20 @@ class LightningCallbackStates:
             # `SpikeDetection.load_state_dict` of Lightning expects this attribute.
             if hasattr(callback, "running_mean"):
                 callback.running = callback.running_mean
-            # As in Lightning, a copy.
+            # As in Lightning, pass a copy.
             callback.load_state_dict(copy.deepcopy(states.pop(callback.state_key)))
         if states:
             logger.warning(_NOT_INCLUDED, path, ", ".join(states))
 
     def collected(self, run: TrainingRun | None) -> dict[str, Any] | None:
-        """Return a checkpoint dict as callbacks of Lightning fill it in; None outside of a fit.
+        """Return a checkpoint dict with the entries of Lightning callbacks; None outside of `fit`.
 
-        Calls their `on_save_checkpoint`, so it is called once for all parts of a checkpoint.
+        Calls their `on_save_checkpoint`, so call it only once per checkpoint.
         """
         if run is None or not self.callbacks:
             return None
 
-        # The states of the callbacks.
+        # Collect the states of the callbacks.
         states: dict[str, Any] = {}
         for callback in self.callbacks:
             state = callback.state_dict()
@@ -264,16 +264,18 @@ def _entries_of_lightning(run: TrainingRun) -> dict[str, object]:
 
 
 def _weights_of(run: TrainingRun) -> dict[str, Any]:
-    """Return the weights of the module; none if it is sharded, as weight averaging is refused."""
+    """Return the weights of the module; empty if it is sharded, where weight averaging is not
+    supported.
+    """
     if run.strategy.sharded_model is not None:
         return {}
     return run.module.state_dict()
 
 
 def _without_function(state: object) -> Any:
-    """Drop the annealing function that states of `SWALR` hold before torch 2.10.
+    """Remove the annealing function from states of `SWALR` before torch 2.10.
 
-    A file cannot hold it safely, and the schedule makes it again when the state is loaded.
+    It cannot be saved safely, and the schedule recreates it when the state is loaded.
     """
     if not isinstance(state, dict):
         return state

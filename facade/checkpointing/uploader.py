@@ -1,4 +1,4 @@
-"""Run uploads in a thread during a training, and with retries at its end."""
+"""Run uploads in a thread during training, and with retries at the end."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before each attempt to upload the remaining files at the end of a training.
 
-The storage's library retries too. During a training, each checkpoint is one attempt.
+The storage library retries too. During training, each checkpoint is one attempt.
 """
 
 
 class Uploader:
-    """Run uploads, one at a time.
+    """Runs uploads one at a time.
 
     An upload is a function that uploads all files that the store lacks, and raises `StoreError`.
     """
@@ -28,7 +28,7 @@ class Uploader:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-upload")
         self._job: Future[None] | None = None
         self._is_failing = False
-        """Whether the last upload in the thread failed, which was reported."""
+        """Whether the last upload in the thread failed. The failure has been logged."""
 
     def run_in_background(self, upload: Callable[[], None]) -> None:
         """Run an upload in the thread, after the one in progress."""
@@ -41,7 +41,7 @@ class Uploader:
         """Wait for the thread, and run an upload in this one.
 
         Raises:
-            StoreError: that of the last attempt.
+            StoreError: the error of the last attempt.
         """
         self.wait()
         for pause in PAUSES[:-1]:
@@ -52,12 +52,12 @@ class Uploader:
                 continue
             return
 
-        # The last attempt, whose error is raised.
+        # Let the error of the last attempt propagate.
         time.sleep(PAUSES[-1])
         upload()
 
     def wait(self) -> None:
-        """Wait for the uploads of the thread."""
+        """Wait for the uploads in the thread."""
         if self._job is not None:
             self._job.result()
 

@@ -1,7 +1,7 @@
-"""The strategies that arguments can choose, one class and one module each, and the plan of a run.
+"""Strategies that the arguments can select, one class and module each, and the plan of a run.
 
-Each describes itself, builds Lightning's strategy and runs: forward passes, exchange and clipping
-of gradients, states. Not here: how layers are split (`lightning_modules/distributed`). Imports
+A strategy builds Lightning's strategy, and handles forward passes, gradient synchronisation and
+clipping, and states. How layers are sharded is in `lightning_modules/distributed`. Imports
 arguments and distributed.
 """
 
@@ -31,15 +31,15 @@ def choose(
     model: Any = None,
     steps: int | None = None,
 ) -> Strategy:
-    """Return the strategy that validated arguments ask for.
+    """Return the strategy that validated arguments request.
 
     Args:
         args: the training arguments.
-        find_unused_parameters: for DDP, where the arguments leave it open.
-        model: its layers and hidden size are used where the arguments leave them open.
-        steps: optimizer steps of the training, where the data is known.
+        find_unused_parameters: option of DDP, used if the arguments do not set it.
+        model: the model. Its layers and hidden size are used if the arguments do not set them.
+        steps: number of optimizer steps of the training, if it is known.
     """
-    # `from_pretrained` has spread the model; the arguments do not ask for that.
+    # `from_pretrained` has parallelized the model, which the arguments do not show.
     if was_parallelized(args):
         return ModelParallel.of(args, None, model)
     if args.deepspeed:
@@ -55,9 +55,7 @@ def choose(
 
 
 def _sharding_of_groups(args: TrainingArguments) -> FSDPSettings | None:
-    """Return sharding by the layers the model names, if `parallelism_config` shards and `fsdp`
-    is not set.
-    """
+    """Return FSDP settings if `parallelism_config` shards the model and `fsdp` is not set."""
     groups = groups_of(args)
     if groups is None or not (groups.dp_shard_enabled or groups.splits_sequences):
         return None

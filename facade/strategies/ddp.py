@@ -1,4 +1,4 @@
-"""The strategies without sharding: a single device, and DDP."""
+"""Strategies without sharding: a single device, and DDP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SingleDevice(Strategy):
-    """One process on one device, with Lightning's default strategy."""
+    """A single process on one device, with Lightning's default strategy."""
 
     synchronizes_gradients = False
 
@@ -33,25 +33,25 @@ class SingleDevice(Strategy):
 
 
 STRATEGY_OUTSIDE_OF_RUNS = SingleDevice("", {})
-"""The strategy of own training loops before there was a run."""
+"""Strategy of custom training loops before the first run."""
 
 
 class DDP(Strategy):
-    """The model is trained through its `DistributedDataParallel`, and evaluated itself, as in
-    the reference.
+    """Distributed data parallel. As in the reference, evaluation uses the model without the
+    wrapper.
     """
 
     _records_graph = False
-    """True until the first backward pass with `static_graph`, in which DDP records the graph: it
-    has to exchange gradients.
+    """True until the first backward pass with `static_graph`. DDP records the graph in that pass,
+    which must synchronise gradients.
     """
     _frozen_parameters: Sequence[nn.Parameter] = ()
-    """Those that were frozen when DDP was made, which exchanges no gradients of them."""
+    """Parameters that were frozen when DDP was created, whose gradients it does not synchronise."""
 
     @classmethod
     def of(cls, args: TrainingArguments, find_unused_parameters: bool) -> Self:
-        """Return the strategy for the `ddp_*` arguments; `find_unused_parameters` where they
-        leave it open.
+        """Return the strategy for the `ddp_*` arguments, with a default for
+        `find_unused_parameters`.
         """
         if args.ddp_find_unused_parameters is not None:
             find_unused_parameters = args.ddp_find_unused_parameters
@@ -62,20 +62,20 @@ class DDP(Strategy):
             "static_graph": args.ddp_static_graph,
         }
         if args.auto_find_batch_size:
-            # One process may run out of memory before it exchanges anything: `OutOfMemoryConsensus`
-            # does it instead.
+            # A rank may run out of memory before it communicates. `OutOfMemoryConsensus` broadcasts
+            # buffers instead.
             options |= {"broadcast_buffers": False, "static_graph": None}
         options = {name: value for name, value in options.items() if value is not None}
         return cls("DDPStrategy", options | process_group(args))
 
     def build(self) -> ModelDDPStrategy:
-        """Make a `DDPStrategy`, which wraps the model, not the LightningModule around it."""
+        """Build a `DDPStrategy` that wraps the model instead of the LightningModule."""
         from ...lightning_modules.internals.ddp import ModelDDPStrategy
         from ...lightning_modules.internals.lightning_internals import start_no_processes
 
         strategy = ModelDDPStrategy(self._wrap_trained, **self.options)
-        # In a process that a notebook forked, Lightning must not start others. Elsewhere its
-        # launcher starts none either, but sets the number of threads.
+        # Lightning must not start processes in a process forked by a notebook. Elsewhere its
+        # launcher does not start any, but sets the number of threads.
         if hasattr(sys, "ps1"):
             return start_no_processes(strategy)
         return strategy
@@ -91,7 +91,7 @@ class DDP(Strategy):
         return DistributedDataParallel(model, device_ids=device_ids, **options)
 
     def _wrap_trained(self, device: torch.device) -> None:
-        """Wrap the model of the Trainer, unless it was passed to it in a wrapper."""
+        """Wrap the Trainer's model, unless it already is wrapped."""
         model = self.forward_model
         self._records_graph = bool(self.options.get("static_graph"))
         self._frozen_parameters = [
@@ -107,7 +107,7 @@ class DDP(Strategy):
             average_used_gradients(unfrozen)
 
     def end_run(self) -> None:
-        """See `Strategy.end_run`; remove DDP's wrapper, which holds a copy of all gradients."""
+        """See `Strategy.end_run`. Removes DDP's wrapper, which holds a copy of all gradients."""
         super().end_run()
         self._frozen_parameters = ()
         trainer = self.require_trainer()
@@ -129,7 +129,7 @@ class DDP(Strategy):
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside of DDP's wrapper; other models, even compiled ones, unchanged."""
+    """Return the model inside of DDP's wrapper. Other models are returned unchanged."""
     if isinstance(model, DistributedDataParallel):
         return model.module
     return model

@@ -1,4 +1,4 @@
-"""DeepSpeed, through Lightning's `DeepSpeedStrategy`."""
+"""DeepSpeed with Lightning's `DeepSpeedStrategy`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOWEST_VERSION = "0.19"
-"""Earlier versions compute wrong losses in stage 2 with offload and accumulation."""
+"""Earlier versions compute wrong losses in stage 2 with offloading and gradient accumulation."""
 
 _NOT_RESHARDED: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.offload_optimizer.device": lambda device: device == "nvme",
@@ -62,25 +62,26 @@ _NOT_RESHARDED: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.elastic_checkpoint": bool,
     "zero_optimization.mics_shard_size": lambda size: isinstance(size, int) and size > 0,
 }
-"""Keys of the configuration, and tests for values whose states cannot be resharded: a rank then
-holds other parts than its number implies, or holds them outside of main memory.
+"""Configuration keys, with predicates for values whose states cannot be resharded, because a rank's
+shards do not follow from its number or are not in memory.
 """
 
 
 class DeepSpeed(Strategy):
-    """Training by DeepSpeed's engine, which casts the model, exchanges gradients, and steps.
+    """Training with DeepSpeed's engine, which casts the model, synchronises gradients, and steps.
 
-    The engine is made together with the optimizer. All ranks write its states, in DeepSpeed's
+    The engine is created together with the optimizer. All ranks write its states in DeepSpeed's
     format.
 
     Args:
         name: see `Strategy`.
-        options: of these `config` is DeepSpeed's own configuration, filled in from the arguments.
+        options: see `Strategy`. `config` is the DeepSpeed configuration, completed from the
+            arguments.
 
     Attributes:
         device: type of the device.
-        processes_on_disk: number of ranks that write to the same disk: all of them with a shared
-            disk, otherwise the ranks of a machine.
+        processes_on_disk: number of ranks that write to the same disk: all ranks with a shared
+            disk, otherwise those of a machine.
         should_log: whether this rank logs.
     """
 
@@ -99,16 +100,16 @@ class DeepSpeed(Strategy):
         Args:
             args: the training arguments.
             model: the model, for its hidden size.
-            steps: optimizer steps of the training; None if they are not known yet.
+            steps: number of optimizer steps of the training; None if it is not known yet.
 
         Raises:
-            ValueError: the configuration contradicts what is known by now.
+            ValueError: the configuration contradicts the arguments, the model or the steps.
         """
         config = load_deepspeed(args.deepspeed or {})
         if steps is None and args.max_steps > 0:
             steps = args.max_steps
 
-        # Fill in what is "auto", and compare everything else with the arguments.
+        # Fill in "auto" values, and compare all others with the arguments.
         mismatches = fill_from_arguments(config, args, args.world_size)
         mismatches += fill_from_run(config, args, model, steps)
         if mismatches:
@@ -128,7 +129,7 @@ class DeepSpeed(Strategy):
 
     @property
     def stage(self) -> int:
-        """The stage of ZeRO."""
+        """Return the ZeRO stage."""
         return value_at(self.options["config"], "zero_optimization.stage", 0)
 
     @property
@@ -138,7 +139,9 @@ class DeepSpeed(Strategy):
 
     @property
     def open_keys(self) -> list[str]:
-        """The keys that are still "auto": they follow from the model or the number of steps."""
+        """Return the keys that are still "auto", because the model or the number of steps is
+        unknown.
+        """
         return open_keys(self.options["config"])
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
@@ -150,33 +153,33 @@ class DeepSpeed(Strategy):
         )
         if half and self.device == "cpu":
             raise ValueError(
-                "deepspeed with fp16 needs a GPU. Pass bf16=True in place of fp16=True, or neither."
+                "deepspeed with fp16 needs a GPU. Pass bf16=True instead of fp16=True, or neither."
             )
         if "optimizer" not in self.options["config"]:
             optimizer = optimizer_name(args.optim)
             self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
 
     def check_optimizer(self, args: TrainingArguments, description: str, name: str) -> None:
-        """See `Strategy.check_optimizer`; stage 0 keeps the shapes of parameters."""
+        """See `Strategy.check_optimizer`. Stage 0 keeps the shapes of parameters."""
         requirements = optimizer_requirements(name)
         if OptimizerRequirements.OWN_STEPS in requirements:
             raise ValueError(
-                f"{description} does not go with deepspeed. Use FSDP (fsdp=True), or another "
+                f"{description} is not supported with deepspeed. Use FSDP (fsdp=True), or another "
                 "optimizer."
             )
         if self.stage != 0 and OptimizerRequirements.FULL_PARAMETERS in requirements:
             raise ValueError(
-                f"{description} needs whole parameters, and deepspeed flattens parameters. Use "
+                f"{description} needs parameters in their shapes, but deepspeed flattens them. Use "
                 "version 2 of FSDP (fsdp=True), or choose another optimizer, such as 'adamw_torch'."
             )
 
     def build(self) -> ModelDeepSpeedStrategy:
-        """Make a `DeepSpeedStrategy`, whose engine is around the model, not the LightningModule.
+        """Build a `DeepSpeedStrategy` whose engine wraps the model instead of the LightningModule.
 
         Raises:
             ValueError: something is "auto" still.
         """
-        # Imports draw from generators.
+        # The imports draw random numbers.
         with preserved_host_rng():
             from ...lightning_modules.distributed.deepspeed_strategy import ModelDeepSpeedStrategy
 
@@ -191,7 +194,7 @@ class DeepSpeed(Strategy):
         return EnginePrecision(name, device)
 
     def require_filled(self) -> None:
-        """Check that a training can begin.
+        """Check that the configuration is complete, so that training can begin.
 
         Raises:
             ValueError: something is "auto" still.
@@ -199,18 +202,18 @@ class DeepSpeed(Strategy):
         if self.open_keys:
             raise ValueError(
                 f"deepspeed: {', '.join(self.open_keys)} cannot be derived from the hidden_size "
-                'and the number of steps. Write numbers in place of "auto".'
+                'and the number of steps. Write numbers instead of "auto".'
             )
 
     def engine_config(self) -> dict[str, Any]:
         """Return the configuration of the engine."""
-        # An evaluation begins although something is "auto" still, and does not need it.
+        # An evaluation may run with "auto" values, which it does not need.
         config = _without_open(self.options["config"])
 
-        # DeepSpeed would print to the screen.
+        # Do not let DeepSpeed print every few steps.
         config.setdefault("steps_per_print", 2**63 - 1)
 
-        # Unsharded gradients in full precision are clipped in the same way as without DeepSpeed.
+        # Unsharded float32 gradients are clipped as without DeepSpeed.
         has_bf16 = value_at(config, "bf16.enabled") is True
         has_fp16 = value_at(config, "fp16.enabled") is True
         if self.stage == 0 and not has_bf16 and not has_fp16:
@@ -218,7 +221,7 @@ class DeepSpeed(Strategy):
         return config
 
     def groups(self) -> list[Group]:
-        """See `Strategy.groups`: one row a section of the configuration."""
+        """See `Strategy.groups`. There is one row for each section of the configuration."""
         config: Mapping[str, object] = self.options["config"]
         plain: dict[str, object] = {}
         sections: list[Group] = []
@@ -241,12 +244,12 @@ class DeepSpeed(Strategy):
 
     @property
     def engine(self) -> Any:
-        """The engine of the current training, or of the last one; None if the model has none."""
+        """Return the engine of the current or last training; None if the model has none."""
         model = self.forward_model
         return model if deepspeed_engine.has_optimizer(model) else None
 
     def _distribute_model(self, model: nn.Module, module: pl.LightningModule) -> nn.Module:
-        """See `Strategy._distribute_model`; in a training the engine is made with the optimizer."""
+        """See `Strategy._distribute_model`. A training creates the engine with the optimizer."""
         if module.trainer.training:
             return model
         if deepspeed_engine.is_engine(model):
@@ -262,7 +265,7 @@ class DeepSpeed(Strategy):
         return model
 
     def non_embedding_parameters(self, model: nn.Module) -> int:
-        """See `Strategy.non_embedding_parameters`; a sharded model cannot count them itself."""
+        """See `Strategy.non_embedding_parameters`. A sharded model cannot count them itself."""
         count = deepspeed_weights.non_embedding_parameters(model)
         if count is None:
             return super().non_embedding_parameters(model)
@@ -271,14 +274,14 @@ class DeepSpeed(Strategy):
     def micro_batch(
         self, *, synchronize: bool, is_last: bool
     ) -> contextlib.AbstractContextManager[object]:
-        """Tell the engine whether a step follows, which is when it exchanges gradients."""
+        """Tell the engine whether a step follows, before which it synchronises gradients."""
         if self.engine is None:
             return super().micro_batch(synchronize=synchronize, is_last=is_last)
         self.engine.set_gradient_accumulation_boundary(is_last)
         return contextlib.nullcontext()
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
-        """See `Strategy.no_sync`; in a run `micro_batch` tells the engine."""
+        """See `Strategy.no_sync`. During a run, `micro_batch` tells the engine."""
         if self.is_running and self.is_trained_model(model):
             return contextlib.nullcontext()
         return super().no_sync(model)
@@ -291,7 +294,7 @@ class DeepSpeed(Strategy):
     def clip_grad_norm(
         self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0
     ) -> torch.Tensor:
-        """See `Strategy.clip_grad_norm`; an engine that clips itself only reports the last norm."""
+        """See `Strategy.clip_grad_norm`. An engine that clips itself only reports the last norm."""
         if not self.clips_in_step:
             return super().clip_grad_norm(parameters, max_norm, norm_type)
         device = parameters[0].device if parameters else None
@@ -317,9 +320,9 @@ class DeepSpeed(Strategy):
     def make_optimizers(
         self, module: nn.Module, steps: int
     ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
-        """Make optimizer, engine and schedule.
+        """Create optimizer, engine and schedule.
 
-        DeepSpeed makes optimizer or schedule itself if the configuration has a section for it.
+        DeepSpeed creates the optimizer or the schedule if the configuration has a section for it.
         """
         self.require_filled()
         trainer = self.require_trainer()
@@ -327,14 +330,14 @@ class DeepSpeed(Strategy):
         makes_optimizer = bool(config.get("optimizer"))
         makes_schedule = bool(config.get("scheduler"))
 
-        # An optimizer of an earlier run holds flat tensors of that run, not the parameters.
+        # The optimizer of an earlier run holds flat tensors of that run instead of the parameters.
         trainer.optimizer = None
         if not makes_optimizer and not makes_schedule:
             trainer.create_optimizer_and_scheduler(num_training_steps=steps)
         elif not makes_optimizer:
             trainer.create_optimizer()
 
-        # DeepSpeed takes the optimizer over, and drops its empty groups.
+        # DeepSpeed wraps the optimizer, and drops its empty groups.
         filled: list[bool] = []
         if not makes_optimizer:
             self._check_made_optimizer(trainer)
@@ -342,7 +345,7 @@ class DeepSpeed(Strategy):
         engine = self.lightning.train(self.forward_model, trainer.optimizer)
         trainer.optimizer = engine.basic_optimizer
 
-        # The run steps the schedule, not the engine.
+        # The training loop steps the schedule, not the engine.
         schedule = engine.lr_scheduler
         engine.lr_scheduler = None
         if makes_schedule:
@@ -353,7 +356,7 @@ class DeepSpeed(Strategy):
         else:
             _leave_out_empty_groups(trainer.lr_scheduler, filled)
 
-        # Forward passes go through the engine from now on.
+        # Forward passes call the engine from now on.
         trainer.model_wrapped = engine
         trainer.deepspeed = engine
         module.model = engine
@@ -372,7 +375,7 @@ class DeepSpeed(Strategy):
 
     @property
     def gathers_on_save(self) -> bool:
-        """See `Strategy.gathers_on_save`; in stage 3 the configuration can turn it off."""
+        """See `Strategy.gathers_on_save`. The configuration can disable it in stage 3."""
         if self.stage != 3:
             return True
         return value_at(self.options["config"], GATHER, True) is not False
@@ -380,7 +383,7 @@ class DeepSpeed(Strategy):
     def saves_parts(self, *, checkpoint: bool) -> bool:
         """See `Strategy.saves_parts`.
 
-        Without gathered weights there are only the engine's files, in models too.
+        Without gathered weights, only the engine's files are written, for models too.
         """
         return not self.gathers_on_save
 
@@ -398,7 +401,7 @@ class DeepSpeed(Strategy):
             )
         if self.should_log:
             logger.warning(
-                "%s, so %s gets the parts of all ranks; zero_to_fp32.py joins them.",
+                "%s, so %s gets the shards of all ranks; zero_to_fp32.py merges them.",
                 setting,
                 folder,
             )
@@ -411,7 +414,7 @@ class DeepSpeed(Strategy):
         return saved_states(checkpoint) is not None and not has_weights(Path(checkpoint))
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
-        """See `Strategy.load_weights`; parts are loaded by the engine, once there is one."""
+        """See `Strategy.load_weights`. Shards are loaded by the engine, if it exists."""
         if not self.weights_are_in_parts(checkpoint):
             super().load_weights(model, checkpoint)
             return
@@ -429,7 +432,9 @@ class DeepSpeed(Strategy):
             self._save_states(folder, step)
 
     def require_fitting(self, checkpoint: str) -> None:
-        """See `Strategy.require_fitting`; stages 1 to 3 read each other's states, not 0's."""
+        """See `Strategy.require_fitting`. Stages 1 to 3 can load each other's states, but not those
+        of 0.
+        """
         saved = saved_states(checkpoint)
         if saved is None or self._is_sharded_as_now(saved):
             return
@@ -442,7 +447,7 @@ class DeepSpeed(Strategy):
                 f"stage {stage} cannot read. Set it to {stage_before}."
             )
 
-        # Everything else is resharded, except for options that spread the states in another way.
+        # States can be resharded, unless options distribute them in another way.
         for key, prevents_resharding in _NOT_RESHARDED.items():
             value = value_at(self.options["config"], key)
             if prevents_resharding(value):
@@ -457,7 +462,7 @@ class DeepSpeed(Strategy):
 
     def load_optimizer(self, checkpoint: str) -> bool:
         """See `Strategy.load_optimizer`."""
-        # A run without a step left to take makes no engine.
+        # A run without remaining steps does not create an engine.
         if self.engine is None:
             return False
         if saved_states(checkpoint) is None:
@@ -472,8 +477,8 @@ class DeepSpeed(Strategy):
     def read_schedule(self, checkpoint: str) -> dict[str, object] | None:
         """See `Strategy.read_schedule`.
 
-        In checkpoints of the reference DeepSpeed's files hold the schedule, if DeepSpeed made the
-        optimizer or the schedule.
+        In checkpoints of the reference, DeepSpeed's files contain the schedule if DeepSpeed created
+        the optimizer or the schedule.
         """
         schedule = super().read_schedule(checkpoint)
         if schedule is None:
@@ -481,7 +486,7 @@ class DeepSpeed(Strategy):
         return schedule
 
     def schedule_loaded(self) -> None:
-        """Set the learning rate that a schedule of DeepSpeed forgets when its state is loaded."""
+        """Set the learning rate that DeepSpeed's schedules do not restore from their state."""
         trainer = self.require_trainer()
         if not isinstance(trainer.lr_scheduler, LRScheduler):
             rates = [group["lr"] for group in trainer.optimizer.param_groups]
@@ -492,14 +497,14 @@ class DeepSpeed(Strategy):
     ) -> int:
         """See `Strategy.bytes_to_save`.
 
-        The engine writes weights twice, and in float32 beside the optimizer's states.
+        The engine writes weights twice, and in float32 next to the optimizer states.
         """
         if self.engine is None:
             return super().bytes_to_save(optimizer_states, other_states, processes=processes)
         return 2 * tensor_bytes(optimizer_states) * processes
 
     def _load_states(self, checkpoint: str) -> None:
-        """Load DeepSpeed's states; reshard states of another world size or stage."""
+        """Load DeepSpeed's states, and reshard those of another world size or stage."""
         engine = self.engine
         strict = not self._has_adapter
         saved = saved_states(checkpoint)
@@ -523,9 +528,9 @@ class DeepSpeed(Strategy):
 
 
 def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
-    """Remove empty parameter groups from a schedule, because DeepSpeed drops them.
+    """Remove the empty parameter groups from a schedule, because DeepSpeed drops them.
 
-    With LoRA, for instance, the group of biases is empty.
+    With LoRA, for example, the group without weight decay is empty.
     """
     for name in ("base_lrs", "lr_lambdas", "_last_lr"):
         values = getattr(schedule, name, ())
@@ -534,7 +539,7 @@ def _leave_out_empty_groups(schedule: Any, filled: list[bool]) -> None:
 
 
 def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration without keys whose value is "auto", also in its sections."""
+    """Return a configuration without "auto" values, including those in its sections."""
     closed: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -545,21 +550,21 @@ def _without_open(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> None:
-    """Add missing keys of the configuration, from the arguments or as the device needs them."""
+    """Add missing keys to the configuration."""
     config.setdefault("train_micro_batch_size_per_gpu", args.per_device_train_batch_size)
     config.setdefault("gradient_accumulation_steps", args.gradient_accumulation_steps)
     config.setdefault("gradient_clipping", args.max_grad_norm)
     if args.mixed_precision != "no":
         config.setdefault(args.mixed_precision, {"enabled": True})
 
-    # The Trainer's optimizer may be of any class. Do not replace torch's on the CPU by DeepSpeed's,
-    # which has to be compiled.
+    # The Trainer's optimizer may be of any class. Do not let DeepSpeed require its CPU Adam, which
+    # must be compiled.
     if "optimizer" not in config:
         config["zero_allow_untested_optimizer"] = True
         config.setdefault("zero_force_ds_cpu_optimizer", False)
         return
 
-    # Use torch's Adam on the CPU: DeepSpeed's would have to be compiled.
+    # Use torch's Adam on the CPU, because DeepSpeed's must be compiled.
     is_adam = str(config["optimizer"].get("type", "")).lower() in ("adam", "adamw")
     if is_adam and args.device.type == "cpu":
         options = config["optimizer"].setdefault("params", {})
@@ -567,10 +572,10 @@ def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> Non
 
 
 def require_deepspeed() -> None:
-    """Require DeepSpeed.
+    """Check that a supported version of DeepSpeed is installed.
 
     Raises:
-        ImportError: it is not installed, or older than `_LOWEST_VERSION`.
+        ImportError: DeepSpeed is not installed, or older than `_LOWEST_VERSION`.
     """
     command = f"DS_BUILD_OPS=0 pip install --no-build-isolation 'deepspeed>={_LOWEST_VERSION}'"
     if not is_installed("deepspeed"):

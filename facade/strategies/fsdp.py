@@ -1,4 +1,4 @@
-"""Version 1 of FSDP: `FullyShardedDataParallel`, through Lightning's `FSDPStrategy`."""
+"""FSDP1 (`FullyShardedDataParallel`) with Lightning's `FSDPStrategy`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ..arguments import TrainingArguments
 
 TORCH_NAMES = {"hybrid_shard_zero2": "_HYBRID_SHARD_ZERO2"}
-"""Names of torch's sharding strategies that are not just upper case."""
+"""Torch names of sharding strategies that differ from the upper-case argument."""
 
 
 class FSDP(Strategy):
-    """FSDP version 1: forward passes go through a wrapper, which also clips the gradients.
+    """FSDP1. Forward passes call a wrapper, which also clips gradients.
 
-    Only the wrapper knows which part of a gradient a rank has.
+    Only the wrapper knows which shard of a gradient a rank has.
     """
 
     configures_model = replaces_parameters = True
@@ -58,7 +58,8 @@ class FSDP(Strategy):
             "state_dict_type": settings.state_dict_type,
         }
 
-        # The model is sharded within a machine, and copied between machines.
+        # With hybrid sharding, the model is sharded within a machine and replicated across
+        # machines.
         if settings.hybrid:
             nodes = args.world_size // args.distributed_state.local_world_size
             options["device_mesh"] = (nodes, args.distributed_state.local_world_size)
@@ -66,11 +67,11 @@ class FSDP(Strategy):
 
     @property
     def shards_weights(self) -> bool:
-        """Parameters are sharded unless the strategy is `NO_SHARD`."""
+        """Return whether parameters are sharded: always, except with `NO_SHARD`."""
         return self.options["sharding_strategy"] != "NO_SHARD"
 
     def build(self) -> ModelFSDPStrategy:
-        """Make an `FSDPStrategy`, which wraps the model, not the LightningModule around it."""
+        """Build an `FSDPStrategy` that wraps the model instead of the LightningModule."""
         from ...lightning_modules.distributed.fsdp1 import ModelFSDPStrategy
 
         return ModelFSDPStrategy(**self.keywords())
@@ -98,14 +99,14 @@ class FSDP(Strategy):
         self.check_optimizer(args, f"optim={optimizer!r}", optimizer)
 
     def check_optimizer(self, args: TrainingArguments, description: str, name: str) -> None:
-        """See `Strategy.check_optimizer`; under `NO_SHARD` parameters can keep their shapes."""
+        """See `Strategy.check_optimizer`. With `NO_SHARD`, parameters can keep their shapes."""
         whole = not self.shards_weights or args.world_size == 1
         if whole and self.options["use_orig_params"]:
             return
         if OptimizerRequirements.FULL_PARAMETERS in optimizer_requirements(name):
             raise ValueError(
-                f"{description} needs whole parameters, and version 1 of fsdp flattens parameters. "
-                "Set fsdp_config={'version': 2}, or choose another optimizer, such as "
+                f"{description} needs parameters in their shapes, but version 1 of fsdp flattens "
+                "them. Set fsdp_config={'version': 2}, or choose another optimizer, such as "
                 "'adamw_torch'."
             )
 
@@ -118,8 +119,8 @@ class FSDP(Strategy):
         if prefetch is not None:
             options["backward_prefetch"] = BackwardPrefetch[prefetch]
 
-        # `distribute_model` applies both: Lightning would choose modules by the sizes of their
-        # parts.
+        # `distribute_model` applies both, because Lightning would choose modules by the sizes of
+        # shards.
         del options["auto_wrap_policy"]
         del options["activation_checkpointing_policy"]
         return options
@@ -147,7 +148,7 @@ class FSDP(Strategy):
         ]
 
     def _distribute_model(self, model: nn.Module, module: nn.Module) -> nn.Module:
-        # An earlier run has wrapped it and its layers.
+        # An earlier run has wrapped the model and its layers.
         if sharding.is_sharded(model):
             return self.lightning.wrap(model, layers=[])
         options = self.options

@@ -1,6 +1,4 @@
-"""Version 2 of FSDP (`fully_shard`), tensor and context parallelism, through Lightning's
-`ModelParallelStrategy`.
-"""
+"""FSDP2, tensor and context parallelism with Lightning's `ModelParallelStrategy`."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
     from ..arguments import TrainingArguments
 
-# Names of the options, by what they are passed to.
+# Names of options, grouped by the function or class they are passed to.
 _MESH = ("data_parallel_size", "tensor_parallel_size")
 _CONTEXT_PARALLEL = ("context_parallel_size", "rotation")
 _SEQUENCE_PARALLEL = ("sequence_parallel_size",)
@@ -50,14 +48,14 @@ _LAYERS = ("layers", "activation_checkpointing", "forward_prefetch")
 _DTYPES = ("param_dtype", "reduce_dtype")
 
 _WITHOUT_DTENSORS = "torch.optim.Adafactor"
-"""An optimizer with in-place operations that the DTensors of `fully_shard` do not support."""
+"""An optimizer whose in-place operations are not supported by DTensors."""
 
 
 class ModelParallel(Strategy):
-    """FSDP version 2, tensor parallelism, or both: the model is changed in place.
+    """FSDP2, tensor parallelism, or both. The model is changed in place.
 
-    The ranks form a mesh. Along one dimension parameters are sharded, along the other layers are
-    split. Neighbouring ranks of the first dimension may share sequences.
+    The ranks form a device mesh. One dimension shards parameters, the other is for tensor
+    parallelism. Neighbouring ranks of the first dimension may share sequences.
     """
 
     configures_model = replaces_parameters = shards_weights = True
@@ -71,10 +69,10 @@ class ModelParallel(Strategy):
 
         Args:
             args: the training arguments.
-            settings: the settings of FSDP; None if layers are split, but nothing is sharded.
+            settings: the FSDP settings; None for tensor parallelism without FSDP.
             model: the model, for the names of its layers.
         """
-        # Without `parallelism_config` all ranks shard one copy of the model. Under hybrid sharding
+        # Without `parallelism_config`, all ranks shard one copy of the model. With hybrid sharding,
         # each machine shards a copy.
         groups = groups_of(args)
         if groups is None or groups.total_size == 1:
@@ -85,7 +83,7 @@ class ModelParallel(Strategy):
                 dp_replicate_size=copies, dp_shard_size=args.world_size // copies
             )
 
-        # Ranks that share sequences shard the model as well, so Lightning counts them as data
+        # Ranks that share sequences also shard the model, so Lightning counts them as data
         # parallel.
         options: dict[str, Any] = {
             "data_parallel_size": groups.data_parallel_size * groups.cp_size * groups.sp_size,
@@ -110,7 +108,7 @@ class ModelParallel(Strategy):
         return cls(name, options | process_group(args))
 
     def build(self) -> ModelParallelStrategy:
-        """Make a `ModelParallelStrategy`; the model is sharded when Lightning configures it."""
+        """Build a `ModelParallelStrategy`. The model is sharded in `configure_model`."""
         if "sequence_parallel_size" in self.options:
             from ...lightning_modules.distributed.ulysses_attention import SequenceParallelStrategy
 
@@ -138,8 +136,8 @@ class ModelParallel(Strategy):
 
     @property
     def saves_by_name(self) -> bool:
-        """See `Strategy.saves_by_name`; True for models with adapters, because `accelerate` can
-        resume them from these files only.
+        """See `Strategy.saves_by_name`. True for PEFT models, because `accelerate` can only resume
+        them from these files.
         """
         return (
             "shard" in self.options
@@ -153,8 +151,8 @@ class ModelParallel(Strategy):
         check_split(model, self.options["tensor_parallel_size"])
         if args.optim == _WITHOUT_DTENSORS:
             raise ValueError(
-                f"optim={args.optim!r} cannot step parts of parameters. Pass 'adafactor', which "
-                "can."
+                f"optim={args.optim!r} does not support sharded parameters. Pass 'adafactor' "
+                "instead."
             )
         if "context_parallel_size" in self.options:
             from ...lightning_modules.distributed.ring_attention import require_ring_attention
@@ -162,7 +160,7 @@ class ModelParallel(Strategy):
             check_sequences(model, "cp_size", self.options["context_parallel_size"])
             require_ring_attention(args.device.type)
 
-        # Ulysses attention divides the heads that tensor parallelism has left on a rank.
+        # Ulysses attention shards the heads that a rank has after tensor parallelism.
         if "sequence_parallel_size" in self.options:
             size = self.options["sequence_parallel_size"]
             check_sequences(
@@ -193,12 +191,12 @@ class ModelParallel(Strategy):
     def _distribute_model(self, model: nn.Module, module: Any) -> nn.Module:
         mesh = module.device_mesh
         if not sharding.is_sharded(model):
-            # Each rank is about to keep its part, and the parts have to be those of one model.
+            # All shards must come from the same model.
             broadcast_weights(model, torch.device(mesh.device_type))
             if self.options["tensor_parallel_size"] > 1:
                 split(model, mesh["tensor_parallel"])
                 model.to(mesh.device_type)  # for layers that are not split
-            # Ranks that share a sequence have to draw the same numbers for it.
+            # Ranks that share a sequence must draw the same random numbers.
             if self._shares_sequences:
                 agree_on_generators(self.lightning.context_mesh)
         if "shard" in self.options:
@@ -209,7 +207,7 @@ class ModelParallel(Strategy):
         """Shard a model by `fully_shard`."""
         options = self.options
 
-        # float32 is the format of the parameters, so nothing is cast.
+        # float32 is the dtype of the parameters, so nothing is cast.
         dtype = None
         if options["param_dtype"] != "float32":
             dtype = getattr(torch, options["param_dtype"])
@@ -242,7 +240,7 @@ class ModelParallel(Strategy):
 
 
 def _sharding_mesh(mesh: DeviceMesh, *, copies: int) -> DeviceMesh:
-    """Return the mesh to shard over: one dimension, or with copies of the model two."""
+    """Return the mesh to shard over, with a second dimension for copies of the model."""
     from ...lightning_modules.distributed.device_meshes import cached_device_mesh
 
     data_mesh = mesh["data_parallel"]
@@ -274,16 +272,15 @@ def _sharding_options(
 
 
 def prepare_spread_model(args: TrainingArguments, model: nn.Module) -> ParallelismConfig | None:
-    """Prepare a model for a training that `from_pretrained` has spread over the processes.
+    """Prepare a model that `from_pretrained` has parallelized for training.
 
     Returns:
-        The groups of processes over which it is spread; None for other models, which stay as they
-        are.
+        The parallelism of the model; None for other models, which are not changed.
 
     Raises:
-        ValueError: the arguments would parallelize it again, or the processes hold shards without
-            a description of their mesh.
-        NotImplementedError: the layers of the model are in different processes.
+        ValueError: the arguments would parallelize it again, or its shards are plain tensors
+            without a device mesh.
+        NotImplementedError: the model uses pipeline parallelism.
     """
     base = base_of_adapter(model)
     kind = type(base).__name__
@@ -301,7 +298,7 @@ def prepare_spread_model(args: TrainingArguments, model: nn.Module) -> Paralleli
             f"DistributedConfig(pp_size={sizes.pp_size}): use fsdp_size, tp_size or ep_size."
         )
 
-    # The arguments may repeat these sizes, but not contradict them.
+    # The arguments may repeat these sizes but not contradict them.
     groups = ParallelismConfig(sizes.dp_replicate_size, sizes.fsdp_size, sizes.tp_size)
     again = [name for name in ("fsdp", "deepspeed") if getattr(args, name)]
     config = args.parallelism_config
@@ -309,11 +306,11 @@ def prepare_spread_model(args: TrainingArguments, model: nn.Module) -> Paralleli
         again.append("parallelism_config")
     if again:
         raise ValueError(
-            f"{', '.join(again)} spreads the model, but from_pretrained(distributed_config=...) "
-            f"has spread {kind} already. Leave one of them out."
+            f"{', '.join(again)} parallelizes the model, but "
+            f"from_pretrained(distributed_config=...) has parallelized {kind} already. Remove one."
         )
 
-    # From now on hooks exchange the gradients of parameters that are not sharded.
+    # Register hooks that synchronise gradients of parameters that are not sharded.
     if sizes.tp_size > 1:
         sum_before_accumulation(base)
     sharding.resharded(base)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 PRECISIONS = {"no": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-"""`TrainingArguments.mixed_precision`, and what Lightning calls it."""
+"""Lightning's names of the values of `TrainingArguments.mixed_precision`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Hold the arguments of Lightning for a run.
+    """Lightning's arguments for a run.
 
     They are derived from the training arguments once, when the run begins.
     """
@@ -34,18 +34,17 @@ class RunPlan:
     accelerator: str
     """Lightning accelerator: `cpu`, `cuda`, `mps` or `tpu`."""
     devices: int | list[int]
-    """Processes on this machine, or the index of the one device in use."""
+    """Number of processes on this machine, or the index of the device in use."""
     num_nodes: int
-    """Machines."""
+    """Number of machines."""
     strategy: Strategy
-    """How ranks train the model together."""
+    """Strategy for the ranks."""
     precision: str
-    """Lightning precision plugin, by its name."""
+    """Name of Lightning's precision plugin."""
     default_root_dir: str
     """Default folder of Lightning callbacks."""
     rows_of_training: Callable[[], Iterable[Row]] = field(default=tuple, compare=False)
-    """Returns rows of the table about arguments that are read at each step, so that callbacks may
-    change them.
+    """Returns rows about arguments that are read at each step, because callbacks may change them.
     """
 
     def trainer_kwargs(self) -> dict[str, Any]:
@@ -69,7 +68,7 @@ class RunPlan:
         }
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return (arguments, their name in Lightning, value) of every part of the plan."""
+        """Return (arguments, their name in Lightning, value) for every part of the plan."""
         return [
             ("use_cpu", "Trainer(accelerator=)", self.accelerator),
             ("launcher", "Trainer(devices=, num_nodes=)", f"{self.devices}, {self.num_nodes}"),
@@ -88,7 +87,7 @@ class RunPlan:
 
 
 def _without_reseeding(strategy: LightningStrategy) -> LightningStrategy:
-    """Isolate the generators: strategies with several processes reseed after a
+    """Keep RNG states, which strategies with several processes would reseed after a
     `lightning.seed_everything`.
     """
     from ...lightning_modules.internals.lightning_import import isolate_rng
@@ -110,19 +109,19 @@ def translate(
     model: Any = None,
     steps: int | None = None,
 ) -> RunPlan:
-    """Make the plan of a run.
+    """Build the plan of a run.
 
     Args:
-        args: the training arguments; they are not changed.
-        find_unused_parameters: the option of DDP, if the arguments leave it open.
-        model: the model, which may name its own layers to shard.
-        steps: optimizer steps of the training, if they are known.
+        args: the training arguments, which are not changed.
+        find_unused_parameters: option of DDP, used if the arguments do not set it.
+        model: the model, which may name its layers to shard.
+        steps: number of optimizer steps of the training, if it is known.
     """
     device = args.device
     strategy = choose(args, find_unused_parameters=find_unused_parameters, model=model, steps=steps)
     local = args.distributed_state.local_world_size
 
-    # A single process uses the GPU of its device, which need not be the first one.
+    # A single process uses its device, which may not be the first GPU.
     devices: int | list[int] = local
     if args.world_size == 1 and device.type not in ("cpu", "xla"):
         devices = [device.index or 0]
@@ -156,9 +155,7 @@ def optimizer_config(args: TrainingArguments) -> OptimizerConfig:
 
 
 def _rows_of_training(args: TrainingArguments) -> list[Row]:
-    """Describe what came from a launcher, the length of a training, clipping, optimizer,
-    schedule, and trackers.
-    """
+    """Describe launcher variables, length, clipping, optimizer, schedule, and trackers."""
     rows: list[Row] = []
     if args.set_by_launcher:
         rows.append(("launcher", "taken from its variables", ", ".join(args.set_by_launcher)))
@@ -170,7 +167,7 @@ def _rows_of_training(args: TrainingArguments) -> list[Row]:
         }
         rows.append(("torch_compile, torch_compile_*", "model.compile()", shown(compiled)))
 
-    # Batches, and how many of them.
+    # Length and batches.
     length = f"{args.num_train_epochs:g}, {args.max_steps}"
     rows.append(("num_train_epochs, max_steps", "Trainer(max_epochs=), the last step", length))
     rows.append(
@@ -216,18 +213,17 @@ def _described_schedule(args: TrainingArguments) -> str:
 
 
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
-"""The environment variable by which `python -m lightrainer --dry-run script.py` asks for the
-plan alone, if not 0.
+"""Environment variable with which `python -m lightrainer --dry-run script.py` requests only the
+plan, unless it is 0.
 """
 
 
 def stop_if_asked_to(plan: RunPlan, *, is_main_process: bool) -> None:
-    """Print the plan of a run that is about to begin, and end the process, where the environment
-    asks for a dry run; otherwise do nothing.
+    """Print the plan of a run and exit, if the environment requests a dry run.
 
     Args:
         plan: the plan of the run.
-        is_main_process: whether this process prints.
+        is_main_process: whether this process prints the plan.
 
     Raises:
         SystemExit: with status 0, in a dry run.

@@ -1,4 +1,4 @@
-"""The interface of all strategies: description, Lightning's strategy, model and gradients."""
+"""Interface of all strategies: description, Lightning's strategy, model and gradients."""
 
 from __future__ import annotations
 
@@ -52,79 +52,80 @@ logger = logging.getLogger(__name__)
 
 
 class Strategy:
-    """How ranks train a model together; each way is a subclass in a module of its name.
+    """Base class of strategies, which define how ranks train a model together.
 
-    A strategy describes itself (`rows`) and builds Lightning's strategy (`build`). While Lightning
-    runs, and until the next run begins, it decides for the model of the Trainer that it is bound
-    to: which object a forward pass calls, when ranks exchange gradients, how gradients are clipped,
-    and what is saved. In the base class each rank has the whole model.
+    A strategy describes itself (`rows`) and builds Lightning's strategy (`build`). For the model of
+    the Trainer that it is bound to, it decides which object a forward pass calls, when ranks
+    synchronise gradients, how gradients are clipped, and what is saved. In the base class, each
+    rank has the full model.
 
     Args:
-        name: the class in Lightning, such as `DDPStrategy`.
-        options: plain values: the arguments of Lightning's strategy, and options for sharding or
+        name: Lightning's class, such as `DDPStrategy`.
+        options: plain values: arguments of Lightning's strategy, and options for sharding or
             wrapping the model.
 
     Attributes:
-        lightning: Lightning's strategy during a run; otherwise None.
+        lightning: Lightning's strategy during a run, otherwise None.
     """
 
     synchronizes_gradients = True
-    """Whether ranks exchange gradients, so that micro-batches are announced to the strategy."""
+    """Whether ranks synchronise gradients, so that `micro_batch` is called."""
 
     accelerator: str | None = None
-    """Lightning's accelerator, if the strategy works on no other; None follows the device."""
+    """The only Lightning accelerator that the strategy supports; None follows the device."""
 
     configures_model = False
     """Whether the model is sharded or wrapped in Lightning's hook `configure_model`."""
 
     replaces_parameters = False
-    """Whether this replaces the parameters, so that an optimizer has to be made afterwards."""
+    """Whether this replaces the parameters, so that the optimizer must be created afterwards."""
 
     can_restart = True
-    """Whether `auto_find_batch_size` can restart a training: each rank needs the whole model."""
+    """Whether `auto_find_batch_size` can restart a training, for which each rank needs the full
+    model.
+    """
 
     manages_processes = False
-    """Whether it finds ranks and devices itself, without a cluster environment."""
+    """Whether the strategy finds ranks and devices itself, without a cluster environment."""
 
     scales_losses = False
-    """Whether it has its own loss scaler."""
+    """Whether the strategy has its own loss scaler."""
 
     makes_schedule = False
-    """Whether an engine made the schedule, which then lasts for one training only."""
+    """Whether an engine created the schedule, which is then valid for one training only."""
 
     optimizer_holds_parameters = True
-    """Whether the optimizer steps the parameters of the model, not its own copies."""
+    """Whether the optimizer steps the model's parameters instead of its own copies."""
 
     input_dtype: torch.dtype | None = None
-    """The format of inputs if the model was cast to it; None where forward passes are cast."""
+    """Dtype of inputs if the model was cast to it; None if forward passes are cast."""
 
-    # Subclasses compute these by properties, which a type checker accepts in place of `Any` only.
+    # Subclasses override these by properties, which type checkers only accept for `Any`.
 
     shards_weights: Any = False
-    """Whether a rank holds only a part of the weights, so that all ranks have to run each forward
-    pass together.
+    """Whether weights are sharded, so that all ranks must run each forward pass together.
     """
 
     splits_sequences: Any = False
-    """Whether ranks share sequences now."""
+    """Whether ranks currently share sequences."""
 
     clips_in_step: Any = False
-    """Whether the step itself clips, because no rank has all gradients before it."""
+    """Whether the optimizer step clips gradients, because they are not complete before it."""
 
     step_was_skipped: Any = None
-    """Whether an engine has skipped its last step; None if the loss scaler has to be asked."""
+    """Whether an engine has skipped its last step; None if the loss scaler knows."""
 
     shards_checkpoints: Any = False
-    """Whether the arguments request sharded checkpoints, in which each rank writes its part."""
+    """Whether the arguments request sharded checkpoints."""
 
     saves_by_name: Any = False
-    """Whether whole checkpoints get trained weights and optimizer states by name, too."""
+    """Whether full checkpoints also get trained weights and optimizer states by name."""
 
     engine_writes: Any = False
-    """Whether an engine writes its files itself, at once, instead of the background writer."""
+    """Whether an engine writes its files immediately, instead of the background writer."""
 
     gathers_on_save: Any = True
-    """Whether a saved model has whole weights; otherwise `save_weights` writes the parts."""
+    """Whether a saved model has full weights. Otherwise `save_weights` writes shards."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name = name
@@ -143,13 +144,13 @@ class Strategy:
         return trainer
 
     def average_unfrozen(self) -> None:
-        """Average, after a backward pass, gradients that the wrapper does not exchange.
+        """Average gradients that the wrapper does not synchronise, after a backward pass.
 
-        They are those of parameters that a script has unfrozen since the training began.
+        These are gradients of parameters that were unfrozen after training began.
         """
 
     def end_run(self) -> None:
-        """Forget Lightning's strategy, whose run has ended."""
+        """Release Lightning's strategy at the end of a run."""
         self.lightning = None
 
     # Description, and Lightning's strategy.
@@ -173,26 +174,26 @@ class Strategy:
         """Check that a run can begin, before anything is written.
 
         Raises:
-            ValueError: the processes or the model are not those that the strategy needs.
+            ValueError: the strategy does not support the processes or the model.
             ImportError: a package is missing.
-            NotImplementedError: the strategy can be planned, but not run.
+            NotImplementedError: the strategy can be planned but not run.
         """
         check_processes(args)
 
     def build(self) -> LightningStrategy | str:
-        """Make Lightning's strategy; `auto` if Lightning's default suffices.
+        """Build Lightning's strategy; `auto` uses Lightning's default.
 
         Raises:
-            ImportError: a package is missing; says how to install it.
+            ImportError: a package is missing. The message says how to install it.
         """
         return "auto"
 
     def build_accelerator(self) -> LightningAccelerator | None:
-        """Make an accelerator that replaces Lightning's own; None keeps Lightning's."""
+        """Build an accelerator that replaces Lightning's; None keeps Lightning's."""
         return None
 
     def precision(self, name: str, device: str) -> Any:
-        """Make the precision plugin that the strategy needs; None accepts any.
+        """Build the precision plugin that the strategy needs; None accepts any.
 
         Args:
             name: Lightning's name of the precision.
@@ -201,15 +202,15 @@ class Strategy:
         return None
 
     def wrap(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """Wrap a model for a training loop without Lightning.
+        """Wrap a model for a custom training loop.
 
         Raises:
-            NotImplementedError: Lightning alone can spread the model.
+            NotImplementedError: the strategy can only shard the model during a Lightning run.
         """
         if self.configures_model:
             raise NotImplementedError(
-                f"accelerator.prepare cannot shard a model for an own loop: {self.name} shards "
-                "that of train(). Use train(), or prepare_model(model, evaluation_mode=True)."
+                f"accelerator.prepare cannot shard a model for a custom loop: {self.name} only "
+                "shards in train(). Use train(), or prepare_model(model, evaluation_mode=True)."
             )
         return model
 
@@ -217,12 +218,13 @@ class Strategy:
 
     @property
     def is_running(self) -> bool:
-        """Whether Lightning runs."""
+        """Return whether Lightning is running."""
         return self.lightning is not None
 
     @property
     def forward_model(self) -> Any:
-        """The object that a forward pass in training calls: the model, its wrapper, or an engine.
+        """Return the object that training forward passes call: the model, its wrapper, or an
+        engine.
 
         None if the Trainer no longer exists.
         """
@@ -233,14 +235,14 @@ class Strategy:
 
     @property
     def evaluation_model(self) -> Any:
-        """The object that a forward pass in an evaluation calls."""
+        """Return the object that evaluation forward passes call."""
         return self.forward_model
 
     def share_buffers(self) -> None:
-        """Give all ranks the buffers of rank 0, unless `ddp_broadcast_buffers` is False.
+        """Broadcast the buffers of rank 0, unless `ddp_broadcast_buffers` is False.
 
-        In a training each rank updates the statistics of layers such as BatchNorm by its own last
-        batch. A checkpoint holds those of rank 0, and an evaluation is one of that model.
+        During training, each rank updates the statistics of layers such as BatchNorm with its own
+        batches. A checkpoint contains those of rank 0, so an evaluation must use them too.
         """
         trainer = self.require_trainer()
         if trainer.args.ddp_broadcast_buffers is False or not has_other_processes():
@@ -249,7 +251,7 @@ class Strategy:
         broadcast_tensors(buffers, transport_device())
 
     def is_trained_model(self, model: nn.Module) -> bool:
-        """Return whether this is the model of the Trainer, or a wrapper of it."""
+        """Return whether a model is the Trainer's model or a wrapper of it."""
         trainer = self._trainer()
         if trainer is None:
             return False
@@ -264,20 +266,20 @@ class Strategy:
 
     @property
     def sharded_model(self) -> nn.Module | None:
-        """The `forward_model` if this rank holds only parts of its weights; otherwise None."""
+        """Return the `forward_model` if its weights are sharded, otherwise None."""
         model = self.forward_model
         if model is None or not sharding.is_sharded(model):
             return None
         return model
 
     def distribute_model(self, module: pl.LightningModule) -> nn.Module:
-        """Shard or wrap the model for the ranks, unless an earlier run has done so.
+        """Shard or wrap the model, unless an earlier run has done so.
 
         Args:
-            module: the LightningModule, whose strategy is set up.
+            module: the LightningModule, after its strategy was set up.
 
         Returns:
-            The object that a forward pass calls from now on.
+            The object that forward passes call from now on.
         """
         trainer = self.require_trainer()
         model = self.forward_model
@@ -290,12 +292,13 @@ class Strategy:
         return trainer.model_wrapped
 
     def _distribute_model(self, model: nn.Module, module: pl.LightningModule) -> nn.Module:
-        """Shard or wrap a model, see `distribute_model`; overridden by subclasses."""
+        """Shard or wrap a model, see `distribute_model`. Subclasses override this."""
         return model
 
     def non_embedding_parameters(self, model: Any) -> int:
-        """Count the parameters of a model that can leave out its embeddings; 0 for any other."""
-        # In a module of a script the name may be a number, or a method that counts all parameters.
+        """Count the parameters of a model without its embeddings; 0 if the model cannot."""
+        # In a user's module, `num_parameters` may be a number, or a method that counts all
+        # parameters.
         count = model.num_parameters
         if not callable(count) or not accepted_arguments(count, exclude_embeddings=True):
             return 0
@@ -303,7 +306,7 @@ class Strategy:
 
     @property
     def device_mesh(self) -> DeviceMesh | None:
-        """Lightning's device mesh; None if its strategy has none."""
+        """Return Lightning's device mesh; None if its strategy has none."""
         # Lightning raises a RuntimeError before the strategy is set up.
         with contextlib.suppress(RuntimeError):
             return getattr(self.lightning, "device_mesh", None)
@@ -315,7 +318,7 @@ class Strategy:
         dims: list[int] | None,
         kept: set[torch.Tensor] | None,
     ) -> contextlib.AbstractContextManager[Any]:
-        """Replace tensors by this rank's shard of them in the block, if ranks share sequences."""
+        """Replace tensors by this rank's shards in the `with` block, if ranks share sequences."""
         return contextlib.nullcontext()
 
     # Gradients: when ranks exchange them, and their norm.
@@ -323,23 +326,23 @@ class Strategy:
     def micro_batch(
         self, *, synchronize: bool, is_last: bool
     ) -> contextlib.AbstractContextManager[object]:
-        """Return the context of a micro-batch, in which ranks exchange gradients or keep them.
+        """Return the context of a micro-batch, in which gradients are synchronised or not.
 
         Args:
-            synchronize: whether ranks exchange the gradients in this backward pass.
-            is_last: the optimizer steps after this micro-batch.
+            synchronize: whether gradients are synchronised in this backward pass.
+            is_last: whether the optimizer steps after this micro-batch.
         """
         if synchronize:
             return contextlib.nullcontext()
         return self.no_sync(self.forward_model)
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
-        """Keep the gradients of a model in this rank during the backward passes of the block."""
+        """Do not synchronise gradients of a model in backward passes within the `with` block."""
         return sharding.unsynchronised(self.forward_model_of(model))
 
     clip_grad_norm = staticmethod(clip_gradients)
-    """`(parameters, max_norm, norm_type)`: scale gradients down over all ranks; return the norm
-    that they had.
+    """`(parameters, max_norm, norm_type)`: clip gradients by their norm over all ranks, and return
+    the norm before clipping.
     """
 
     def grad_norm(self, model: nn.Module) -> torch.Tensor:
@@ -352,7 +355,7 @@ class Strategy:
         """Clamp the values of gradients to +-`limit`, in place.
 
         Raises:
-            NotImplementedError: an engine holds the gradients.
+            NotImplementedError: an engine manages the gradients.
         """
         for parameter in parameters:
             if parameter.grad is not None:
@@ -367,14 +370,14 @@ class Strategy:
     def make_optimizers(
         self, module: nn.Module, steps: int
     ) -> tuple[torch.optim.Optimizer, LRScheduler | None]:
-        """Make optimizer and schedule of a training.
+        """Create the optimizer and the schedule of a training.
 
         Args:
             module: the LightningModule.
-            steps: optimizer steps of the whole training.
+            steps: number of optimizer steps of the whole training.
 
         Returns:
-            The optimizer, and the schedule if it is a schedule of torch, for Lightning.
+            The optimizer, and the schedule if it is a torch schedule, for Lightning.
         """
         trainer = self.require_trainer()
         trainer.create_optimizer_and_scheduler(num_training_steps=steps)
@@ -382,11 +385,11 @@ class Strategy:
         return trainer.optimizer, trainer.lr_scheduler
 
     def check_optimizer(self, args: TrainingArguments, description: str, name: str) -> None:
-        """Check that an optimizer works with the parameters that the strategy gives it.
+        """Check that an optimizer supports the parameters of the strategy.
 
         Args:
             args: the training arguments.
-            description: text about the optimizer and its argument, for the error.
+            description: the optimizer and its argument, for the error.
             name: the name of the optimizer or its class.
 
         Raises:
@@ -394,7 +397,7 @@ class Strategy:
         """
 
     def _check_made_optimizer(self, trainer: Trainer) -> None:
-        """Check the optimizer of the Trainer, whose class is known only once it is made."""
+        """Check the Trainer's optimizer after its creation, when its class is known."""
         argument = "optimizer_cls_and_kwargs"
         if trainer.optimizer_cls_and_kwargs is None:
             argument = "create_optimizer"
@@ -404,34 +407,33 @@ class Strategy:
         self.check_optimizer(trainer.args, description, names)
 
     def step_context(self) -> Callable[[], contextlib.AbstractContextManager[object]]:
-        """Return the context of an optimizer step, which partly sharded parameters need."""
+        """Return the context of optimizer steps, which partly sharded models need."""
         sharded_model = self.sharded_model
         if sharded_model is None:
             return contextlib.nullcontext
         return tensor_parallel.step_context(sharded_model)
 
-    # Saving and loading of weights. A checkpoint may get the part of each rank; every other folder
-    # gets whole weights.
+    # Saving and loading of weights. A checkpoint may be sharded. Other folders get full weights.
 
     def saves_parts(self, *, checkpoint: bool) -> bool:
-        """Return whether each rank writes its part of the weights and of the optimizer's state.
+        """Return whether each rank writes its shards of the weights and optimizer states.
 
         Args:
-            checkpoint: whether a checkpoint is written, not a model.
+            checkpoint: whether a checkpoint is written, instead of a model.
         """
         if not checkpoint or not self.shards_checkpoints:
             return False
         return self.sharded_model is not None
 
     def full_weights(self, model: nn.Module, *, keep: bool) -> dict[str, torch.Tensor] | None:
-        """Gather the weights of a sharded model in host memory.
+        """Gather the weights of a sharded model on the CPU.
 
         Args:
-            model: all ranks have to call this with it.
-            keep: whether this rank needs them; the others take part and get an empty dict.
+            model: the model. Must be called on all ranks.
+            keep: whether this rank needs the weights. Other ranks get an empty dict.
 
         Returns:
-            The weights by name; None for a model that each rank has whole.
+            The weights by name; None for a model that is not sharded.
         """
         forward_model = self.forward_model_of(model)
         if not sharding.is_sharded(forward_model):
@@ -439,7 +441,7 @@ class Strategy:
         return sharding.full_state_dict(forward_model, keep=keep)
 
     def full_view(self, model: nn.Module) -> nn.Module | sharding.FullModel:
-        """Return the user's model, or a view of it in which sharded weights appear whole."""
+        """Return the user's model, or a `FullModel` of a sharded one."""
         forward_model = self.forward_model_of(model)
         if sharding.is_sharded(forward_model):
             return sharding.FullModel(forward_model)
@@ -448,24 +450,24 @@ class Strategy:
     def save_weights(
         self, folder: str, *, files: checkpoints.CheckpointFiles, step: int, states_follow: bool
     ) -> None:
-        """Write the part of the weights that each rank has; all ranks have to call it.
+        """Write this rank's shards of the weights. Must be called on all ranks.
 
         Args:
             folder: the folder to write to.
-            files: says whether to write at once.
+            files: decides whether to write immediately.
             step: number of optimizer steps taken.
-            states_follow: `save_optimizer` is about to write to the same folder.
+            states_follow: whether `save_optimizer` will write to the same folder.
         """
         sharded_model = self.sharded_model
         assert sharded_model is not None
         checkpoints.save_model_parts(sharded_model, folder, files.part_writers)
 
     def weights_are_in_parts(self, checkpoint: str) -> bool:
-        """Return whether DeepSpeed's own files alone hold the weights of a checkpoint."""
+        """Return whether only DeepSpeed's files contain the weights of a checkpoint."""
         return False
 
     def load_weights(self, model: nn.Module, checkpoint: str) -> None:
-        """Fill a model from a checkpoint."""
+        """Load the weights of a checkpoint into a model."""
         checkpoints.load_weights(self.full_view(model), checkpoint)
 
     # The state of the optimizer, and of the schedule.
@@ -473,11 +475,11 @@ class Strategy:
     def save_optimizer(
         self, folder: str, *, files: checkpoints.CheckpointFiles, checkpoint: bool, step: int
     ) -> None:
-        """Write the state of the optimizer; all ranks have to call it.
+        """Write the state of the optimizer. Must be called on all ranks.
 
         Args:
             folder: the folder to write to.
-            files: writes it, or says whether to write parts at once.
+            files: writes the state, or decides whether to write shards immediately.
             checkpoint: see `saves_parts`.
             step: number of optimizer steps taken.
         """
@@ -486,19 +488,19 @@ class Strategy:
         sharded_model = self.sharded_model
         writes = trainer.args.should_save
 
-        # Each rank has all of it, and one writes it.
+        # Without sharding, each rank has the full state, and one writes it.
         if sharded_model is None:
             if writes:
                 path = os.path.join(folder, OPTIMIZER_NAME)
                 files.write_tensors(optimizer.state_dict(), path)
             return
 
-        # Each rank writes its part.
+        # In a sharded checkpoint, each rank writes its shards.
         if self.saves_parts(checkpoint=checkpoint):
             checkpoints.save_optimizer_parts(sharded_model, optimizer, folder, files.part_writers)
             return
 
-        # All of it is gathered, by the names of parameters or in the form of torch.
+        # Otherwise gather the full state, by parameter names or in torch's format.
         if checkpoint and self.saves_by_name:
             states_by_file = checkpoints.gather_states_by_name(sharded_model, optimizer)
         else:
@@ -512,21 +514,21 @@ class Strategy:
         """Check that this training can resume from a checkpoint, before anything is changed.
 
         Raises:
-            ValueError: it cannot; says why.
+            ValueError: it cannot. The message says why.
         """
 
     def load_optimizer(self, checkpoint: str) -> bool:
         """Load the state of the optimizer.
 
         Returns:
-            False, after a warning, where the checkpoint has no optimizer or no schedule.
+            False, after a warning, if the checkpoint has no optimizer or no schedule.
 
         Raises:
             ValueError: the state does not fit the optimizer.
         """
         file = os.path.join(checkpoint, OPTIMIZER_NAME)
 
-        # Checkpoints of transformers under FSDP have the states by parameter name, in this file.
+        # Checkpoints of transformers with FSDP have the states by parameter name in this file.
         file_by_names = os.path.join(checkpoint, OPTIMIZER_NAME_BIN)
         if os.path.isfile(file_by_names) and not os.path.isfile(file):
             file = file_by_names
@@ -562,26 +564,26 @@ class Strategy:
         return True
 
     def read_schedule(self, checkpoint: str) -> dict[str, object] | None:
-        """Return the state of the schedule; None where the checkpoint has none."""
+        """Return the state of the schedule; None if the checkpoint has none."""
         path = os.path.join(checkpoint, SCHEDULER_NAME)
         if not os.path.isfile(path):
             return None
         return checkpoints.load_torch(path)
 
     def schedule_loaded(self) -> None:
-        """Repair a schedule after its state was loaded."""
+        """Fix a schedule after its state was loaded."""
 
     # Size.
 
     def bytes_to_save(
         self, optimizer_states: list[object], other_states: list[object], *, processes: int
     ) -> int:
-        """Return the size of a checkpoint in bytes.
+        """Return the estimated size of a checkpoint in bytes.
 
         Args:
-            optimizer_states: the tensors of the optimizer, nested in dicts and lists.
-            other_states: what else the rank that saves writes.
-            processes: number of ranks.
+            optimizer_states: tensors of the optimizer, nested in dicts and lists.
+            other_states: other values that the saving rank writes.
+            processes: the world size.
         """
         model = self.require_trainer().model
         tensors_by_name = dict([*model.named_parameters(), *model.named_buffers()])
@@ -601,7 +603,7 @@ class Strategy:
                 if tensor.requires_grad:
                     trained_weights.append(tensor)
 
-        # The parts of the ranks are about the same size; asking all of them would take an exchange.
+        # Assume that the shards of all ranks have about the same size, to avoid a collective.
         tensors = [*weights, *trained_weights, *optimizer_states]
         own_parts = map_nested(local_shard, tensors)
         bytes_of_rank = checkpoints.tensor_bytes(own_parts)
@@ -609,7 +611,7 @@ class Strategy:
 
 
 def shown(value: object) -> str:
-    """Write options as text: `name=value, ...` for a dict, and so on inside of it."""
+    """Format options as text, with `name=value, ...` for a dict."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={_inner(item)}" for name, item in value.items())
     return _inner(value)
@@ -624,11 +626,11 @@ def _inner(value: object) -> str:
 
 
 PROCESS_GROUP_OPTIONS = ("process_group_backend", "timeout")
-"""Names of the options about the process group."""
+"""Names of the process group options."""
 
 
 def process_group(args: TrainingArguments) -> dict[str, str | timedelta]:
-    """Return the options about the process group, for all strategies of several ranks."""
+    """Return the process group options, for all strategies with several ranks."""
     options: dict[str, str | timedelta] = {}
     if args.ddp_backend is not None:
         options["process_group_backend"] = args.ddp_backend
@@ -637,5 +639,5 @@ def process_group(args: TrainingArguments) -> dict[str, str | timedelta]:
 
 
 def picked(options: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Return the options with these names, in their order; names without an option are skipped."""
+    """Return the options with these names, in order. Names without an option are skipped."""
     return {name: options[name] for name in names if name in options}

@@ -1,6 +1,4 @@
-"""Choose the modules that are sharded or recomputed one by one, and check that a model can be
-sharded.
-"""
+"""Choose the modules that are sharded or checkpointed separately, and check models."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ BY_MODEL = "named by the model"
 
 
 def check_processes(args: TrainingArguments) -> None:
-    """Check that the number of processes is that of `parallelism_config`.
+    """Check that the number of processes matches `parallelism_config`.
 
     Raises:
-        ValueError: there are not; says how to start them.
+        ValueError: it does not. The message says how to start them.
     """
     groups = groups_of(args)
     if groups is not None and groups.total_size not in (1, args.world_size):
         raise ValueError(
-            f"parallelism_config is made for {groups.total_size} processes, but there are "
+            f"parallelism_config needs {groups.total_size} processes, but there are "
             f"{args.world_size}: start the script with torchrun "
             f"--nproc_per_node={groups.total_size}."
         )
@@ -52,7 +50,7 @@ def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, An
         model: the model, which names its layers if the arguments do not.
 
     Returns:
-        `{"layers": [...]}` with class names, `{"min_num_params": n}`, or None for the model as one.
+        `{"layers": [...]}` with class names, `{"min_num_params": n}`, or None for the whole model.
     """
     if settings.wrap is None:
         return None
@@ -66,7 +64,7 @@ def wrap_option(settings: FSDPSettings, model: nn.Module | None) -> dict[str, An
 
 
 def layers_of(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
-    """Return names of the modules that an option chooses, inner ones before outer ones."""
+    """Return names of the modules that an option selects, inner ones first."""
     if option is None:
         return []
     if "min_num_params" in option:
@@ -85,7 +83,8 @@ def check_sharding(
         layers: see `wrap_option`.
 
     Raises:
-        ValueError: no launcher has started the processes, or no module has a named class.
+        ValueError: the processes were not started by a launcher, or the model has no module of a
+            named class.
     """
     check_processes(args)
     if args.world_size == 1 and args.fsdp and find_launch() is None:
@@ -99,9 +98,7 @@ def check_sharding(
 
 
 def split_option(model: nn.Module | None) -> Any:
-    """Return the split of layers as a readable value: styles by module name, or the method that
-    splits.
-    """
+    """Return the tensor-parallel plan as a readable value, or the model's own method."""
     if model is None:
         return BY_MODEL
     if callable(getattr(model, "parallelize", None)):
@@ -113,10 +110,10 @@ def split_option(model: nn.Module | None) -> Any:
 
 
 def check_split(model: nn.Module, size: int) -> None:
-    """Check that the layers of a model can be split over `size` ranks.
+    """Check that the layers of a model can be sharded over `size` ranks.
 
     Raises:
-        ValueError: they cannot; says what to do.
+        ValueError: they cannot. The message says what to do.
     """
     if size == 1 or is_sharded(model):
         return
@@ -133,17 +130,17 @@ def check_split(model: nn.Module, size: int) -> None:
 
 
 def check_sequences(model: nn.Module, argument: str, size: int, head_shards: int = 1) -> None:
-    """Check that a model can be trained on parts of sequences, see
+    """Check that a model can be trained on sharded sequences, see
     `sequence_sharding.model_problems`.
 
     Args:
-        model: to be trained.
+        model: the model to train.
         argument: `cp_size` or `sp_size`.
         size: the value of that argument.
-        head_shards: ranks over which the heads of attention are sharded.
+        head_shards: number of ranks over which attention heads are sharded.
 
     Raises:
-        ValueError: it cannot; says what to do.
+        ValueError: it cannot. The message says what to do.
     """
     problems = model_problems(model, head_shards=head_shards)
     if problems:
@@ -155,14 +152,14 @@ def check_sequences(model: nn.Module, argument: str, size: int, head_shards: int
 def _missing_layers(option: dict[str, Any] | None, model: nn.Module) -> list[str]:
     """Return an error for each class of layers that the model does not have."""
     names = (option or {}).get("layers")
-    # Sharding has replaced the classes of the modules.
+    # Sharding has replaced the classes of modules.
     if names is None or is_sharded(model):
         return []
 
     kind = type(model).__name__
     if not names:
         logger.warning(
-            "%s does not name its layers, so it is sharded as one. Pass "
+            "%s does not name its layers, so it is sharded as a whole. Pass "
             "fsdp_config={'transformer_layer_cls_to_wrap': [...]}.",
             kind,
         )

@@ -1,4 +1,4 @@
-"""torch_xla: one device, a TPU chip or the CPU through PJRT."""
+"""torch_xla on one device: a TPU chip, or the CPU through PJRT."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class XLA(Strategy):
-    """One device of torch_xla."""
+    """Strategy for one torch_xla device."""
 
     accelerator = "tpu"  # Lightning's name, also for other devices of PJRT
     manages_processes = True
@@ -34,13 +34,13 @@ class XLA(Strategy):
         return cls("SingleDeviceXLAStrategy", {"device": str(args.device)})
 
     def build_accelerator(self) -> PjrtAccelerator:
-        """Return Lightning's accelerator for XLA, also for other devices than TPUs."""
+        """Return an XLA accelerator that supports other devices than TPUs too."""
         from ...lightning_modules.distributed.xla import PjrtAccelerator
 
         return PjrtAccelerator()
 
     def check(self, args: TrainingArguments, model: nn.Module) -> None:
-        """Refuse several processes, FSDP and fp16."""
+        """Raise for several processes, FSDP and fp16."""
         if args.fsdp:
             raise NotImplementedError(
                 f"{shown_fsdp(args.fsdp)} is not supported on devices of torch_xla: train on one "
@@ -54,17 +54,17 @@ class XLA(Strategy):
             )
         if args.mixed_precision == "fp16":
             raise NotImplementedError(
-                "fp16=True does not go with TPUs, which compute in bfloat16: pass bf16=True."
+                "fp16=True is not supported on TPUs, which compute in bfloat16: pass bf16=True."
             )
 
     def precision(self, name: str, device: str) -> ForwardXLAPrecision:
-        """See `Strategy.precision`: Lightning's strategy takes only those for XLA."""
+        """See `Strategy.precision`. Lightning's strategy only accepts XLA precision plugins."""
         from ...lightning_modules.distributed.xla import ForwardXLAPrecision
 
         return ForwardXLAPrecision(name)
 
     def build(self) -> ModelXLAStrategy:
-        """Make a strategy for the device of this process."""
+        """Build a strategy for the device of this process."""
         from ...lightning_modules.distributed.xla import ModelXLAStrategy
 
         return ModelXLAStrategy()

@@ -288,7 +288,7 @@ REFUSED = {
     "elsewhere": "with zero_optimization.mics_shard_size=1 it cannot be resharded",
     "fp16": "Pass bf16=True",
     "open": "deepspeed: zero_optimization.reduce_bucket_size",
-    "optimizer": "optim='lomo' does not go with deepspeed",
+    "optimizer": "optim='lomo' is not supported with deepspeed",
 }
 
 

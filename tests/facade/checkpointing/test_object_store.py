@@ -213,7 +213,7 @@ def test_object_store_missing_upload_raises_and_is_sent_later(bucket, server, tm
     try:
         with pytest.raises(
             ConnectionError,
-            match=rf"{bucket} could not.*{tmp_path}/here.* keeps what it lacks.*save_state",
+            match=rf"{bucket} could not.*{tmp_path}/here.* still has all files.*save_state",
         ):
             found.train()
     finally:
@@ -238,7 +238,7 @@ def test_object_store_outage_delays_the_end_by_a_bounded_time(folder, monkeypatc
 
     monkeypatch.setattr(uploader, "time", SimpleNamespace(sleep=pauses.append))
     made = told(trainer(folder, callbacks=[At("on_step_begin", last_step, 7)], **SAVES))
-    with pytest.raises(ConnectionError, match="keeps what it lacks"):
+    with pytest.raises(ConnectionError, match="still has all files"):
         made.train()
     assert pauses == list(usual)
     assert caplog.text.count("Training continues") == 1
@@ -246,9 +246,9 @@ def test_object_store_outage_delays_the_end_by_a_bounded_time(folder, monkeypatc
 
 
 OUTAGES = [
-    (OSError, "keeps what it lacks"),
-    (RuntimeError, "keeps what it lacks"),
-    (ValueError, "keeps what it lacks"),
+    (OSError, "still has all files"),
+    (RuntimeError, "still has all files"),
+    (ValueError, "still has all files"),
     (TypeError, "An upload failed: "),
 ]
 """Errors of an upload, and the end of what is logged. TypeError is not one of a storage."""
@@ -283,7 +283,7 @@ def test_object_store_raises_programming_errors_unchanged(folder, monkeypatch, c
     with pytest.raises(TypeError, match="not of the store"):
         made.train()
     assert not made.is_in_train
-    assert "keeps what it lacks" not in caplog.text
+    assert "still has all files" not in caplog.text
 
 
 def test_object_store_error_of_one_process_is_raised_in_all(folder, monkeypatch):
@@ -339,7 +339,7 @@ def test_object_store_that_is_not_writable_raises_before_the_training(bucket, tm
     found = told(trainer("s3://no-such-bucket/run", **SAVES))
     with pytest.raises(
         ConnectionError,
-        match=r"s3://no-such-bucket/run could not.*bucket does not exist.*Check bucket",
+        match=r"s3://no-such-bucket/run could not.*bucket does not exist.*Check the bucket",
     ):
         found.train()
     assert found.state.global_step == 0

@@ -758,4 +758,4 @@ def test_data_that_changed_is_told(uninterrupted, tmp_path, caplog):
     data = Noisy()
     data.points = data.points[:16]
     train(tmp_path, data=data, resume=uninterrupted("samples").checkpoint(3))
-    assert "An epoch had 6 steps when the checkpoint was made, and has 4 now" in caplog.text
+    assert "An epoch had 6 steps when the checkpoint was written and has 4 now" in caplog.text

@@ -112,7 +112,7 @@ def test_made_optimizer_that_needs_whole_parameters_is_refused_before_the_first_
 ):
     facade = trainer(tmp_path, **made)
     facade.create_optimizer()
-    with pytest.raises(ValueError, match=rf"\({argument}\) needs whole parameters"):
+    with pytest.raises(ValueError, match=rf"\({argument}\) needs parameters in their shapes"):
         strategy._check_made_optimizer(facade)
 
 
@@ -126,13 +126,13 @@ def test_optimizer_that_steps_elsewhere_is_refused_by_deepspeed_in_every_stage(
 ):
     monkeypatch.setattr("lightrainer.facade.strategies.deepspeed.require_deepspeed", lambda: None)
     for optim in demanding(OWN_STEPS):
-        with pytest.raises(ValueError, match=f"optim='{optim}' does not go with deepspeed"):
+        with pytest.raises(ValueError, match=f"optim='{optim}' is not supported with deepspeed"):
             zero(stage).check(arguments(tmp_path, optim=optim), tiny())
     facade = trainer(tmp_path, optimizer_cls_and_kwargs=(AdamWScheduleFree, {"lr": 0.1}))
     facade.create_optimizer()
     with pytest.raises(
         ValueError,
-        match=r"AdamWScheduleFree \(optimizer_cls_and_kwargs\) does not go with deepspeed",
+        match=r"AdamWScheduleFree \(optimizer_cls_and_kwargs\) is not supported with deepspeed",
     ):
         zero(stage)._check_made_optimizer(facade)
 

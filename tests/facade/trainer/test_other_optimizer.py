@@ -164,7 +164,7 @@ def test_resume_with_an_invalid_position(saved, tmp_path, name):
     written = from_plain(load_torch(saved / "data_state_0.pth"))
     changed = to_plain({**written, name: "x"})
     made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", changed)
-    refused(made, checkpoint, "data_state_0.pth", f"{name}='x', but expected is")
+    refused(made, checkpoint, "data_state_0.pth", f"{name}='x', expected")
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")

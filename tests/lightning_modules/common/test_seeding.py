@@ -186,7 +186,7 @@ def test_missing_generators_are_named(missing, caplog):
 )
 def test_damaged_states_are_named(name, value):
     state = ours.capture_rng_state(False) | {name: value}
-    with pytest.raises(ValueError, match=f"random generator '{name}' cannot be set"):
+    with pytest.raises(ValueError, match=f"random number generator '{name}' cannot be set"):
         ours.restore_rng_state(state, False)
 
 
