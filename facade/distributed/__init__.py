@@ -1,5 +1,5 @@
 """Ranks, launchers, the process group, and the values that ranks exchange.
 
-Here: launchers, the process group, cluster environments, notebooks. Not here: how a model is spread
-over processes (`facade/strategies`). The lowest subpackage: imports `lightning_modules` only.
+How a model is distributed is decided in `facade/strategies`. The lowest subpackage: imports only
+`lightning_modules`.
 """

@@ -36,18 +36,18 @@ def has_only_tensors(value: object) -> bool:
 
 
 def all_gather(leaf: object, every: int = 1) -> torch.Tensor:
-    """Concatenate the tensors of all ranks, or of every `every`-th, along their first dimension.
+    """Concatenate the tensors of all ranks, or of every n-th rank, along the first dimension.
 
     Args:
-        leaf: tensor of this rank, of the same shape on all.
-        every: 2 leaves out ranks 1, 3, ...
+        leaf: tensor of this rank, with the same shape on all ranks.
+        every: use only every n-th rank; 2 skips ranks 1, 3, ...
 
     Raises:
         TypeError: it is not a tensor.
     """
     tensor = torch.atleast_1d(require_tensor(leaf)).contiguous()
     tensors = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    # Every rank takes part in a collective, also one that is left out of the result.
+    # All ranks must take part in the collective, even those that are skipped.
     dist.all_gather(tensors, tensor)
     return torch.cat(tensors[::every])
 
@@ -82,15 +82,15 @@ def pad_to_longest(leaf: object, dim: int, pad_index: int, pad_first: bool) -> t
     if not -tensor.dim() <= dim < tensor.dim() or tensor.is_nested:
         return tensor
 
-    # Every rank asks for the longest, also the one that has it.
+    # All ranks must call the collective, even the one with the longest tensor.
     longest = _largest_of_all(tensor.shape[dim], tensor.device)
     return _padded_to(tensor, longest, dim, pad_index, pad_first)
 
 
 def pad_rows(leaf: object, samples: int | None) -> torch.Tensor:
-    """Pad a result whose rows are not the samples of the batch to the most rows of all ranks.
+    """Pad a result whose rows are not samples to the largest number of rows of all ranks.
 
-    An example are the router logits of a mixture of experts, which have a row for each token.
+    For example, the router logits of a mixture of experts have a row for each token.
 
     Args:
         leaf: tensor of this rank.
@@ -132,7 +132,7 @@ def _padded_to(
 
 
 def share_of_inputs(inputs: Any, index: int, processes: int, pad: bool) -> Any:
-    """Return the contiguous share of a rank, of data or of each value of a dict.
+    """Return the contiguous share of data, or of each value of a dict, for a rank.
 
     Args:
         inputs: list, tuple, tensor, array or `Dataset`. Values of other types, such as text, are

@@ -58,7 +58,7 @@ _MAY_DIFFER = {
     "trackio_space_id",
     "trackio_static_space_id",
 }
-"""Arguments that concern one rank alone, or that only one rank reads."""
+"""Arguments that may differ between ranks, or that only one rank reads."""
 
 _REMEDY = "Start all of them with the same script, arguments and data; otherwise they deadlock."
 
@@ -128,7 +128,7 @@ def _require_same(
     require_same(settings, _REMEDY)
 
 
-# Cached, since reading the metadata of a package takes milliseconds.
+# Cached, because reading package metadata takes milliseconds.
 @functools.cache
 def _versions() -> dict[str, str]:
     """Return the versions of lightrainer, torch and lightning."""
@@ -198,7 +198,7 @@ def _arguments(trainer: Trainer) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    """Format a value equally in each process: sets sorted, without addresses of objects."""
+    """Format a value identically on all ranks: sets sorted, without addresses of objects."""
     text = repr(map_nested(_sorted_if_set, value))
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 

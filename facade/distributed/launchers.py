@@ -240,7 +240,7 @@ def _mpi4py_launch() -> Launch | None:
 
 
 def _refuse_incomplete_variables() -> None:
-    """Refuse a world size without a rank, and a rank without a world size.
+    """Raise for a world size without a rank, and for a rank without a world size.
 
     Raises:
         RuntimeError: one of the two is missing, and the script has not made the group itself.
@@ -264,7 +264,7 @@ def _refuse_incomplete_variables() -> None:
 
 
 def is_batch_script() -> bool:
-    """Return True in the batch script of a SLURM job, outside the steps that srun makes."""
+    """Return whether this is the batch script of a SLURM job, outside of srun's job steps."""
     is_in_step = "SLURM_STEP_ID" in os.environ or "SLURM_STEPID" in os.environ
     return "SLURMD_NODENAME" in os.environ and not is_in_step
 

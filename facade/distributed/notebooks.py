@@ -157,8 +157,8 @@ def _precision_variable(mixed_precision: str) -> Iterator[None]:
 
 
 def _on_one_thread(function: Callable[..., object], *args: object) -> object:
-    """Call the function on one thread, as under torchrun; a fork may hang on threads that its
-    parent has used.
+    """Call the function with one thread, as torchrun does, because a fork may hang on threads that
+    its parent has used.
     """
     import torch
 

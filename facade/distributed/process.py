@@ -174,7 +174,7 @@ def join_others(
     ddp_timeout: float = 1800,
     configured: bool = False,
 ) -> None:
-    """Join the process group of a launcher; do nothing in a single process.
+    """Join the process group of a launcher. Does nothing in a single process.
 
     Args:
         use_cpu: compute on the CPU even if there is an accelerator.
@@ -210,7 +210,7 @@ def current_process(
     ddp_timeout: float = 1800,
     configured: bool = False,
 ) -> ProcessEnvironment:
-    """Return the place of this process among all: rank, world size and device.
+    """Return rank, world size and device of this process.
 
     As `TrainingArguments.distributed_state` of transformers. A process of a launcher joins its
     process group on the first call, and leaves it when the interpreter ends. An existing process

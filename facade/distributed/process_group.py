@@ -40,7 +40,7 @@ _SECONDS_TO_LEAVE = 5.0
 
 
 def join(launch: Launch, backend: str, timeout: float) -> Launch:
-    """Make the process group, and set the variables of torchrun.
+    """Create the process group, and set torchrun's variables.
 
     The group is left when the interpreter ends.
 
@@ -180,7 +180,8 @@ def _rank_and_address(launch: Launch) -> str:
 
 
 def refuse_inherited_rank(launch: Launch) -> None:
-    """Refuse to join with the variables of a parent that has joined: both would hang.
+    """Raise if the launcher variables are inherited from a parent that has joined, because both
+    would hang.
 
     Args:
         launch: from the variables.
@@ -243,15 +244,14 @@ def leave() -> None:
         if hasattr(sys, name):
             delattr(sys, name)
 
-    # A DistributedDataParallel in a reference cycle that is freed after its group may abort or
-    # hang.
+    # Freeing a DistributedDataParallel in a reference cycle after its group may abort or hang.
     gc.collect()
 
     if not has_failed():
         dist.destroy_process_group()
         return
 
-    # gloo waits without end for a machine that it cannot reach.
+    # gloo waits indefinitely for a machine that it cannot reach.
     thread = threading.Thread(target=dist.destroy_process_group, daemon=True)
     thread.start()
     thread.join(_SECONDS_TO_LEAVE)

@@ -1,4 +1,4 @@
-"""Check that all processes act on a switch of the control that user code has set."""
+"""Check that all ranks act on a control switch that user code has set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _trainings = itertools.count()
 
 
 class SharedDecisions:
-    """Detect that a switch was set in some processes only, before they deadlock.
+    """Detects that a switch was set only on some ranks, before they deadlock.
 
     A process that is about to act on a switch announces it in the store of the process group, and
     waits until all others have done so. Decisions of `DefaultFlowCallback` are the same in all
@@ -56,7 +56,7 @@ class SharedDecisions:
         self._announced = 0
 
     def require(self, switch: str, step: int) -> None:
-        """Wait until all processes are about to act on a switch.
+        """Wait until all ranks act on a switch.
 
         Args:
             switch: name of the switch, which is set in this process.
@@ -81,7 +81,7 @@ class SharedDecisions:
         self._require_in_all("log", partial(self._message_of_log, step))
 
     def _require_in_all(self, name: str, message_about: Callable[[str], str]) -> None:
-        """Announce that this process has come to a decision, and wait for the others.
+        """Announce a decision of this rank, and wait for the others.
 
         Args:
             name: the name of the decision.
@@ -103,7 +103,7 @@ class SharedDecisions:
         missing = [rank for rank in self._ranks if not store.check([self._key(name, rank)])]
         message = message_about(", ".join(map(str, missing)))
 
-        # Process 0 may only be late.
+        # Rank 0 may only be late.
         if self._rank != 0:
             logger.warning("Waiting until ddp_timeout (%g s): %s", self._timeout, message)
             if self._all_are_set(store, keys, self._timeout - self._patience):

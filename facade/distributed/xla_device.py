@@ -1,4 +1,4 @@
-"""Detect torch_xla, and return its device and number of processes; imported only if it is used."""
+"""Detect torch_xla, and return its device and number of processes. It is only imported if used."""
 
 from __future__ import annotations
 

@@ -39,20 +39,20 @@ _REMEDIES = {
     ),
     429: "Too many requests in a short time. Save less often, or try again later.",
 }
-"""What a user can do, by HTTP status."""
+"""Remedies by HTTP status."""
 _MAX_LENGTH = 400
-"""Most characters of an error in a log."""
+"""Maximum number of characters of an error in a log."""
 
 
 def call_with_retries(call: Callable[[], Result], token: str | None = None) -> Result:
-    """Call a function, and call it again after a transient error, such as a broken connection.
+    """Call a function, and retry it after a transient error, such as a broken connection.
 
     Args:
         call: an idempotent function that sends a request to the Hub.
         token: the secret to redact in logs.
 
     Raises:
-        Exception: the error of the last call, or one that another attempt would not change.
+        Exception: the error of the last attempt, or an error that is not transient.
     """
     first_failure: float | None = None
     for pause in RETRY_PAUSES:
@@ -63,7 +63,8 @@ def call_with_retries(call: Callable[[], Result], token: str | None = None) -> R
             if first_failure is None:
                 first_failure = now
 
-            # The client may have retried before it raised, so the attempts may take long already.
+            # The client may have retried before it raised, so the attempts may already have taken
+            # long.
             is_too_late = now - first_failure > MAX_RETRY_SECONDS
             if is_too_late or not is_transient(error):
                 raise
@@ -95,13 +96,13 @@ def http_status(error: BaseException) -> int | None:
 
 
 def explain(error: Exception, repository: str, token: str | None = None) -> None:
-    """Add the repository and a remedy to the message of an error, and redact the token.
+    """Add the repository and a remedy to an error's message, and redact the token.
 
     The error keeps its class, so that `except HfHubHTTPError` works. Tracebacks are removed: tools
     that show local variables would show the token in the headers of the client.
 
     Args:
-        error: changed in place.
+        error: the error, which is changed in place.
         repository: name of the repository.
         token: the secret to redact.
     """
@@ -113,7 +114,7 @@ def explain(error: Exception, repository: str, token: str | None = None) -> None
     strip_token(error, token)
     message, *other_args = error.args or ("",)
 
-    # The first argument of an OSError is its errno, which has to stay an integer.
+    # The first argument of an OSError is its errno, which must stay an integer.
     if not isinstance(message, int) and note not in str(message):
         error.args = (f"{message}{note}", *other_args)
 
@@ -128,7 +129,7 @@ def describe(error: BaseException, token: str | None = None) -> str:
 
 def _in_one_line(error: BaseException, token: str | None) -> str:
     """Return the class and the message of an error in one line, shortened."""
-    # The token is redacted before a long message is cut, which may cut a token in two.
+    # Redact the token before truncating a long message, which may split a token.
     message = " ".join(str(error).split())
     text = replace_token(f"{type(error).__name__}: {message}", token)
     if len(text) <= _MAX_LENGTH:

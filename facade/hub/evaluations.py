@@ -1,4 +1,4 @@
-"""The evaluations of a training, from its log history."""
+"""Read the evaluations of a training from its log history."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Evaluation:
     training_loss: float | None
     """The training loss in the last log before this evaluation."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """By name without `eval_`; speed and memory are left out."""
+    """Metrics by name without `eval_`, excluding speed and memory."""
     after_training: bool = False
-    """Measured after the end of the training, possibly on the best model or another one."""
+    """Whether the evaluation ran after the training, possibly on the best model or another one."""
 
 
 def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
@@ -51,7 +51,7 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
         if number_of(step) is None:
             continue
 
-        # The entry of an evaluation has no loss of the training, so the last one is kept.
+        # An evaluation entry has no training loss, so remember the last one.
         training_loss = entry.get("loss", training_loss)
         metrics = _metrics(entry)
         if metrics:

@@ -1,4 +1,4 @@
-"""Facts of a training for its model card: model, task, data, arguments."""
+"""Collect the facts of a training for its model card: model, task, data, arguments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _GENERIC_BUILDERS = {
     "webdataset",
     "xml",
 }
-"""Builders of `datasets` whose names say nothing about the data."""
+"""Builders of `datasets` whose names do not describe the data."""
 
 _SETTINGS = (
     "learning_rate",
@@ -104,7 +104,7 @@ class DataSource:
 
 @dataclass(frozen=True, kw_only=True)
 class CardFacts:
-    """Snapshot of a training, so that a thread can write the card while it continues."""
+    """Snapshot of a training, from which a thread can write the card while training continues."""
 
     model_name: str
     model_class: str

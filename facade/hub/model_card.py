@@ -1,4 +1,4 @@
-"""Model card of a training: metadata of the Hub, and text from `model_card_template.md`."""
+"""Write the model card of a training: Hub metadata, and text from `model_card_template.md`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ModelCard:
         self.evaluations = evaluations(list(facts.log_history))
 
     def write(self, folder: Path, find_license: Callable[[str], str | None] | None = None) -> None:
-        """Write `README.md`, and the picture beside it if there is something to draw.
+        """Write `README.md`, and the picture next to it if there is something to draw.
 
         Args:
             folder: created if missing. Tags of a card in it are kept.
@@ -154,8 +154,8 @@ class ModelCard:
         if saved_step is None:
             saved_step = self.facts.steps
 
-        # An evaluation after the training counts less, even of the same step: the script may have
-        # changed the model.
+        # Prefer evaluations during the training, because the script may have changed the model
+        # afterwards.
         during_training: list[Evaluation] = []
         after_training: list[Evaluation] = []
         at_saved_step: list[Evaluation] = []
@@ -206,7 +206,7 @@ def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Ite
 
 
 def _draw_losses(facts: CardFacts, folder: Path) -> bool:
-    """Draw the loss curve into a file; return whether it was drawn."""
+    """Draw the loss curve to a file, and return whether it was drawn."""
     try:
         picture = draw_loss_curve(facts.log_history, "svg")
         if picture is not None:
@@ -228,7 +228,9 @@ def _warn_once(message: str) -> None:
 
 
 def _replace_file(path: Path, content: bytes) -> None:
-    """Replace a file instead of writing into it: it may be a hard link to one of a checkpoint."""
+    """Replace a file instead of writing to it, because it may be a hard link to a file of a
+    checkpoint.
+    """
     temporary = path.with_name(f"_{path.name}")
     temporary.write_bytes(content)
     os.replace(temporary, path)
@@ -279,7 +281,7 @@ def _number(value: float | None) -> str:
         return ""
     if not isinstance(value, float):
         return str(value)
-    # Four decimals of a very small number would be zeros, and of a large one meaningless.
+    # Use significant digits for very small and very large numbers.
     if value != 0 and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.4g}"
     return f"{value:.4f}".rstrip("0").rstrip(".")

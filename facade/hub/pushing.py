@@ -1,7 +1,8 @@
-"""Background uploads during a training, one after the other.
+"""Upload in the background during training, one upload at a time.
 
-While an upload runs, the training may delete its checkpoint and write into `output_dir`. So each
-upload has hard links to the files of the checkpoint, and copies of the other files of `output_dir`.
+During an upload, the training may delete the checkpoint and write to `output_dir`. Each upload
+therefore uses hard links to the files of the checkpoint, and copies of the other files of
+`output_dir`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NOT_UPLOADED = (
     "_*",
     f".{_UPLOAD_PREFIX}*",
     ".training.lock",
-    # Files of weights that a killed process was writing, as safetensors names them.
+    # safetensors' name pattern of weights files that a killed process was writing.
     ".tmp??????",
     "*/.tmp??????",
     f"{LAST_CHECKPOINT}/*",
@@ -63,13 +64,13 @@ _RESUMPTION_FILES = (
     "global_step*",
     "_*",
 )
-"""Patterns of files of a checkpoint that only a resumption needs."""
+"""Patterns of checkpoint files that are only needed to resume."""
 _WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*", "adapter_model.*")
 _MIN_BYTES_TO_LINK = 64 * 2**20
-"""Smaller files of `output_dir` are copied, since they may be changed in place."""
+"""Smaller files of `output_dir` are copied, because they may be changed in place."""
 
 _GROWING_FILES = ("*tfevents*", "*.log")
-"""Patterns of files of any size that are copied, since they are appended to."""
+"""Patterns of files that are always copied, because they are appended to."""
 _CHECKPOINT_FOLDERS = (
     f"{PREFIX_CHECKPOINT_DIR}-",
     f".{PREFIX_CHECKPOINT_DIR}-",
@@ -81,7 +82,7 @@ _upload_numbers = itertools.count(1)
 
 
 class PushInProgress:
-    """The uploads to the Hub that are not finished.
+    """Unfinished uploads to the Hub.
 
     Works like `transformers.utils.PushInProgress`.
 
@@ -93,7 +94,7 @@ class PushInProgress:
         self.jobs = list(jobs or [])
 
     def is_done(self) -> bool:
-        """Return whether all have finished, failed or were cancelled."""
+        """Return whether all uploads have finished, failed or been cancelled."""
         return all(job.done() for job in self.jobs)
 
     def wait_until_done(self) -> None:
@@ -101,7 +102,7 @@ class PushInProgress:
         futures.wait(self.jobs)
 
     def cancel(self) -> None:
-        """Cancel the uploads that have not begun; keep only those that are running."""
+        """Cancel the uploads that have not begun."""
         running: list[futures.Future[Any]] = []
         for job in self.jobs:
             was_cancelled = job.cancel()
@@ -111,7 +112,7 @@ class PushInProgress:
 
 
 class StagingFolder:
-    """The files of one upload of a checkpoint, in a hidden folder of `output_dir`.
+    """Files of one checkpoint upload, in a hidden folder of `output_dir`.
 
     The constructor links the files of the checkpoint, before the training may delete it. `fill`
     adds the rest, in the thread that uploads.
@@ -145,7 +146,7 @@ class StagingFolder:
             if not _matches(name, _RESUMPTION_FILES):
                 _link(self.checkpoint / name, self.root / name)
 
-        # Add the other files, except weights: shards of another save do not belong to the model.
+        # Add the other files, except weights, which belong to another save.
         excluded = (*NOT_UPLOADED, *_WEIGHTS)
         for name in _files(self.output_dir):
             if _matches(name, excluded):
@@ -174,7 +175,9 @@ class StagingFolder:
 
 @dataclass(frozen=True)
 class CheckpointUpload:
-    """The upload of a checkpoint: its model to the top of the repository, all of it to a folder."""
+    """Upload of a checkpoint: the model to the root of the repository, the whole checkpoint to a
+    folder.
+    """
 
     repository: Repository
     staging: StagingFolder
@@ -214,9 +217,9 @@ class Pusher:
         self.newest_failed = False
         """Whether the last upload failed."""
         self.is_unreachable = False
-        """Whether the last upload failed because the Hub did not answer, or not properly."""
+        """Whether the last upload failed because the Hub was not reachable."""
         self._api: HfApi | None = None
-        """Has one thread, which runs the uploads of a training in their order."""
+        """Pool with one thread, which runs the uploads of a training in order."""
 
     def submit(
         self, upload: Callable[[], Result], *, step: int, label: str, repository: Repository
@@ -257,7 +260,7 @@ class Pusher:
             repository: target of the uploads.
             output_dir: where the checkpoints are.
         """
-        # The user has to act only if the newest model is not on the Hub.
+        # The user only needs to act if the newest model is not on the Hub.
         if self.failures and self.newest_failed:
             newest = "no model of this training"
             if self.newest_step is not None:

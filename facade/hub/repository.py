@@ -1,4 +1,4 @@
-"""Model repository on the Hub, accessed by `huggingface_hub`."""
+"""Access a model repository on the Hub with `huggingface_hub`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LICENSE_TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository by name, existing or not; its token is never shown.
+    """A repository by name, which may not exist yet. Its token is never shown.
 
     Methods that access the Hub retry transient errors, and raise those of `huggingface_hub`
     (`HfHubHTTPError` and the like) with a remedy in the message.
@@ -52,7 +52,7 @@ class Repository:
     """Branch for uploads and downloads; None for `main`."""
 
     def create(self, *, private: bool | None = None) -> Repository:
-        """Create repository and branch if missing; return the repository with its full name.
+        """Create repository and branch if missing, and return the repository with its full name.
 
         Args:
             private: whether a new repository is private; None for the default of the owner.
@@ -93,7 +93,7 @@ class Repository:
         ignore: Sequence[str] = (),
         delete_missing: bool = False,
     ) -> CommitInfo:
-        """Upload a folder as one commit; unchanged files are not sent again.
+        """Upload a folder as one commit. Unchanged files are not sent again.
 
         Args:
             folder: the local folder to upload.
@@ -159,23 +159,23 @@ class Repository:
         return None
 
     def _call(self, request: Callable[[HfApi], Result]) -> Result:
-        """Send a request to the Hub; retry transient errors, and explain the others."""
+        """Send a request to the Hub, retry transient errors, and explain the others."""
         try:
             return call_with_retries(lambda: request(self._api()), self.token)
         except Exception as error:
             explain(error, self.name, self.token)
             explained = error
 
-        # Raised outside of the `except` block: the traceback of the original error, whose frames
-        # hold the token, would otherwise be attached to it as its context.
+        # Raise outside of the `except` block. Otherwise the original error, whose frames contain
+        # the token, would be attached as its context.
         raise explained from explained.__cause__
 
     def _api(self) -> HfApi:
         """Return the client of the Hub, with the token of this repository."""
         from huggingface_hub import HfApi
 
-        # Set for each request: after a connection error `huggingface_hub` opens another client,
-        # which has no timeout.
+        # Set it for each request, because `huggingface_hub` opens a client without a timeout after
+        # connection errors.
         _set_silence_timeout()
         return HfApi(token=self.token, library_name="lightrainer")
 

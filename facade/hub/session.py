@@ -1,4 +1,4 @@
-"""The uploads and the model card of one Trainer: what is uploaded when, and what is reported."""
+"""Manage the uploads and the model card of a Trainer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CHECKPOINT_NAME = re.compile(rf"{LAST_CHECKPOINT}|checkpoint-\d+")
 
 
 class RemoteCheckpoint(NamedTuple):
-    """Where a checkpoint is on the Hub."""
+    """Location of a checkpoint on the Hub."""
 
     repository: str
     """The full name of the repository."""
@@ -52,7 +52,7 @@ class RemoteCheckpoint(NamedTuple):
 
 
 class HubSession:
-    """Connects a Trainer to the Hugging Face Hub; only process 0 uploads.
+    """Connects a Trainer to the Hugging Face Hub. Only rank 0 uploads.
 
     Args:
         trainer: the Trainer.
@@ -193,7 +193,7 @@ class HubSession:
         try:
             upload = self._prepare_upload(Path(checkpoint), step, has_default_card)
         except Exception as error:
-            # A failure of the upload must not end the training.
+            # A failed upload must not stop the training.
             self.pusher.record_failure(error, checkpoint, self.repository())
             return
 
@@ -206,7 +206,7 @@ class HubSession:
         future.add_done_callback(remove_cancelled)
 
     def wait(self) -> None:
-        """Wait for pending uploads; failures are not raised."""
+        """Wait for pending uploads. Failures are not raised."""
         if self.trainer.push_in_progress is not None and self._is_busy:
             logger.info("Waiting for the running upload to the Hub.")
             self.trainer.push_in_progress.wait_until_done()
@@ -304,7 +304,7 @@ class HubSession:
             try:
                 trainer.push_to_hub()
             except Exception as error:
-                # A finished training must not fail for lack of a network.
+                # A finished training must not fail because of the network.
                 self.pusher.record_failure(error, "The final model", self.repository())
         self.pusher.report(self.repository(), self._output_dir)
 
@@ -339,7 +339,7 @@ class HubSession:
         if not _CHECKPOINT_NAME.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
             return None
 
-        # Process 0 chooses the commit for all of them, since an upload may add a newer one.
+        # Rank 0 chooses the commit for all ranks, because an upload may add a newer one.
         location: str | RemoteCheckpoint | None = None
         failure = None
         if self.trainer.is_world_process_zero():

@@ -1,4 +1,4 @@
-"""The model of the best trial of a search, and the exchange of a Trainer's model."""
+"""Keep the model of the best trial of a search, and replace a Trainer's model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class BestModel:
-    """Holds the model of the best trial so far, and no other one.
+    """Holds only the model of the best trial so far.
 
     Args:
         direction: `minimize` or `maximize`.
@@ -40,7 +40,7 @@ class BestModel:
             number: the number of the trial.
             value: the objective of the trial.
         """
-        # A sharded model is not kept: the best one is loaded from its checkpoint at the end.
+        # Do not keep a sharded model. The best one is loaded from its checkpoint at the end.
         if not self._enabled or trainer.accelerator.strategy.configures_model:
             return
         loss = -value if self._direction == "maximize" else value
@@ -62,7 +62,7 @@ class BestModel:
             logger.debug("The best model stays on its device: %s", error)
 
     def move_to_trainer(self, trainer: Trainer, run_id: str) -> bool:
-        """Give the model and its state to the Trainer; this object does not hold it any more.
+        """Move the model and its state to the Trainer.
 
         Args:
             trainer: the Trainer.

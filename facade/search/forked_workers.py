@@ -1,4 +1,4 @@
-"""`n_jobs` of a search: trials in parallel, in forked processes."""
+"""Run trials of a search in parallel in forked processes (`n_jobs`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 ObjectiveFactory = Callable[[SearchRun, Any, Channel], Callable[[Any], Any]]
-"""Makes the function that trains a trial, from the search, a study and a channel."""
+"""Builds the function that trains a trial, from the search, a study and a channel."""
 
 
 def check_jobs(jobs: int, trainer: Trainer) -> None:
@@ -61,8 +61,8 @@ def optimize_in_workers(
 ) -> None:
     """Run a study with `n_jobs`, in forked processes instead of optuna's threads.
 
-    Threads would share torch's random generators. Because the workers are forked, only their errors
-    have to be pickled.
+    Threads would share torch's random number generators. Because the workers are forked, only their
+    errors are pickled.
 
     Args:
         search: the search.
@@ -88,7 +88,7 @@ def optimize_in_workers(
         try:
             wait(workers, return_when=FIRST_COMPLETED)
         finally:
-            # The first worker to finish ends the search of all: it had the last trial, reached the
+            # The first worker to finish ends the search, because it had the last trial, reached the
             # timeout, or was stopped by an error or a callback.
             trials_left.value = 0
     try:
@@ -104,7 +104,7 @@ def optimize_in_workers(
 
 @dataclass
 class _Worker:
-    """A process that takes trials of a study until there are enough."""
+    """Worker process that trains trials of a study until there are enough."""
 
     search: SearchRun
     study: Study
@@ -117,12 +117,12 @@ class _Worker:
         """Train trials until none is left; the main function of a worker."""
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
 
-        # torch's threads exist in the parent only. An operation that uses them would wait forever.
+        # torch's threads only exist in the parent, so an operation that uses them would hang.
         torch.set_num_threads(1)
         if not self._take_trial():
             return
 
-        # A copy of a journal gets a new worker id. With the same id two workers would take the same
+        # Copy the journal to get a new worker id. With the same id, two workers would take the same
         # queued trial.
         study = self.study
         study._storage = copy.copy(study._storage)

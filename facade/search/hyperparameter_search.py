@@ -1,4 +1,4 @@
-"""Hyperparameter search: its entry point, and the calls of the Trainer around each trial."""
+"""Entry point of a hyperparameter search, and the Trainer's calls around each trial."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class MissingBackendError(RuntimeError, ImportError):
 
 
 class HyperparameterSearch:
-    """The search or the sweep that a Trainer takes part in; outside of both, methods do nothing.
+    """The search or sweep that a Trainer takes part in. Outside of both, methods do nothing.
 
     Args:
         trainer: the Trainer.
@@ -105,7 +105,7 @@ class HyperparameterSearch:
         self.current = search
         logger.info("Search: %s the objective.", ", ".join(options.directions))
 
-        # The final model is made with the original arguments, not with those of the last trial.
+        # Create the final model with the original arguments instead of those of the last trial.
         try:
             best = search_backend.run(trainer, search)
             search.original_arguments.restore()
@@ -243,7 +243,7 @@ class HyperparameterSearch:
 
 
 def make_backend(backend: str | HPSearchBackend | None) -> OptunaBackend | RayBackend:
-    """Make the backend for the argument `backend`; None for optuna.
+    """Create the backend for the argument `backend`; None for optuna.
 
     Raises:
         ValueError: the name is unknown.
@@ -321,7 +321,7 @@ def _read_directions(direction: str | Sequence[str] | None) -> list[str]:
 
 
 def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Refuse a value of an argument that is not one of the choices."""
+    """Raise for a value that is not one of the choices."""
     if value not in choices:
         suggestion = did_you_mean(value, choices)
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The lock of a journal file, which repairs the file before it is written."""
+"""Lock a journal file, and repair the file before it is written."""
 
 from __future__ import annotations
 

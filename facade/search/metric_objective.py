@@ -1,4 +1,4 @@
-"""The objective of a trial: numbers computed from the metrics of an evaluation."""
+"""Compute the objective of a trial from the metrics of an evaluation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def directions_of(study: Study) -> list[str]:
 def require_same_objectives(
     study: Study, where: str, directions: Sequence[str], metrics: Sequence[str]
 ) -> None:
-    """Refuse a study whose values cannot be compared with those of a search.
+    """Raise for a study whose values cannot be compared with those of a search.
 
     Args:
         study: the study.

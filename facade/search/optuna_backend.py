@@ -1,4 +1,4 @@
-"""A search with optuna: its study, the objective that trains a trial, and its result."""
+"""Search with optuna: the study, the objective that trains a trial, and the result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class OptunaBackend:
-    """Runs the trials of a search in a study of optuna.
+    """Runs the trials of a search in an optuna study.
 
     With several processes, process 0 has the study, and all of them train each trial together.
     """
@@ -121,7 +121,7 @@ class OptunaBackend:
         study_options = dict(self._study_options)
         folder = None
         if self._jobs != 1 and study_options.get("storage") is None:
-            # Workers cannot share a study in main memory, so it is in a temporary file.
+            # Workers cannot share an in-memory study, so use a temporary file.
             folder = tempfile.TemporaryDirectory()
             study_options["storage"] = os.path.join(folder.name, "study.log")
         study = make_study(search.options.directions, study_options)
@@ -205,7 +205,7 @@ class OptunaObjective:
             self._queue_retry(trial, interruption)
             raise
 
-        # A trial that diverges must not end the search.
+        # A diverging trial must not end the search.
         problem = why_unusable(value, self.search.options.directions)
         if problem is None:
             return value
@@ -274,7 +274,7 @@ def best_trials(study: Study) -> list[FrozenTrial]:
 
 
 class StudyResult(NamedTuple):
-    """What every process needs of a study."""
+    """Results of a study that every process needs."""
 
     best: BestRun | list[BestRun]
     """The best run; a list for several objectives."""

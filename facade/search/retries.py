@@ -1,4 +1,4 @@
-"""Interrupted and failed trials of a study: find them, queue them again, and resume them."""
+"""Find interrupted and failed trials of a study, queue them again, and resume them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _RETRY_HISTORY = "retry_history"
 
 
 class Start(NamedTuple):
-    """What a trial starts with; for a retry, what it inherits from the trial that it retries."""
+    """Initial data of a trial; for a retry, inherited from the trial that it retries."""
 
     origin: int
     """The number of the trial; for a retry the number of the first trial that it retries."""

@@ -1,4 +1,4 @@
-"""One search: its options, its trials and their folders."""
+"""State of one search: its options, its trials and their folders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SearchOptions:
     is_direction_implied: bool = False
     """True if the user passed no direction."""
     final_model: Literal["best", "last"] = "best"
-    """Which trial's model the Trainer has after the search."""
+    """The trial whose model the Trainer has after the search."""
     backend: dict[str, Any] = field(default_factory=dict)
     """Options of the backend, by name."""
 
@@ -210,7 +210,7 @@ class SearchRun:
             )
 
     def install_final_model(self, best: BestRun | list[BestRun]) -> None:
-        """Give the Trainer the model that `final_model` asks for.
+        """Set the Trainer's model to the one that `final_model` requests.
 
         The Trainer's arguments have been restored before.
 
@@ -306,7 +306,7 @@ class SearchRun:
         return True
 
     def _begin(self, trial: OptunaTrial, start: Start) -> None:
-        """Restore the state of the Trainer in which every trial starts."""
+        """Reset the Trainer to the state in which every trial starts."""
         self.trainer.objective = None
         self.metrics = {}
         self.original_arguments.restore()

@@ -1,4 +1,4 @@
-"""Storages of studies: optuna's, with heartbeats, retries and errors that say what to do."""
+"""Open optuna storages with heartbeats, retries and errors that suggest a remedy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StorageError(ConnectionError):
 
 @contextlib.contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Silence optuna's warnings about experimental features in the block.
+    """Silence optuna's warnings about experimental features within the `with` block.
 
     Heartbeats, retries and names of metrics are such features.
     """
@@ -57,7 +57,7 @@ def without_experimental_warnings() -> Iterator[None]:
 def open_storage(
     storage: object, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
 ) -> Any:
-    """Open a storage; databases get heartbeats, which tell when a worker elsewhere was killed.
+    """Open a storage. Databases get heartbeats, which show when a worker elsewhere was killed.
 
     Args:
         storage: as in `optuna.create_study`: None for main memory, a URL (`sqlite:///study.db`,
@@ -77,7 +77,7 @@ def open_storage(
     if not isinstance(storage, (str, os.PathLike)):
         return storage
 
-    # A text without a scheme is the path of a journal.
+    # A string without a scheme is the path of a journal.
     address = str(storage)
     is_path = "://" not in address
     is_journal = address.startswith("journal://") or (
@@ -249,7 +249,7 @@ def _open_journal(path: str) -> JournalStorage:
 
 
 def _require_journal(path: str) -> None:
-    """Refuse a file that is not a journal, because optuna would append to it."""
+    """Raise for a file that is not a journal, because optuna would append to it."""
     with open(path, "rb") as file:
         first_line = file.readline(_LONGEST_LINE)
     try:
@@ -265,7 +265,7 @@ def _require_journal(path: str) -> None:
 
 @contextlib.contextmanager
 def _as_storage_errors(address: str) -> Iterator[None]:
-    """Turn the errors of a block that opens a storage into `StorageError`."""
+    """Convert errors of opening a storage in the `with` block to `StorageError`."""
     try:
         yield
     except StorageError:

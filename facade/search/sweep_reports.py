@@ -1,4 +1,4 @@
-"""What a script reports to the sweep that runs it as a trial: evaluations, folders, pruning."""
+"""Report evaluations and folders from a script to the sweep that runs it as a trial."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _TrialState:
-    """What this process knows about its trial."""
+    """State of this process's trial."""
 
     training: int = 0
     """The number of the current call of `train`, from 1; 0 before the first call."""
