@@ -250,8 +250,7 @@ class ElasticResumption:
         if before.tokens != now.tokens:
             raise ValueError(
                 f"max_tokens_per_batch={now.tokens}, but {before.tokens} when {stored.checkpoint} "
-                "was written: its position in an epoch of other batches is unknown. Pass the same "
-                "value."
+                "was written: its position in an epoch of other batches is unknown. Pass the same."
             )
 
         samples_seen = position.windows_done * before.step_size

@@ -10,10 +10,7 @@ from torch import nn
 from ...lightning_modules.common.suggestions import did_you_mean
 from ...lightning_modules.distributed.sequence_sharding import model_problems
 from ...lightning_modules.distributed.sharding import is_sharded, modules_by_class, modules_by_size
-from ...lightning_modules.distributed.tensor_parallel import (
-    tensor_parallel_plan,
-    tensor_parallel_problems,
-)
+from ...lightning_modules.distributed.tensor_parallel import sharding_problems, tensor_parallel_plan
 from ..arguments.fsdp_config import FSDPSettings, shown_fsdp
 from ..arguments.parallelism import groups_of
 from ..distributed.launchers import find_launch
@@ -117,7 +114,7 @@ def check_split(model: nn.Module, size: int) -> None:
     """
     if size == 1 or is_sharded(model):
         return
-    problems = tensor_parallel_problems(model, size)
+    problems = sharding_problems(model, size)
     if (getattr(model, "_tp_size", None) or 1) > 1:
         problems = [
             f"from_pretrained(tp_plan=...) has split {type(model).__name__} already. Load it "

@@ -12,11 +12,7 @@ import torch
 from torch import nn
 
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.distributed.sequence_sharding import (
-    IGNORED,
-    prepare_for_sharding,
-    split_names,
-)
+from ...lightning_modules.distributed.sequence_sharding import IGNORED, prepare_inputs, split_names
 from ...lightning_modules.models.outputs import find_loss
 from ...lightning_modules.models.pretrained import is_pretrained, shifts_smoothed_labels
 from ...lightning_modules.models.wrappers import base_of_adapter
@@ -83,7 +79,7 @@ class ContextParallel:
 
         # Models of transformers build an attention mask over the full sequence themselves.
         full_mask = is_pretrained(base_of_adapter(model))
-        inputs = prepare_for_sharding(inputs, size=size, full_mask=full_mask)
+        inputs = prepare_inputs(inputs, size=size, full_mask=full_mask)
         inputs = trainer._prepare_input(inputs)
         return partial(self._split, model, inputs, argument), inputs
 

@@ -115,8 +115,9 @@ class FolderCheckpointIO(CheckpointIO):
     def load_checkpoint(
         self, path: str | Path, map_location: object = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        """Read a folder or a Lightning checkpoint file. Weights in a folder are loaded into the
-        model.
+        """Read a folder or a Lightning checkpoint file.
+
+        Weights in a folder are loaded into the model.
 
         Raises:
             FileNotFoundError: the path does not exist.

@@ -140,8 +140,7 @@ def require_known_objects(path: StrPath, allowed_names: Collection[str] = ()) ->
     unsafe = sorted(set(names) - set(allowed_names))
     if unsafe:
         raise ValueError(
-            f"{path} refers to {', '.join(unsafe)}, which could execute arbitrary code, and is not "
-            "loaded."
+            f"{path} refers to {', '.join(unsafe)}, which could run any code, and is not loaded."
         )
 
 

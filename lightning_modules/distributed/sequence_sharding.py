@@ -94,7 +94,7 @@ def _missing_parameters(model: nn.Module, kind: str) -> list[str]:
     return problems
 
 
-def prepare_for_sharding(
+def prepare_inputs(
     inputs: Mapping[str, Any], *, size: int, full_mask: bool = False
 ) -> dict[str, Any]:
     """Prepare the inputs of a model for sharding. The original inputs are not modified.
@@ -149,7 +149,7 @@ def split_names(inputs: Mapping[str, Any]) -> list[str]:
     """Return the names of inputs whose second dimension is the sequence.
 
     Args:
-        inputs: the result of `prepare_for_sharding`.
+        inputs: the result of `prepare_inputs`.
     """
     length = inputs["shift_labels"].shape[1]
     return [name for name, tensor in inputs.items() if _is_split(tensor, length)]

@@ -60,7 +60,7 @@ def _plan_of_config(model: nn.Module) -> Mapping[str, object] | None:
     return plan
 
 
-def tensor_parallel_problems(model: nn.Module, size: int) -> list[str]:
+def sharding_problems(model: nn.Module, size: int) -> list[str]:
     """Return the reasons why the layers of a model cannot be sharded over `size` ranks."""
     # A model with a method `parallelize` checks its layers itself.
     if callable(getattr(model, "parallelize", None)):
@@ -107,7 +107,7 @@ def tensor_parallel_problems(model: nn.Module, size: int) -> list[str]:
 
 
 def split(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard the layers of a model in place; `tensor_parallel_problems` must be empty.
+    """Shard the layers of a model in place; `sharding_problems` must be empty.
 
     Args:
         model: the model, with the same weights on all ranks of the group.

@@ -52,8 +52,7 @@ def metric_dtype() -> Iterator[None]:
 
 
 class BatchMetrics(nn.Module):
-    """Computes metrics batch by batch with torchmetrics objects, which only store sums, or
-    functions.
+    """Computes metrics batch by batch with objects of torchmetrics or with functions.
 
     Pass it as `Trainer(compute_metrics=...)` or `LossModule(metrics=...)`. Both also accept the
     metrics without this class, which is only needed to define how a batch becomes the arguments of

@@ -127,8 +127,7 @@ def _load_inner_states(
     states = state_dict.get(_LAYERS_KEY)
     if states is None:
         logger.warning(
-            "The checkpoint has no states of the layers' optimizers or schedules; they start from "
-            "scratch."
+            "The checkpoint has no states of layerwise optimizers and schedules. They start anew."
         )
         return
     for optimizer_or_schedule, state in zip(inner, states, strict=True):

@@ -666,11 +666,9 @@ class ScheduleConfig:
         if self.total_steps is not None:
             return False
         parameters = inspect.signature(SCHEDULES[SchedulerType(self.name)]).parameters
-        depends_on_length = (
-            "num_training_steps" in parameters and "num_stable_steps" not in self.kwargs
-        )
+        needs_length = "num_training_steps" in parameters and "num_stable_steps" not in self.kwargs
         is_warmup_fraction = 0 < self.warmup_steps < 1
-        return depends_on_length or is_warmup_fraction
+        return needs_length or is_warmup_fraction
 
     def build(self, optimizer: Optimizer) -> LRScheduler:
         """Return the scheduler for this optimizer.

@@ -12,8 +12,8 @@ from helpers.trainer.four_processes import of_four
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.lightning_modules.distributed.tensor_parallel import (
     _styles,
+    sharding_problems,
     tensor_parallel_plan,
-    tensor_parallel_problems,
 )
 from lightrainer.lightning_modules.distributed.tensor_parallel_styles import STYLES
 
@@ -111,17 +111,17 @@ class TestModelsOfTransformers:
     @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Phi3", "Mistral", "Gemma2"])
     def test_their_plans_are_understood(self, name):
         model = self.of(name)
-        assert tensor_parallel_problems(model, 2) == []
+        assert sharding_problems(model, 2) == []
         assert tensor_parallel_plan(model) == model.tp_plan
 
     def test_heads_have_to_be_shared_out_evenly(self):
         assert (
             "tp_size=4 does not divide num_key_value_heads=2"
-            in tensor_parallel_problems(self.of("Llama"), 4)[0]
+            in sharding_problems(self.of("Llama"), 4)[0]
         )
 
     def test_experts_are_refused_by_name(self):
-        problems = tensor_parallel_problems(self.of("Mixtral"), 2)
+        problems = sharding_problems(self.of("Mixtral"), 2)
         assert any(
             "'moe_tp_experts' (model.layers.*.mlp.experts), which is not supported" in problem
             for problem in problems
@@ -134,8 +134,7 @@ class TestModelsOfTransformers:
             transformers.GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=5)
         )
         assert (
-            "GPT2LMHeadModel has no plan for tensor parallelism"
-            in tensor_parallel_problems(model, 2)[0]
+            "GPT2LMHeadModel has no plan for tensor parallelism" in sharding_problems(model, 2)[0]
         )
 
     def test_styles_are_those_of_the_library(self):

@@ -9,7 +9,7 @@ from torch import nn
 
 from lightrainer.lightning_modules.distributed.sequence_sharding import (
     model_problems,
-    prepare_for_sharding,
+    prepare_inputs,
     split_names,
 )
 
@@ -22,7 +22,7 @@ def batch(**changes):
 
 def test_labels_are_shifted_before_the_split_and_positions_numbered():
     """Rows are filled up to 4 parts on the right, with no target."""
-    ready = prepare_for_sharding(batch(), size=2)
+    ready = prepare_inputs(batch(), size=2)
     assert ready["shift_labels"].tolist() == [
         [2, 3, 4, 5, 6, 7, -100, -100],
         [9, 10, 11, 12, 13, 14, -100, -100],
@@ -34,7 +34,7 @@ def test_labels_are_shifted_before_the_split_and_positions_numbered():
 
 def test_sequence_sharding_does_not_pad_what_fits():
     given = batch(input_ids=ROWS[:, :4], labels=ROWS[:, :4])
-    ready = prepare_for_sharding(given, size=2)
+    ready = prepare_inputs(given, size=2)
     assert [ready[name].shape for name in split_names(ready)] == [(2, 4)] * 4
     for name in split_names(ready):
         ready[name].resize_(2, 2)
@@ -51,7 +51,7 @@ def test_sequence_sharding_splits_only_positions():
         "kinds": ROWS > 3,
         "use_cache": False,
     }
-    ready = prepare_for_sharding(given, size=4)
+    ready = prepare_inputs(given, size=4)
     assert sorted(split_names(ready)) == [
         "inputs_embeds",
         "kinds",
@@ -65,9 +65,7 @@ def test_sequence_sharding_splits_only_positions():
 
 
 def test_labels_that_are_shifted_already_stay_so():
-    assert prepare_for_sharding(batch(shift_labels=ROWS + 1), size=2)["shift_labels"][
-        0, :7
-    ].tolist() == [
+    assert prepare_inputs(batch(shift_labels=ROWS + 1), size=2)["shift_labels"][0, :7].tolist() == [
         2,
         3,
         4,
@@ -83,11 +81,8 @@ def test_padding_on_the_right_is_seen_by_no_token_and_left_out():
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 1, 1, 1, 1]])
     labels = ROWS.where(mask.bool(), -100)
     given = batch(labels=labels, attention_mask=mask, position_ids=positions)
-    assert "attention_mask" not in prepare_for_sharding(given, size=2)
-    assert (
-        prepare_for_sharding(given, size=2, full_mask=True)["attention_mask"].tolist()
-        == [[1] * 8] * 2
-    )
+    assert "attention_mask" not in prepare_inputs(given, size=2)
+    assert prepare_inputs(given, size=2, full_mask=True)["attention_mask"].tolist() == [[1] * 8] * 2
 
 
 LEFT = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1]])
@@ -113,7 +108,7 @@ def test_sequences_that_cannot_be_split_are_refused_with_the_reason(changes, mes
     with pytest.raises(
         ValueError, match="parallelism_config: cp_size or sp_size above 1 splits sequences"
     ) as error:
-        prepare_for_sharding(batch(**changes), size=2)
+        prepare_inputs(batch(**changes), size=2)
     assert message in str(error.value)
 
 
