@@ -120,7 +120,7 @@ def test_token_budget_resumes_in_the_middle_of_an_epoch_with_the_same_bits(tmp_p
     epoch, windows = divmod(step, each)
     assert again.model.shapes == whole.model.shapes[epoch * len(batches) + 3 * windows :]
     assert torch.equal(again.model.out.weight, whole.model.out.weight)
-    with pytest.raises(ValueError, match=r"max_tokens_per_batch=60, but 48 when .* was made"):
+    with pytest.raises(ValueError, match=r"max_tokens_per_batch=60, but 48 when .* was written"):
         made(tmp_path / "other", **ways, max_tokens_per_batch=60).train(
             str(tmp_path / f"checkpoint-{step}")
         )

@@ -178,7 +178,7 @@ def test_folder_io_that_cannot_be_is_refused():
         TypeError, match=r"attribute=.net.: LossModule\.net is a NoneType, not .*Pass the name"
     ):
         FolderCheckpointIO(module, attribute="net")
-    with pytest.raises(ValueError, match="path='s3://bucket/checkpoint-1' is an address"):
+    with pytest.raises(ValueError, match="path='s3://bucket/checkpoint-1' is a URL"):
         FolderCheckpointIO(module).load_checkpoint("s3://bucket/checkpoint-1")
 
 

@@ -114,7 +114,7 @@ def test_zero_conversion_keeps_the_loss_scale(tmp_path, monkeypatch, steps, trac
 def test_zero_states_that_cannot_be_converted_leave_nothing(tmp_path, capsys):
     source, out = checkpoint(tmp_path / "in", 2), tmp_path / "out"
     with pytest.raises(
-        ValueError, match=r"target=.*again\.ckpt.: convert .* into a folder first, then that"
+        ValueError, match=r"target=.*again\.ckpt.: convert .* to a folder first, then that"
     ):
         convert(source, tmp_path / "again.ckpt")
     next((source / "global_step7").glob("*rank_1*optim*")).unlink()

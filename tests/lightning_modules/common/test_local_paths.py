@@ -41,7 +41,7 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_address_is_refused_before_anything_is_written(tmp_path, monkeypatch, door):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"='s3:/+bucket/x' is an address,.*Pass a local folder"):
+    with pytest.raises(ValueError, match=r"='s3:/+bucket/x' is a URL,.*Pass a local folder"):
         DOORS[door]("s3://bucket/x")
     assert {path.name for path in tmp_path.iterdir()} <= {"out"}
 

@@ -137,7 +137,7 @@ def test_layerwise_checkpoint_of_the_reference_warns(caplog):
     optimizer = layerwise(small_model())
     optimizer.load_state_dict({"state": {}, "param_groups": [{"lr": 0.05, "params": [0]}]})
     assert optimizer.param_groups[0]["lr"] == 0.05
-    assert "start from scratch" in caplog.text
+    assert "start anew" in caplog.text
 
 
 def test_layerwise_shared_parameter_is_stepped_once():
