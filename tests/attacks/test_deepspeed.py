@@ -19,8 +19,8 @@ BESIDE = Path(sys.prefix) / "deepspeed"
 that has it.
 """
 SAID = {
-    "model_states": "states.pt refers to posix.mkdir, which could execute arbitrary code",
-    "optimizer_states": "states.pt refers to posix.mkdir, which could execute arbitrary code",
+    "model_states": "states.pt refers to posix.mkdir, which could run any code",
+    "optimizer_states": "states.pt refers to posix.mkdir, which could run any code",
     "bare_pickle": "or not a torch file, and is not loaded",
     "elsewhere": "latest names '../other', which is not a folder with DeepSpeed's states",
     "small": "holds a tensor of shape (1,) and float32 as exp_avg of a parameter",

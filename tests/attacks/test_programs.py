@@ -200,7 +200,8 @@ def test_state_replaced_by_a_value_is_refused(checkpoint):
     model = tiny()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     with pytest.raises(
-        ValueError, match=r"exp_avg as a tensor of shape \(1,\) and float32, but it is a tensor of"
+        ValueError,
+        match=r"exp_avg is a tensor of shape \(1,\) and float32, but this run expects a tensor",
     ):
         sharded_files.load_optimizer_parts(model, optimizer, checkpoint, all_ranks=False)
 

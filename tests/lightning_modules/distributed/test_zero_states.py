@@ -159,7 +159,7 @@ class Runs:
 def test_zero_states_run_no_program(tmp_path, pattern):
     path = next((written(tmp_path, 2, 2) / "global_step7").glob(pattern))
     torch.save({**torch.load(path, weights_only=True), "more": Runs(tmp_path / "ran")}, path)
-    with pytest.raises(ValueError, match="could execute arbitrary code, and is not loaded"):
+    with pytest.raises(ValueError, match="could run any code, and is not loaded"):
         ZeroStates(tmp_path)
     assert not (tmp_path / "ran").exists()
     torch.load(path, weights_only=False)  # negative control
