@@ -204,6 +204,19 @@ class EMACallback(TrainerCallback):
         if self._swap is not None:
             self._swap.leave()
 
+    @contextlib.contextmanager
+    def trained_weights(self) -> Generator[None]:
+        """Give the model its trained weights in the block, even in an evaluation."""
+        swap = self._swap
+        if swap is None or not swap.has_averages:
+            yield
+            return
+        swap.exchange()
+        try:
+            yield
+        finally:
+            swap.exchange()
+
     def averaged_weights(self) -> list[AveragedWeight]:
         """Return each weight of the running training with its average."""
         weights: list[AveragedWeight] = []
@@ -301,6 +314,15 @@ def evaluated_averages(callbacks: Iterable[object]) -> Generator[None]:
             callback.end_evaluation()
 
 
+@contextlib.contextmanager
+def trained_weights(callbacks: Iterable[object]) -> Generator[None]:
+    """Give the model its trained weights, for a checkpoint within an evaluation."""
+    with contextlib.ExitStack() as swaps:
+        for callback in reversed(averaging_among(callbacks)):
+            swaps.enter_context(callback.trained_weights())
+        yield
+
+
 class _WeightSwap:
     """Swaps averaged weights into a model for evaluations, and other forward passes in evaluation
     mode.
@@ -317,12 +339,14 @@ class _WeightSwap:
 
     Attributes:
         has_been_used: whether an evaluation has used the averages.
+        has_averages: whether the model has the averages now.
     """
 
     def __init__(
         self, weights: Mapping[str, torch.Tensor], averages: Mapping[str, torch.Tensor]
     ) -> None:
         self.has_been_used = False
+        self.has_averages = False
         self._weights = weights
         self._averages = averages
         # The values that the model does not have now: the averages in the dtype of the weights or,
@@ -356,8 +380,8 @@ class _WeightSwap:
         self._calls = []
 
         # torch calls no hook after a forward pass that Ctrl-C interrupts.
-        if self._depth > 0:
-            self._depth = 0
+        self._depth = 0
+        if self.has_averages:
             self.exchange()
 
     def exchange(self) -> None:
@@ -370,6 +394,7 @@ class _WeightSwap:
             current_values = weight.data
             weight.data = self._other_values[index]
             self._other_values[index] = current_values
+        self.has_averages = not self.has_averages
 
     def enter(self) -> None:
         """Use the averages until `leave` was called as often."""
@@ -388,7 +413,7 @@ class _WeightSwap:
 
     def trained_value(self, index: int, weight: nn.Parameter) -> torch.Tensor:
         """Return the trained value of a weight, also while the model has the averages."""
-        if self._depth > 0 and self._other_values is not None:
+        if self.has_averages and self._other_values is not None:
             return self._other_values[index]
         return weight.detach()
 

@@ -7,12 +7,14 @@ name to their own attributes and methods.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ...callbacks import CallbackHandler
+from ...callbacks import CallbackHandler, TrainerCallback
+from ...callbacks.ema import trained_weights
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.pretrained import set_in_config
 from ...lightning_modules.models.signatures import accepts_loss_kwargs, can_return_loss
@@ -139,6 +141,15 @@ class TrainerComponents:
         if self.plan is not None:
             return self.plan.strategy
         return construction.plan_of(self.trainer).strategy
+
+    def saved_weights(self) -> AbstractContextManager[None]:
+        """Give the model the weights to save, which are not the averages that are evaluated."""
+        # Subclasses with their own training loop may have no handler.
+        handler = getattr(self.trainer, "callback_handler", None)
+        callbacks: list[TrainerCallback] = []
+        if handler is not None:
+            callbacks = handler.callbacks
+        return trained_weights(callbacks)
 
     def adopt_model(self, model: nn.Module) -> None:
         """Set the model and the attributes derived from it."""

@@ -1419,9 +1419,10 @@ class Trainer:
         save_methods = ("save_model", "_save", "_save_checkpoint")
         is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
-        components.checkpoint_saver.save(
-            folder, parts, strategy=components.strategy, run=run, is_overridden=is_overridden
-        )
+        with components.saved_weights():
+            components.checkpoint_saver.save(
+                folder, parts, strategy=components.strategy, run=run, is_overridden=is_overridden
+            )
 
         checkpoint = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}")
         components.signals.newest_checkpoint = checkpoint
@@ -1510,13 +1511,14 @@ class Trainer:
         if output_dir is not None:
             folder = output_dir
         require_local(folder, "output_dir")
-        components.checkpoint_saver.save_model(
-            folder,
-            self._save,
-            internal=_internal_call,
-            strategy=components.strategy,
-            run=components.fitting,
-        )
+        with components.saved_weights():
+            components.checkpoint_saver.save_model(
+                folder,
+                self._save,
+                internal=_internal_call,
+                strategy=components.strategy,
+                run=components.fitting,
+            )
         # A checkpoint is uploaded later, when it has its final name.
         if _internal_call:
             return

@@ -192,6 +192,38 @@ def test_ema_resumption_is_exact(tmp_path, caplog):
     assert "step 12 has no average" in caplog.text
 
 
+class SavesWithinAnEvaluation(TrainerCallback):
+    """Saves twice in the evaluation after step 6: a checkpoint, and the model alone."""
+
+    trainer: Trainer
+
+    def on_prediction_step(self, args, state, control, **kwargs):
+        if state.global_step == 6 and not (self.folder / "alone").exists():
+            self.trainer._save_checkpoint(self.trainer.model, trial=None)
+            self.trainer.save_model(self.folder / "alone")
+
+    def __init__(self, folder):
+        self.folder = folder
+
+
+def test_ema_files_saved_within_an_evaluation_hold_the_trained_weights(tmp_path):
+    changes = {**SAVED, "save_steps": 6, "eval_steps": 6}
+    saves = SavesWithinAnEvaluation(tmp_path)
+    whole = make_trainer(tmp_path / "whole", [EMACallback(0.9), EMACallback(0.5), saves], **changes)
+    saves.trainer = whole
+    whole.train()
+    trained(tmp_path / "without", **changes)
+
+    expected = (tmp_path / "without/checkpoint-6/model.safetensors").read_bytes()
+    assert (tmp_path / "alone/model.safetensors").read_bytes() == expected
+    assert (tmp_path / "whole/checkpoint-6/model.safetensors").read_bytes() == expected
+    checkpoint = str(tmp_path / "whole/checkpoint-6")
+    resumed = trained(
+        tmp_path / "again", [EMACallback(0.9), EMACallback(0.5)], resume=checkpoint, **changes
+    )
+    assert same(weights(resumed), weights(whole))
+
+
 def test_ema_of_a_large_model_is_written_in_the_background(tmp_path):
     """The average in the checkpoint is that of its step all the same."""
     states = []
