@@ -1,7 +1,7 @@
 """The documented Trainer API over PyTorch Lightning.
 
-The public names, in one explicit list. They are imported when they are first used:
-`from lightrainer import TrainingArguments` loads neither Lightning nor datasets.
+This module lists all public names, which are imported on first use: `from lightrainer import
+TrainingArguments` loads neither Lightning nor datasets.
 """
 
 import lazy_loader

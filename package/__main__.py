@@ -1,4 +1,4 @@
-"""The command line of lightrainer; without a command it runs a script.
+"""The command line of lightrainer, which runs a command or a script.
 
 For example: `python -m lightrainer script.py`.
 """
@@ -19,7 +19,7 @@ from . import __version__
 
 
 class _Command(NamedTuple):
-    """A command, whose function has its name, with underscores instead of dashes."""
+    """A command. Its function has the same name, with underscores instead of dashes."""
 
     module: str
     description: str
@@ -59,7 +59,7 @@ _COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line, see `_run`.
 
-    It exits quietly when the reader of its output closes the pipe, as `head` does after some lines.
+    Exit quietly when the reader of the output closes the pipe, as `head` does after some lines.
     """
     try:
         try:
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not _is_closed(sys.stdout):
             raise
-        # Python flushes the output again when it exits.
+        # Python flushes the output again when it exits, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _is_closed(stream: TextIO) -> bool:
     """Return whether the reader of a pipe has closed it.
 
-    A BrokenPipeError alone does not tell: a command may also lose another connection.
+    A BrokenPipeError alone is not enough, because a command may also lose another connection.
     """
     poll = select.poll()
     poll.register(stream.fileno(), 0)
@@ -88,14 +88,14 @@ def _run(argv: Sequence[str] | None) -> int:
     """Run the command line; transformers has no counterpart.
 
     Args:
-        argv: the words after the program's name; None reads them from `sys.argv`.
+        argv: the arguments of the program; None reads them from `sys.argv`.
 
     Returns:
-        The exit status. A script replaces this process, so the status is that of the script.
+        The exit status. A script replaces this process, so then the status is the script's.
 
     Raises:
-        SystemExit: a wrong command line, with status 2 and the reason on stderr; or `--help`, with
-            status 0.
+        SystemExit: the command line is invalid, with status 2 and the reason on stderr; or `--help`
+            was passed, with status 0.
     """
     from .lightning_modules.common.redaction import secret_words
 
@@ -105,8 +105,8 @@ def _run(argv: Sequence[str] | None) -> int:
     if words[:1] == ["run"]:
         return _start("run", words[1:])
 
-    # This parser reads the name of a command only. The words after it go to the parser of the
-    # command, whose module is imported when the command is used.
+    # This parser reads only the name of a command. The remaining words go to the command's own
+    # parser, whose module is imported on use.
     parser = ArgumentParser(
         prog="lightrainer",
         description="The documented Trainer API over PyTorch Lightning.",
@@ -139,7 +139,7 @@ def _names_a_script(word: str) -> bool:
     if not word.startswith("-"):
         return "." in word or os.path.exists(word)
 
-    # `-`, `-m` and `-c` are those of Python.
+    # `-`, `-m` and `-c` mean the same as for Python.
     from .interception.runner import is_option
 
     return word == "-" or word[:2] in ("-m", "-c") or is_option(word)

@@ -1,8 +1,8 @@
 """Import interception: serve names of `transformers` from this package to unchanged scripts.
 
-`names` is the table of what is served; `finder` answers imports; `switch` turns it on and off;
-`runner` starts scripts. Importing this loads nothing but the standard library, since every child
-process of a served script may do it.
+`names` is the table of served names; `finder` answers imports; `switch` turns the interception on
+and off; `runner` starts scripts. Importing this folder is cheap, because every child process of a
+served script may do it.
 """
 
 import lazy_loader

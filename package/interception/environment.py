@@ -7,14 +7,14 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 INSTALL = "LIGHTRAINER_INSTALL"
-"""With 1, child Python processes intercept imports from their start; with 0 they do not."""
+"""1 makes child Python processes intercept imports from their start; 0 does not."""
 DRY_RUN = "LIGHTRAINER_DRY_RUN"
-"""With 1, the Trainer prints its plan and ends the process before the first step."""
+"""1 makes the Trainer print its plan and exit before the first step."""
 RECORDER = "LIGHTRAINER_RECORDER"
-"""A file that Python processes run when they start; set by `lightrainer compare`."""
+"""The file that Python processes run at startup; set by `compare`, `evaluate` and `lr-find`."""
 
 KERAS_BACKEND = "KERAS_BACKEND"
-"""The backend of Keras; read by Keras when it is imported."""
+"""The backend of Keras, which Keras reads when it is imported."""
 KERAS_BACKENDS = ("torch", "tensorflow")
 
 FOLDER = str(Path(__file__).with_name("children"))
@@ -22,17 +22,17 @@ FOLDER = str(Path(__file__).with_name("children"))
 
 
 def switch_on(environment: MutableMapping[str, str]) -> None:
-    """Let Python processes that are started with an environment intercept imports.
+    """Make Python processes that are started with this environment intercept imports.
 
     Args:
-        environment: changed in place; entries of others stay as they are.
+        environment: changed in place; other folders of PYTHONPATH are kept.
     """
     environment[INSTALL] = "1"
     environment["PYTHONPATH"] = os.pathsep.join([FOLDER, *_other_folders(environment)])
 
 
 def choose_keras_backend(environment: MutableMapping[str, str], name: str | None = None) -> None:
-    """Set the backend of Keras; its own default is TensorFlow.
+    """Set the backend of Keras, which would be TensorFlow by default.
 
     Args:
         environment: changed in place.

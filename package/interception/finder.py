@@ -29,7 +29,7 @@ class Finder:
 
     def __init__(self) -> None:
         self.serves_from_the_start = False
-        """True if this process intercepts imports from its start, so that it holds no model yet
+        """True if this process intercepts imports from its start. There is then no model in memory
         when transformers is loaded.
         """
 
@@ -49,7 +49,7 @@ class Finder:
         if _uses_stand_in(submodule):
             return package.find(submodule)
 
-        # The library sometimes runs its own `__init__` again, which removes our module class.
+        # transformers sometimes runs its own `__init__` again, which removes our module class.
         loaded_library = sys.modules.get(LIBRARY)
         if submodule and loaded_library is not None:
             serve_top_level(loaded_library, TOP_LEVEL)
@@ -63,7 +63,7 @@ class Finder:
     def _extended_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        """Return the spec of the library's own module, with some names served in it."""
+        """Return the spec of the library's own module, which also serves some of our names."""
         spec = spec_of_others(name, path, target)
         if spec is None or spec.loader is None:
             return spec
@@ -73,7 +73,7 @@ class Finder:
         def extend() -> None:
             serve_top_level(sys.modules[name], module_of_name)
             if is_package and self.serves_from_the_start:
-                # The modules loaded by now stay until the process exits. Looking at them in each
+                # The modules loaded so far live until the process exits. Scanning them in each
                 # garbage collection would take a sixth of the time of a short script.
                 gc.freeze()
 
@@ -82,15 +82,15 @@ class Finder:
 
 
 def _uses_stand_in(submodule: str) -> bool:
-    """Return whether the stand-in answers for the library, or for a module of it.
+    """Return whether the stand-in is used for the library, or for a module of it.
 
     Args:
         submodule: the name of the module below the library; "" for the library itself.
     """
     if submodule:
         return package.is_stand_in(sys.modules.get(LIBRARY))
-    # A namespace package has no origin: a folder named `transformers` in the working directory
-    # would be found as one, although the library is not installed.
+    # A folder named `transformers` in the working directory is found as a namespace package, which
+    # has no origin, although the library is not installed.
     spec = spec_of_others(LIBRARY)
     return spec is None or spec.origin is None
 
@@ -98,7 +98,7 @@ def _uses_stand_in(submodule: str) -> bool:
 def spec_of_others(
     name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
 ) -> ModuleSpec | None:
-    """Return the spec that the other finders have for a module; None if they have none."""
+    """Return the spec of a module from the finders of others; None if none finds it."""
     for finder in list(sys.meta_path):
         find_module = getattr(finder, "find_spec", None)
         if find_module is None or getattr(finder, "is_of_lightrainer", False):
@@ -110,7 +110,7 @@ def spec_of_others(
 
 
 def served_spec(name: str) -> ModuleSpec:
-    """Return the spec of a served module, with the file of the module in transformers."""
+    """Return the spec of a served module, whose file is that of the module in transformers."""
     submodule = name.partition(".")[2]
     parent = sys.modules.get(name.rpartition(".")[0])
     original_spec = spec_of_others(name, getattr(parent, "__path__", None))
@@ -119,7 +119,7 @@ def served_spec(name: str) -> ModuleSpec:
     module = ServedModule(name, SERVED[submodule], shadow.get, shadow.names)
     origin = None if original_spec is None else original_spec.origin
     spec = ModuleSpec(name, ServedLoader(module), origin=origin)
-    # Only a module with a location has a `__file__`.
+    # Python sets `__file__` only for a module with a location.
     spec.has_location = origin is not None
     return spec
 
@@ -137,14 +137,14 @@ class _ExtendingLoader(Loader):
         self._extend = extend
 
     def __getattr__(self, name: str) -> Any:
-        # Other methods of the loader, such as `get_source` and `get_resource_reader`.
+        # Delegate other methods, such as `get_source` and `get_resource_reader`.
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module gets its own loader, since `importlib.resources` and other tools ask it.
+        # Give the module its original loader, which `importlib.resources` and other tools use.
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)

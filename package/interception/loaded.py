@@ -1,4 +1,4 @@
-"""Modules of transformers that were imported before the interception was switched on."""
+"""Serve names in modules of transformers that were imported before the interception started."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -18,9 +18,9 @@ from .targets import resolve
 _ABSENT = object()
 """Stands for the value of a variable that did not exist."""
 _MAX_MODULES = 12
-"""How many modules a warning lists."""
+"""Maximum number of modules that a warning lists."""
 _MAX_NAMES = 4
-"""How many names of each module a warning lists."""
+"""Maximum number of names of each module that a warning lists."""
 
 
 class _Variable(NamedTuple):
@@ -32,7 +32,7 @@ class _Variable(NamedTuple):
 
 
 class LoadedModules:
-    """Sets the served names in modules that are loaded already, and can undo it.
+    """Sets the served names in modules that are already loaded, and can undo it.
 
     Other modules that imported these names before keep the old objects; a warning lists them.
     """
@@ -41,15 +41,15 @@ class LoadedModules:
         self._changed: list[_Variable] = []
 
     def replace_names(self) -> None:
-        """Set the names, and warn of modules that keep the objects they imported before."""
+        """Set the served names, and warn about modules that still hold the original objects."""
         library = loaded(LIBRARY)
         if library is None:
-            # An import that failed may have left the entry.
+            # A failed import may have left an entry.
             sys.modules.pop(LIBRARY, None)
             return
 
-        # Set the names of the served modules. The dict keeps the original objects alive: the id of
-        # an object that was deleted could be that of another one.
+        # Set the names of the served modules. The dict keeps the original objects alive, because
+        # the id of a deleted object may be reused.
         replaced: dict[int, Any] = {}
         for submodule, targets in SERVED.items():
             module = sys.modules.get(f"{LIBRARY}.{submodule}")
@@ -74,8 +74,8 @@ class LoadedModules:
             _warn_of_holders(holders)
 
     def restore(self) -> None:
-        """Undo everything, and forget served modules, so that they are imported again."""
-        # Forget the served modules that were imported after `install`.
+        """Undo everything, and remove served modules, so that they are imported again."""
+        # Remove the served modules that were imported after `install`.
         served_names = [
             name for name, module in sys.modules.items() if isinstance(module, ServedModule)
         ]
@@ -86,7 +86,7 @@ class LoadedModules:
             if package is not None:
                 vars(package).pop(attribute, None)
 
-        # Forget the names that the package has looked up in them.
+        # Remove the names that the package has looked up in them.
         library = sys.modules.get(LIBRARY)
         if library is not None:
             for name in TOP_LEVEL:
@@ -103,7 +103,7 @@ class LoadedModules:
 
 
 def _modules_holding(objects: dict[int, Any]) -> dict[str, list[str]]:
-    """Return which variables of modules outside the library hold one of the objects.
+    """Return the variables of modules outside the library that hold one of the objects.
 
     Args:
         objects: the objects by their ids.
@@ -122,7 +122,7 @@ def _modules_holding(objects: dict[int, Any]) -> dict[str, list[str]]:
 
 
 def _warn_of_holders(holders: dict[str, list[str]]) -> None:
-    """Warn of modules that hold objects of transformers."""
+    """Warn about modules that hold objects of transformers."""
     modules = []
     for module, names in holders.items():
         modules.append(f"{module} ({_join_first(names, _MAX_NAMES)})")
@@ -136,7 +136,7 @@ def _warn_of_holders(holders: dict[str, list[str]]) -> None:
 
 
 def _join_first(texts: list[str], limit: int) -> str:
-    """Join the first texts, followed by the number of the others."""
+    """Join the first texts, and add the number of the others."""
     shown = texts[:limit]
     if len(texts) > limit:
         shown.append(f"and {len(texts) - limit} more")

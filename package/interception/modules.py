@@ -1,4 +1,4 @@
-"""Modules that resolve each name on first access."""
+"""Modules that resolve each of their names on first access."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from .targets import renamed, resolve
 
 _OWN_ATTRIBUTES = ("_served", "_get_original", "_original_names")
-"""Attributes of a `ServedModule` object that are not names of the module that it serves."""
+"""Internal attributes of a `ServedModule`, which `dir` leaves out."""
 
 
 class ServedModule(ModuleType):
@@ -40,12 +40,12 @@ class ServedModule(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
-            # Names that need a library that is not installed are left out, so that
+            # Leave out names that need a library that is not installed, so that
             # `from ... import *` works.
             public_names = [name for name in dir(self) if not name.startswith("_")]
             return [name for name in public_names if hasattr(self, name)]
-        # Python and libraries ask any module for names such as `__path__` and `__wrapped__`. They
-        # must not load the original module.
+        # Python and libraries look up names such as `__path__` and `__wrapped__` in any module.
+        # This must not load the original module.
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         try:
@@ -55,7 +55,7 @@ class ServedModule(ModuleType):
             if successor is None:
                 raise
             return successor
-        # The next access does not come here.
+        # Cache the value: `__getattr__` is not called for attributes that exist.
         self.__dict__[name] = value
         return value
 
@@ -97,7 +97,7 @@ def serve_top_level(package: ModuleType, module_of_name: Mapping[str, str]) -> N
 
     Args:
         package: the loaded package.
-        module_of_name: for each name the module, such as `trainer`, that has it.
+        module_of_name: for each name the module that has it, such as `trainer`.
     """
     original_class = type(package)
     if hasattr(original_class, "_original_class"):
@@ -114,7 +114,7 @@ def serve_top_level(package: ModuleType, module_of_name: Mapping[str, str]) -> N
                 value = getattr(module, name)
                 self.__dict__[name] = value
                 return value
-            # The package's own lookup comes before old names.
+            # Try the package's own lookup before old names.
             try:
                 return super().__getattr__(name)
             except AttributeError:
@@ -124,7 +124,7 @@ def serve_top_level(package: ModuleType, module_of_name: Mapping[str, str]) -> N
                 return successor
 
         def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
-            # The original class pickles its module by the class, which is local here.
+            # The original class pickles a module by its class, which is a local class here.
             return import_module, (self.__name__,)
 
     package.__class__ = ServedPackage

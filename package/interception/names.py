@@ -1,8 +1,9 @@
 """The table of served names: modules of transformers, their names, and where our objects are.
 
-To serve another name, add it to its module in `SERVED` (with the library installed, and without) or
-in `STAND_IN` of `stand_in/names.py` (only without), and, if `transformers` itself offers it too, to
-`TOP_LEVEL`. Other names of a served module remain the library's own.
+To serve another name, add it to its module in `_SERVED`, or in `_FURTHER_NAMES` of
+`stand_in/names.py` if it is needed only when transformers is not installed. If `transformers`
+itself exports the name, add it to the `_TOP_LEVEL` of the same file, too. All other names of a
+served module remain the library's own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from .targets import targets
 
 VERSION = "5.3.0"
-"""Version of the reference that has these names."""
+"""Version of transformers that has these names."""
 
 _CALLBACKS = (
     "CallbackHandler DefaultFlowCallback EarlyStoppingCallback ExportableState PrinterCallback "
@@ -20,8 +21,8 @@ _STRATEGIES = "HubStrategy IntervalStrategy SaveStrategy SchedulerType"
 _FILES = ".lightning_modules.common.file_names"
 _ENUMS = ".facade.arguments.enums"
 
-# For each module of transformers: modules that have our objects, each with the names it serves in
-# the form that `targets` reads.
+# For each module of transformers, the modules with our objects, each with the names that it
+# provides in the form that `targets` reads.
 _SERVED: dict[str, dict[str, str]] = {
     "trainer": {
         ".facade": (
@@ -159,7 +160,7 @@ _SERVED: dict[str, dict[str, str]] = {
 SERVED = {module: targets(names) for module, names in _SERVED.items()}
 """For each module of transformers its served names, with their targets.
 
-A module is named below `transformers`: `trainer`, not `transformers.trainer`.
+Names of modules are relative to `transformers`: `trainer`, not `transformers.trainer`.
 """
 
 _TOP_LEVEL = {
@@ -187,6 +188,6 @@ _TOP_LEVEL = {
     "debug_utils": "",
 }
 TOP_LEVEL: dict[str, str] = {}
-"""Served names that `transformers` itself offers, each with the module that has it."""
+"""Served names that `transformers` itself exports, each with the module that has it."""
 for _module, _names in _TOP_LEVEL.items():
     TOP_LEVEL.update(dict.fromkeys(_names.split(), _module))

@@ -1,8 +1,8 @@
 """Run a script under import interception: `python -m lightrainer script.py`.
 
-The process is replaced by a plain Python whose environment switches the interception on. So
-`__main__`, `sys.argv`, `sys.path`, tracebacks, signals, exit codes and spawned workers are those of
-a script run by Python itself.
+The process is replaced by a plain Python process whose environment switches the interception on. So
+`__main__`, `sys.argv`, `sys.path`, tracebacks, signals, exit codes and spawned workers are the same
+as when Python itself runs the script.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def run(words: Sequence[str]) -> int:
             the standard input; then the arguments.
 
     Returns:
-        The exit status of a wrong command line; otherwise it does not return.
+        The exit status of `--help` or an invalid command line; otherwise the script replaces this
+        process.
     """
     try:
         options, script_words = _read_options(words)
@@ -73,10 +74,10 @@ def is_option(word: str) -> bool:
 def _read_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the options of the runner with their values, and the words that follow them.
 
-    The value of a flag is an empty text.
+    The value of a flag is an empty string.
 
     Raises:
-        ValueError: an option has a wrong value.
+        ValueError: an option has an invalid value.
     """
     remaining = list(words)
     options = {}
@@ -96,13 +97,13 @@ def _read_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def _fail(problem: str) -> int:
-    """Print a problem of the command line, and return the exit status."""
+    """Print a problem with the command line, and return the exit status."""
     print(f"lightrainer: {problem}\n\n{_USAGE}", end="", file=sys.stderr)
     return 2
 
 
 def _problem(script_words: Sequence[str]) -> str | None:
-    """Return why a script cannot be run; None if it can.
+    """Return the reason why a script cannot be run; None if it can.
 
     Args:
         script_words: the words after the options of the runner.
@@ -123,7 +124,7 @@ def _problem(script_words: Sequence[str]) -> str | None:
 
 def python_options() -> list[str]:
     """Return the options that the running Python was started with, such as `-u` and `-X dev`."""
-    # multiprocessing starts its processes with this private function. It leaves out `-u`.
+    # multiprocessing uses this private function for its processes; it leaves out `-u`.
     options = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined] - private
     if getattr(sys.stdout, "write_through", False):
         options.append("-u")
@@ -131,10 +132,10 @@ def python_options() -> list[str]:
 
 
 def become(command: list[str]) -> int:
-    """Replace this process by a command; on Windows run it, and return its exit status."""
+    """Replace this process by a command; on Windows run the command and return its exit status."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # On Windows `execv` starts a new process and exits, so the shell would not wait for the script.
+    # `execv` on Windows starts a new process and exits, so the shell would not wait for the script.
     if os.name == "nt":
         return subprocess.call(command)
     os.execv(command[0], command)

@@ -1,4 +1,4 @@
-"""Modules of transformers that are run with our objects for the served names."""
+"""Run modules of transformers with our objects in place of the served names."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from .targets import resolve
 
 _RESOLVER = "__lightrainer__"
-"""The function in a module that returns the object of a served name."""
+"""Name of the function, added to a module, that returns the object of a served name."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Assign | ast.AnnAssign
 
 
 class Shadow:
-    """A module of transformers without its own definitions of the served names.
+    """A module of transformers in which our objects replace the definitions of the served names.
 
-    Its source is run, but with our object instead of each definition of a served name. So the rest
-    of the module uses our classes, and no name has two classes.
+    Its source is executed with our object instead of each definition of a served name. So the rest
+    of the module uses our classes, and there are never two classes of the same name.
 
     Args:
         spec: the spec of the module in transformers; None if this version does not have it.
@@ -53,7 +53,7 @@ class Shadow:
 
     def _load(self, spec: ModuleSpec) -> ModuleType:
         """Run the module once, and return it."""
-        # As in any circular import, an access while it runs sees the names defined so far.
+        # An access while the module runs sees the names defined so far, as in a circular import.
         if self._module is not None:
             return self._module
 
@@ -70,7 +70,7 @@ class Shadow:
             exec(compile_without(spec, self._served), module.__dict__)
         except BaseException as error:
             self._module = None
-            # An AttributeError would read as if only the requested name were missing.
+            # An AttributeError would suggest that only the requested name is missing.
             if isinstance(error, AttributeError):
                 raise ImportError(
                     f"{spec.name} of transformers cannot be loaded: {error}"
@@ -83,14 +83,14 @@ class Shadow:
 
 
 def compile_without(spec: ModuleSpec, served: Mapping[str, str]) -> CodeType:
-    """Compile a module without its definitions of some names; its line numbers do not change.
+    """Compile a module with our objects for some of its definitions; line numbers do not change.
 
     Args:
         spec: the spec of the module.
         served: the names whose definitions are replaced.
 
     Raises:
-        ImportError: the source of the module is missing.
+        ImportError: the source of the module is not installed.
     """
     source = source_of(spec)
     if source is None:
@@ -103,7 +103,7 @@ def compile_without(spec: ModuleSpec, served: Mapping[str, str]) -> CodeType:
 
 
 def source_of(spec: ModuleSpec) -> str | None:
-    """Return the source of a module; None without one."""
+    """Return the source of a module; None if it is not available."""
     get_source = getattr(spec.loader, "get_source", None)
     return None if get_source is None else get_source(spec.name)
 
@@ -120,16 +120,16 @@ def _defined_names(node: Definition) -> set[str]:
 
 
 class _DefinitionReplacer(ast.NodeTransformer):
-    """Replaces definitions at the top level of a module by `X = __lightrainer__("X")`."""
+    """Replaces top-level definitions of a module by `X = __lightrainer__("X")`."""
 
     def __init__(self, served: Mapping[str, str]) -> None:
         self._served = served
 
     def _replace(self, node: Definition) -> ast.stmt:
-        """Return the statement that replaces a definition; the definition of another name stays."""
-        # `generic_visit` is not called: names inside of functions and classes are not served.
+        """Return the replacement of a definition, or the node itself if its name is not served."""
+        # `generic_visit` is not called, because names inside functions and classes are not served.
         names = _defined_names(node) & set(self._served)
-        # An assignment such as `A = B = ...` keeps its value if it defines several served names.
+        # An assignment such as `A = B = ...` of several served names is not replaced.
         if len(names) != 1:
             return node
         (name,) = names
@@ -137,7 +137,7 @@ class _DefinitionReplacer(ast.NodeTransformer):
         assignment = ast.Assign([ast.Name(name, ast.Store())], call)
         return ast.copy_location(assignment, node)
 
-    # `ast.NodeVisitor` finds its methods by these names.
+    # `ast.NodeVisitor` looks up its methods by these names.
     visit_FunctionDef = _replace  # noqa: N815 - name set by `ast.NodeVisitor`
     visit_AsyncFunctionDef = _replace  # noqa: N815 - name set by `ast.NodeVisitor`
     visit_ClassDef = _replace  # noqa: N815 - name set by `ast.NodeVisitor`

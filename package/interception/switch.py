@@ -10,7 +10,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-# These are light; the heavy modules beside them are loaded on use.
+# These modules are fast to import; slower ones are imported on use.
 from ..facade.arguments import old_names
 from ..lightning_modules.common import version_behavior, versions
 from . import environment
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Interception(NamedTuple):
-    """What `install` has set up in this process."""
+    """The state of `install` in this process, which `uninstall` needs."""
 
     finder: Finder
     loaded_modules: LoadedModules
@@ -35,20 +35,20 @@ _interception: _Interception | None = None
 def install(children: bool = True) -> Finder:
     """Serve `transformers.Trainer` and the other names of the Trainer API from this package.
 
-    If transformers is installed, all its other names stay its own. If it is not, a stand-in has the
-    names that a script with its own model needs. Call it before anything imports transformers:
-    modules that are loaded already get the served names, but modules that imported these names
-    before keep the old objects. Calling it again changes nothing.
+    All other names still come from transformers if it is installed. If it is not, a stand-in
+    provides the names that a script with its own model needs. Call this before anything imports
+    transformers: modules of transformers that are already loaded are patched, but modules that
+    imported the served names before keep the old objects. Calling it again changes nothing.
 
     Args:
-        children: also serve in Python processes that are started from now on, by environment
-            variables.
+        children: also serve the names in Python processes that are started from now on. They are
+            told by environment variables.
 
     Returns:
         The finder, which is now first in `sys.meta_path`.
 
     Warns:
-        UserWarning: modules hold names that they imported before; the message lists them.
+        UserWarning: modules hold objects that they imported before; the message lists them.
     """
     global _interception
     if children:
@@ -56,7 +56,7 @@ def install(children: bool = True) -> Finder:
     if _interception is not None:
         return _interception.finder
 
-    # The finder that waited for the first import of transformers is not needed any more.
+    # Also remove the finder that waited for the first import of transformers.
     _interception = _Interception(Finder(), LoadedModules())
     other_finders = [
         finder for finder in sys.meta_path if not getattr(finder, "is_of_lightrainer", False)
@@ -71,9 +71,9 @@ def install(children: bool = True) -> Finder:
 
 
 def uninstall() -> None:
-    """Undo `install`: imports get transformers itself again, if it is installed.
+    """Undo `install`, so that imports get transformers itself again if it is installed.
 
-    Modules that imported served names keep them. Without `install` it does nothing.
+    Modules that have imported served names keep them. Without a previous `install`, do nothing.
     """
     global _interception
     environment.switch_off(os.environ)
@@ -128,13 +128,13 @@ LOGGERS = {
     "lightrainer.lightning_modules.optim.schedules": "transformers.optimization",
     "lightrainer.lightning_modules.common.seeding": "transformers.trainer_utils",
 }
-"""Loggers of this package with their counterparts in transformers; a logger that is not listed
-uses its nearest parent.
+"""Loggers of this package with their counterparts in transformers. A logger that is not listed uses
+the counterpart of its nearest parent.
 """
 
 
 class _ForwardingHandler(logging.Handler):
-    """Logs records through the methods of another logger, which scripts may have replaced.
+    """Forwards records to the methods of another logger, which scripts may have replaced.
 
     Args:
         target_name: the name of the other logger.
@@ -149,7 +149,7 @@ class _ForwardingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         log = getattr(self.target, record.levelname.lower(), None)
         if log is None:
-            # A level that scripts have added may have no method.
+            # A custom level of a script may not have its own method.
             log = functools.partial(self.target.log, record.levelno)
         log(
             record.getMessage(),
@@ -161,8 +161,8 @@ class _ForwardingHandler(logging.Handler):
 
 def _forward_logs() -> None:
     """Forward our loggers to those of transformers, whose levels then apply."""
-    # All loggers are made before any parent is set: `logging` sets the parents of a new logger's
-    # children.
+    # Create all loggers before setting any parent, because `logging` resets the parents of a new
+    # logger's children.
     loggers = [logging.getLogger(name) for name in sorted(LOGGERS)]
     for logger in loggers:
         handler = _ForwardingHandler(LOGGERS[logger.name], logger.parent)
@@ -185,5 +185,6 @@ def _stop_forwarding_logs() -> None:
 
 
 def _clear_level_caches() -> None:
-    """Clear the cached levels of all loggers, which setting a level does."""
+    """Clear the cached levels of all loggers."""
+    # `setLevel` clears the caches of all loggers, and this call changes no level.
     logging.root.setLevel(logging.root.level)

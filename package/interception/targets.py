@@ -1,6 +1,6 @@
-"""Targets of served names, and the objects behind them.
+"""Resolve targets, which say where the objects of served names are.
 
-A target is a module and a name: `.facade:Trainer` in this package, `torch.optim:AdamW` in another.
+A target is a module and a name, such as `.facade:Trainer` for this package, or `torch.optim:AdamW`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ def targets(names_of_modules: dict[str, str]) -> dict[str, str]:
     """Expand a compact table of names.
 
     Args:
-        names_of_modules: for each module the names that it provides, separated by spaces; `A=B`
-            serves the object that the module calls B under the name A.
+        names_of_modules: for each module the names that it provides, separated by spaces. `A=B`
+            serves the module's object B under the name A.
 
     Returns:
         For each served name its target, `module:name`.
@@ -31,7 +31,7 @@ def targets(names_of_modules: dict[str, str]) -> dict[str, str]:
 
 
 def resolve(target: str) -> Any:
-    """Return the object of a target; the module itself if no name follows the colon.
+    """Return the object of a target, which is the module itself if no name follows the colon.
 
     Raises:
         ImportError: the module cannot be imported.
@@ -46,7 +46,7 @@ def resolve(target: str) -> Any:
 
 
 def dotted(target: str) -> str:
-    """Return a target in dotted form: `lightrainer.facade.Trainer`."""
+    """Return a target in dotted form, such as `lightrainer.facade.Trainer`."""
     module_name, name = _split(target)
     return f"{module_name}.{name}" if name else module_name
 
@@ -76,14 +76,14 @@ RENAMED: dict[str, dict[str, str]] = {
 """Old names of each module, with the targets of their successors."""
 
 _REMEDIES = {"send_example_telemetry": "It does nothing any more: remove the call."}
-"""What to do where a name has no successor to import."""
+"""Advice for old names whose successor should not be imported."""
 
 
 def renamed(module: str, name: str) -> Any:
     """Return the successor of an old name, with a warning; None if it is not an old name.
 
-    The warning points at the line that uses the name, so the `__getattr__` of a module has to call
-    this directly.
+    Call this directly from the `__getattr__` of a module, so that the warning points at the line
+    that uses the name.
 
     Args:
         module: the full name of the module.

@@ -1,1 +1,1 @@
-"""Commands of `lightrainer`, a module or folder each, which `__main__` imports when called."""
+"""The commands of `lightrainer`. Each is a module or folder that `__main__` imports on use."""

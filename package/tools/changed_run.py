@@ -1,9 +1,9 @@
-"""Runs of a script whose Trainer does something else than train: `evaluate`, `lr-find`.
+"""Run a script with a modified Trainer, for the commands `evaluate` and `lr-find`.
 
-This file has two users. The command imports it as a module. Each Python process of the script also
-runs it as a start-up file: the `sitecustomize` of `interception/children` executes it under the
-name `lightrainer_recorder`, and then only `_patch_modules` is called, which changes the classes of
-the Trainer API once the script has imported them.
+This file is used in two ways. The command imports it as a module. Each Python process of the script
+also runs it at startup: the `sitecustomize` of `interception/children` executes it under the name
+`lightrainer_recorder`. It then calls only `_patch_modules`, which patches the classes of the
+Trainer API once the script has imported them.
 """
 
 # pyright: reportMissingImports=false
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 VARIABLE = "LIGHTRAINER_CHANGED_RUN"
 """Environment variable with the settings as JSON.
 
-- `module`: the module of the command; it has a function `change(trainer_class, settings)`.
-- `arguments`: the training arguments to set.
-- `result`: the file for the result.
-- Further entries are settings of the command.
+- `module`: the module of the command, which has a function `change(trainer_class, settings)`.
+- `arguments`: the training arguments to override.
+- `result`: the path of the result file.
+- All other entries are settings of the command.
 """
 QUIET = {
     "report_to": "none",
@@ -43,15 +43,15 @@ QUIET = {
     "save_strategy": "no",
     "load_best_model_at_end": False,
 }
-"""Training arguments of such a run, which leaves no traces."""
+"""Training arguments that make a run save, report and upload nothing."""
 
 
 def read_options(parser: CommandParser, words: Sequence[str]) -> Namespace:
     """Parse a command line that ends with a script and its arguments.
 
     Args:
-        parser: with the options of the command; gets the launcher, the script and its arguments.
-        words: the words of the command line; errors end the program with status 2.
+        parser: has the options of the command; the launcher, script and arguments are added.
+        words: the words of the command line. Errors exit with status 2.
     """
     parser.add_argument(
         "--launcher",
@@ -67,13 +67,14 @@ def read_options(parser: CommandParser, words: Sequence[str]) -> Namespace:
 
 
 def warn_of_ambiguous_options(command: str, options: Namespace) -> None:
-    """Warn on stderr of arguments for the script that have the name of an option of the command.
+    """Warn on stderr if arguments for the script have the name of an option of the command.
 
     Args:
         command: the name of the command.
-        options: its options, with those of `read_options`.
+        options: the options of the command, including those that `read_options` adds.
     """
-    # These three are positional arguments of the command, so the script's options may be so called.
+    # These three are positional arguments of the command, so the script may have options with these
+    # names.
     own_options = {f"--{name}" for name in vars(options)} - {"--checkpoint", "--script", "--words"}
     ambiguous = []
     for word in options.words:
@@ -91,16 +92,16 @@ def warn_of_ambiguous_options(command: str, options: Namespace) -> None:
 def run_changed(
     command: str, options: Namespace, arguments: dict[str, Any], **settings: object
 ) -> dict[str, Any] | None:
-    """Run a script with a changed Trainer, in a scratch folder; its output goes to stderr.
+    """Run a script with a modified Trainer and a scratch output folder; its output goes to stderr.
 
     Args:
-        command: the name of the command, which is also that of its module in this folder.
-        options: the options of the command, with those of `read_options`.
-        arguments: training arguments, in addition to `QUIET`.
-        settings: passed to `change` of the module.
+        command: the name of the command, and of its module in this folder.
+        options: the options of the command, including those that `read_options` adds.
+        arguments: training arguments to override in addition to `QUIET`.
+        settings: passed to the function `change` of the module.
 
     Returns:
-        The result that `write_result` wrote; None without one, with the reason on stderr.
+        The result that `write_result` wrote; None without one, and the reason goes to stderr.
     """
     from ..interception import environment
 
@@ -112,7 +113,7 @@ def run_changed(
         settings["result"] = str(result)
         settings["arguments"] = {**QUIET, "output_dir": output_dir, **arguments}
 
-        # The Python processes of the script find everything in their environment.
+        # The Python processes of the script read the settings from their environment.
         variables = dict(os.environ)
         environment.switch_on(variables)
         environment.choose_keras_backend(variables)
@@ -122,7 +123,7 @@ def run_changed(
         start = shlex.split(options.launcher) or [sys.executable]
         words = [*start, options.script, *options.words]
         try:
-            # File descriptor 2 is stderr.
+            # Send the script's standard output to file descriptor 2, which is stderr.
             status = subprocess.call(words, env=variables, stdout=2)
         except OSError as error:
             problem = f"failed ({error})"
@@ -137,13 +138,13 @@ def run_changed(
 
 
 def write_result(trainer: Trainer, settings: dict[str, Any], result: dict[str, Any]) -> None:
-    """Write the result of a changed run, in process 0."""
+    """Write the result of a modified run, on rank 0 only."""
     if trainer.is_world_process_zero():
         Path(settings["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 
 def _change_arguments(settings: dict[str, Any], module: ModuleType) -> None:
-    """Set the training arguments of the settings, whatever the script passes."""
+    """Override the training arguments of the script with those of the settings."""
     original = module.TrainingArguments.__post_init__
 
     @functools.wraps(original)
@@ -155,13 +156,13 @@ def _change_arguments(settings: dict[str, Any], module: ModuleType) -> None:
 
 
 def _change_trainer(settings: dict[str, Any], module: ModuleType) -> None:
-    """Let the module of the command change the Trainer."""
+    """Call the function of the command that modifies the Trainer."""
     command_module = importlib.import_module(settings["module"])
     command_module.change(module.Trainer, settings)
 
 
 def _patch_modules() -> None:
-    """Change the classes when the script imports them."""
+    """Patch the classes of the Trainer API when the script imports them."""
     from lightrainer.tools.compare.recorder import MODULES, PatchingFinder
 
     settings = json.loads(os.environ[VARIABLE])

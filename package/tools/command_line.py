@@ -1,4 +1,4 @@
-"""The argument parser of the commands, types of numbers for it, and tables for the terminal."""
+"""The argument parser of the commands, its number types, and tables for the terminal."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -16,7 +16,7 @@ Number = TypeVar("Number", int, float)
 class CommandParser(ArgumentParser):
     """An `argparse.ArgumentParser` for `lightrainer <command>`.
 
-    Options cannot be abbreviated, and the lines of descriptions are kept as they are.
+    Options cannot be abbreviated, and descriptions are printed without rewrapping.
 
     Args:
         command: the name of the command.
@@ -38,7 +38,7 @@ class CommandParser(ArgumentParser):
         )
 
     def add_script(self, description: str = "the script, a Python file") -> None:
-        """Add `script`, and `words`: the arguments of the script, which follow its name."""
+        """Add `script`, and `words` for the arguments that follow the name of the script."""
         self.add_argument("script", metavar="SCRIPT", help=description)
         words = self.add_argument(
             "words", metavar="ARGUMENTS", nargs=REMAINDER, help="arguments for the script"
@@ -47,19 +47,19 @@ class CommandParser(ArgumentParser):
         words.required = False
 
     def parse_with_advice(self, words: Sequence[str], advice: str, namespace: object = None) -> Any:
-        """Parse words; the error for an unknown option names the nearest known one.
+        """Parse words; the error for an unknown option suggests a similar known one.
 
         Args:
             words: the words of the command line.
-            advice: a sentence for that error, on where to write options of the script.
-            namespace: the object that gets the values; by default a new `argparse.Namespace`.
+            advice: a sentence for that error about where to put the options of the script.
+            namespace: the object to set the values on; by default a new `argparse.Namespace`.
         """
         from ..lightning_modules.common.redaction import option_names
         from ..lightning_modules.common.suggestions import did_you_mean
 
         options, unknown = self.parse_known_args(words, namespace)
         if unknown:
-            # Only the name, as the value of an option may be a secret.
+            # Show only the name, because the value of an option may be a secret.
             name = option_names(unknown[:1])
             known_options = re.findall(r"--[\w-]+", self.format_help())
             suggestion = did_you_mean(name, known_options)
@@ -67,7 +67,7 @@ class CommandParser(ArgumentParser):
         return options
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - one for all
-        """Parse words as argparse does; errors name unknown options without their values.
+        """Parse words as argparse does, but leave the values of unknown options out of errors.
 
         A value may be a secret.
         """
@@ -80,7 +80,7 @@ class CommandParser(ArgumentParser):
 
 
 def spellings(name: str) -> list[str]:
-    """Return an option with underscores and, if that differs, with dashes."""
+    """Return the spellings of an option: with underscores and, if different, with dashes."""
     with_underscores = f"--{name}"
     with_dashes = f"--{name.replace('_', '-')}"
     if with_underscores == with_dashes:
@@ -108,7 +108,7 @@ def positive(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """Parse a number from 0 to below 1, for argparse."""
+    """Parse a number of at least 0 and less than 1, for argparse."""
     number = _parse(text, float, "a number")
     _require(0 <= number < 1, text, "at least 0 and below 1")
     return number
@@ -119,8 +119,7 @@ def table(rows: Sequence[Sequence[object]], left_aligned: int = 1) -> list[str]:
 
     Args:
         rows: at least one row; all rows have the same length.
-        left_aligned: number of the first columns that are aligned to the left. The others are
-            aligned to the right.
+        left_aligned: number of leading columns to align left; the others are aligned right.
     """
     # A column is as wide as its longest cell.
     widths: list[int] = []
@@ -149,6 +148,6 @@ def _parse(text: str, number_type: type[Number], expected: str) -> Number:
 
 
 def _require(is_valid: bool, text: str, limits: str) -> None:
-    """Refuse a number outside of its limits; the error reads "'7' has to be {limits}"."""
+    """Raise unless a number is valid; the error reads "'7' has to be {limits}"."""
     if not is_valid:
         raise ArgumentTypeError(f"{text!r} has to be {limits}")

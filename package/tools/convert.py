@@ -29,7 +29,7 @@ def convert(flags: Sequence[str]) -> int:
         flags: two paths and the options, see `--help`.
 
     Returns:
-        0, the exit status; an error ends the program with 2.
+        the exit status 0; errors exit with status 2.
     """
     parser = _make_parser()
     options = vars(parser.parse_args(flags))

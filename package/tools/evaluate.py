@@ -1,4 +1,4 @@
-"""The command `evaluate`: run a script whose Trainer evaluates a checkpoint instead of training."""
+"""The command `evaluate`: run a script, but evaluate a checkpoint instead of training."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -31,7 +31,8 @@ def evaluate(words: Sequence[str]) -> int:
         words: options, the checkpoint, the script, and arguments for it.
 
     Returns:
-        The exit status: 0; 1 if the script fails or evaluates nothing; 2 for a wrong command line.
+        The exit status: 0 for success, 1 if the script fails or evaluates nothing. An invalid
+        command line exits with status 2.
     """
     parser = CommandParser(
         "evaluate",
@@ -65,7 +66,7 @@ def evaluate(words: Sequence[str]) -> int:
 
 
 def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
-    """Let a Trainer class evaluate a checkpoint instead of training.
+    """Make a Trainer class evaluate a checkpoint instead of training.
 
     Args:
         trainer_class: the class, changed in place.
@@ -79,14 +80,13 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
     loaded_trainers: list[Trainer] = []
 
     def load_checkpoint(trainer: Trainer) -> None:
-        """Load the weights into the model of a Trainer, once."""
+        """Load the weights into the model of a Trainer, unless this was done before."""
         if trainer in loaded_trainers:
             return
         loaded_trainers.append(trainer)
         load_weights(trainer.model, checkpoint)
 
-        # The Trainer adds the epoch to the metrics. A folder that has only weights does not store
-        # it.
+        # The Trainer adds the epoch to the metrics; a folder with only weights does not store it.
         trainer.state.epoch = None
         state_file = os.path.join(checkpoint, "trainer_state.json")
         if os.path.isfile(state_file):
@@ -104,7 +104,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
         trial: object = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> NoReturn:
-        # Without a dataset, the script may still override the method that makes the loader.
+        # A script without eval_dataset may override the method that creates the dataloader.
         is_overridden = type(self).get_eval_dataloader is not trainer_class.get_eval_dataloader
         if self.eval_dataset is None and not is_overridden:
             raise SystemExit(

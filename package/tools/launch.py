@@ -1,4 +1,4 @@
-"""The command `launch`: start a script in several processes, configured as for accelerate.
+"""The command `launch`: start a script in several processes, with the options of accelerate.
 
 torch.distributed.run starts the processes. The environment variables are those that `accelerate
 launch` sets, so that the script behaves the same.
@@ -37,7 +37,7 @@ _PROCESS_OPTIONS = {
     "main_process_port": "free port on the first machine; needed for several machines only",
     "rdzv_backend": "how machines find each other: static (the default) or c10d",
 }
-"""Options about the processes, with their descriptions."""
+"""Options about the processes, by name, with their descriptions."""
 _TORCHRUN_OPTIONS = {
     "rdzv_conf": "further settings of the rendezvous, as key=value,...",
     "max_restarts": "how often the processes are restarted after a failure",
@@ -48,17 +48,17 @@ _TORCHRUN_OPTIONS = {
 }
 """Options that are passed to torchrun, with their descriptions."""
 _UNUSED_OPTIONS = ("main_training_function", "deepspeed_multinode_launcher")
-"""Options of accelerate without effect on torch's launcher."""
+"""Options of accelerate that have no effect on torch's launcher."""
 
 
 def launch(flags: Sequence[str]) -> int:
-    """Start the script: this process becomes torch's launcher, or the script itself if it is alone.
+    """Start the script: replace this process by torch's launcher, or by a single script process.
 
     Args:
         flags: the words of the command line after `launch`.
 
     Raises:
-        SystemExit: an option is wrong. The status is 2, the reason is on stderr, and nothing was
+        SystemExit: an option is invalid. The status is 2, the reason is on stderr, and nothing was
             started.
     """
     from ..facade.arguments.launch_variables import refusals
@@ -80,7 +80,7 @@ def launch(flags: Sequence[str]) -> int:
     except ValueError as error:
         parser.error(str(error))
 
-    # An option of a feature that is off is probably a mistake.
+    # Warn about options of a feature that is off, which are probably mistakes.
     for name, switch in _options_without_effect(set_options, settings).items():
         print(f"lightrainer launch: --{name} has no effect without --{switch}.", file=sys.stderr)
     environment.switch_on(os.environ)
@@ -95,8 +95,8 @@ def _merge_settings(
 
     Args:
         file: path of the file; None for no file.
-        options: all options of the command line.
-        set_options: those that the command line sets.
+        options: all options of the command.
+        set_options: the options that the command line sets.
 
     Raises:
         ValueError: the file has settings that are unknown or not supported.
@@ -104,13 +104,13 @@ def _merge_settings(
     """
     settings = read_settings(file, vars(options))
 
-    # An option that chooses a strategy overrides the choice of the file.
+    # An option that chooses a strategy overrides the strategy of the file.
     strategy_options = set(STRATEGY_OPTIONS.values())
     if set_options.keys() & {"multi_gpu", *strategy_options}:
         for name in (*strategy_options, "use_parallelism_config"):
             settings.pop(name, None)
     elif settings.get("distributed_type") == "NO":
-        # accelerate ignores num_processes of such a file, too.
+        # accelerate also ignores num_processes in such a file.
         settings["num_processes"] = 1
     return {**settings, **set_options}
 
@@ -118,13 +118,11 @@ def _merge_settings(
 def _sources(
     set_options: Mapping[str, object], settings: Mapping[str, object], file: str | None
 ) -> dict[str, str]:
-    """Return the source of each environment variable: an option, or a key of the file.
-
-    Errors quote it as the user wrote it.
+    """Return the source of each environment variable, which errors quote: an option, or a key.
 
     Args:
-        set_options: options that the command line sets.
-        settings: the settings of options and of the file.
+        set_options: the options that the command line sets.
+        settings: the merged settings of the file and the options.
         file: path of the file.
     """
     from ..facade.arguments.launch_variables import VARIABLES
@@ -147,12 +145,12 @@ def variables(settings: Mapping[str, Any]) -> dict[str, str]:
     environment = {}
     for name, variable in VARIABLES.items():
         value = settings.get(variable.option) if variable.option else None
-        # `accelerate config` writes "all" for the GPUs that are used by default.
+        # `accelerate config` writes "all" for the default, which is to use all GPUs.
         if value in (None, "", "all") or (variable.flag and not value):
             value = variable.default
         if value == "":
             continue
-        # A variable of a feature is only set if the feature is on.
+        # Set the variable of a feature only if the feature is on.
         if variable.switch and not settings.get(VARIABLES[variable.switch].option):
             continue
         environment[name] = str(value).lower() if isinstance(value, bool) else str(value)
@@ -165,7 +163,7 @@ def variables(settings: Mapping[str, Any]) -> dict[str, str]:
 def _options_without_effect(
     set_options: Mapping[str, object], settings: Mapping[str, object]
 ) -> dict[str, str]:
-    """Return the options of features that are off, each with the option that turns it on."""
+    """Return the set options of features that are off, each with the option that turns it on."""
     from ..facade.arguments.launch_variables import VARIABLES
 
     switches = {}
@@ -181,7 +179,7 @@ def _options_without_effect(
 
 
 def _command(settings: Mapping[str, object], script: str) -> list[str]:
-    """Return the command that starts the processes, up to the script.
+    """Return the command that starts the processes, including the script but not its arguments.
 
     Raises:
         ValueError: settings contradict each other.
@@ -198,7 +196,7 @@ def _command(settings: Mapping[str, object], script: str) -> list[str]:
             "pass --num_processes."
         )
 
-    # These options need torch's launcher for a single process as well.
+    # With these options even a single process needs torch's launcher.
     launcher_options = (*STRATEGY_OPTIONS.values(), "multi_gpu")
     needs_launcher = any(settings.get(name) for name in launcher_options)
     if processes == 1 and not needs_launcher:
@@ -230,7 +228,7 @@ def _command_of_one_process(settings: Mapping[str, object], script: str) -> list
 
 
 def _rendezvous(settings: Mapping[str, object], machines: int) -> list[str]:
-    """Return the options of torchrun by which the machines find each other."""
+    """Return the options of torchrun for the rendezvous of the machines."""
     address = settings.get("main_process_ip")
     port = _number(settings, "main_process_port")
     if machines == 1:
@@ -257,7 +255,7 @@ def _number(settings: Mapping[str, Any], name: str) -> int:
 
 
 def _number_of_devices(settings: Mapping[str, object]) -> int:
-    """Return the number of GPUs of this machine; 1 without any."""
+    """Return the number of GPUs of this machine, or 1 if it has none."""
     if settings.get("use_cpu"):
         return 1
     import torch
@@ -300,7 +298,7 @@ def _add_process_options(parser: CommandParser) -> None:
         help="use torch's launcher for a single process, too",
     )
 
-    # Command lines for `accelerate launch` may have these options.
+    # Accept these options, because command lines for `accelerate launch` may have them.
     no_effect = "option of accelerate without effect here"
     group.add_argument("-q", "--quiet", action="store_true", help=no_effect)
     group.add_argument(*spellings("same_network"), action="store_true", help=no_effect)
@@ -328,7 +326,7 @@ def _add_script_settings(parser: CommandParser) -> None:
 
 
 def _meaning(variable: Variable) -> str:
-    """Return the help of an option: the training argument that it sets, or why it is refused."""
+    """Return the help of an option: the training argument it sets, or why it is rejected."""
     from ..facade.arguments.fsdp_config import REFUSED as REFUSED_BY_FSDP
 
     if variable.option == "mixed_precision":

@@ -1,4 +1,4 @@
-"""The file of `accelerate config`, which configures `lightrainer launch`."""
+"""Read the file of `accelerate config`, which configures `lightrainer launch`."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -14,16 +14,16 @@ STRATEGY_OPTIONS = {
     "DEEPSPEED": "use_deepspeed",
     "MEGATRON_LM": "use_megatron_lm",
 }
-"""The option for a `distributed_type` of a file."""
+"""For each `distributed_type` of a file, the option that turns the strategy on."""
 _PREFIXES = {
     "fsdp_config": "fsdp_",
     "dynamo_config": "dynamo_",
     "deepspeed_config": "",
     "parallelism_config": "",
 }
-"""Sections of a file, with the prefix of the options for their keys."""
+"""Sections of a file, with the prefix that their keys have as options."""
 _RENAMED_KEYS = {"fsdp_backward_prefetch_policy": "fsdp_backward_prefetch"}
-"""Keys of a file whose options have other names."""
+"""Keys of a file whose options have another name."""
 _UNSUPPORTED_KEYS = (
     "fp8_config",
     "megatron_lm_config",
@@ -43,7 +43,7 @@ _UNSUPPORTED_KEYS = (
 )
 """Keys of a file that are accepted only with a value that turns the feature off."""
 _OFF_VALUES = (None, "", False, "no", [], {})
-"""Values that turn a feature off."""
+"""Values that mean that a feature is off."""
 
 
 def default_file() -> str | None:
@@ -62,7 +62,7 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, objec
         options: the names of all options.
 
     Returns:
-        the settings by the names of their options, and the entries `distributed_type`,
+        the settings by the names of their options, with additional entries `distributed_type`,
         `use_parallelism_config` and `deepspeed_fields`.
 
     Raises:
@@ -84,7 +84,7 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, objec
         )
     distributed_type = _read_distributed_type(path, content)
 
-    # Options have no sections: each key of a section becomes the name of its option.
+    # Flatten the sections: rename each of their keys to the name of its option.
     settings = {key: value for key, value in content.items() if key not in _PREFIXES}
     for section, prefix in _PREFIXES.items():
         for key, value in (content.get(section) or {}).items():
@@ -95,7 +95,8 @@ def read_settings(path: str | None, options: Collection[str]) -> dict[str, objec
     if distributed_type in STRATEGY_OPTIONS:
         settings[STRATEGY_OPTIONS[distributed_type]] = True
 
-    # A script with a configuration file of DeepSpeed refuses these fields, as the file sets them.
+    # If the script uses a configuration file of DeepSpeed, which sets these fields, it rejects them
+    # here.
     deepspeed_fields = list(content.get("deepspeed_config") or {})
     if "mixed_precision" in content:
         deepspeed_fields.append("mixed_precision")
@@ -109,7 +110,7 @@ def _read_distributed_type(path: str, content: dict[str, Any]) -> str:
     """Remove `compute_environment` and `distributed_type` from a file's content; return the latter.
 
     Raises:
-        ValueError: only accelerate supports their values.
+        ValueError: `accelerate launch` supports their values, but lightrainer does not.
     """
     compute_environment = content.pop("compute_environment", "LOCAL_MACHINE")
     distributed_type = content.pop("distributed_type", "")
@@ -127,7 +128,7 @@ def _read_distributed_type(path: str, content: dict[str, Any]) -> str:
 
 
 def _check_keys(path: str, settings: Mapping[str, object], options: Collection[str]) -> None:
-    """Refuse settings that are unknown or not supported."""
+    """Raise for settings that are unknown or not supported."""
     from ..lightning_modules.common.suggestions import did_you_mean
 
     for key, value in settings.items():

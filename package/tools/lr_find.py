@@ -1,4 +1,4 @@
-"""The command `lr-find`: run a script with a growing learning rate, and suggest a rate."""
+"""The command `lr-find`: run a script with an increasing learning rate, and suggest a rate."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -41,28 +41,28 @@ _ARGUMENTS = {
 _PRINTED_STEPS = 20
 """Approximate number of steps in the table."""
 _SKIPPED_STEPS = 5
-"""Number of first steps that are not considered: their means are of too few losses."""
+"""Number of steps skipped at the start, whose means cover too few losses."""
 _DECAY = 0.8
-"""Weight of the previous mean in an exponential mean."""
+"""Weight of the previous mean in the exponential moving average."""
 _MAX_GROWTH = 4
-"""The loss has exploded when it is this many times the smallest one."""
+"""Ratio to the smallest loss above which the loss counts as exploded."""
 _DEVIATION_OF_MEDIAN = 1.4826
-"""Standard deviation of a normal distribution, divided by the median of its absolute values."""
+"""Ratio of a centered normal distribution's standard deviation to its median absolute value."""
 
 
 def lr_find(words: Sequence[str]) -> int:
-    """Print the loss for growing learning rates, and a suggestion.
+    """Print the loss for increasing learning rates, and a suggested rate.
 
     Args:
         words: options, the script, and arguments for it.
 
     Returns:
-        The exit status: 0; 1 if the script fails, or the loss never falls by more than it varies;
-        2 for a wrong command line.
+        The exit status: 0 for success, 1 if the script fails or the loss never falls by more than
+        it varies. An invalid command line exits with status 2.
     """
     options = _read_options(words)
 
-    # Train with the growing rates.
+    # Train with rates that increase by the same factor in each step.
     growth = options.max / options.min
     rates = []
     for step in range(options.steps):
@@ -91,7 +91,7 @@ def lr_find(words: Sequence[str]) -> int:
 
 
 def _read_options(words: Sequence[str]) -> Namespace:
-    """Parse the command line; errors end the program with status 2."""
+    """Parse the command line; errors exit with status 2."""
     parser = CommandParser(
         "lr-find",
         _DESCRIPTION,
@@ -134,14 +134,14 @@ def _print_table(losses: Sequence[float], rates: Sequence[float], suggestion: fl
 
 
 def smooth(losses: Sequence[float]) -> list[float]:
-    """Return exponential means of losses, with bias correction, until the loss explodes.
+    """Return the exponential moving average of losses, bias-corrected, until the loss explodes.
 
     Args:
         losses: the loss of each step.
 
     Returns:
-        the mean of each step. The list ends before a mean that is not finite, or more than four
-        times the smallest one.
+        the mean at each step. The list ends before the first mean that is not finite, or is more
+        than four times the smallest one.
     """
     means: list[float] = []
     weighted_sum = 0.0
@@ -161,10 +161,10 @@ def smooth(losses: Sequence[float]) -> list[float]:
 
 
 def variation(losses: Sequence[float]) -> float:
-    """Return the standard deviation of smoothed losses that the differences of batches cause.
+    """Return the standard deviation of smoothed losses that is caused by differences of batches.
 
-    It is computed from the median change between successive steps: a few steps in which the loss
-    falls fast have little influence on a median.
+    It is computed from the median change between successive steps, on which a few steps with a fast
+    fall of the loss have little influence.
 
     Args:
         losses: the loss of each step, not smoothed.
@@ -179,7 +179,7 @@ def variation(losses: Sequence[float]) -> float:
 
     # A change is the difference of two losses, so its variance is twice that of a loss.
     deviation = _DEVIATION_OF_MEDIAN * statistics.median(changes) / math.sqrt(2)
-    # Variance of an exponential mean of independent values.
+    # Multiply with the ratio for an exponential moving average of independent values.
     return deviation * math.sqrt((1 - _DECAY) / (1 + _DECAY))
 
 
@@ -188,11 +188,12 @@ def steepest_step(losses: Sequence[float], variation: float = 0.0) -> int | None
 
     Args:
         losses: the smoothed loss of each step.
-        variation: their standard deviation under a constant rate. Around the step, over about a
-            tenth of all steps, the losses have to fall by four standard deviations of a difference.
+        variation: their standard deviation at a constant rate. A fall is significant if the losses
+            around the step, over about a tenth of all steps, fall by more than four standard
+            deviations of a difference.
     """
-    # The slope is measured between the neighbors of a step. It counts only if the fall over more
-    # steps is significant.
+    # The slope is measured between the two neighbors of a step, but counts only if the fall over a
+    # wider window is significant.
     smallest_fall = 4 * math.sqrt(2) * variation
     reach = max(_SKIPPED_STEPS, len(losses) // 20)
     steepest = None
@@ -208,7 +209,7 @@ def steepest_step(losses: Sequence[float], variation: float = 0.0) -> int | None
 
 
 def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
-    """Let a Trainer class train with given learning rates, record the losses, and end the script.
+    """Make a Trainer class train with given learning rates, record the losses, and exit.
 
     Args:
         trainer_class: the class, changed in place.
@@ -221,7 +222,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
     original = trainer_class.train
 
     class LearningRateSweep(TrainerCallback):
-        """Sets the rate of each step, and stops when the loss explodes."""
+        """Sets the learning rate of each step, and stops the training when the loss explodes."""
 
         def on_pre_optimizer_step(
             self,
@@ -234,7 +235,7 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
             assert optimizer is not None
             rate = rates[state.global_step]
             for group in optimizer.param_groups:
-                # The ratios between the rates of different groups are kept.
+                # Keep the ratios between the rates of the parameter groups.
                 ratio = group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
                 group["lr"] = rate * ratio
 
@@ -253,14 +254,14 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
 
     def train(self: Trainer, *args: object, **kwargs: object) -> NoReturn:
         self.add_callback(LearningRateSweep())
-        # The arguments that the script passes to `train` are dropped: it must not resume from a
-        # checkpoint.
+        # Ignore the arguments that the script passes to `train`, because this run must not resume
+        # from a checkpoint.
         original(self)
         write_result(self, settings, {"losses": losses})
         raise SystemExit(0)
 
     def current_rate(self: Trainer) -> float:
-        """Return the rate for the logs, which usually comes from the schedule."""
+        """Return the learning rate for the logs, which usually comes from the scheduler."""
         return self.optimizer.param_groups[0]["lr"]
 
     trainer_class.train = train

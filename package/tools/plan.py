@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 
 def plan(flags: Sequence[str]) -> int:
-    """Print the plan for training arguments, on any machine; nothing is written.
+    """Print the Lightning configuration for training arguments, without writing anything.
 
     Args:
         flags: the arguments as options, such as `--learning_rate 1e-4`.
 
     Returns:
-        0, the exit status; invalid arguments end the program with 2.
+        the exit status 0; invalid arguments exit with status 2.
     """
     from ..facade import HfArgumentParser, TrainingArguments
     from ..facade.arguments import problems
@@ -33,8 +33,8 @@ def plan(flags: Sequence[str]) -> int:
             "cosine"
         ),
     )
-    # Arguments for devices of another machine are accepted; the problems that they have here are
-    # printed after the plan.
+    # Accept arguments for the devices of another machine. The problems that they have on this one
+    # are printed after the plan.
     try:
         with assume_all_formats():
             (args,) = parser.parse_args_into_dataclasses(flags, look_for_args_file=False)

@@ -19,7 +19,7 @@ def profile(words: Sequence[str]) -> int:
         words: options, the script, and arguments for it.
 
     Returns:
-        The exit status of a wrong command line; otherwise the process becomes the script's.
+        The exit status if the script cannot be started; otherwise the script replaces this process.
     """
     from ..callbacks.reporting import PROFILE
     from ..interception.environment import switch_on

@@ -1,9 +1,9 @@
-"""Switch import interception on, if the environment asks for it, when transformers is imported."""
+"""Switch import interception on at the first import of transformers, if the environment asks."""
 
 from __future__ import annotations
 
-# Every Python process of a served script runs this when it starts, so it imports only modules that
-# Python has loaded already.
+# Every Python process of a served script runs this file at startup, so it imports only modules that
+# Python has already loaded.
 import os
 import sys
 
@@ -22,7 +22,7 @@ _TRIAL = "LIGHTRAINER_TRIAL"
 
 
 class WaitForTransformers:
-    """Finder that switches the interception on when transformers is imported; it removes itself."""
+    """A finder that switches the interception on at the first import of transformers."""
 
     is_of_lightrainer = True
 
@@ -40,8 +40,8 @@ class WaitForTransformers:
             sys.meta_path.remove(cls)
         from importlib import import_module
 
-        # A child process may have another Python, in which lightrainer is not installed. It then
-        # imports transformers itself.
+        # A child process may run another Python, without lightrainer. It then imports the real
+        # transformers.
         try:
             switch = import_module("lightrainer.interception.switch")
         except ImportError:
@@ -52,7 +52,7 @@ class WaitForTransformers:
 
 
 def _load_hidden_module() -> None:
-    """Run the `sitecustomize` that this one hides on `sys.path`, if there is one."""
+    """Run the environment's own `sitecustomize`, which this one hides, if there is one."""
     this_folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != this_folder]
     spec = None
@@ -70,17 +70,17 @@ def _load_hidden_module() -> None:
 
 
 def _run_file(path: str) -> None:
-    """Run a file of `lightrainer compare` in this process, without importing lightrainer."""
+    """Run the file of a lightrainer command in this process, without importing lightrainer."""
     with open(path, encoding="utf-8") as stream:
         code = compile(stream.read(), path, "exec")
     exec(code, {"__name__": "lightrainer_recorder", "__file__": path})
 
 
 def _apply_trial_to_parsers(script: str) -> None:
-    """Let argparse give the values of a sweep's trial to the options of its script.
+    """Make argparse apply the values of a sweep's trial to the options of its script.
 
     Args:
-        script: the path of the script; other programs that it starts are left alone.
+        script: the path of the script; programs that it starts are not changed.
     """
     if not sys.argv or os.path.abspath(sys.argv[0]) != script:
         return
@@ -99,7 +99,7 @@ def _apply_trial_to_parsers(script: str) -> None:
 
 
 def _start() -> None:
-    """Run the recorder, apply a trial, and intercept imports, as the environment variables ask."""
+    """Run a recorder, apply a trial and intercept imports, as the environment variables ask."""
     recorder = os.environ.get(_RECORDER)
     if recorder:
         _run_file(recorder)

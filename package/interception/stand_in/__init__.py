@@ -1,1 +1,1 @@
-"""Stand-in for `transformers` where it is not installed, for scripts that bring their own model."""
+"""Stand-in for `transformers` if it is not installed, for scripts with their own model."""

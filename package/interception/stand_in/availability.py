@@ -24,7 +24,7 @@ _LOWEST_VERSIONS = {
     "torchao": "0.4.0",
     "triton": "1.0.0",
 }
-"""Libraries whose function takes a lowest version, with its default."""
+"""Libraries whose function accepts a minimum version, with its default."""
 _MODULES_WITH_OTHER_NAMES = {
     "flash_attn_2": "flash_attn",
     "ipex": "intel_extension_for_pytorch",
@@ -35,7 +35,7 @@ _MODULES_WITH_OTHER_NAMES = {
     "torchdynamo": "torch",
     "vision": "PIL",
 }
-"""The module to look for, where its name differs from that of the function."""
+"""The module to look for, if its name differs from that of the function."""
 _TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
 
 
@@ -50,7 +50,7 @@ def _checks_library(module: str) -> Callable[[], bool]:
 
 
 def _checks_version(module: str, lowest: str) -> Callable[[str], bool]:
-    """Return a function that checks whether a library is installed, in a version or a newer one."""
+    """Return a function that checks whether a library is installed in a minimum version."""
 
     def is_available(min_version: str = lowest) -> bool:
         if not is_installed(module):
@@ -73,7 +73,7 @@ for _name, _module in _MODULES_WITH_OTHER_NAMES.items():
 
 
 def _torch() -> ModuleType:
-    """Import torch when it is used: a script may only ask for other libraries."""
+    """Import torch on use, because a script may ask only for other libraries."""
     import torch
 
     return torch
@@ -88,7 +88,7 @@ def is_torch_mps_available(min_version: str | None = None) -> bool:
     """Return whether torch can compute on an Apple GPU.
 
     Args:
-        min_version: ignored; every supported torch is new enough.
+        min_version: ignored, because every supported torch is new enough.
     """
     return _torch().backends.mps.is_available()
 
@@ -110,7 +110,7 @@ def is_torch_npu_available(check_device: bool = False) -> bool:
     """
     if not is_installed("torch_npu"):
         return False
-    # The attribute exists once `torch_npu` has been imported.
+    # `torch.npu` exists only after `torch_npu` has been imported.
     npu = getattr(_torch(), "npu", None)
     return npu is not None and npu.is_available()
 
@@ -119,8 +119,8 @@ def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = Fals
     """Return whether torch_xla is installed.
 
     Args:
-        check_is_tpu: True to return whether its device is a TPU, too.
-        check_is_gpu: True to return whether its device is a GPU, too.
+        check_is_tpu: True to require that its device is a TPU, too.
+        check_is_gpu: True to require that its device is a GPU, too.
     """
     if not is_installed("torch_xla"):
         return False
@@ -133,7 +133,7 @@ def is_torch_xla_available(check_is_tpu: bool = False, check_is_gpu: bool = Fals
 
 
 def is_torch_bf16_gpu_available() -> bool:
-    """Return whether the GPU computes in bfloat16."""
+    """Return whether the GPU supports bfloat16."""
     return is_torch_cuda_available() and _torch().cuda.is_bf16_supported()
 
 

@@ -1,6 +1,6 @@
-"""Stand-in for `transformers.utils.logging`: the loggers below `transformers`, and their levels.
+"""Stand-in for `transformers.utils.logging`: the `transformers` loggers and their levels.
 
-Messages of lightrainer pass through these loggers; see `interception.switch`.
+lightrainer forwards its messages to these loggers; see `interception.switch`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log_levels = {
     "error": ERROR,
     "critical": CRITICAL,
 }
-"""Levels of `logging` by the words for `TRANSFORMERS_VERBOSITY`."""
+"""The levels of `logging` by the values of `TRANSFORMERS_VERBOSITY`."""
 
 _LIBRARY = "transformers"
 _TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
@@ -40,7 +40,7 @@ class _StderrHandler(logging.StreamHandler):
 
 
 def configure() -> None:
-    """Set up the library's logger as the environment asks for; idempotent."""
+    """Set up the library's logger according to the environment; idempotent."""
     global _default_handler
     if _default_handler is not None:
         return
@@ -55,13 +55,13 @@ def configure() -> None:
     logger = logging.getLogger(_LIBRARY)
     logger.addHandler(_default_handler)
     logger.setLevel(log_levels.get(verbosity, WARNING))
-    # In CI the root logger gets the messages too, so that tests can capture them.
+    # In CI the messages also go to the root logger, so that tests can capture them.
     logger.propagate = os.environ.get("CI", "").upper() in _TRUE_WORDS
     logging.Logger.warning_once = warning_once  # type: ignore[attr-defined] - as in the library
 
 
 def _library() -> logging.Logger:
-    """Return the library's logger, configured."""
+    """Return the library's logger, and configure it first if needed."""
     configure()
     return logging.getLogger(_LIBRARY)
 
@@ -100,7 +100,7 @@ def set_verbosity(verbosity: int) -> None:
 
 
 def _setter(level: int) -> Callable[[], None]:
-    """Return a function without parameters that sets a level."""
+    """Return a function without parameters that sets the given level."""
 
     def set_level() -> None:
         set_verbosity(level)
@@ -123,12 +123,12 @@ def enable_default_handler() -> None:
 
 
 def disable_default_handler() -> None:
-    """Write no messages of the library to stderr."""
+    """Stop writing messages of the library to stderr."""
     _library().removeHandler(_handler())
 
 
 def enable_propagation() -> None:
-    """Pass messages of the library to the root logger, too."""
+    """Also pass messages of the library to the root logger."""
     _library().propagate = True
 
 
@@ -164,7 +164,7 @@ def enable_explicit_format() -> None:
 def warning_once(self: logging.Logger, *args: Any, **kwargs: Any) -> None:
     """Log a warning, unless the same one was logged before.
 
-    `configure` makes it a method of every logger.
+    `configure` adds this as a method to all loggers.
 
     Args:
         self: the logger.

@@ -1,7 +1,7 @@
 """Names of the stand-in: all served names, and further names that scripts need.
 
-To offer another name, add it to its module in `_FURTHER_NAMES`, and to `_TOP_LEVEL` if
-`transformers` itself has it too.
+To offer another name, add it to its module in `_FURTHER_NAMES`, and also to `_TOP_LEVEL` if
+`transformers` itself exports it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _UTILS = {
     ".lightning_modules.models.signatures": "can_return_loss find_labels",
 }
 
-# In the form of `_SERVED` in `interception/names.py`. A module without names can be imported, too.
+# In the form of `_SERVED` in `interception/names.py`. A module without names can still be imported.
 _FURTHER_NAMES: dict[str, dict[str, str]] = {
     "": {},
     "data": {},
@@ -103,8 +103,7 @@ def _names_of_stand_in() -> dict[str, dict[str, str]]:
     for module in [*SERVED, *_FURTHER_TARGETS]:
         modules[module] = {**SERVED.get(module, {}), **_FURTHER_TARGETS.get(module, {})}
 
-    # `transformers` looks up each of its names in the module that has it, so both offer the same
-    # object.
+    # The package looks up each name in the module that has it, so that both have the same object.
     package_names = {name: f"transformers.{module}:{name}" for name, module in TOP_LEVEL.items()}
     for module, names in _TOP_LEVEL.items():
         for name in names.split():
@@ -124,5 +123,5 @@ def _names_of_stand_in() -> dict[str, dict[str, str]]:
 STAND_IN = _names_of_stand_in()
 """Names of each module of the stand-in with their targets.
 
-A module is named below `transformers`; "" is the package itself.
+Names of modules are relative to `transformers`; "" is the package itself.
 """

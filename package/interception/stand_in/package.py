@@ -1,4 +1,4 @@
-"""Modules of the stand-in, and the error for names that it does not have."""
+"""Create the modules of the stand-in, and the error for names that it lacks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIBRARY = "transformers"
 class StandIn(ServedModule):
     """A module of the stand-in.
 
-    Each of them is a package, so that Python asks the finder for `from transformers import X`, too.
+    Each is a package, so that Python also asks the finder about X in `from transformers import X`.
     """
 
     def _find(self, name: str) -> Any:
-        # A name may also be that of a module, which Python has not imported yet.
+        # The name may be a submodule that has not been imported yet.
         submodule = f"{self.__name__}.{name}".partition(".")[2]
         if submodule in STAND_IN and name not in self._served:
             return import_module(f"{LIBRARY}.{submodule}")
@@ -29,7 +29,7 @@ class StandIn(ServedModule):
 
 
 def is_stand_in(module: ModuleType | None) -> bool:
-    """Return whether a loaded module belongs to the stand-in, not to the library."""
+    """Return whether a loaded module belongs to the stand-in instead of the library."""
     return isinstance(module, StandIn)
 
 
@@ -43,7 +43,7 @@ def find(submodule: str) -> ModuleSpec:
         ModuleNotFoundError: the stand-in has no such module.
     """
     if submodule not in STAND_IN:
-        # `from transformers import BertModel` asks for a module `BertModel`, too.
+        # Python also looks for a module `BertModel` in `from transformers import BertModel`.
         raise ModuleNotFoundError(missing_message(f"{LIBRARY}.{submodule}"), name=LIBRARY)
     module_name = f"{LIBRARY}.{submodule}" if submodule else LIBRARY
 
@@ -55,7 +55,7 @@ def find(submodule: str) -> ModuleSpec:
 
 
 def missing_message(name: str) -> str:
-    """Return the error message for a name that the stand-in does not have."""
+    """Return the error message for a name that the stand-in lacks."""
     return (
         f"{name} is not part of lightrainer, which stands in for transformers here because "
         "transformers is not installed. Install it (pip install transformers); it then works with "

@@ -1,4 +1,4 @@
-"""Check versions for scripts that require them."""
+"""Check the versions that scripts require."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def check_min_version(min_version: str) -> None:
-    """Check that the API served here is as new as a script requires.
+    """Check that the API version served here is new enough for a script.
 
     Works like `transformers.utils.check_min_version`.
 
@@ -15,7 +15,7 @@ def check_min_version(min_version: str) -> None:
         min_version: a version of transformers.
 
     Raises:
-        ImportError: the script requires a newer one.
+        ImportError: the script requires a newer version.
     """
     from packaging.version import parse
 
@@ -65,7 +65,7 @@ def send_example_telemetry(
     Works like `transformers.utils.send_example_telemetry`, so that scripts that call it run.
 
     Args:
-        example_name: ignored, as are all others.
+        example_name: ignored.
         example_args: ignored.
         framework: ignored.
     """

@@ -1,5 +1,6 @@
-"""`lightrainer compare`: run a script with transformers and with lightrainer, and compare them.
+"""`lightrainer compare`: run a script with transformers and lightrainer, and compare the results.
 
-`command` runs both sides (`runs`); in each of them `recorder` writes a record. `results` reads the
-records and files, `differences` compares them, and `report` formats the comparison.
+`command` runs the script once for each side, with `runs`; during each run `recorder` writes a
+record. `results` reads the records and files of a side, `differences` compares them, and `report`
+formats the comparison.
 """

@@ -1,4 +1,4 @@
-"""The command `compare`: run a script with transformers and with lightrainer, and compare them."""
+"""The command `compare`: run a script with transformers and lightrainer, and compare results."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -52,7 +52,7 @@ def compare(flags: Sequence[str]) -> int:
         0 if nothing differs, 1 if something does, 2 if nothing could be compared.
 
     Raises:
-        SystemExit: an option is wrong. The status is 2, and the reason is on stderr.
+        SystemExit: an option is invalid. The status is 2, and the reason is on stderr.
     """
     from ...lightning_modules.common.redaction import secret_words
 
@@ -72,13 +72,13 @@ def compare(flags: Sequence[str]) -> int:
         return 130
     comparisons = compare_results(reference, lightrainer, options.tolerance)
 
-    # The weights after each training were recorded for the comparison only.
+    # Delete the weights after each training, which were recorded only for the comparison.
     sides = (reference, lightrainer)
     for side in sides:
         for path in side.weights.values():
             path.unlink()
 
-    # All differences go into the file, the first ones to the terminal.
+    # The file lists all differences, the terminal only the first ones.
     path = folder / RESULT_FILE
     summary = json.dumps(as_dict(sides, comparisons), indent=2)
     path.write_text(f"{summary}\n", encoding="utf-8")
@@ -158,7 +158,7 @@ def _read_script(options: Namespace) -> Script:
 
 
 def _run_and_read(script: Script, side: str, folder: Path) -> Results:
-    """Run the script on a side, and read its results."""
+    """Run the script with the library of a side, and read the results."""
     name = "the reference" if side == REFERENCE else side
     print(f"running {os.path.relpath(script.path)} with {name} ...", flush=True)
     return read_results(run_side(script, side, folder / side))

@@ -1,4 +1,4 @@
-"""Differences between two sides: in numbers, weights, files and the contents of files."""
+"""Compare the numbers, weights, files and contents of files of two sides."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ WEIGHTS = "final weights"
 FILES = "files"
 CONTENT = "contents of files"
 MISSING = "(missing)"
-"""The value of a side that lacks a name, as reports show it."""
+"""Shown in reports as the value of a side that lacks a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """A value that differs between the sides; `MISSING` where a side does not have it."""
+    """A value that differs between the sides; `MISSING` for a side without it."""
 
     name: str
     reference: Any
@@ -39,7 +39,7 @@ class Comparison:
 
     group: str
     count: int = 0
-    """Number of values compared; a file of equal weights counts once."""
+    """Number of values compared; a weights file that is equal on both sides counts once."""
     differences: list[Difference] = field(default_factory=list)
 
     def add(
@@ -55,9 +55,9 @@ class Comparison:
             reference: the values of transformers.
             lightrainer: the values of lightrainer.
             tolerance: relative tolerance of numbers.
-            prefix: the start of the names of differences.
+            prefix: put before the names of the differences.
         """
-        # In the order of the reference, followed by what only lightrainer has.
+        # The names of the reference in its order, then those that only lightrainer has.
         for name in {**reference, **lightrainer}:
             self.count += 1
             left = reference.get(name, MISSING)
@@ -76,7 +76,7 @@ def compare(reference: Results, lightrainer: Results, tolerance: float = 0.0) ->
         tolerance: relative tolerance of numbers.
 
     Returns:
-        a comparison for each kind of value, in the order in which they are shown.
+        a comparison for each kind of value, in the order of the report.
     """
     metrics = Comparison(group=METRICS)
     metrics.add(reference.metrics, lightrainer.metrics, tolerance)
@@ -101,13 +101,13 @@ def _all_weights(side: Results) -> dict[str, Tensor]:
 
 
 def _compare_contents(reference: Results, lightrainer: Results, tolerance: float) -> Comparison:
-    """Compare the files that both sides have."""
+    """Compare the contents of the files that both sides have."""
     comparison = Comparison(group=CONTENT)
     for name, path in reference.files.items():
         if name not in lightrainer.files:
             continue
 
-        # Files of weights are large and mostly equal, so they are read only if they differ.
+        # Weights files are large and mostly equal, so their tensors are read only if they differ.
         is_weights = path.suffix == ".safetensors"
         if is_weights and filecmp.cmp(path, lightrainer.files[name], shallow=False):
             comparison.count += 1
@@ -120,7 +120,7 @@ def _compare_contents(reference: Results, lightrainer: Results, tolerance: float
 
 
 def _compare_values(name: str, left: Any, right: Any, tolerance: float) -> Difference | None:
-    """Compare two values; None if they are equal. Left is the reference."""
+    """Return the difference between two values, of which left is the reference; None if equal."""
     if hasattr(left, "dtype") and hasattr(right, "dtype"):
         return _compare_tensors(name, left, right, tolerance)
     both_nan = left != left and right != right
@@ -136,7 +136,7 @@ def _compare_values(name: str, left: Any, right: Any, tolerance: float) -> Diffe
 
 
 def _compare_tensors(name: str, left: Tensor, right: Tensor, tolerance: float) -> Difference | None:
-    """Compare two tensors; None if they are equal. A difference shows the norm of each tensor."""
+    """Return the difference between two tensors, shown by their norms; None if they are equal."""
     import torch
 
     if left.shape != right.shape or left.dtype != right.dtype:
@@ -148,7 +148,7 @@ def _compare_tensors(name: str, left: Tensor, right: Tensor, tolerance: float) -
     if torch.equal(left, right):
         return None
 
-    # In float64, so that the comparison itself does not round.
+    # Compare in float64, so that the comparison itself does not round.
     left = left.double()
     right = right.double()
     if tolerance and torch.allclose(left, right, rtol=tolerance, atol=tolerance, equal_nan=True):

@@ -1,8 +1,8 @@
-"""The recorder of a compared script, which the `sitecustomize` of `interception/children` runs.
+"""Record the results of a compared script; run by the `sitecustomize` of `interception/children`.
 
-It seeds the generators, keeps output folders within the folder of the side, and records the results
-of `train`, `evaluate` and `predict`. It imports nothing before the script does, and nothing of
-lightrainer: transformers has to run as if lightrainer were not installed.
+The recorder seeds the random generators, keeps output folders within the folder of the side, and
+records the results of `train`, `evaluate` and `predict`. It imports neither lightrainer nor any
+library before the script does: transformers has to run as if lightrainer were not installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    # The Trainer and the arguments of either side, whose types cannot be imported here.
+    # The Trainer and the arguments of either library. Their types cannot be imported here.
     AnyTrainer = Any
     AnyArguments = Any
 
@@ -51,10 +51,10 @@ class Recorder:
         self.calls: list[dict[str, Any]] = []
         self.output_folders: list[str] = []
         self._depth = 0
-        """How many recorded methods are running; `train` may call `evaluate`."""
+        """Number of nested recorded calls: `train` may call `evaluate`."""
 
     def start(self) -> None:
-        """Seed the generators, and patch modules when they are imported."""
+        """Seed the random generators, and patch modules when the script imports them."""
         random.seed(0)
         arguments_module, trainer_module = MODULES[self.side]
         patches = {
@@ -77,7 +77,7 @@ class Recorder:
         module.TrainingArguments.__post_init__ = __post_init__
 
     def _folder_inside(self, output_dir: str | None) -> str:
-        """Return the output folder, or one with the same name within the folder of this side."""
+        """Return the output folder, moved into the folder of this side if it is outside."""
         folder = Path(os.path.abspath(output_dir or "trainer_output"))
         if self.folder not in folder.parents:
             folder = self.folder / "work" / folder.name
@@ -85,13 +85,13 @@ class Recorder:
         return str(folder)
 
     def _patch_trainer(self, module: Any) -> None:
-        """Record the calls of `train`, `evaluate` and `predict`."""
+        """Record each call of `train`, `evaluate` and `predict`."""
         for name in ("train", "evaluate", "predict"):
             method = getattr(module.Trainer, name)
             setattr(module.Trainer, name, self._with_recording(name, method))
 
     def _with_recording(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
-        """Wrap a method to record each call that is not made by another recorded method."""
+        """Wrap a method to record its calls, except those from another recorded method."""
 
         @functools.wraps(method)
         def call(trainer: AnyTrainer, *args: object, **kwargs: object) -> Any:
@@ -107,7 +107,7 @@ class Recorder:
         return call
 
     def _record(self, name: str, trainer: AnyTrainer, result: object) -> None:
-        """Record a call of a method of a Trainer, and what it returned."""
+        """Record a call of a Trainer's method, with its result."""
         # `train` and `predict` return tuples with metrics.
         metrics = result if isinstance(result, dict) else getattr(result, "metrics", {})
         entry = {"call": name, "metrics": metrics}
@@ -133,7 +133,7 @@ class Recorder:
         return path.name
 
     def _write_record(self) -> None:
-        """Write all that this process has recorded."""
+        """Write everything that this process has recorded."""
         record = {
             "calls": self.calls,
             "outputs": list(dict.fromkeys(self.output_folders)),
@@ -145,10 +145,10 @@ class Recorder:
 
 
 class PatchingFinder:
-    """A finder that calls functions on certain modules after they are loaded.
+    """A finder that patches certain modules after they are loaded.
 
     Args:
-        patches: a function for each module, by its name.
+        patches: for the name of each module, the function to call on it.
     """
 
     def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
@@ -177,7 +177,7 @@ class PatchingFinder:
 
 
 def _patch_after_loading(loader: Any, patch: Callable[[ModuleType], None]) -> None:
-    """Let a loader call a function on the module that it has loaded."""
+    """Make a loader call a function on the module that it has loaded."""
     original = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
@@ -192,7 +192,7 @@ def _seed_numpy(module: Any) -> None:
 
 
 def _to_json(value: Any) -> object:
-    """Return a number of numpy or torch as a number of Python, anything else as text."""
+    """Convert a number of numpy or torch to a Python number, anything else to text."""
     try:
         return value.item()
     except (AttributeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""The result of a comparison, for the terminal and as JSON."""
+"""Format the result of a comparison for the terminal, and as JSON."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -13,7 +13,7 @@ from .differences import Comparison, Difference
 from .results import Results
 
 _MAX_DIFFERENCES = 12
-"""How many differences the text shows; `comparison.json` has all of them."""
+"""Number of differences that the terminal shows; `comparison.json` lists all of them."""
 _MAX_NAME_LENGTH = 34
 _MAX_VALUE_LENGTH = 14
 _ADVICE = """\
@@ -53,7 +53,7 @@ def _format_differences(differences: Sequence[Difference]) -> list[str]:
     """Return lines with the first differences."""
     rows = [("", "reference", "lightrainer", "difference")]
     for difference in differences[:_MAX_DIFFERENCES]:
-        # A long name is cut at its start, which many names share.
+        # Cut a long name at its start, because many names start with the same words.
         name = difference.name
         if len(name) > _MAX_NAME_LENGTH:
             name = f"...{name[3 - _MAX_NAME_LENGTH :]}"

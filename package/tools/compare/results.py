@@ -1,4 +1,4 @@
-"""The results of a side: numbers, weights and files, read from its records and its folder."""
+"""Read the results of a side (numbers, weights and files) from its records and its folder."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ _NUMBERS_NOT_COMPARED = (
     "*mfu*",
     "*_token_id",
 )
-"""Names of numbers of time and memory, which differ between any two runs, and of special tokens,
-some of which transformers before 5.23 removes from the configuration of a model.
+"""Patterns for the names of numbers that are not compared.
+
+Times and memory differ between any two runs. Of the ids of special tokens, transformers before 5.23
+removes some from the configuration of a model.
 """
 _FILES_NOT_COMPARED = (
     "_manifest.json",
@@ -38,9 +40,11 @@ _FILES_NOT_COMPARED = (
     "README.md",
     "loss_curve.svg",
 )
-"""Patterns of files that only lightrainer writes, of model cards, and of names with a time."""
+"""Patterns of files that are not compared: those that only lightrainer writes, model cards, and
+files with a time in their name.
+"""
 _STATE = "trainer_state.json"
-"""The state of the Trainer. Its numbers are compared as logs, so the file is not compared."""
+"""The state of the Trainer. The file is not compared, because its numbers are compared as logs."""
 
 
 @dataclass(kw_only=True)
@@ -55,7 +59,7 @@ class Results:
     metrics: dict[str, Any] = field(default_factory=dict)
     """Numbers that `train`, `evaluate` and `predict` returned, by call and name."""
     weights: dict[str, Path] = field(default_factory=dict)
-    """For each training, the file with the model after it."""
+    """The file with the model's weights after each training, by training."""
     files: dict[str, Path] = field(default_factory=dict)
     """Files by their path in the output folder."""
 
@@ -64,7 +68,7 @@ def read_results(run: Run) -> Results:
     """Read the records and the output folders of a side.
 
     Raises:
-        CompareError: nothing was trained or evaluated, or not with the Trainer of the side.
+        CompareError: the script trained or evaluated nothing, or not with the side's Trainer.
     """
     records = []
     calls = []
@@ -93,7 +97,7 @@ def read_results(run: Run) -> Results:
 
 
 def _version(side: str, records: list[dict[str, Any]]) -> str:
-    """Return the library of a side with its version."""
+    """Return the name and the version of a side's library."""
     if side == LIGHTRAINER:
         from ... import __version__
 
@@ -166,11 +170,11 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
 def read_content(results: Results, name: str) -> Mapping[str, object] | None:
     """Return the values in a file by name; None for a kind of file that is not compared.
 
-    Tensors have their names, the values in JSON the paths to them, such as `a.b.0`. Other text is
-    one value, called `text`.
+    The name of a value in JSON is its path, such as `a.b.0`. Any other text is a single value named
+    `text`.
 
     Args:
-        results: the side that has the file.
+        results: the results of the side with the file.
         name: the name of the file, in `results.files`.
     """
     path = results.files[name]
@@ -192,7 +196,7 @@ def read_content(results: Results, name: str) -> Mapping[str, object] | None:
 
 
 def _json_values(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Yield each value that contains no others, with its path, such as `a.b.0`."""
+    """Yield each leaf of a JSON value with its path, such as `a.b.0`."""
     if isinstance(value, list) and value:
         value = dict(enumerate(value))
     if isinstance(value, dict) and value:

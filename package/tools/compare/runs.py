@@ -1,4 +1,4 @@
-"""The two runs of a comparison, each with its own process and copy of the working folder."""
+"""Run a script for a comparison, in its own process and copy of the working folder."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -22,13 +22,13 @@ LIGHTRAINER = "lightrainer"
 WORK = "work"
 """The copy of the working folder, in the folder of a side."""
 RESULT_FILE = "comparison.json"
-"""The file with the result. A folder that has it may be emptied for another comparison."""
+"""The file with the result. It marks a folder that may be emptied for another comparison."""
 LIMIT = 2 * 2**30
-"""Largest size of one copy of the working folder, in bytes."""
+"""Maximum size of a copy of the working folder, in bytes."""
 _NOT_COPIED = (".git", "__pycache__", "node_modules")
 """Names of folders that are not copied."""
 _LAST_LINES = 15
-"""Number of lines of a failed script that the error shows."""
+"""Number of lines of a failed script's output that the error shows."""
 
 
 class CompareError(Exception):
@@ -43,7 +43,7 @@ class Script:
     """Absolute path."""
     working_folder: Path
     linked: Collection[Path] = ()
-    """Files and folders in the working folder that are linked, instead of copied."""
+    """Files and folders in the working folder that are linked instead of copied."""
     arguments: Sequence[str] = ()
     launcher: Sequence[str] = ()
     """The command that starts the script; empty for Python."""
@@ -56,7 +56,7 @@ class Run:
     side: str
     folder: Path
     seconds: float
-    """From the start of the process to its exit."""
+    """Wall time from the start of the process to its exit."""
 
 
 def check_reference() -> None:
@@ -74,7 +74,7 @@ def check_reference() -> None:
 
 
 def empty_folder(folder: Path) -> None:
-    """Make the folder of a comparison, and remove an earlier comparison in it.
+    """Create the folder of a comparison, and remove an earlier comparison from it.
 
     Raises:
         CompareError: the folder has other files, or cannot be written.
@@ -90,12 +90,12 @@ def empty_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CompareError(f"--folder {folder}: {error.strerror}.") from None
-    # A run that is interrupted before it has a result can be repeated in this folder.
+    # Mark the folder now, so that a comparison that is interrupted can be repeated in it.
     (folder / RESULT_FILE).write_text("{}\n")
 
 
 def copy_working_folder(script: Script, target: Path) -> None:
-    """Copy the working folder; what the script only reads is linked.
+    """Copy the working folder, and link the paths in `script.linked`.
 
     Args:
         script: the script.
@@ -126,7 +126,7 @@ def copy_working_folder(script: Script, target: Path) -> None:
 
 
 def _is_copied(script: Script, path: Path) -> bool:
-    """Return whether a file or folder is copied; sockets and broken links are not."""
+    """Return whether to copy a file or folder; sockets and broken links are left out."""
     if path in script.linked:
         return False
     if not path.is_dir():
@@ -139,15 +139,15 @@ def _is_copied(script: Script, path: Path) -> bool:
 
 
 def run_side(script: Script, side: str, folder: Path) -> Run:
-    """Run the script on a side, in a copy of the working folder.
+    """Run the script with the library of a side, in a copy of the working folder.
 
     Args:
         script: the script.
         side: `reference` or `lightrainer`.
-        folder: the folder of this side, for the log, and for the copy of the working folder.
+        folder: the folder for the side's log and its copy of the working folder.
 
     Raises:
-        CompareError: the script failed; the message has its last lines.
+        CompareError: the script failed; the message shows its last lines of output.
     """
     work = folder / WORK
     copy_working_folder(script, work)
@@ -183,7 +183,7 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
 
 
 def _environment(side: str, folder: Path) -> dict[str, str]:
-    """Return the environment variables of a side; they start the recorder in each process."""
+    """Return the environment variables of a side, which start the recorder in each process."""
     variables = dict(os.environ)
     environment.switch_on(variables)
     variables[environment.INSTALL] = "1" if side == LIGHTRAINER else "0"

@@ -1,7 +1,7 @@
-"""Estimate the memory of a device for the training of a decoder.
+"""Estimate the device memory that training a decoder needs.
 
-`shape` has the dimensions of a model, `decoder` the model, `estimation` measures it on fake
-tensors, and `command` is the command line. It trains nothing, and imports nothing of the facade.
+`shape` reads the dimensions of a model and `decoder` defines the model; `estimation` measures it on
+fake tensors, and `command` is the command line. Nothing is trained, and the facade is not imported.
 """
 
 from .estimation import Estimate, Job, best, compare, estimate

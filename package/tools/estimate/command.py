@@ -1,4 +1,4 @@
-"""The command `estimate`: estimate the memory of a device for a training."""
+"""The command `estimate`: estimate the device memory that a training needs."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -37,13 +37,13 @@ _STRATEGY_OPTIONS = ("fsdp", "tp", "cp", "checkpointing")
 
 
 def estimate(flags: Sequence[str]) -> int:
-    """Print the memory of a training; nothing is loaded or written.
+    """Print the device memory that a training needs, without loading or writing anything.
 
     Args:
         flags: the options, see `--help`.
 
     Returns:
-        0, the exit status, whether it fits or not; an error ends the program with 2.
+        the exit status: 0, whether or not the training fits. Invalid options exit with status 2.
     """
     parser = _make_parser()
     options = vars(parser.parse_args(flags))
@@ -68,7 +68,7 @@ def estimate(flags: Sequence[str]) -> int:
 
 
 def _refuse_strategy(parser: CommandParser, options: dict[str, object]) -> None:
-    """End the program if the options of a comparison choose a strategy."""
+    """Exit with an error if an option chooses a strategy, because --compare tries all of them."""
     for name in _STRATEGY_OPTIONS:
         if options[name] != parser.get_default(name):
             option = "gradient_checkpointing" if name == "checkpointing" else name
@@ -161,7 +161,7 @@ def _as_json(estimates: Sequence[Estimate], *, is_comparison: bool) -> str:
 
 
 def estimate_table(estimate: Estimate) -> str:
-    """Format an estimate: memory by purpose."""
+    """Format an estimate as a table of the memory for each purpose."""
     rows = [("memory of a device", "")]
     for purpose, size in dataclasses.asdict(estimate.memory).items():
         rows.append((purpose, _format_size(size)))

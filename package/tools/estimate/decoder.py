@@ -1,4 +1,4 @@
-"""A decoder in plain torch, whose weights and activations are measured."""
+"""A decoder in plain torch, built only to measure its weights and activations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shape import ModelShape
 
 
 class RMSNorm(nn.Module):
-    """A norm as most models compute it: in float32, without a fused kernel."""
+    """RMSNorm as most models compute it: in float32, without a fused kernel."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class RMSNorm(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and MLP, with a norm before each: the part of one device.
+    """One device's part of a layer: attention and MLP, with a norm before each.
 
     Args:
         shape: the shape of the whole model.
@@ -38,7 +38,7 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.head_size = shape.head_size
 
-        # Each device has its part of the heads and of the width of the MLP.
+        # Each device computes its share of the heads and of the width of the MLP.
         query_size = shape.heads * shape.head_size // tp
         key_size = shape.kv_heads * shape.head_size // tp
         mlp_size = shape.intermediate // tp
@@ -51,7 +51,7 @@ class DecoderLayer(nn.Module):
         self.value = nn.Linear(shape.hidden, key_size, bias=False)
         self.output = nn.Linear(query_size, shape.hidden, bias=False)
 
-        # MLP. A gated one has a second input layer, whose output weighs that of the first.
+        # MLP. A gated one has a second input layer, whose output is multiplied with the first's.
         self.mlp_norm = norm_class(shape.hidden)
         self.gate = None
         if shape.gated:
@@ -63,10 +63,10 @@ class DecoderLayer(nn.Module):
         """Return the output of the layer.
 
         Args:
-            x: (sequences, tokens, hidden), as the output.
+            x: (sequences, tokens, hidden), which is also the shape of the output.
         """
-        # The names are bound again on purpose: a second name would keep a tensor in memory that
-        # is measured.
+        # Variables are reassigned on purpose: a second name would keep the old tensor alive, and it
+        # would be measured.
 
         # Attention: queries and keys carry positions, values do not.
         normalized = self.attention_norm(x)
@@ -110,7 +110,8 @@ class Decoder(nn.Module):
         norm_class = RMSNorm if shape.gated else nn.LayerNorm
         self.norm = norm_class(shape.hidden)
 
-        # Several devices split the vocabulary of the head, so it cannot share its weight then.
+        # Under tensor parallelism each device has a part of the head's vocabulary, so the head
+        # cannot share the weight of the embedding.
         self.head = nn.Linear(shape.hidden, shape.vocabulary // tp, bias=False)
         if shape.tied and tp == 1:
             self.head.weight = self.embedding.weight
@@ -136,7 +137,7 @@ class Decoder(nn.Module):
 
 
 def _rotate(x: Tensor) -> Tensor:
-    """Apply operations like those of a rotary position embedding to queries or keys."""
+    """Apply the operations of a rotary position embedding, on dummy values, to queries or keys."""
     cosine = x.new_ones(x.shape[-2:])
     rotated_half = x.roll(x.shape[-1] // 2, -1)
     return x * cosine + rotated_half * cosine

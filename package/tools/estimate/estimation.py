@@ -1,4 +1,4 @@
-"""The memory of a device for a training, measured on fake tensors; strategies compared.
+"""Estimate the device memory of a training on fake tensors, and compare strategies.
 
 A decoder with one layer and one with two layers are measured; each further layer adds as much as
 the second one.
@@ -34,7 +34,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Precision:
-    """Bytes of a number."""
+    """Bytes per number."""
 
     weights: int
     """For weights as the optimizer sees them, their gradients, and states of the same dtype."""
@@ -59,7 +59,7 @@ OPTIMIZERS = ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adagrad",
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training. Numbers are per device unless stated otherwise.
+    """The training to estimate. Numbers are per device unless stated otherwise.
 
     Raises:
         ValueError: by the constructor, if the devices cannot share the model or its sequences.
@@ -109,7 +109,7 @@ class Job:
 
     @property
     def number_format(self) -> Precision:
-        """The bytes of a number in this precision."""
+        """The bytes per number in this precision."""
         return PRECISIONS[self.precision]
 
     @property
@@ -119,7 +119,7 @@ class Job:
 
     @property
     def copies(self) -> int:
-        """Number of devices that have, or share, the same part of each layer."""
+        """Number of devices that replicate or shard the same part of each layer."""
         return self.gpus // self.tp
 
     @property
@@ -131,9 +131,9 @@ class Job:
 
     @property
     def part_length(self) -> int:
-        """Number of tokens of a sequence that a device computes, with padding.
+        """Number of tokens of a sequence that one device processes, including padding.
 
-        Sequences that are shared are padded to a multiple of twice their parts.
+        A sequence that `cp` devices share is padded to a multiple of `2 * cp` tokens.
         """
         if self.cp == 1:
             return self.sequence
@@ -215,7 +215,7 @@ def compare(job: Job) -> list[Estimate]:
                 accumulation=job.accumulation * strategy.tp * strategy.cp,
             )
         except ValueError:
-            # The devices cannot divide a dimension of the model.
+            # A dimension of the model is not divisible by the number of devices.
             continue
         estimates.append(estimate(changed))
     return estimates
@@ -243,7 +243,7 @@ def _strategies(gpus: int) -> list[_Strategy]:
     if gpus == 1:
         return [_Strategy(), _Strategy(checkpointing=True)]
 
-    # Devices that share layers or sequences are in one machine, which usually has 8.
+    # Devices that share layers or sequences should be in one machine, which usually has 8.
     neighbors = min(8, gpus)
     fsdp_between_nodes = "full_shard" if gpus > neighbors else None
     return [
@@ -293,8 +293,8 @@ def _buffer_bytes(job: Job, own_parameters: float) -> float:
         return job.number_format.weights * own_parameters
 
     # `full_shard` gathers the parameters of the root module and of two layers at a time,
-    # `shard_grad_op` those of all modules. Either also holds the unsharded gradients of one module,
-    # counted for the largest one.
+    # `shard_grad_op` those of all modules. Both also hold the unsharded gradients of one module at
+    # a time; the largest module is counted.
     layer = _count_parameters(job.model, 2) - _count_parameters(job.model, 1)
     root = count_parameters(job.model) - job.model.layers * layer
     gathered = own_parameters
@@ -336,8 +336,8 @@ def _of_all_layers(model: ModelShape, measure: Callable[[int], int]) -> int:
     """Return a quantity for a whole model, extrapolated from decoders with one and two layers.
 
     Args:
-        model: its number of layers is used.
-        measure: returns the quantity for a decoder with a number of layers.
+        model: the model, of which only the number of layers is used.
+        measure: returns the quantity for a decoder with the given number of layers.
     """
     of_one_layer = measure(1)
     of_further_layer = measure(2) - of_one_layer
@@ -375,7 +375,7 @@ def _measure_state(model: ModelShape, layers: int, optim: str, dtype: torch.dtyp
     size = 0
     for state in optimizer.state.values():
         for value in state.values():
-            # Counters of steps are single numbers.
+            # Step counters are single numbers, and not worth counting.
             if isinstance(value, Tensor) and value.numel() > 1:
                 size += value.nbytes
     return size
@@ -383,7 +383,7 @@ def _measure_state(model: ModelShape, layers: int, optim: str, dtype: torch.dtyp
 
 @cache
 def _kept_bytes(job: Job, layers: int) -> int:
-    """Return the bytes that autograd keeps of a forward pass, except the weights.
+    """Return the bytes that autograd saves in a forward pass, excluding the weights.
 
     Args:
         job: the training.
@@ -409,7 +409,7 @@ def _kept_bytes(job: Job, layers: int) -> int:
         ):
             decoder(ids, job.checkpointing)
 
-    # The weights are counted as parameters.
+    # The weights are already counted as parameters.
     for weight in decoder.parameters():
         saved_tensors.pop(StorageWeakRef(weight.untyped_storage()), None)
     return sum(tensor.untyped_storage().nbytes() for tensor in saved_tensors.values())
@@ -417,7 +417,7 @@ def _kept_bytes(job: Job, layers: int) -> int:
 
 @contextmanager
 def _fake_tensors(dtype: torch.dtype) -> Iterator[None]:
-    """Let tensors made in the block have no data, and by default this dtype."""
+    """Create tensors in the block without data, and with this dtype by default."""
     default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -1,4 +1,4 @@
-"""The dimensions of a decoder, by the name of a known model or from its configuration."""
+"""Read the dimensions of a decoder from its configuration, or by the name of a known model."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -28,7 +28,7 @@ class ModelShape:
     head_size: int
     """Width of a head."""
     intermediate: int
-    """Width inside of the MLP."""
+    """Width of the hidden layer of the MLP."""
     vocabulary: int
     """Number of tokens in the vocabulary."""
     gated: bool = True

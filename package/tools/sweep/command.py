@@ -1,4 +1,4 @@
-"""The command `sweep`: run an unchanged script many times, as trials of a study of optuna."""
+"""The command `sweep`: run an unchanged script many times, as the trials of an Optuna study."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -47,7 +47,7 @@ def sweep(flags: Sequence[str]) -> int:
         0 if a trial completed, 1 if none did, 130 after an interrupt.
 
     Raises:
-        SystemExit: an option is wrong. The status is 2, the reason is on stderr, and nothing was
+        SystemExit: an option is invalid. The status is 2, the reason is on stderr, and nothing was
             started.
     """
     from ...lightning_modules.common.redaction import secret_words
@@ -79,7 +79,7 @@ def _make_parser() -> CommandParser:
 
 
 def _add_search_options(parser: ArgumentParser) -> None:
-    """Add the options for what is searched, and how."""
+    """Add the options about the search: its space, objective, pruner and sampler."""
     add = parser.add_argument
     add(
         "--space",
@@ -130,7 +130,7 @@ def _add_search_options(parser: ArgumentParser) -> None:
 
 
 def _add_run_options(parser: ArgumentParser) -> None:
-    """Add the options for how trials are run, and where they are stored."""
+    """Add the options about running trials and storing their results."""
     add = parser.add_argument
     add(
         "--workers",
@@ -198,7 +198,7 @@ def _add_run_options(parser: ArgumentParser) -> None:
 
 
 def _complete_plan(plan: SweepPlan) -> None:
-    """Check all options, and derive the other values of the plan; nothing is written."""
+    """Check all options and derive the other values of the plan, without writing anything."""
     from ...facade.search.samplers import make_pruner, make_sampler
 
     if not os.path.isfile(plan.script):
@@ -254,7 +254,7 @@ def _complete_space(plan: SweepPlan) -> None:
 
 
 def _complete_folder(plan: SweepPlan) -> None:
-    """Derive the name of the study, and the folder from it."""
+    """Set the name of the study, and derive the folder from it."""
     from ...lightning_modules.common.local_paths import require_local
 
     require_local(plan.folder, "--folder")
@@ -269,7 +269,7 @@ def _complete_folder(plan: SweepPlan) -> None:
 
 
 def _split_launcher(launcher: str) -> list[str]:
-    """Return the words of the command that starts a script; by default Python."""
+    """Return the words of the command that starts the script, which is Python by default."""
     words = shlex.split(launcher) or [sys.executable]
     if shutil.which(words[0]) is None:
         raise FileNotFoundError(f"--launcher {launcher}: the program {words[0]!r} was not found.")
@@ -277,7 +277,7 @@ def _split_launcher(launcher: str) -> list[str]:
 
 
 def _gpus_of_workers(plan: SweepPlan) -> Sequence[str | None]:
-    """Return the CUDA_VISIBLE_DEVICES of each worker's scripts; None leaves it as it is.
+    """Return CUDA_VISIBLE_DEVICES for each worker's scripts; None leaves the variable unchanged.
 
     Raises:
         ValueError: there are too few GPUs.
@@ -307,13 +307,13 @@ def _gpus_of_workers(plan: SweepPlan) -> Sequence[str | None]:
 def _visible_gpus() -> list[str]:
     """Return the ids of the GPUs that CUDA can see.
 
-    As CUDA does, it reads CUDA_VISIBLE_DEVICES up to the first invalid id.
+    CUDA ignores the rest of CUDA_VISIBLE_DEVICES after the first invalid id, and so does this.
     """
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     if variable is None:
         import torch
 
-        # This does not create a CUDA context.
+        # `device_count` does not create a CUDA context in this process.
         return [str(index) for index in range(torch.cuda.device_count())]
     gpu_ids = []
     for entry in variable.split(","):
@@ -325,7 +325,7 @@ def _visible_gpus() -> list[str]:
 
 
 def _options_of_rerun(plan: SweepPlan) -> list[str]:
-    """Return the options that run one trial as the trials of this sweep are run.
+    """Return the options for a sweep that repeats one trial of this sweep.
 
     The report shows them in the command that trains the best trial again.
     """
@@ -343,7 +343,7 @@ def _options_of_rerun(plan: SweepPlan) -> list[str]:
 
 
 def _warn_of_unknown_names(plan: SweepPlan) -> None:
-    """Warn of parameters that are not training arguments: their names may be misspelt."""
+    """Warn about parameters that are not training arguments, because they may be misspelt."""
     from ...lightning_modules.common.suggestions import did_you_mean
 
     for parameter in plan.space.parameters:

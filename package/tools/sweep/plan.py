@@ -18,9 +18,9 @@ class SweepError(RuntimeError):
 
 
 class SweepPlan(Namespace):
-    """The options of the command line, and values that follow from them.
+    """The options of the command line, and values derived from them.
 
-    argparse sets the attributes that have an option, `command.py` all others.
+    argparse sets the attributes that have an option; `command.py` sets the others.
     """
 
     script: str
@@ -28,18 +28,18 @@ class SweepPlan(Namespace):
     script_arguments: list[str]
     """The arguments for the script."""
     command: list[str]
-    """The command that starts the script, without these arguments."""
+    """The command that starts the script, without `script_arguments`."""
     space: Space
     argument_types: dict[str, Any]
     """The types of the training arguments by name."""
     points: list[dict[str, Any]]
     """The points of a grid; empty with another sampler."""
     options_of_rerun: list[str]
-    """The options of a sweep that runs a single trial of this one again, without its values."""
+    """The options for a sweep that repeats one trial of this sweep, except the trial's values."""
     n_trials: int
     """Number of trials of the study after the sweep.
 
-    Trials of earlier starts count too, unless they failed.
+    Trials from earlier runs of the command count too, unless they failed.
     """
     workers: int
     """Number of processes that run trials at the same time."""
@@ -51,26 +51,26 @@ class SweepPlan(Namespace):
     metric: list[str]
     """The metrics to optimize."""
     is_metric_implied: bool
-    """True without --metric."""
+    """True if --metric was not passed."""
     direction: list[str]
     """`minimize` or `maximize`, one for each metric."""
     pruner: str
     sampler: str
     seed: int | None
     timeout: float | None
-    """Seconds after which no further trial begins; None for no limit."""
+    """Seconds after which no further trial starts; None for no limit."""
     max_retry: int
     """How often a trial whose script was killed is run again."""
     max_failures: int
     """Number of failures before the first completed trial after which the sweep ends."""
     heartbeat: float
-    """Seconds between the signs of life of a worker in the storage."""
+    """Seconds between the heartbeats that a worker writes to the storage."""
     launcher: str
     """The command that starts the script, such as `torchrun`; empty for Python."""
     gpus_per_trial: int | None
-    """Number of GPUs of each script; None leaves CUDA_VISIBLE_DEVICES as it is."""
+    """Number of GPUs of each script; None leaves CUDA_VISIBLE_DEVICES unchanged."""
     gpus: Sequence[str | None]
-    """CUDA_VISIBLE_DEVICES for the scripts of each worker; None leaves it as it is."""
+    """CUDA_VISIBLE_DEVICES for the scripts of each worker; None leaves it unchanged."""
 
     @property
     def goal(self) -> str:

@@ -1,4 +1,4 @@
-"""The process of a script: its command line, its environment, its start and its end."""
+"""Start and stop the process of a script, with its command line and environment."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -26,14 +26,14 @@ class ScriptProcess(subprocess.Popen[bytes]):
     """Runs the script once, under a watchdog that kills all its processes (`watchdog.py`).
 
     Its exit status is that of the script, or 128 plus the number of the signal that killed it.
-    `terminate` asks the script to write a checkpoint and to exit; it is killed after a minute.
+    `terminate` asks the script to write a checkpoint and exit; after a minute it is killed.
 
     Args:
         plan: the plan of the sweep.
         values: the values of the trial, by name.
-        trial: the trial for the script, to which the values are added.
+        trial: the trial that the script reads; the values are added to it.
         output: a file for the output of the script.
-        gpus: the CUDA_VISIBLE_DEVICES of the script; None leaves the variable as it is.
+        gpus: the CUDA_VISIBLE_DEVICES of the script; None leaves the variable unchanged.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class ScriptProcess(subprocess.Popen[bytes]):
         output: IO[bytes],
         gpus: str | None,
     ) -> None:
-        # The values follow the user's words, so that argparse uses the values.
+        # The values follow the user's arguments, because argparse uses the last value of an option.
         words = [*plan.script_arguments, *_assign_values(values, plan, trial)]
 
-        # -I and -S leave site-packages out, so that the watchdog starts quickly.
+        # With -I and -S Python skips site-packages, so that the watchdog starts quickly.
         watchdog = [sys.executable, "-I", "-S", str(_WATCHDOG)]
         super().__init__(
             [*watchdog, *plan.command, *words],
@@ -55,7 +55,7 @@ class ScriptProcess(subprocess.Popen[bytes]):
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
-            # Ctrl-C reaches the sweep only, which stops its processes in order.
+            # In its own session, the script gets no Ctrl-C: the sweep does, and stops its scripts.
             start_new_session=True,
         )
 
@@ -72,7 +72,7 @@ def was_killed(status: int) -> bool:
 
 
 def crash(status: int) -> str | None:
-    """Return the name of the signal of a crash, such as `SIGSEGV`; None if it did not crash."""
+    """Return the signal that crashed the script, such as `SIGSEGV`; None if none did."""
     try:
         return signal.Signals(status - 128).name
     except ValueError:
@@ -80,17 +80,17 @@ def crash(status: int) -> str | None:
 
 
 def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial) -> list[str]:
-    """Add values to a trial in the form in which the script gets them.
+    """Add the values to a trial, in the form that the script reads.
 
     Args:
         values: the values of the trial, by name.
         plan: the plan of the sweep.
-        trial: gets the values.
+        trial: the trial, changed in place.
 
     Returns:
         the options to add to the command line of the script.
     """
-    # TrainingArguments read the values of their fields from the trial; all others are options.
+    # TrainingArguments reads the values of its fields from the trial; other values become options.
     flags = plan.space.flags()
     for name, value in values.items():
         if name in plan.argument_types:
@@ -98,7 +98,7 @@ def _assign_values(values: dict[str, Value], plan: SweepPlan, trial: ChildTrial)
         else:
             trial.options[name] = value
 
-        # A flag that is off, and null, cannot be written as an option: they are left out.
+        # A flag that is off and a null value cannot be written as options, so they are left out.
         if name not in flags and value is not None:
             trial.words[name] = f"--{name}={value}"
         elif value:
@@ -116,7 +116,7 @@ def _environment(trial: ChildTrial, gpus: str | None) -> dict[str, str]:
 
     Args:
         trial: the trial that the script runs.
-        gpus: its CUDA_VISIBLE_DEVICES; None leaves the variable as it is.
+        gpus: its CUDA_VISIBLE_DEVICES; None leaves the variable unchanged.
     """
     from ...facade.arguments.sweep_trial import VARIABLE
     from ...interception import environment

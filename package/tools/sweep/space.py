@@ -1,4 +1,4 @@
-"""The search space of a sweep, read from a file: the values of each parameter."""
+"""Read the search space of a sweep from a file."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -43,7 +43,7 @@ freeze: {type: flag}                               # --freeze, or nothing
 fold: ["01", "02"]                                 # quoted values stay text
 seed: 7                                            # the same in every trial
 """
-"""A space with every form, for `--help`."""
+"""A space with an example of every kind of entry, for `--help`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class Parameter:
     name: str
     distribution: Distribution
     is_flag: bool = False
-    """True for an option without a value, which is passed or left out."""
+    """True for an option without a value, which is either passed or left out."""
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value for a trial."""
@@ -103,7 +103,7 @@ class Space:
         return {parameter.name for parameter in self.parameters if parameter.is_flag}
 
     def require_compatible(self, study: Study) -> None:
-        """Refuse a study whose parameters had other choices, or another type.
+        """Raise if trials of the study had other choices, or another type, for a parameter.
 
         Raises:
             ValueError: the message names the parameter.
@@ -165,7 +165,7 @@ def read_space(path: str, arguments: Mapping[str, object] | None = None) -> Spac
 
 
 class _SpaceLoader(yaml.SafeLoader):
-    """Reads `1e-5` as a number, and refuses keys that appear twice.
+    """Reads `1e-5` as a number, and rejects duplicate keys.
 
     In YAML 1.1 `1e-5` is text, because it has no decimal point.
     """
@@ -173,7 +173,7 @@ class _SpaceLoader(yaml.SafeLoader):
     def construct_mapping(
         self, node: yaml.MappingNode, deep: bool = False
     ) -> dict[Hashable, object]:
-        # YAML itself keeps the last of several equal keys, without a warning.
+        # PyYAML silently keeps the last of several equal keys.
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for key in keys:
             if keys.count(key) > 1:
@@ -214,7 +214,7 @@ def _read_parameter(name: str, entry: object, arguments: Mapping[str, object]) -
     """
     is_flag = entry == {"type": "flag"}
     if entry is None:
-        # The line has no value. The error for an empty list fits.
+        # The line has no value: raise the same error as for an empty list.
         distribution = _read_choices([])
     elif is_flag:
         distribution = CategoricalDistribution([False, True])
@@ -251,7 +251,7 @@ def _read_range(
     Args:
         name: the name of the parameter.
         entry: has low and high, and may have step, log and `type: int`.
-        argument_type: the type of the training argument of this name; None without one.
+        argument_type: the type of the training argument with this name; None if there is none.
     """
     for key in entry:
         _require_one_of("", key, _RANGE_KEYS)
@@ -267,8 +267,9 @@ def _read_range(
     is_whole = all(isinstance(number, int) for number in numbers.values())
     if entry.get("type") == "int" and not is_whole:
         raise ValueError(f"the range of an int needs whole numbers, but it has {numbers}.")
-    # A range of a float argument has floats, even if low and high are whole; but a number of steps
-    # is whole above 1, and a share of the training below.
+    # The range of a float argument has floats, even if low and high are whole. Arguments such as
+    # eval_steps are an exception: above 1 they are a whole number of steps, below it a fraction of
+    # the training.
     is_steps = name.endswith("_steps") and numbers["high"] > 1
     has_floats = not is_whole or (_number_types(argument_type) == {float} and not is_steps)
     if has_floats and entry.get("type") != "int":
@@ -277,7 +278,7 @@ def _read_range(
 
 
 def _read_number(key: str, value: Any) -> int | float:
-    """Return a number of a range; refuse anything that is not a finite number."""
+    """Return a number of a range, and raise unless it is finite."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value):
         raise ValueError(
@@ -293,7 +294,7 @@ def _number_types(argument_type: object) -> set[type]:
 
 
 def _require_fitting_values(name: str, distribution: Distribution, argument_type: object) -> None:
-    """Refuse values that a training argument cannot hold.
+    """Raise if a training argument does not accept one of the values.
 
     Raises:
         ValueError: the message names the value.
@@ -308,7 +309,7 @@ def _require_fitting_values(name: str, distribution: Distribution, argument_type
                 "the training argument is a whole number, but its range has floats: write low and "
                 "high without '.'."
             )
-    # The cast raises for a value of another type. Its result is None for null only.
+    # `cast_to_field` raises for a value of another type, and returns None only for null.
     accepts_none = argument_type is Any or type(None) in typing.get_args(argument_type)
     for value in values:
         if cast_to_field(name, value, argument_type, None) is None and not accepts_none:
@@ -316,7 +317,7 @@ def _require_fitting_values(name: str, distribution: Distribution, argument_type
 
 
 def _require_one_of(prefix: str, value: object, choices: Collection[object]) -> None:
-    """Refuse a value that is not one of the choices; the prefix stands before it in the message."""
+    """Raise if a value is not one of the choices; the prefix precedes it in the message."""
     if value in choices:
         return
     choice_list = ", ".join(str(choice) for choice in choices if choice is not None)

@@ -1,4 +1,4 @@
-"""The objective of a sweep: one trial is one run of the script."""
+"""The objective of a sweep: each trial runs the script once."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -39,7 +39,7 @@ class InvalidTrialValue(ScriptFailed):
 
 
 class ScriptKilled(ScriptFailed):
-    """A trial whose script was killed, or was stopped with the sweep; it is queued again."""
+    """A trial whose script was killed or was stopped with the sweep, and which is queued again."""
 
 
 class ScriptRun:
@@ -61,7 +61,7 @@ class ScriptRun:
         self.stopping = stopping
         self.process: ScriptProcess | None = None
         self.log_start = 0
-        """Where the output of this run starts in the log."""
+        """Offset in the log at which the output of this run starts."""
         self.origin = retries.origin_of(study, trial)
         self.name = f"run-{self.origin}"
         self.log = self._create_log()
@@ -72,25 +72,25 @@ class ScriptRun:
 
         Args:
             values: the values of the trial, by name.
-            gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it as it is.
+            gpus: CUDA_VISIBLE_DEVICES for the script; None leaves it unchanged.
 
         Raises:
             TrialPruned: the trial was pruned.
             ScriptKilled: the script was killed, or was stopped.
             ScriptFailed: the script failed, or was killed too often.
-            SweepError: the script cannot be a trial, whatever the values.
+            SweepError: the script cannot run as a trial with any values.
         """
         self.trial.set_user_attr(retries.LOG, str(self.log))
         self.trial.set_user_attr(retries.COMMAND, self._command(values))
         return self._values_or_raise(self._run_script(values, gpus))
 
     def stop(self) -> None:
-        """Ask the script to write a checkpoint and to exit."""
+        """Ask the script to write a checkpoint and exit."""
         if self.process is not None:
             self.process.terminate()
 
     def _create_log(self) -> Path:
-        """Create the file for the output of the script; a retry continues that of its trial."""
+        """Create the log file of the script; a retry appends to the log of its original trial."""
         if self.origin != self.trial.number and retries.LOG in self.trial.user_attrs:
             return Path(self.trial.user_attrs[retries.LOG])
 
@@ -105,7 +105,7 @@ class ScriptRun:
             log = self.plan.folder / f"{self.name}-{number}.log"
 
     def _run_script(self, values: dict[str, Value], gpus: str | None) -> int:
-        """Run the script; return its exit status."""
+        """Run the script, and return its exit status."""
         with self.log.open("ab") as stream:
             self.log_start = stream.tell()
             self.process = ScriptProcess(self.plan, values, self._child_trial(), stream, gpus)
@@ -118,9 +118,9 @@ class ScriptRun:
                 self.process.end()
 
     def _command(self, values: dict[str, Value]) -> str:
-        """Return the command of a sweep that runs the script with these values only."""
-        # A space cannot fix a flag to one value. So the script gets `--flag` if it is on, and
-        # nothing if it is off.
+        """Return the command of a sweep that runs the script once, with these values."""
+        # A space cannot fix a flag to one value, so a flag that is on is passed to the script as
+        # `--flag`, and one that is off is left out.
         flags = self.plan.space.flags()
         script_words = list(self.plan.script_arguments)
         entries: dict[str, list[Value]] = {}
@@ -138,9 +138,9 @@ class ScriptRun:
         return shlex.join(shown_words)
 
     def _child_trial(self) -> ChildTrial:
-        """Return the trial as the script gets it in its environment."""
+        """Return the trial in the form in which the script reads it from its environment."""
         return ChildTrial(
-            # The script may change its directory.
+            # Absolute, because the script may change its working directory.
             storage=absolute_address(self.plan.storage),
             study=self.plan.study_name,
             number=self.trial.number,
@@ -154,7 +154,7 @@ class ScriptRun:
         )
 
     def _values_or_raise(self, status: int) -> list[float]:
-        """Return the values of a trial that has succeeded.
+        """Return the values of a trial, and raise if it did not succeed.
 
         Args:
             status: the exit status of the script.
@@ -171,7 +171,7 @@ class ScriptRun:
         # A script that was killed has no result; its retry resumes where it stopped.
         self._require_not_killed(status)
 
-        # The script cannot be a trial, whatever the values.
+        # With other values the script could not run as a trial either.
         if result.refused is not None:
             raise SweepError(result.refused)
 
@@ -189,7 +189,7 @@ class ScriptRun:
         return values
 
     def _require_not_killed(self, status: int) -> None:
-        """Raise `ScriptKilled`, or `ScriptFailed` after too many retries, if it was killed."""
+        """If the script was killed, raise `ScriptKilled`, or `ScriptFailed` after all retries."""
         was_stopped = self.stopping.is_set() and status != 0
         if not was_stopped and not was_killed(status):
             return
@@ -200,14 +200,14 @@ class ScriptRun:
         raise ScriptKilled(f"{self.name} was killed; retrying it.")
 
     def _last_error(self) -> str:
-        """Return the exception that ended the script, or else its last line."""
+        """Return the exception that ended the script, or else its last line of output."""
         with self.log.open("rb") as stream:
             stream.seek(self.log_start)
             output = stream.read().decode(errors="replace")
 
         # torchrun prefixes the lines of a traceback with the rank.
         output = re.sub(r"(?m)^\[rank\d+\]: ?", "", output)
-        # Lines without a word are empty, or the frame around a message.
+        # Drop lines without a word: they are empty, or part of the frame around a message.
         lines = [line for line in output.splitlines() if re.search(r"\w", line)]
 
         # "Traceback (most recent call last):", indented lines, and then "ValueError: text". Empty
@@ -223,13 +223,13 @@ class ScriptRun:
         return lines[-1]
 
     def _evaluations_of_training(self, evaluations: list[TrialEvaluation]) -> list[TrialEvaluation]:
-        """Return the evaluations of the training that counts: the last one that evaluates."""
+        """Return the evaluations of the script's last training, which counts for the trial."""
         numbers = [evaluation.training for evaluation in evaluations]
         last_training = max(numbers, default=0)
         return [evaluation for evaluation in evaluations if evaluation.training == last_training]
 
     def _report(self, evaluations: list[TrialEvaluation]) -> None:
-        """Report the evaluations to the study, unless the script has done so for its pruner."""
+        """Report the evaluations to the study, unless the script reported them for the pruner."""
         if self.plan.pruner != "none" or len(self.plan.metric) > 1:
             return
         stored_trial = self.study.get_trials(deepcopy=False)[self.trial.number]
@@ -240,10 +240,10 @@ class ScriptRun:
                 self.trial.report(evaluation.values[0], evaluation.step)
 
     def _why_no_value(self, seen: list[str]) -> str:
-        """Return why the script has no value.
+        """Return the reason why the script reported no value.
 
         Args:
-            seen: the metrics of its evaluations.
+            seen: the names of the metrics that its evaluations reported.
         """
         metrics = self.plan.metric
         if not seen:

@@ -1,15 +1,16 @@
-"""A program that runs a script for a sweep, and kills all its processes when the sweep ends.
+"""Run a script for a sweep, and kill all its processes when the sweep ends.
 
     watchdog.py COMMAND...
 
-The sweep holds the other end of the pipe on its standard input. However the sweep dies, the pipe is
-closed, and the watchdog kills all processes of the script. SIGTERM is forwarded, so that the script
-can save a checkpoint; processes that are still running a minute later are killed. The watchdog
-exits with the status of the script, or with 128 plus the number of the signal that killed it.
+The sweep holds the other end of the pipe on the standard input of this program. However the sweep
+dies, the pipe closes, and the watchdog kills all processes of the script. SIGTERM is forwarded, so
+that the script can save a checkpoint; processes that are still running a minute later are killed.
+The watchdog exits with the status of the script, or with 128 plus the number of the signal that
+killed it.
 
 On Linux the watchdog is a subreaper: orphaned processes become its children, even those in other
 sessions such as the workers of torchrun, and /proc lists them. On other systems it only reaches the
-process group of the script. It imports only the standard library.
+process group of the script. Only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 _SECONDS_TO_SAVE = 60.0
 """Time for the script to write its checkpoint after a signal to stop."""
 _POLL_SECONDS = 0.1
-"""Interval at which the processes of the script are looked at."""
+"""Interval between two checks of the script's processes."""
 # Options of Linux's `prctl`.
 _SET_DEATH_SIGNAL = 1
 _SET_CHILD_SUBREAPER = 36
@@ -38,7 +39,7 @@ _KILLED_STATUS = 128 + signal.SIGKILL
 
 
 def main(command: Sequence[str]) -> int:
-    """Run the command until it exits, or the sweep ends; return the exit status."""
+    """Run the command until it exits or the sweep ends, and return the exit status."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
     stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -63,14 +64,15 @@ def _wait(script: int, stop_requested: threading.Event) -> int:
     After a signal to stop, also wait for all processes that the script started.
 
     Args:
-        script: the id of its process, which leads its group.
-        stop_requested: is set when this process receives a signal to stop.
+        script: the id of the script's process, which leads its process group.
+        stop_requested: set when this process receives a signal to stop.
     """
     status: int | None = None
     kill_at = math.inf
     signalled: set[int] = set()
     while True:
-        # The standard input becomes readable when the sweep closes it. Nothing is written to it.
+        # Nothing is written to the standard input, so it becomes readable only when the sweep
+        # closes it.
         closed, _, _ = select.select([0], [], [], _POLL_SECONDS)
         if closed or time.monotonic() > kill_at:
             _kill_all(script)
@@ -91,7 +93,7 @@ def _wait(script: int, stop_requested: threading.Event) -> int:
                 continue
 
         if status is not None:
-            # A retry must not run beside the remaining processes of a failed attempt.
+            # A retry must not run while processes of the failed attempt are still running.
             if status != 0:
                 _kill_all(script)
             return status
@@ -104,8 +106,8 @@ def _reap(script: int) -> tuple[int | None, bool]:
         script: the id of the script's process.
 
     Returns:
-        two values: the exit status of the script, or None if it has not exited since the last call;
-        and whether this process still has children.
+        the exit status of the script, or None if it has not exited since the last call; and whether
+        this process still has children.
     """
     script_status = None
     try:
@@ -123,8 +125,8 @@ def _reap(script: int) -> tuple[int | None, bool]:
 
 def _kill_all(script: int) -> None:
     """Kill the script and all of its descendants."""
-    # When a process dies, its children become children of this process, so repeat this until no
-    # children remain, when `waitpid` raises ChildProcessError.
+    # When a process dies, its children become children of this process. So repeat this until none
+    # remain and `waitpid` raises ChildProcessError.
     with contextlib.suppress(ChildProcessError):
         while True:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -136,7 +138,7 @@ def _kill_all(script: int) -> None:
 
 
 def _children() -> list[int]:
-    """Return the ids of the children of this process; none without Linux's /proc."""
+    """Return the ids of this process's children; an empty list on systems without /proc."""
     try:
         content = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
     except OSError:
@@ -145,7 +147,7 @@ def _children() -> list[int]:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Call Linux's `prctl`; elsewhere do nothing."""
+    """Call `prctl` on Linux; do nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)
 

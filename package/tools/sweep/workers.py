@@ -1,4 +1,4 @@
-"""The trials of a sweep: optuna's loop takes them from a study, and runs the script for each."""
+"""Run the trials of a sweep: Optuna's loop samples them, and each runs the script."""
 
 # pyright: reportMissingImports=false
 # The folders beside this one are mapped to subpackages only when the package is built.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from optuna import Study, Trial
 
 _MAX_LOG_CHARACTERS = 2000
-"""Characters of the end of a log that an error message shows."""
+"""Number of characters from the end of a log that an error message shows."""
 _SECONDS_TO_CLAIM = 10.0
 """Seconds within which a process claims a trial that it added; it usually takes milliseconds."""
 _POLL_SECONDS = 2.0
@@ -42,7 +42,7 @@ class Sweep:
     """Runs the plan of a sweep.
 
     Args:
-        plan: the plan, checked, with its objective.
+        plan: the plan, checked and completed by `command.py`.
     """
 
     study: Study
@@ -52,7 +52,7 @@ class Sweep:
         self.running: list[ScriptRun] = []
         self.stopping = threading.Event()
         self.lock = threading.Lock()
-        """Held by a worker that samples values, or that counts failures."""
+        """Held by a worker while it samples values or counts failures."""
         self.failures = 0
         """Number of trials of this process that failed."""
         self.error: BaseException | None = None
@@ -71,13 +71,13 @@ class Sweep:
             0 if a trial completed, else 1.
 
         Raises:
-            SweepError: the script fails, or cannot be a trial, whatever the values.
+            SweepError: every trial failed, or the script cannot run as a trial.
             StorageError: the storage cannot be reached.
             ValueError: the study has trials of another search.
             KeyboardInterrupt: the sweep was interrupted; running trials are queued again.
         """
         plan = self.plan
-        # Open the study. Failures are printed by the sweep, in fewer words than by optuna.
+        # Open the study. The sweep prints failures itself, more briefly than Optuna.
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not plan.storage:
             plan.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class Sweep:
 
     @contextmanager
     def _stopped_by_signals(self) -> Iterator[None]:
-        """Let the signals that terminate a process stop the sweep, within a block.
+        """Stop the sweep in order when a termination signal arrives in the block.
 
         A signal that is ignored, such as SIGHUP under `nohup`, stays ignored.
         """
@@ -116,7 +116,7 @@ class Sweep:
                 signal.signal(number, original)
 
     def stop(self) -> None:
-        """Stop all scripts, so that they write a last checkpoint; their trials are queued again."""
+        """Stop all scripts, which save a last checkpoint; their trials are queued again."""
         self.stopping.set()
         for script in list(self.running):
             script.stop()
@@ -139,12 +139,12 @@ class Sweep:
             seed += len(study.get_trials(deepcopy=False))
         study.sampler = make_sampler(plan.sampler, seed)
         if seed is not None:
-            # With several workers optuna would replace the seed before each trial.
+            # With several workers Optuna would reseed the sampler before each trial.
             study.sampler.reseed_rng = lambda: None
         return study
 
     def _fill_study(self) -> None:
-        """Queue the points of a grid, and trials that were interrupted."""
+        """Queue the points of a grid, and retries of interrupted trials."""
         plan = self.plan
         for point in plan.points:
             self.study.enqueue_trial(point, skip_if_exists=True)
@@ -155,7 +155,7 @@ class Sweep:
     # --- the loop
 
     def _run_trials(self) -> None:
-        """Run trials until there are enough, and until other processes have finished theirs."""
+        """Run trials until there are enough, and wait for those of other processes."""
         plan = self.plan
         start = time.monotonic()
         idle_since: float | None = None
@@ -172,8 +172,8 @@ class Sweep:
                 self._optimize(trials_left, seconds_left)
                 continue
 
-            # Trials that other processes run may still have to be retried here. That a process was
-            # killed is known when its heartbeat stops, or when it has not claimed its trial.
+            # Trials of other processes may still have to be retried here. A process counts as
+            # killed when its heartbeat stops, or when it does not claim its trial in time.
             if idle_since is None:
                 idle_since = time.monotonic()
             seconds_to_wait = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _POLL_SECONDS
@@ -190,7 +190,7 @@ class Sweep:
             time.sleep(_POLL_SECONDS)
 
     def _optimize(self, n_trials: int, timeout: float | None) -> None:
-        """Run trials in optuna's loop, until there are enough."""
+        """Run trials in Optuna's loop, until there are enough."""
         try:
             self.study.optimize(
                 self._objective,
@@ -205,24 +205,24 @@ class Sweep:
             self._stop_with(error)
 
     def _objective(self, trial: Trial) -> list[float]:
-        """Run the script for a trial; return its values."""
+        """Run the script for a trial, and return its values."""
         gpus = self.free_gpus.get()
         try:
             return self._run_script(trial, gpus)
         except (ScriptFailed, optuna.TrialPruned):
             raise
         except BaseException as error:
-            # Optuna waits for the other trials, so these are stopped first.
+            # Stop the other trials before raising, because Optuna waits for them.
             self._stop_with(error)
             raise
         finally:
             self.free_gpus.put(gpus)
 
     def _run_script(self, trial: Trial, gpus: str | None) -> list[float]:
-        """Run the script for a trial; print and record its failure."""
+        """Run the script for a trial, and print and record its failure."""
         retries.record_worker(self.study, trial)
-        # The lock keeps the parameters of one trial together, so that with several workers a seed
-        # gives the same values as with one.
+        # Under the lock, all parameters of one trial are sampled before those of the next, so that
+        # a seed gives the same values with several workers as with one.
         with self.lock:
             values = self.plan.space.suggest(trial)
 
@@ -243,13 +243,13 @@ class Sweep:
             self.running.remove(script)
 
     def _stop_with(self, error: BaseException) -> None:
-        """Stop all scripts because of an error, which `run` raises."""
+        """Stop all scripts because of an error, which `run` raises later."""
         if self.error is None:
             self.error = error
         self.stop()
 
     def _stop_if_all_fail(self, script: ScriptRun, error: ScriptFailed) -> None:
-        """End the sweep after several failures without a success.
+        """Raise after several failures without a success, which ends the sweep.
 
         Args:
             script: the run that failed last.
@@ -258,10 +258,10 @@ class Sweep:
         Raises:
             SweepError: there were too many failures.
         """
-        # A script that runs, but whose metrics cannot be used, may have had bad values.
+        # The script ran, and only its metric is NaN or infinite: bad values may be the cause.
         if isinstance(error, InvalidTrialValue):
             return
-        # Several workers may fail at the same time.
+        # Under the lock, because several workers may fail at the same time.
         with self.lock:
             self.failures += 1
             if self.failures < min(self.plan.max_failures, self.plan.n_trials):
@@ -276,18 +276,18 @@ class Sweep:
             )
 
     def _after_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Queue a trial again if its script was killed; end the loop when there are enough."""
+        """Queue a trial again if its script was killed; stop the loop after enough trials."""
         if trial.state == TrialState.FAIL and FAILURE not in trial.user_attrs:
             retries.queue_retry(study, trial.number, self.plan.max_retry)
         if self.stopping.is_set() or self._trials_left() <= 0:
             study.stop()
 
-    # --- which trials there are
+    # --- counting and retrying trials
 
     def _trials_left(self) -> int:
-        """Return how many trials to start.
+        """Return the number of trials still to start.
 
-        Trials that failed before or were interrupted do not count.
+        Trials that were interrupted, or failed before this process started, do not count as done.
         """
         trials = self.study.get_trials(deepcopy=False)
         not_counted = self.failed_before | retries.interrupted(trials)
@@ -301,13 +301,13 @@ class Sweep:
         if not self.plan.points:
             return trials_left
 
-        # For a whole grid, run every point that is still queued, even if that is more trials than
-        # there are points: on a file system without locks two sweeps may queue a point twice.
+        # For a whole grid, run every queued trial, even if there are more of them than points: on a
+        # file system without locks, two sweeps may queue a point twice.
         is_full_grid = self.plan.n_trials == len(self.plan.points)
         return waiting if is_full_grid else min(trials_left, waiting)
 
     def _retry_killed_trials(self) -> None:
-        """Queue trials whose process was killed, and those that no process has claimed in time."""
+        """Queue trials whose process was killed, or that no process claimed in time, again."""
         max_retry = self.plan.max_retry
         for number in retries.retry_killed_trials(self.study, max_retry, _SECONDS_TO_CLAIM):
             print(f"\nTrial {number} did not finish; retrying it.", file=sys.stderr)
@@ -315,7 +315,7 @@ class Sweep:
     # --- the end
 
     def _conclude(self) -> int:
-        """Write the report, and print the best trials; return the exit status."""
+        """Write the report, print the best trials, and return the exit status."""
         # A failure to write the report must not hide the result.
         try:
             report = str(write_report(self.study, self.plan.folder))
@@ -363,10 +363,10 @@ class Sweep:
 
 @contextmanager
 def _one_process_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process at a time run the block, if the file system has locks.
+    """Let one process at a time run the block, if the file system supports locks.
 
     Args:
-        path: the file that is locked. If its process is killed, the lock is released.
+        path: the file to lock. The lock is released when its process exits or is killed.
     """
     with path.open("a", encoding="utf-8") as file:
         # Some network file systems have no locks.
@@ -376,7 +376,7 @@ def _one_process_at_a_time(path: Path) -> Iterator[None]:
 
 
 def _warn_of_equal_values(trials: list[FrozenTrial]) -> None:
-    """Warn if trials with different parameters have the same value."""
+    """Warn if all trials have the same value although their parameters differ."""
     complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     distinct_values = {str(trial.values) for trial in complete}
     distinct_parameters = {str(trial.params) for trial in complete}
@@ -386,7 +386,7 @@ def _warn_of_equal_values(trials: list[FrozenTrial]) -> None:
 
 
 def _name_of(trial: FrozenTrial) -> str:
-    """Return the name of a trial, which is that of its log."""
+    """Return the name of a trial, which is also the name of its log."""
     number = trial.system_attrs.get("failed_trial", trial.number)
     return f"run-{number}"
 
