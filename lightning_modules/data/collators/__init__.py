@@ -1,6 +1,6 @@
-"""Collators make a batch of tensors or arrays from a list of samples.
+"""Collators, which turn a list of samples into a batch of tensors or arrays.
 
-Importing this folder loads neither torch nor Lightning, since a worker process that makes arrays
+Importing this folder loads neither torch nor Lightning, because a worker process that makes arrays
 needs only numpy.
 """
 

@@ -1,4 +1,4 @@
-"""Base class and helpers of all collators, and batches of plain sequences of token ids."""
+"""The base class and helpers of all collators, and collation of plain token id sequences."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 Batch = dict[str, Any]
 
 DataCollator = Callable[[list[Any]], dict[str, Any]]
-"""A function that makes a batch of samples; works like `transformers.DataCollator`."""
+"""A function that turns samples into a batch; works like `transformers.DataCollator`."""
 
 LABELS = ("label", "label_ids")
 """Columns that collators rename to "labels"."""
 
 _ADVICE = "Asking-to-pad-a-fast-tokenizer"
-"""The key of the warning of fast tokenizers in their `deprecation_warnings`."""
+"""The key of the warning in the `deprecation_warnings` of fast tokenizers."""
 
 
 class DataCollatorMixin:
-    """Base of collators that make tensors by `torch_call`, or arrays by `numpy_call`.
+    """Base class of collators that make tensors with `torch_call`, or arrays with `numpy_call`.
 
     Works like `transformers.DataCollatorMixin`.
 
@@ -45,7 +45,7 @@ class DataCollatorMixin:
             return_tensors: "pt" or "np"; by default the attribute.
 
         Raises:
-            ValueError: `return_tensors` is something else.
+            ValueError: `return_tensors` has another value.
         """
         if return_tensors is None:
             return_tensors = self.return_tensors
@@ -55,23 +55,23 @@ class DataCollatorMixin:
         return self.numpy_call(features)
 
     def torch_call(self, features: list[Any], /) -> Any:
-        """Return the batch of these samples as tensors; a subclass overrides it."""
+        """Return the batch of these samples as tensors; subclasses override this."""
         raise NotImplementedError(
             f"{type(self).__name__} has no `torch_call`, so it cannot return tensors ('pt')."
         )
 
     def numpy_call(self, features: list[Any], /) -> Any:
-        """Return the batch of these samples as arrays; a subclass overrides it."""
+        """Return the batch of these samples as arrays; subclasses override this."""
         raise NotImplementedError(
             f"{type(self).__name__} has no `numpy_call`, so it cannot return arrays ('np')."
         )
 
 
 def check_return_tensors(return_tensors: str) -> None:
-    """Check an argument `return_tensors`.
+    """Check the value of an argument `return_tensors`.
 
     Raises:
-        ValueError: it is neither "pt" nor "np".
+        ValueError: the value is neither "pt" nor "np".
     """
     if return_tensors not in ("pt", "np"):
         raise ValueError(
@@ -80,9 +80,9 @@ def check_return_tensors(return_tensors: str) -> None:
 
 
 def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Pad by a tokenizer, without the warning that calling it on texts is faster.
+    """Pad with a tokenizer, without its warning that calling it on texts is faster.
 
-    Fast tokenizers of some versions warn of that, but a collator has token ids instead of texts.
+    Some versions of fast tokenizers log this warning, but a collator has token ids and no texts.
     Works like the function of the same name in `transformers.data.data_collator`.
 
     Args:
@@ -96,7 +96,7 @@ def pad_without_fast_tokenizer_warning(tokenizer: Any, *args: Any, **kwargs: Any
 
 @contextmanager
 def _no_advice(tokenizer: object) -> Generator[None]:
-    """Mark the warning as already shown in the block."""
+    """Mark the tokenizer's warning as already shown while the block runs."""
     shown_warnings = getattr(tokenizer, "deprecation_warnings", None)
     if shown_warnings is None:
         yield
@@ -110,7 +110,7 @@ def _no_advice(tokenizer: object) -> Generator[None]:
 
 
 def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]]:
-    """Return a mask for each row: 1 for special tokens, 0 for all others."""
+    """Return a mask for each row of token ids: 1 for special tokens, 0 for all others."""
     masks: list[list[int]] = []
     for row in rows:
         masks.append(tokenizer.get_special_tokens_mask(row, already_has_special_tokens=True))
@@ -118,7 +118,7 @@ def special_tokens_rows(tokenizer: Any, rows: list[list[int]]) -> list[list[int]
 
 
 def label_name(features: list[Any]) -> str:
-    """Return the column of labels: "label" if the first sample has it, otherwise "labels"."""
+    """Return the name of the label column: "label" if the first sample has it, else "labels"."""
     return "label" if "label" in features[0] else "labels"
 
 
@@ -132,7 +132,7 @@ def without_columns(features: list[Any], *names: str) -> list[dict[str, Any]]:
 
 
 def has_fraction(numbers: np.ndarray) -> bool:
-    """Return whether any of the numbers would change when cast to an integer."""
+    """Return whether casting the numbers to integers would change any of them."""
     if numbers.dtype.kind != "f":
         return False
     are_whole = numbers == np.trunc(numbers)
@@ -140,15 +140,15 @@ def has_fraction(numbers: np.ndarray) -> bool:
 
 
 def as_integers(values: Any, name: str, index: int) -> np.ndarray:
-    """Return the indices of classes or tokens in a column of a sample, as int64.
+    """Return the class or token indices in a column of a sample, as int64.
 
     Args:
         values: the values of one sample.
-        name: the column of the values, for the error.
+        name: the name of the column, for the error.
         index: the index of the sample in the batch, for the error.
 
     Raises:
-        ValueError: a value has a fraction, which would be cut off.
+        ValueError: a value is not a whole number, so the cast would truncate it.
     """
     plain_values = values
     if hasattr(values, "detach"):
@@ -178,12 +178,12 @@ def to_numpy(values: Any) -> np.ndarray:
 def torch_collate_batch(
     examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
 ) -> torch.Tensor:
-    """Make a tensor of token ids, which are padded if their lengths differ.
+    """Stack sequences of token ids into a tensor, and pad them if their lengths differ.
 
     Works like `_torch_collate_batch` in `transformers.data.data_collator`.
 
     Args:
-        examples: sequences of token ids: lists, arrays or tensors.
+        examples: sequences of token ids as lists, arrays or tensors.
         tokenizer: provides `pad_token`, `pad_token_id` and `padding_side`.
         pad_to_multiple_of: the length is rounded up to a multiple of this number.
 
@@ -215,10 +215,10 @@ def torch_collate_batch(
 def numpy_collate_batch(
     examples: Any, tokenizer: Any, pad_to_multiple_of: int | None = None
 ) -> np.ndarray:
-    """Make an array of token ids, which are padded if their lengths differ.
+    """Stack sequences of token ids into an array, and pad them if their lengths differ.
 
-    Works like `_numpy_collate_batch` in `transformers.data.data_collator`. The parameters are those
-    of `torch_collate_batch`.
+    Works like `_numpy_collate_batch` in `transformers.data.data_collator`, with the parameters of
+    `torch_collate_batch`.
     """
     if isinstance(examples[0], (list, tuple)):
         examples = [np.array(example, dtype=np.int64) for example in examples]
@@ -235,12 +235,12 @@ def numpy_collate_batch(
 def padded_rows(
     rows: Any, length: int, fill: int, tokenizer: Any, dtype: DTypeLike = np.int64
 ) -> np.ndarray:
-    """Return rows as one array, filled up on the side on which the tokenizer pads.
+    """Return rows as one array, padded on the tokenizer's padding side.
 
     Args:
-        rows: arrays or lists of shape (tokens, ...), which differ in the number of tokens only.
+        rows: arrays or lists of shape (tokens, ...), which differ only in the number of tokens.
         length: number of tokens in each row of the result.
-        fill: the value that fills up shorter rows.
+        fill: the value that pads shorter rows.
         tokenizer: provides `padding_side`.
         dtype: the dtype of the result.
     """
@@ -252,7 +252,7 @@ def padded_rows(
 
 
 def as_return_type(values: np.ndarray, return_tensors: str) -> Any:
-    """Return an array for "np", or for "pt" a tensor that shares its memory."""
+    """Return the array for "np", or a tensor that shares its memory for "pt"."""
     if return_tensors == "np":
         return values
     import torch
@@ -269,7 +269,7 @@ def _common_length(lengths: list[int], multiple: int | None) -> int:
 
 
 def _pad_token_id(tokenizer: Any) -> int:
-    """Return the id of the pad token; refuse a tokenizer without one."""
+    """Return the id of the pad token, and raise if the tokenizer has none."""
     if getattr(tokenizer, "pad_token", None) is None:
         raise ValueError(
             f"Sequences differ in length, and the {type(tokenizer).__name__} has no pad token: set "
@@ -279,7 +279,7 @@ def _pad_token_id(tokenizer: Any) -> int:
 
 
 def _unpadded_slice(tokenizer: object, size: int, length: int) -> slice:
-    """Return where the tokens of a sequence are in its padded row."""
+    """Return the slice of a padded row that holds the tokens of the sequence."""
     if getattr(tokenizer, "padding_side", "right") == "right":
         return slice(0, size)
     return slice(length - size, length)

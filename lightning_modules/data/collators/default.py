@@ -1,4 +1,4 @@
-"""Batches of samples with columns, one tensor or array for each column that the model takes."""
+"""The default collator, which stacks each column of the samples into a tensor or array."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
 
     Works like `transformers.default_data_collator`, but an error names the column.
 
-    Differs from 5.3.0 in the dtype of labels, where 5.3.0 loses something:
+    Differs from 5.3.0 in the dtype of labels in two cases:
 
-    - Labels that are numpy integers become long, as in 5.23, not float.
+    - Labels that are numpy integers become long as in 5.23, instead of float.
     - If the first label is an integer and a later one is not (1, then 1.7), all become float;
       5.3.0 truncates 1.7 to 1.
 
     Args:
         features: samples with the same columns: mappings, or objects whose attributes are the
-            columns. The first one decides which columns there are; strings and None are left out;
-            "label" or "label_ids" become "labels".
+            columns. The columns are those of the first sample; columns that are a string or None in
+            it are left out, and "label" or "label_ids" becomes "labels".
         return_tensors: "pt" for tensors, "np" for arrays.
 
     Returns:
-        Column to a tensor or array of shape (samples, ...).
+        A dict from each column to a tensor or array of shape (samples, ...).
 
     Raises:
         TypeError: a sample is neither a mapping nor an object with attributes.
@@ -42,14 +42,14 @@ def default_data_collator(features: Sequence[Any], return_tensors: str = "pt") -
     if return_tensors != "pt":
         check_return_tensors(return_tensors)
 
-    # Almost always all samples are dicts. That takes one fast pass over their types, while a check
-    # of each for being a Mapping would take longer than everything else.
+    # Almost always all samples are dicts, which one fast pass over their types detects. Checking
+    # whether each is a Mapping would take longer than everything else.
     samples = features
     if set(map(type, features)) != {dict}:
         samples = [_as_mapping(feature, index) for index, feature in enumerate(features)]
 
     stack = _stack_torch if return_tensors == "pt" else _stack_numpy
-    # The column of the samples from which each column of the batch is made.
+    # Map each column of the batch to the column of the samples that it is made from.
     first = samples[0]
     columns: dict[str, str] = {}
     for name in LABELS:
@@ -78,7 +78,7 @@ def torch_default_data_collator(features: Sequence[object]) -> Batch:
         features: samples with the same columns.
 
     Returns:
-        Column to a tensor of shape (samples, ...).
+        A dict from each column to a tensor of shape (samples, ...).
     """
     return default_data_collator(features, "pt")
 
@@ -92,22 +92,22 @@ def numpy_default_data_collator(features: Sequence[object]) -> Batch:
         features: samples with the same columns.
 
     Returns:
-        Column to an array of shape (samples, ...).
+        A dict from each column to an array of shape (samples, ...).
     """
     return default_data_collator(features, "np")
 
 
 def collate_samples(features: Sequence[object]) -> Any:
-    """Collate samples with columns by `default_data_collator`, others by torch's `default_collate`.
+    """Use `default_data_collator` for samples with columns, torch's `default_collate` for others.
 
     Args:
-        features: samples, all of one kind.
+        features: samples, all of the same kind.
 
     Returns:
-        A mapping of columns; a list of tensors, one for each part of the samples; or one tensor.
+        A dict of columns; or a list of tensors, one for each element of a sample; or one tensor.
 
     Raises:
-        ValueError: they do not fit together.
+        ValueError: the samples cannot be stacked.
     """
     first = features[0]
     if isinstance(first, Mapping) or (hasattr(first, "__dict__") and not _is_value(first)):
@@ -117,9 +117,9 @@ def collate_samples(features: Sequence[object]) -> Any:
 
 
 def _is_value(sample: object) -> bool:
-    """Return whether a sample is a value, not an object whose attributes are columns.
+    """Return whether a sample is a value instead of an object whose attributes are columns.
 
-    Tensors have attributes, too.
+    Its type decides, because tensors have attributes, too.
     """
     import torch
 
@@ -176,7 +176,7 @@ def _stack_torch(values: list[Any], name: str) -> object:
     is_tensor = isinstance(first, torch.Tensor)
     is_array = isinstance(first, np.ndarray)
 
-    # The first label decides about the dtype: a "label" is a number, "label_ids" are a list.
+    # The first label decides the dtype. A "label" is a number, and "label_ids" is a list.
     if name == "label":
         if is_tensor:
             first = first.item()
@@ -190,7 +190,7 @@ def _stack_torch(values: list[Any], name: str) -> object:
     if is_array:
         return _tensor_of_arrays(values)
 
-    # Passing the dtype of plain numbers saves torch the time to infer it.
+    # With an explicit dtype torch does not spend time to infer it from plain numbers.
     types = set(map(type, values))
     if types == {float}:
         return torch.tensor(values, dtype=torch.get_default_dtype())
@@ -209,12 +209,12 @@ def _tensor_of_arrays(values: list[Any], dtype: torch.dtype | None = None) -> to
 def _labels_torch(
     values: list[Any], first: object, make: Callable[..., torch.Tensor]
 ) -> torch.Tensor:
-    """Return labels: integers if the first one is an integer and no other one has a fraction."""
+    """Return labels as integers if the first is an integer and all are whole, else as floats."""
     import torch
 
     if not isinstance(first, (int, np.integer)):
         return make(values, dtype=torch.float)
-    # The usual case first: plain integers need no search for fractions.
+    # Handle the usual case first: plain integers need no search for fractions.
     if set(map(type, values)) == {int}:
         return torch.tensor(values, dtype=torch.long)
     labels = make(values)
@@ -239,12 +239,12 @@ def _stack_numpy(values: list[Any], name: str) -> object:
 
 
 def _is_array(value: object) -> bool:
-    # A function, since isinstance in place would narrow the type to arrays of an unknown type.
+    # In a function, because for pyright an inline isinstance narrows to arrays of unknown type.
     return isinstance(value, np.ndarray)
 
 
 def _labels_numpy(values: list[Any], first: object) -> np.ndarray:
-    """Return the labels as arrays, by the rules of `_labels_torch`."""
+    """Return the labels as an array, with the dtype rules of `_labels_torch`."""
     if not isinstance(first, (int, np.integer)):
         return np.array(values, dtype=np.float32)
     labels = np.array(values)

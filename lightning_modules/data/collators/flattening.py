@@ -1,4 +1,4 @@
-"""The collator that pads nothing: all samples of the batch in one long sequence."""
+"""The collator that joins all samples of a batch into one long sequence, without padding."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 from .base import Batch, as_return_type, check_return_tensors, has_fraction
 from .default import DefaultDataCollator
 
-# Columns with one value per token; the batch dimension is added to them.
+# Columns with one value per token, which get a batch dimension.
 _INT64_COLUMNS = ("input_ids", "labels", "position_ids")
 _TOKEN_COLUMNS = (*_INT64_COLUMNS, "seq_idx")
-# Columns that are a plain number.
+# Columns that are plain numbers.
 _NUMBERS = ("max_length_q", "max_length_k")
 
 
@@ -22,22 +22,22 @@ _NUMBERS = ("max_length_q", "max_length_k")
 class DataCollatorWithFlattening(DefaultDataCollator):
     """Join all samples of a batch into one sequence, without padding.
 
-    Works like `transformers.DataCollatorWithFlattening` of 5.3.0, plus the option
-    `position_ids_start`, which transformers 5.23 has added.
+    Works like `transformers.DataCollatorWithFlattening` of 5.3.0, with the option
+    `position_ids_start` of transformers 5.23.
 
-    Empty samples are left out. The model's attention has to keep the samples apart: by
+    Empty samples are left out. The model's attention has to separate the samples, using
     `position_ids`, `seq_idx` or the lengths.
 
     Args:
-        args: those of `DefaultDataCollator`.
+        args: passed to `DefaultDataCollator`.
         return_position_ids: add "position_ids", each token's position in its sample.
         separator_id: the label of each sample's first token.
         return_flash_attn_kwargs: add "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q" and
             "max_length_k".
         return_seq_idx: add "seq_idx", the index of each token's sample.
-        position_ids_start: position of a first token; RoBERTa and similar models start at
-            `padding_idx + 1`, mostly 2.
-        kwargs: those of `DefaultDataCollator`.
+        position_ids_start: position of each sample's first token; RoBERTa and similar models start
+            at `padding_idx + 1`, mostly 2.
+        kwargs: passed to `DefaultDataCollator`.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class DataCollatorWithFlattening(DefaultDataCollator):
         samples.
 
         Args:
-            features: samples with "input_ids", and "labels" if they are not the same.
-            return_tensors: "pt" or "np" in place of the attribute.
-            separator_id: in place of the attribute.
+            features: samples with "input_ids", and "labels" if they differ from "input_ids".
+            return_tensors: "pt" or "np"; by default the attribute.
+            separator_id: see the class; by default the attribute.
         """
         if return_tensors is None:
             return_tensors = self.return_tensors
@@ -94,14 +94,14 @@ class DataCollatorWithFlattening(DefaultDataCollator):
             labels = [_as_list(feature["labels"]) for feature in features]
         lengths = [len(sample) for sample in samples]
 
-        # Mask the first label of each sample: the token before it is of another sample.
+        # Mask the first label of each sample, because the previous token is from another sample.
         masked_labels = [[separator, *row[1:]] for row in labels]
         columns: dict[str, list[int] | int] = {
             "input_ids": list(chain.from_iterable(samples)),
             "labels": list(chain.from_iterable(masked_labels)),
         }
 
-        # Columns that separate the samples, in the form that the model's attention needs.
+        # Add the columns with which the model's attention separates the samples.
         if self.return_position_ids:
             first = self.position_ids_start
             positions = [range(first, first + length) for length in lengths]
@@ -122,7 +122,7 @@ def _as_list(values: Any) -> list[int]:
 
 
 def _column(name: str, values: list[int] | int, return_tensors: str) -> object:
-    """Return a column as a tensor or array; the lengths of the longest samples stay numbers."""
+    """Return a column as a tensor or array, except the maximum lengths, which are numbers."""
     if name in _NUMBERS:
         return values
     indices = np.asarray(values)
@@ -133,6 +133,6 @@ def _column(name: str, values: list[int] | int, return_tensors: str) -> object:
             f"{name} of the batch has numbers with a fraction, but indices of tokens are whole "
             "numbers. Convert them to integers."
         )
-    # Flash attention takes "cu_seq_lens" and "seq_idx" as int32.
+    # Flash attention requires "cu_seq_lens" and "seq_idx" to be int32.
     dtype = np.int64 if name in _INT64_COLUMNS else np.int32
     return as_return_type(indices.astype(dtype), return_tensors)

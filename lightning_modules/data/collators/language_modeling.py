@@ -35,24 +35,25 @@ class PaddedBatch(NamedTuple):
     special_tokens_mask: Any = None
     """1 for special tokens, shape (samples, tokens); None if the samples do not have the column."""
     spans: np.ndarray | None = None
-    """The characters of each token, shape (samples, tokens, 2); None without this column."""
+    """The character span of each token, shape (samples, tokens, 2); None without the column."""
 
 
 @dataclass
 class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMixin):
-    """Pad token ids, and make the labels of masked or causal language modeling.
+    """Pad token ids, and create the labels of masked or causal language modeling.
 
-    Works like `transformers.DataCollatorForLanguageModeling`, and makes the same batches: random
-    numbers are drawn in the same order. There are three differences from 5.3.0. `seed=0` is a seed,
-    as in 5.23. Workers draw different numbers even if the collator was used before they started, as
-    in 5.24. With `whole_word_mask`, samples may have different lengths.
+    Works like `transformers.DataCollatorForLanguageModeling`, and makes the same batches, because
+    random numbers are drawn in the same order. There are three differences from 5.3.0. `seed=0` is
+    accepted as a seed, as in 5.23. Workers draw different numbers even if the collator was used
+    before they started, as in 5.24. With `whole_word_mask`, samples may have different lengths.
 
     Raises:
-        ValueError: options contradict each other, or the tokenizer has no mask token for `mlm`.
+        ValueError: options contradict each other, or `mlm` is True and the tokenizer has no mask
+            token.
     """
 
     tokenizer: Any
-    """The tokenizer; provides `pad` and `pad_token_id`, and for masks `mask_token`,
+    """The tokenizer; provides `pad` and `pad_token_id`, and for masking also `mask_token`,
     `convert_tokens_to_ids` and a length.
     """
     mlm: bool = True
@@ -62,18 +63,18 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
     whole_word_mask: bool = False
     """True to mask all tokens of a word or none. Samples need the column "offset_mapping"."""
     mlm_probability: float | None = 0.15
-    """Share of the tokens, or of the words, that become labels."""
+    """Fraction of the tokens, or of the words, that become labels."""
     mask_replace_prob: float = 0.8
-    """Share of the labels whose tokens are replaced by the mask."""
+    """Fraction of the labels whose tokens are replaced by the mask token."""
     random_replace_prob: float = 0.1
-    """Share of the labels whose tokens are replaced by random ones; the remaining ones stay."""
+    """Fraction of the labels whose tokens are replaced by random ones; the others are unchanged."""
     pad_to_multiple_of: int | None = None
     """The length is rounded up to a multiple of this number."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
     seed: int | None = None
-    """Seed of the collator's own generator, to which a data worker adds its number; None uses the
-    global generator.
+    """Seed of the collator's own generator, to which each dataloader worker adds its id. None uses
+    the global generator.
     """
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             self._prepare_whole_words()
         self.generator: Any = None
         self._generator_pid: int | None = None
-        """The process that made the generator; None for one restored from a checkpoint."""
+        """Id of the process that created the generator; None if it is from a checkpoint."""
 
     def _check_mlm(self) -> None:
         """Check the options of masked language modeling."""
@@ -106,7 +107,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         self.mlm_probability = _probability("mlm_probability", self.mlm_probability)
 
     def _prepare_whole_words(self) -> None:
-        """Set the options that masking whole words implies, with warnings."""
+        """Set the options that whole-word masking implies, and warn about them."""
         if not getattr(self.tokenizer, "is_fast", True):
             warnings.warn(
                 "`whole_word_mask` needs the 'offset_mapping', which slow tokenizers do not give.",
@@ -121,10 +122,10 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             self.random_replace_prob = 0.0
 
     def get_generator(self, seed: int, return_tensors: str | None = None) -> Any:
-        """Return a new generator, of torch or numpy.
+        """Return a new generator of torch or numpy.
 
         Args:
-            seed: its seed.
+            seed: the seed of the generator.
             return_tensors: "pt" or "np"; by default the attribute.
         """
         if (return_tensors or self.return_tensors) == "np":
@@ -134,14 +135,14 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return torch.Generator().manual_seed(seed)
 
     def create_rng(self, return_tensors: str | None = None) -> None:
-        """Make the generator that masks are drawn from; a data worker adds its number to the seed.
+        """Create the generator of the masks; a dataloader worker adds its id to the seed.
 
         Args:
             return_tensors: "pt" or "np"; by default the attribute.
         """
         assert self.seed is not None, "a generator needs a seed"
         seed = self.seed
-        # torch is not imported for this: in a worker of its loader it has been imported.
+        # Do not import torch for this: in a worker of its DataLoader it is already imported.
         torch_data: Any = sys.modules.get("torch.utils.data")
         if torch_data is not None:
             worker = torch_data.get_worker_info()
@@ -153,8 +154,8 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
     def _has_generator(self, return_tensors: str) -> bool:
         """Return whether this process has a generator for tensors or arrays.
 
-        A generator that a worker has inherited from its parent process does not count: all workers
-        would draw the same numbers from it, as in transformers before 5.24.
+        A generator that a worker inherited from its parent process does not count, because all
+        workers would draw the same numbers from it, as in transformers before 5.24.
         """
         if self._generator_pid not in (None, os.getpid()):
             return False
@@ -165,7 +166,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return isinstance(self.generator, torch.Generator)
 
     def torch_call(self, examples: list[Any]) -> Any:
-        """Return the batch as tensors, with the column "labels", which is -100 for no label.
+        """Return the batch as tensors, with a column "labels" that is -100 for ignored tokens.
 
         Args:
             examples: mappings that the tokenizer can pad, or plain sequences of token ids.
@@ -180,7 +181,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return batch
 
     def numpy_call(self, examples: list[Any]) -> Any:
-        """Return the batch as arrays, see `torch_call`; masks are drawn from numpy's generators.
+        """Return the batch as arrays, see `torch_call`; random numbers come from numpy.
 
         Args:
             examples: mappings that the tokenizer can pad, or plain sequences of token ids.
@@ -195,7 +196,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         return batch
 
     def _batch(self, features: list[Any], return_tensors: str) -> PaddedBatch:
-        """Pad samples, and make the generator if it is missing."""
+        """Pad the samples, and create the generator if needed."""
         if self.seed is not None and not self._has_generator(return_tensors):
             self.create_rng(return_tensors)
 
@@ -205,7 +206,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
             ids = collate(features, self.tokenizer, self.pad_to_multiple_of)
             return PaddedBatch({"input_ids": ids})
 
-        # The spans are padded below, since tokenizers cannot do that.
+        # The spans are padded below, because tokenizers cannot pad them.
         batch = pad_without_fast_tokenizer_warning(
             self.tokenizer,
             without_columns(features, _SPANS),
@@ -223,14 +224,14 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
         """Return the padded spans, shape (samples, tokens, 2).
 
         Args:
-            rows: for each sample, the first character of each token and the one after the last.
+            rows: for each sample, the start and end (exclusive) of each token in characters.
             tokens: the padded token ids.
         """
         spans = [np.reshape(np.asarray(row), (len(row), 2)) for row in rows]
         return padded_rows(spans, tokens.shape[1], 0, self.tokenizer)
 
     def _without_padding(self, labels: Any) -> Any:
-        """Set the labels of padding to -100, in place; return the labels."""
+        """Set the labels of padding to -100 in place, and return the labels."""
         pad = getattr(self.tokenizer, "pad_token_id", None)
         if pad is not None:
             labels[labels == pad] = -100
@@ -238,7 +239,7 @@ class DataCollatorForLanguageModeling(TorchMasking, NumpyMasking, DataCollatorMi
 
 
 def _probability(name: str, value: float | None) -> float:
-    """Return an option as a float; refuse one that is not between 0 and 1."""
+    """Return an option as a float, and raise if it is not between 0 and 1."""
     if value is None or not 0 <= value <= 1:
         raise ValueError(f"{name}={value} is not a share: use a number from 0 to 1.")
     return float(value)
@@ -248,7 +249,7 @@ def _probability(name: str, value: float | None) -> float:
 class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
     """Mask whole words for language modeling; use `DataCollatorForLanguageModeling` instead.
 
-    Works like `transformers.DataCollatorForWholeWordMask`, which is deprecated, and was removed in
+    Works like `transformers.DataCollatorForWholeWordMask`, which is deprecated and was removed in
     later versions.
     """
 
@@ -260,19 +261,19 @@ class DataCollatorForWholeWordMask(DataCollatorForLanguageModeling):
             stacklevel=2,
         )
         super().__init__(*args, **kwargs)
-        # As in the reference these are set after the constructor, which would otherwise change the
-        # shares of masks and random tokens.
+        # As in the reference, set these after the constructor, which would otherwise change
+        # `mask_replace_prob` and `random_replace_prob`.
         self.mlm = True
         self.whole_word_mask = True
 
 
 @dataclass
 class DataCollatorForSOP(DataCollatorForLanguageModeling):
-    """Mask tokens, and keep the labels of the order of sentences.
+    """Mask tokens, and keep the sentence order labels.
 
-    Works like `transformers.DataCollatorForSOP`, which is deprecated, and was removed in later
-    versions. The class of 5.3.0 drops its arguments, so that it cannot make any batch; this one
-    takes a tokenizer.
+    Works like `transformers.DataCollatorForSOP`, which is deprecated and was removed in later
+    versions. The class of 5.3.0 ignores its arguments and so cannot make a batch; this one accepts
+    a tokenizer.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -320,9 +321,9 @@ class DataCollatorForSOP(DataCollatorForLanguageModeling):
         }
 
     def mask_tokens(self, inputs: Any) -> tuple[Any, Any, Any]:
-        """Mask token ids, in place, as for ALBERT.
+        """Mask token ids in place, as for ALBERT.
 
-        Of 100 chosen tokens, 80 are replaced by the mask and 10 by a random token.
+        By default, of 100 chosen tokens 80 are replaced by the mask and 10 by a random token.
 
         Args:
             inputs: token ids, shape (samples, tokens).

@@ -1,7 +1,7 @@
-"""The choice and the replacement of the tokens that a masked language model predicts.
+"""Choose and replace the tokens that a masked language model predicts.
 
-Random numbers are drawn in the same order and shape as in the reference, so that batches are equal
-to its batches bit for bit.
+Random numbers are drawn in the same order and shape as in the reference, so that batches equal its
+batches bit for bit.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class MaskingDraws(NamedTuple):
     """The functions that draw random numbers for one batch, from a generator of torch or numpy."""
 
     choose: Callable[[float | NDArray[np.float64]], np.ndarray]
-    """Takes the probability of all tokens, or of each one, (samples, tokens); returns whether each
-    token is chosen, a bool array of that shape.
+    """Takes one probability for all tokens, or one for each, (samples, tokens). Returns a bool
+    array of that shape, True for chosen tokens.
     """
     random_tokens: Callable[[np.ndarray], np.ndarray]
-    """Takes a bool array, (samples, tokens); returns a random token for each True in it."""
+    """Takes a bool array, (samples, tokens), and returns a random token for each True in it."""
 
 
 class WordsOfTokens(NamedTuple):
-    """The words that tokens belong to; both arrays have the shape (samples, tokens)."""
+    """The words that tokens belong to, as arrays of shape (samples, tokens)."""
 
     numbers: np.ndarray
-    """The number of each token's word in its row; -1 for special tokens."""
+    """Number of the token's word in its row; -1 for special tokens."""
     begins: np.ndarray
-    """Whether a word begins with the token."""
+    """True for the first token of a word."""
 
 
 class Masking:
-    """The masking that torch and numpy share.
+    """The part of masking that torch and numpy share.
 
     The attributes are those of `DataCollatorForLanguageModeling`.
     """
@@ -52,7 +52,7 @@ class Masking:
     generator: Any
 
     def _random_share(self) -> float:
-        """Return the share of random tokens among the labels that are not masked."""
+        """Return the fraction of random tokens among the labels that are not masked."""
         if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
             return 0.0
         return self.random_replace_prob / (1 - self.mask_replace_prob)
@@ -70,18 +70,18 @@ class Masking:
         Args:
             inputs: token ids, shape (samples, tokens).
             special_tokens_mask: 1 for tokens that are never masked; None to ask the tokenizer.
-            spans: for whole words, the characters of each token.
+            spans: for whole words, the character span of each token.
             draws: the functions that draw random numbers.
             mask_id: the id of the mask token.
 
         Returns:
-            The labels, -100 where nothing is predicted.
+            The labels, -100 for tokens that are not predicted.
         """
         labels = np.array(inputs)
         if special_tokens_mask is None:
             special_tokens_mask = special_tokens_rows(self.tokenizer, labels.tolist())
 
-        # Choose the tokens to predict: bool, (samples, tokens).
+        # Choose the tokens to predict, a bool array (samples, tokens).
         never, words = self._never_drawn(to_numpy(special_tokens_mask), spans)
         probabilities = np.where(never, 0.0, self.mlm_probability or 0.0)
         chosen = draws.choose(probabilities)
@@ -89,12 +89,12 @@ class Masking:
             chosen = whole_words(words, chosen)
         labels[~chosen] = -100
 
-        # Replace most of them by the mask.
+        # Replace most of them by the mask token.
         masked = draws.choose(self.mask_replace_prob) & chosen
         inputs[masked] = mask_id
 
-        # Replace some by random tokens; the others stay. As in the reference, no numbers are drawn
-        # if the share is 0.
+        # Replace some by random tokens, and leave the others unchanged. As in the reference, draw
+        # no numbers if the fraction is 0.
         random_share = self._random_share()
         if random_share > 0:
             replaced = draws.choose(random_share) & chosen & ~masked
@@ -104,7 +104,7 @@ class Masking:
     def _never_drawn(
         self, special: np.ndarray, spans: object
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return which tokens are never drawn, and for whole words the word of each token."""
+        """Return the tokens that are never drawn, and for whole words the word of each token."""
         if not self.whole_word_mask:
             return special.astype(bool), None
         if spans is None:
@@ -113,7 +113,7 @@ class Masking:
                 "`return_offsets_mapping=True`, and set `remove_unused_columns=False`."
             )
 
-        # One draw for each word, at its first token, decides about the whole word.
+        # One draw for each word, at its first token, decides for the whole word.
         words = words_of(to_numpy(spans), special)
         return ~words.begins, words.numbers
 
@@ -124,7 +124,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> WordsOfTokens:
     A word continues as long as each token begins where the previous one ended.
 
     Args:
-        spans: the first character of each token and the one after the last, shape (samples, tokens,
+        spans: the start and end (exclusive) of each token in characters, shape (samples, tokens,
             2).
         special: 1 for special tokens, shape (samples, tokens).
     """
@@ -134,7 +134,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> WordsOfTokens:
     joins = np.zeros_like(is_special)
     begins_at_end_of_previous = spans[:, 1:, 0] == spans[:, :-1, 1]
     joins[:, 1:] = begins_at_end_of_previous & ~is_special[:, :-1]
-    # The reference compares the first token of a row with a previous one that ends at -1.
+    # As the reference does, assume that the token before the first one of a row ends at -1.
     joins[:, 0] = spans[:, 0, 0] == -1
 
     # Number the words of each row from 1.
@@ -144,7 +144,7 @@ def words_of(spans: np.ndarray, special: np.ndarray) -> WordsOfTokens:
 
 
 def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Extend the choice of tokens to their whole words.
+    """Extend a choice of tokens to whole words.
 
     Args:
         words: the number of each token's word, shape (samples, tokens).
@@ -159,7 +159,7 @@ def whole_words(words: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 
 class TorchMasking(Masking):
-    """Masking of tensors, with random numbers of torch."""
+    """Masks tensors, with random numbers from torch."""
 
     def torch_mask_tokens(
         self, inputs: torch.Tensor, special_tokens_mask: Any = None, offset_mapping: Any = None
@@ -191,7 +191,7 @@ class TorchMasking(Masking):
             return drawn.bool().numpy()
 
         def random_tokens(where: np.ndarray) -> np.ndarray:
-            # As in the reference, numbers are drawn for all tokens, although only some are used.
+            # As in the reference, draw numbers for all tokens, although only some are used.
             count = len(self.tokenizer)
             tokens = torch.randint(count, shape, dtype=torch.long, generator=generator)
             return tokens.numpy()[where]
@@ -203,7 +203,7 @@ class TorchMasking(Masking):
 
 
 class NumpyMasking(Masking):
-    """Masking of arrays, with random numbers of numpy."""
+    """Masks arrays, with random numbers from numpy."""
 
     def numpy_mask_tokens(
         self, inputs: np.ndarray, special_tokens_mask: Any = None, offset_mapping: Any = None
@@ -221,7 +221,7 @@ class NumpyMasking(Masking):
         Returns:
             the inputs of the model, and the labels, -100 where nothing is predicted.
         """
-        # Without a seed, numbers are drawn from numpy's global generator.
+        # Without a seed, draw from numpy's global generator.
         binomial: Callable[..., Any] = np.random.binomial
         integers: Callable[..., Any] = np.random.randint
         if self.generator is not None:

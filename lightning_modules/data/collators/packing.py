@@ -14,26 +14,26 @@ _LOWEST = {
     "float16": np.finfo(np.float16).min,
     "bfloat16": -3.3895314e38,
 }
-"""The number that hides a score, by the dtype of the mask."""
+"""The number in a mask that hides a score, for each dtype."""
 
 
 @dataclass
 class DataCollatorWithPacking(DataCollatorMixin):
     """Packs the documents of a batch into rows of at most `max_length` tokens, for training.
 
-    Each document is placed into the first row with room for it, the longest documents first; the
-    ends of rows are padded. The mask is block-diagonal, so loss and gradients are those of the
-    separate documents. Evaluations count samples, so they need another collator:
+    Each document is placed into the first row with room for it, starting with the longest; the ends
+    of rows are padded. The mask is block-diagonal, so loss and gradients are the same as for
+    separate documents. Evaluations count samples, so they need another collator, passed as
     `Trainer(eval_data_collator=)`.
 
     Args:
-        max_length: largest number of tokens in a row. All rows are as long as the longest of them.
+        max_length: maximum number of tokens in a row. All rows are as long as the longest of them.
         pad_token_id: the token that pads the ends of rows.
         mask_dtype: dtype of "attention_mask". "float32", "float16" or "bfloat16" make a mask that
-            is added to scores, for eager attention and SDPA of transformers; "bool" makes one for
-            SDPA only, in a quarter of the memory; None makes no mask, for models that separate
-            documents by their positions, as flash attention does.
-        causal: True if a token attends only to itself and to the tokens before it.
+            is added to scores, for eager attention and SDPA of transformers; "bool" makes a mask
+            that only SDPA accepts, in a quarter of the memory of "float32"; None makes no mask, for
+            models that separate documents by their positions, as flash attention does.
+        causal: True if a token attends only to itself and the tokens before it.
         return_tensors: "pt" for tensors, "np" for arrays.
 
     Raises:
@@ -57,7 +57,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
         """Return the batch of these documents.
 
         Args:
-            features: documents with "input_ids", and "labels" unless they are the token ids.
+            features: documents with "input_ids", and with "labels" if they differ from the ids.
             return_tensors: "pt" or "np"; by default the attribute.
 
         Returns:
@@ -76,8 +76,8 @@ class DataCollatorWithPacking(DataCollatorMixin):
         lengths = [len(document) for document in documents]
         rows = self._assign_to_rows(lengths)
 
-        # All rows are as long as the longest one. They are made of padding, over which the
-        # documents are written.
+        # All rows are as long as the longest one. Fill them with padding, over which the documents
+        # are written below.
         longest = 0
         for documents_in_row in rows:
             tokens_in_row = sum(lengths[index] for index in documents_in_row)
@@ -88,7 +88,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
         positions = np.zeros(shape, np.int64)
         document_numbers = np.zeros(shape, np.int64)
 
-        # Write the documents of a row one after the other; each has positions from 0.
+        # Write the documents of each row one after the other; the positions of each start at 0.
         for row, documents_in_row in enumerate(rows):
             start = 0
             for number, index in enumerate(documents_in_row, 1):
@@ -98,7 +98,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
                 positions[row, start:end] = np.arange(len(document))
                 document_numbers[row, start:end] = number
 
-                # The first label is masked: the token before it belongs to another document.
+                # Mask the first label, because the previous token belongs to another document.
                 labels_of_document = features[index].get("labels", document)
                 labels[row, start:end] = as_integers(labels_of_document, "labels", index)
                 labels[row, start] = -100
@@ -118,7 +118,7 @@ class DataCollatorWithPacking(DataCollatorMixin):
         Args:
             lengths: the lengths of the documents.
         """
-        # The longest documents are placed first: short ones fill the room that they leave.
+        # Place the longest documents first; short ones then fill the remaining room.
         rows: list[list[int]] = []
         room: list[int] = []
         longest_first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
@@ -142,23 +142,23 @@ class DataCollatorWithPacking(DataCollatorMixin):
         return rows
 
     def _mask(self, document_numbers: np.ndarray, return_tensors: str) -> Any:
-        """Return the mask that keeps documents apart.
+        """Return the attention mask that separates documents.
 
         Args:
-            document_numbers: for each token, the number of its document in its row; padding counts
-                as a document, too.
+            document_numbers: for each token, the number of its document in its row; padding has the
+                number 0, like another document.
             return_tensors: "pt" or "np".
         """
-        # Whether the token of the third dimension attends to that of the fourth, which has to be of
-        # the same document: (rows, 1, tokens, tokens).
+        # (rows, 1, tokens, tokens): whether the token of the third dimension attends to that of the
+        # fourth. Both have to be in the same document.
         attends = document_numbers[:, None, :, None] == document_numbers[:, None, None, :]
         if self.causal:
             attends &= np.tri(document_numbers.shape[1], dtype=bool)
         if self.mask_dtype in (None, "bool"):
             return as_return_type(attends, return_tensors)
 
-        # A number is added to each score: 0 keeps the score, the lowest number of the dtype hides
-        # it. numpy has no bfloat16, so the mask is made in float32.
+        # The mask is added to the scores: 0 keeps a score, the lowest number of the dtype hides it.
+        # Create it in float32, because numpy has no bfloat16.
         hidden = np.float32(_LOWEST[self.mask_dtype])
         values = np.where(attends, np.float32(0), hidden)
         mask = as_return_type(values, return_tensors)
@@ -170,10 +170,10 @@ class DataCollatorWithPacking(DataCollatorMixin):
 
 
 def _first_with_room(room: list[int], length: int) -> int | None:
-    """Return the index of the first row with room for a document; None if no row has it.
+    """Return the index of the first row with room for a document; None if there is none.
 
     Args:
-        room: number of tokens that each row has room for.
+        room: number of free tokens in each row.
         length: number of tokens of the document.
     """
     for row, free in enumerate(room):

@@ -1,4 +1,4 @@
-"""Collators that pad: sequences, token classification, multiple choice."""
+"""Collators that pad samples: for sequences, token classification and multiple choice."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from .base import (
 
 @dataclass
 class _Padding:
-    """Fields and steps of all collators that pad with a tokenizer."""
+    """Fields and methods of all collators that pad with a tokenizer."""
 
     tokenizer: Any
-    """Its `pad(features, padding=, max_length=, pad_to_multiple_of=, return_tensors=)` makes the
-    batch.
+    """The tokenizer, whose `pad(features, padding=, max_length=, pad_to_multiple_of=,
+    return_tensors=)` makes the batch.
     """
     padding: Any = True
-    """True or "longest": to the longest of the batch; "max_length": to `max_length`; False: not
-    at all.
+    """True or "longest" pads to the longest sample of the batch, "max_length" to `max_length`;
+    False does not pad.
     """
     max_length: int | None = None
-    """Length in tokens for "max_length", by default the longest that the model takes."""
+    """Number of tokens for "max_length"; by default the maximum that the model accepts."""
     pad_to_multiple_of: int | None = None
-    """Round the length up to a multiple of this."""
+    """The length is rounded up to a multiple of this number."""
 
     def _pad(self, features: list[Any], return_tensors: str) -> Any:
         return pad_without_fast_tokenizer_warning(
@@ -49,10 +49,10 @@ class _Padding:
 
 
 class _TensorsOrArrays(DataCollatorMixin):
-    """Base of collators that make tensors and arrays with one method, `_batch`."""
+    """Base class of collators that make tensors and arrays with one method, `_batch`."""
 
     def _batch(self, features: list[Any], return_tensors: str) -> Any:
-        """Return the batch as `return_tensors` says."""
+        """Return the batch, as tensors for "pt" and as arrays for "np"."""
         raise NotImplementedError
 
     def torch_call(self, features: list[Any]) -> Any:
@@ -76,10 +76,10 @@ class DataCollatorWithPadding(_Padding):
     """"pt" for tensors, "np" for arrays."""
 
     def __call__(self, features: list[dict[str, Any]]) -> Any:
-        """Return the padded batch, in which "label" or "label_ids" are called "labels".
+        """Return the padded batch, in which "label" or "label_ids" is renamed to "labels".
 
         Args:
-            features: samples with lists of token ids and whatever else the tokenizer pads.
+            features: samples with the columns that the tokenizer pads.
         """
         batch = self._pad(features, self.return_tensors)
         for name in LABELS:
@@ -91,18 +91,18 @@ class DataCollatorWithPadding(_Padding):
 
 @dataclass
 class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
-    """Pad the samples of a batch, and their labels of each token.
+    """Pad the samples of a batch, including the labels of their tokens.
 
     Works like `transformers.DataCollatorForTokenClassification`, for any tokenizer or processor
     with a method `pad`. The labels stay in their column, "label" or "labels", as int64 of shape
     (samples, tokens).
 
-    Differs from 5.3.0 with `return_tensors="np"`, as 5.23 does: the column may be called "label",
-    and only labels are converted to integers.
+    With `return_tensors="np"` it works as in 5.23 instead of 5.3.0: the column may be called
+    "label", and only labels are converted to integers.
     """
 
     label_pad_token_id: int = -100
-    """Fills up labels, on the side on which the tokenizer pads; losses leave -100 out."""
+    """The value that pads labels, on the tokenizer's padding side; losses ignore -100."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
@@ -121,18 +121,19 @@ class DataCollatorForTokenClassification(_Padding, _TensorsOrArrays):
 class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
     """Pad the choices of all samples of a batch to one length.
 
-    Works like `transformers.DataCollatorForMultipleChoice`, but it leaves the samples unchanged,
-    makes arrays too, and accepts samples without labels.
+    Works like `transformers.DataCollatorForMultipleChoice`, but does not change the samples, can
+    also make arrays, and accepts samples without labels.
 
-    Every column of a sample holds one value for each choice: lists of token ids and the like. The
-    columns of the batch have the shape (samples, choices, tokens); "labels" are int64 of shape
+    Every column of a sample holds one value for each choice, such as a list of token ids. The
+    columns of the batch have the shape (samples, choices, tokens); "labels" is int64 of shape
     (samples,).
     """
 
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
-    # transformers calls the parameter `examples` in this class only, and callers may name it.
+    # Only in this class does transformers call the parameter `examples`; callers may pass it by
+    # name.
     def torch_call(self, examples: list[Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - the name in transformers
         """Return the batch as tensors.
 
@@ -145,7 +146,7 @@ class DataCollatorForMultipleChoice(_Padding, _TensorsOrArrays):
         name = label_name(features)
         choices = self._number_of_choices(features)
 
-        # Each choice is padded as a sequence.
+        # Pad each choice as a separate sequence.
         sequences: list[dict[str, Any]] = []
         for sample in without_columns(features, name):
             for choice in range(choices):

@@ -22,39 +22,39 @@ if TYPE_CHECKING:
 
 
 class PermutedBatch(NamedTuple):
-    """The parts of a batch, tensors or arrays."""
+    """The columns of a batch, as tensors or arrays."""
 
     input_ids: Any
     """Token ids with hidden spans, shape (samples, tokens)."""
     perm_mask: Any
-    """1 where the token of the second dimension may not attend to that of the third, float32 of
-    shape (samples, tokens, tokens).
+    """1 if the token of the second dimension may not attend to that of the third, float32 of shape
+    (samples, tokens, tokens).
     """
     target_mapping: Any
     """The identity for each sample, float32 of shape (samples, tokens, tokens)."""
     labels: Any
-    """Token ids, -100 where nothing is hidden, shape (samples, tokens)."""
+    """The ids of hidden tokens, -100 for all others, shape (samples, tokens)."""
 
 
 @dataclass
 class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
-    """Hide spans of tokens, which the model predicts in a random order, as XLNet is trained.
+    """Hide spans of tokens that the model predicts in a random order, to train models like XLNet.
 
     Works like `transformers.DataCollatorForPermutationLanguageModeling`, and draws the same random
-    numbers, but needs no pad token.
+    numbers, but does not need a pad token.
 
-    Half of a sequence counts as remembered from the sequence before it. So each half is permuted
-    separately, and lengths must be even.
+    Half of a sequence is assumed to be reused as memory, as in XLNet. So tokens are permuted only
+    within each half, in the same order in both, and lengths must be even.
     """
 
     tokenizer: Any
     """The tokenizer; provides `mask_token`, `mask_token_id` and `get_special_tokens_mask`, and for
-    padding `pad_token` and `pad_token_id`.
+    padding also `pad_token` and `pad_token_id`.
     """
     plm_probability: float = 1 / 6
-    """Length of a span divided by the length of its context, which contains only this span."""
+    """Ratio of the length of a span to that of its context, the section that only it is in."""
     max_span_length: int = 5
-    """Largest number of tokens in a span; with arrays one more, as in the reference."""
+    """Maximum number of tokens in a span; for arrays one more, as in the reference."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
@@ -82,7 +82,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
     def numpy_call(self, examples: list[Any]) -> Batch:
         """Return the batch as arrays, see `torch_call`.
 
-        It draws from Python's and numpy's global generators.
+        Random numbers are drawn from Python's and numpy's global generators.
 
         Args:
             examples: mappings with "input_ids", or plain sequences of token ids.
@@ -105,7 +105,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
             order = torch.randperm(halves.shape[1]).numpy()
             return halves[:, order]
 
-        # Tensors on the CPU share the memory of arrays, so nothing is copied here.
+        # Tensors on the CPU and arrays share their memory, so nothing is copied here.
         arrays = self._mask(inputs.numpy(), draw, permuted)
         return PermutedBatch(*(torch.as_tensor(array, device="cpu") for array in arrays))
 
@@ -117,13 +117,13 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         """
 
         def permuted(halves: np.ndarray) -> np.ndarray:
-            # numpy shuffles the rows of an array in place. The rows of the transposed view are the
-            # columns.
+            # numpy shuffles the rows of an array in place. Shuffle the columns, which are the rows
+            # of the transposed view.
             np.random.shuffle(np.transpose(halves))
             return halves
 
-        # Unlike torch's, Python's `randint` includes its upper end. The reference ignores that, and
-        # the same numbers are drawn here.
+        # Unlike torch's, Python's `randint` includes its upper end. The reference ignores this
+        # difference, and the same numbers have to be drawn here.
         return self._mask(inputs, random.randint, permuted)
 
     def _mask(
@@ -137,14 +137,14 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         Args:
             inputs: token ids, shape (samples, tokens).
             draw: draws a random number from `low` to `high`.
-            permuted: returns the rows of an array, here the two halves of the positions, in the
-                same random order.
+            permuted: returns an array, here the two halves of the positions as rows, with its
+                columns in a random order.
         """
         count, length = inputs.shape
         self._require_even_length_and_mask(length)
         labels = np.copy(inputs)
 
-        # Hide spans of tokens, except special tokens and padding: bool, (samples, tokens).
+        # Hide spans of tokens, except special tokens and padding: a bool array (samples, tokens).
         hidden = np.zeros(inputs.shape, dtype=bool)
         for row in hidden:
             for start, end in self._spans(length, draw):
@@ -158,14 +158,14 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         # Tokens that are neither hidden nor special come before all others.
         mask = np.zeros((count, length, length), dtype=np.float32)
         for index in range(count):
-            # Draw the position of each token in the random order. Both halves are permuted alike.
+            # Draw each token's position in the random order. Both halves are permuted alike.
             positions = np.arange(length, dtype=np.int64)
             halves = np.reshape(positions, (-1, length // 2))
             order = permuted(halves).flatten()
             is_plain = ~hidden[index] & ~special[index] & ~padding[index]
             order[is_plain] = -1
 
-            # (tokens, tokens): the row is the token that attends, the column the one it attends to.
+            # (tokens, tokens): row i, column j tells whether token i may not attend to token j.
             is_not_before = order[:, None] <= order[None, :]
             mask[index] = is_not_before & hidden[index]
 
@@ -177,7 +177,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
     def _spans(self, length: int, draw: Callable[[int, int], int]) -> list[tuple[int, int]]:
         """Return the start and the end of each span.
 
-        The sequence is divided into contexts, each of which contains a span.
+        The sequence is divided into contexts, and each context contains one span.
         """
         spans: list[tuple[int, int]] = []
         context_start = 0
@@ -192,7 +192,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         return spans
 
     def _never_hidden(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return two masks, of the special tokens and of the padding: bool, (samples, tokens)."""
+        """Return the masks of special tokens and of padding, both bool of (samples, tokens)."""
         rows = special_tokens_rows(self.tokenizer, labels.tolist())
         special = np.array(rows, dtype=bool)
         if getattr(self.tokenizer, "pad_token", None) is None:
@@ -200,7 +200,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
         return special, np.asarray(labels == self.tokenizer.pad_token_id)
 
     def _require_even_length_and_mask(self, length: int) -> None:
-        """Refuse a tokenizer without a mask token, and an odd number of tokens."""
+        """Raise if the tokenizer has no mask token, or if the number of tokens is odd."""
         if getattr(self.tokenizer, "mask_token", None) is None:
             raise ValueError(
                 f"The {type(self.tokenizer).__name__} has no mask token. Set "

@@ -1,4 +1,4 @@
-"""The collator for pairs of sequences: the inputs and the labels of sequence-to-sequence models."""
+"""The collator for sequence-to-sequence models, which pads inputs and labels separately."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from .base import (
 
 @dataclass
 class DataCollatorForSeq2Seq:
-    """Pad the inputs of a batch, and separately its labels.
+    """Pad the inputs and the labels of a batch separately, because their lengths differ.
 
     Works like `transformers.DataCollatorForSeq2Seq`, for any tokenizer or processor with a method
-    `pad`. Labels have other lengths than inputs. They are padded on the side on which the tokenizer
-    pads.
+    `pad`. Labels are padded on the tokenizer's padding side.
     """
 
     tokenizer: Any
@@ -31,21 +30,21 @@ class DataCollatorForSeq2Seq:
     return_tensors=)` makes the batch.
     """
     model: Any = None
-    """The model. If it has a method `prepare_decoder_input_ids_from_labels(labels=)`, that makes
-    `decoder_input_ids`.
+    """The model. If it has a method `prepare_decoder_input_ids_from_labels(labels=)`, the method
+    makes `decoder_input_ids`.
     """
     padding: Any = True
     """True or "longest" pads to the longest sample of the batch, "max_length" to `max_length`;
     False does not pad.
     """
     max_length: int | None = None
-    """Number of tokens of inputs and labels with "max_length". By default it is the longest input
-    that the model accepts, and the longest labels of the batch.
+    """Number of tokens of inputs and labels with "max_length". By default, inputs are padded to the
+    maximum that the model accepts, and labels to the longest of the batch.
     """
     pad_to_multiple_of: int | None = None
     """Lengths are rounded up to a multiple of this number."""
     label_pad_token_id: int = -100
-    """The value that pads labels; losses leave -100 out."""
+    """The value that pads labels; losses ignore -100."""
     return_tensors: str = "pt"
     """"pt" for tensors, "np" for arrays."""
 
@@ -62,7 +61,7 @@ class DataCollatorForSeq2Seq:
             length); None if the samples have no labels.
 
         Raises:
-            ValueError: labels do not fit into one tensor, or are not whole numbers.
+            ValueError: labels cannot be made into one tensor, or are not whole numbers.
         """
         if return_tensors is None:
             return_tensors = self.return_tensors

@@ -1,4 +1,4 @@
-"""Leave out the columns of a dataset that a model does not take."""
+"""Drop the columns of a dataset that the model's forward does not accept."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _KEEP_ALL = "set `remove_unused_columns=False` to pass all of them to the data_c
 
 
 class RemoveColumnsCollator:
-    """Leave out the columns that a model does not take, before samples become a batch.
+    """Drop the columns that the model does not accept, before samples are collated.
 
     Works like `transformers.trainer_utils.RemoveColumnsCollator`.
 
-    It raises if the model takes none of the columns. Samples that are not dicts are passed to the
-    collator as they are.
+    Calls raise if the model accepts none of the columns. Samples that are not dicts are passed to
+    the collator unchanged.
 
     Args:
-        data_collator: makes the batch of the columns that are left.
-        signature_columns: the columns that the model takes.
+        data_collator: makes the batch from the remaining columns.
+        signature_columns: the columns that the model accepts.
         logger: logs the dropped columns, once; None logs nothing.
         model_name: name of the model's class, for that message.
         description: which dataset it is, such as "training".
         advice: how to keep all columns, for messages.
-        removed: columns that were removed before.
+        removed: columns that were removed from the dataset before.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class RemoveColumnsCollator:
         self._keep = frozenset(signature_columns)
 
     def __call__(self, features: list[Any]) -> Any:
-        """Return the batch of the columns that the model takes.
+        """Return the batch of the columns that the model accepts.
 
         Args:
             features: the samples.
 
         Raises:
-            ValueError: a sample has columns, but none that the model takes.
+            ValueError: the model accepts none of the columns of a sample.
             KeyError: the collator asks for a column that was dropped.
         """
         samples = [self._without_unused_columns(feature) for feature in features]
@@ -108,20 +108,20 @@ def remove_unused(
     logger: logging.Logger | None = _logger,
     advice: str = _KEEP_ALL,
 ) -> Any:
-    """Return a `datasets.Dataset` with only the columns that the model takes.
+    """Return a `datasets.Dataset` with only the columns that the model accepts.
 
-    The others are not even read.
+    The other columns are never read from disk.
 
     Args:
         dataset: the dataset.
-        columns: names that the model takes.
-        model_name: for the message that names the others.
+        columns: names of the columns that the model accepts.
+        model_name: name of the model's class, for the message about dropped columns.
         description: which dataset it is, such as "training".
-        logger: logs them; None logs nothing.
+        logger: logs the dropped columns; None logs nothing.
         advice: how to keep all columns.
 
     Raises:
-        ValueError: no column would be left.
+        ValueError: the model accepts none of the columns.
     """
     unused = [name for name in dataset.column_names if name not in columns]
     if not unused:
@@ -139,7 +139,7 @@ def ignored_columns_message(
     description: str | None = None,
     advice: str = _KEEP_ALL,
 ) -> str:
-    """Return the message for columns that are dropped because the model does not take them.
+    """Return the message about columns that the model does not accept.
 
     Args:
         ignored: the dropped columns.
@@ -162,11 +162,11 @@ def no_columns_left_error(
     description: str | None = None,
     advice: str = _KEEP_ALL,
 ) -> ValueError:
-    """Return the error for data of which the model takes no column.
+    """Return the error for data without any column that the model accepts.
 
     Args:
         columns: the columns of the data.
-        signature_columns: the columns that the model takes.
+        signature_columns: the columns that the model accepts.
         model_name: name of the model's class.
         description: which dataset it is, such as "training".
         advice: how to keep all columns.
