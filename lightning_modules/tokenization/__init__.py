@@ -1,7 +1,7 @@
-"""Tokenizers over the `tokenizers` library, without transformers.
+"""Tokenizers based on the `tokenizers` library, without transformers.
 
-Here: calls, padding, chats, files and the Hub. Token ids and files are those of transformers.
-Imports `common`.
+Here: calls, padding, chats, files and the Hub. Token ids and files are the same as with
+transformers. Imports `common`.
 """
 
 from .auto import AutoTokenizer

@@ -1,7 +1,7 @@
-"""`AutoTokenizer`: any tokenizer from its files, with the defaults of the class named in them.
+"""`AutoTokenizer`: load any tokenizer from its files, with the defaults of the class they name.
 
-Older folders leave input names, the padding side and special tokens to the class, so the defaults
-of each class are listed here.
+The files of older tokenizers leave input names, the padding side and special tokens to the class,
+so the defaults of each class are listed here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 def _tokens(**tokens: str) -> dict[str, str]:
-    """Return tokens by the names of their attributes: `pad="[PAD]"` is for `pad_token`."""
+    """Return tokens by attribute name: `pad="[PAD]"` becomes the entry `pad_token`."""
     return {f"{name}_token": token for name, token in tokens.items()}
 
 
@@ -39,7 +39,7 @@ _TYPES_SECOND = {"model_input_names": ["input_ids", "token_type_ids", "attention
 _TYPES_LAST = {"model_input_names": ["input_ids", "attention_mask", "token_type_ids"]}
 _LEFT = {"padding_side": "left"}
 
-# Default settings by the names of classes, without the ending `Tokenizer`.
+# Default settings by the names of classes, without the suffix `Tokenizer`.
 _FAMILIES: dict[str, dict[str, Any]] = {
     "Bert Electra ConvBert MobileBert Lxmert LayoutLM DPRQuestionEncoder DPRContextEncoder": {
         **_BERT,
@@ -63,7 +63,7 @@ _BY_CLASS: dict[str, dict[str, Any]] = {}
 for _names, _defaults in _FAMILIES.items():
     _BY_CLASS.update(dict.fromkeys(_names.split(), _defaults))
 
-# For each class the `model_type`s in config.json whose tokenizers have it.
+# For each class, the values of `model_type` in config.json whose tokenizers have this class.
 _MODELS = {
     "Bert": (
         "bert distilbert electra convbert megatron-bert nezha ernie visual_bert squeezebert "
@@ -94,14 +94,14 @@ for _name, _models in _MODELS.items():
     _BY_MODEL.update(dict.fromkeys(_models.split(), _name))
 
 _NEED_NO_DEFAULTS = ("PreTrained", "TokenizersBackend")
-"""Classes, without their endings, whose files contain all settings."""
+"""Classes, without their suffixes, whose files contain all settings."""
 
 
 def defaults_of(tokenizer_class: str | None, model_type: str | None) -> dict[str, Any]:
     """Return the default settings of the class of a tokenizer.
 
-    They are empty if class and model do not belong together: the reference also follows only
-    tokenizer.json then. They are empty for an unknown class, with a warning.
+    They are empty if class and model do not match, as the reference then also uses only
+    tokenizer.json. For an unknown class they are empty, and a warning is logged.
 
     Args:
         tokenizer_class: the class named in tokenizer_config.json.
@@ -129,8 +129,8 @@ class AutoTokenizer:
 
     Works like `transformers.AutoTokenizer`, for tokenizer.json files of any class.
 
-    The default settings of the class named in the files apply: input names, padding side, and those
-    special tokens that the vocabulary has.
+    The defaults of the class that the files name apply: input names, padding side, and the special
+    tokens that are in the vocabulary.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class AutoTokenizer:
     def from_pretrained(
         pretrained_model_name_or_path: str | os.PathLike[str], **kwargs: Any
     ) -> PreTrainedTokenizerFast:
-        """Load a tokenizer, with the defaults of the class that is named in its files.
+        """Load a tokenizer, with the defaults of the class that its files name.
 
         Args:
             pretrained_model_name_or_path: a folder, or the name of a repository on the Hub.
@@ -177,9 +177,9 @@ class AutoTokenizer:
 
 
 def _set_defaults(tokenizer: PreTrainedTokenizerFast, defaults: dict[str, Any]) -> None:
-    """Set defaults that neither the files nor the user have set.
+    """Set the defaults of settings that neither the files nor the user has set.
 
-    A special token is only set if the vocabulary has it.
+    A special token is set only if the vocabulary has it.
     """
     settings = tokenizer.init_kwargs
     missing_tokens: dict[str, object] = {}
@@ -188,7 +188,7 @@ def _set_defaults(tokenizer: PreTrainedTokenizerFast, defaults: dict[str, Any]) 
             continue
         if not name.endswith("_token"):
             setattr(tokenizer, name, value)
-            # Only settings in `init_kwargs` are saved.
+            # `save_pretrained` writes only the settings in `init_kwargs`.
             settings[name] = value
             continue
         is_known = value and tokenizer.backend_tokenizer.token_to_id(value) is not None

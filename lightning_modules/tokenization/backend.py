@@ -1,4 +1,4 @@
-"""The `tokenizers.Tokenizer` of a tokenizer: its vocabulary, decoding, and lock of calls."""
+"""The `tokenizers.Tokenizer` behind a tokenizer: its vocabulary, decoding, and the call lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .special_tokens import SpecialTokens
 if TYPE_CHECKING:
     import tokenizers
 
-# Contractions of English; a text has no space before them.
+# English contractions, which have no space before them in ordinary text.
 _CONTRACTIONS = (
     (" ' ", "'"),
     (" n't", "n't"),
@@ -26,7 +26,7 @@ _CONTRACTIONS = (
     (" 're", "'re"),
 )
 _REPLACEMENTS = (*((f" {mark}", mark) for mark in ".?!,"), *_CONTRACTIONS)
-"""Texts with a space, each with its replacement."""
+"""Strings that contain a space, each with its replacement."""
 
 
 _lock = threading.RLock()
@@ -35,14 +35,14 @@ _lock = threading.RLock()
 def settings_lock() -> threading.RLock:
     """Return the lock that each call of a tokenizer holds.
 
-    Padding and truncation are settings of a `tokenizers.Tokenizer`: they must not change before the
-    call that needs them.
+    Padding and truncation are settings of a `tokenizers.Tokenizer`, which no other thread may
+    change between setting them and the call that uses them.
     """
     return _lock
 
 
 def _renew_lock() -> None:
-    """Replace the lock in a forked process: the thread that held it does not exist there."""
+    """Replace the lock in a forked process, where the thread that may hold it does not exist."""
     global _lock
     _lock = threading.RLock()
 
@@ -52,7 +52,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 class Backend(SpecialTokens):
-    """Converts tokens to ids, and ids to tokens and texts, by a `tokenizers.Tokenizer`."""
+    """Converts tokens to ids, and ids to tokens and texts, with a `tokenizers.Tokenizer`."""
 
     _tokenizer: tokenizers.Tokenizer
     model_input_names: list[str] = ["input_ids", "attention_mask"]
@@ -72,19 +72,19 @@ class Backend(SpecialTokens):
 
     @property
     def is_fast(self) -> bool:
-        """Return True: the tokenizer is one of the `tokenizers` library."""
+        """Return True, because the tokenizer is based on the `tokenizers` library."""
         return True
 
     @property
     def vocab_size(self) -> int:
-        """Return the number of tokens without added ones, which `len(tokenizer)` counts, too."""
+        """Return the number of tokens without added ones; `len(tokenizer)` includes these."""
         return self._tokenizer.get_vocab_size(with_added_tokens=False)
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size(with_added_tokens=True)
 
     def __bool__(self) -> bool:
-        # An empty tokenizer is not false, although its length is 0.
+        # A tokenizer is true even if it has no tokens and its length is 0.
         return True
 
     def get_vocab(self) -> dict[str, int]:
@@ -111,16 +111,16 @@ class Backend(SpecialTokens):
         return self.added_tokens_encoder
 
     def _add_tokens(self, new_tokens: list[Any], special_tokens: bool = False) -> int:
-        """Add tokens to the vocabulary; return the number of new ones."""
+        """Add tokens to the vocabulary, and return the number of new ones."""
         with settings_lock():
             if special_tokens:
                 return self._tokenizer.add_special_tokens(new_tokens)
             return self._tokenizer.add_tokens(new_tokens)
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """Return the id of a token, or a list of the ids of several.
+        """Return the id of a token, or a list of ids for several tokens.
 
-        Tokens that are not in the vocabulary have the id of `unk_token`.
+        Tokens that are not in the vocabulary get the id of `unk_token`.
 
         Args:
             tokens: a token, or a sequence of tokens.
@@ -139,7 +139,7 @@ class Backend(SpecialTokens):
         return token_id
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """Return the token of an id, or a list of the tokens of several; None for an unknown id.
+        """Return the token of an id, or a list of tokens for several ids; None for an unknown id.
 
         Args:
             ids: a number, or a list, an array or a tensor of numbers.
@@ -214,7 +214,7 @@ class Backend(SpecialTokens):
         clean_up_tokenization_spaces: bool | None = None,
         **kwargs: object,
     ) -> str:
-        """Convert the ids of one text; see `decode`, which calls it for each text."""
+        """Convert the ids of one text; `decode` calls this for each text."""
         if isinstance(token_ids, (int, np.integer)):
             token_ids = [token_ids]
         ids = [int(token_id) for token_id in token_ids]
@@ -246,7 +246,7 @@ class Backend(SpecialTokens):
 
         Args:
             token_ids_0: token ids, including those of special tokens.
-            token_ids_1: not supported; None.
+            token_ids_1: not supported; must be None.
             already_has_special_tokens: only True is supported.
 
         Raises:

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TOO_LONG = "sequence-length-is-longer-than-the-specified-maximum"
-"""The key of a warning; scripts for transformers set it to disable the warning."""
+"""The key of a warning, which scripts for transformers set to disable the warning."""
 
 
 @dataclass(kw_only=True, slots=True)
 class CallOptions:
-    """The arguments of a call other than texts and lengths."""
+    """The arguments of a call, except texts and lengths."""
 
     add_special_tokens: bool = True
-    """Whether the special tokens that the model expects are added to a text."""
+    """Whether to add the special tokens that the model expects."""
     stride: int = 0
-    """Number of tokens that an overflowing part has in common with the part before it."""
+    """Number of tokens by which an overflowing part overlaps with the previous one."""
     is_split_into_words: bool = False
     """Whether texts are lists of words."""
     pad_to_multiple_of: int | None = None
@@ -38,27 +38,31 @@ class CallOptions:
     return_tensors: str | TensorType | None = None
     """Return tensors ("pt") or arrays ("np"); by default lists."""
     return_token_type_ids: bool | None = None
-    """Whether to return the number of the text, in a pair, that a token is from.
+    """Whether to return 0 for tokens of the first text of a pair, and 1 for those of the second.
 
-    By default it is returned if `model_input_names` contains it.
+    By default they are returned if `model_input_names` contains "token_type_ids".
     """
     return_attention_mask: bool | None = None
     """Whether to return 1 for tokens and 0 for padding.
 
-    By default it is returned if `model_input_names` contains it.
+    By default the mask is returned if `model_input_names` contains "attention_mask".
     """
     return_overflowing_tokens: bool = False
-    """Whether to return rows for the parts that are cut off, and "overflow_to_sample_mapping"."""
+    """Whether to return the parts that are cut off as more rows, and for each row the index of its
+    text as "overflow_to_sample_mapping".
+    """
     return_special_tokens_mask: bool = False
     """Whether to return 1 for special tokens and 0 for others."""
     return_offsets_mapping: bool = False
-    """Whether to return the first and the last character of each token, as "offset_mapping"."""
+    """Whether to return the start and end (exclusive) of each token in characters, as
+    "offset_mapping".
+    """
     return_length: bool = False
     """Whether to return the number of tokens of each row, including padding."""
     verbose: bool = True
-    """Whether to warn, once, of texts that are too long for the model."""
+    """Whether to warn, once, about texts that are too long for the model."""
     split_special_tokens: bool | None = None
-    """Whether special tokens in texts are read as plain text; by default the attribute."""
+    """Whether to treat special tokens in texts as plain text; by default the attribute."""
 
 
 _OPTIONS = [field.name for field in fields(CallOptions)]
@@ -72,7 +76,7 @@ class Rows(NamedTuple):
     rows: list[Any]
     """A text, a list of words, or a pair of these, for each row."""
     is_batch: bool
-    """False for a single text, whose columns are not nested."""
+    """False for a single text, whose columns are returned without a batch axis."""
 
 
 class Calls(Backend):
@@ -96,16 +100,16 @@ class Calls(Backend):
     ) -> BatchEncoding:
         """Convert texts to token ids and further columns.
 
-        Works like `PreTrainedTokenizerFast.__call__` of transformers, but safe in several threads,
-        and an unknown argument gives a warning.
+        Works like `PreTrainedTokenizerFast.__call__` of transformers, but is thread-safe, and warns
+        about unknown arguments.
 
         Args:
             text: a text or a list of texts; with `is_split_into_words` a list of words or a list of
                 such lists. Pairs may be passed as tuples, too.
             text_pair: the second texts of pairs.
             text_target: texts whose token ids become "labels".
-            text_pair_target: the second texts of these.
-            add_special_tokens: whether the special tokens that the model expects are added.
+            text_pair_target: the second texts of pairs in `text_target`.
+            add_special_tokens: whether to add the special tokens that the model expects.
             padding: True or "longest" pads to the longest row of the batch, "max_length" to
                 `max_length`; False does not pad.
             truncation: True or "longest_first", "only_first", "only_second"; False does not
@@ -114,12 +118,12 @@ class Calls(Backend):
             kwargs: the fields of `CallOptions`.
 
         Returns:
-            the columns; they are not nested for a single text.
+            the columns, without a batch axis for a single text.
 
         Raises:
-            ValueError: no text is passed, padding has no pad token, or rows have different lengths
-                with `return_tensors`.
-            TypeError: a text is not text.
+            ValueError: no text is passed, the tokenizer has no pad token for padding, or rows have
+                different lengths with `return_tensors`.
+            TypeError: a text is not a string.
             NotImplementedError: `max_target_length` or `tokenizer_kwargs` is passed.
         """
         if text is None and text_target is None:
@@ -135,7 +139,7 @@ class Calls(Backend):
         if text is not None:
             encoded = self._encode(text, text_pair, lengths, options)
 
-        # The ids of the targets become the labels.
+        # The token ids of the targets become the labels.
         if text_target is not None:
             targets = self._encode(text_target, text_pair_target, lengths, options)
             if encoded is None:
@@ -152,7 +156,7 @@ class Calls(Backend):
         Args:
             text: a text, or a list of texts.
             text_pair: the second texts of pairs.
-            add_special_tokens: whether the special tokens that the model expects are added.
+            add_special_tokens: whether to add the special tokens that the model expects.
             kwargs: the other arguments of `tokenizer(...)`.
 
         Returns:
@@ -168,7 +172,7 @@ class Calls(Backend):
         Args:
             text: the text.
             pair: the second text of a pair.
-            add_special_tokens: whether the special tokens that the model expects are added.
+            add_special_tokens: whether to add the special tokens that the model expects.
             kwargs: the other arguments of `tokenizer(...)`.
 
         Returns:
@@ -177,7 +181,7 @@ class Calls(Backend):
         return self(text, pair, add_special_tokens=add_special_tokens, **kwargs).tokens()
 
     def _options(self, kwargs: dict[str, Any]) -> CallOptions:
-        """Return the options of a call; warn of unknown ones."""
+        """Return the options of a call, and warn about unknown ones."""
         options = CallOptions()
         for name, value in kwargs.items():
             if name in _OPTIONS:
@@ -201,7 +205,7 @@ class Calls(Backend):
         """Encode texts, or pairs of them."""
         rows, is_batch = rows_of(text, pair, options.is_split_into_words)
 
-        # The parts that are cut off become additional rows, with `return_overflowing_tokens`.
+        # With `return_overflowing_tokens`, the parts that are cut off become additional rows.
         encodings: list[tokenizers.Encoding] = []
         row_indices: list[int] = []
         for index, row in enumerate(self._encode_rows(rows, lengths, options)):
@@ -217,7 +221,7 @@ class Calls(Backend):
         for ids in columns["input_ids"]:
             self._warn_of_length(len(ids), lengths, options)
 
-        # The lists of a single text are returned without a batch axis. Tensors always have one.
+        # Return the lists of a single text without a batch axis. Tensors always have one.
         returns_lists = options.return_tensors is None
         if is_batch or not returns_lists or options.return_overflowing_tokens:
             return BatchEncoding(columns, encodings, tensor_type=options.return_tensors)
@@ -229,12 +233,12 @@ class Calls(Backend):
     def _encode_rows(
         self, rows: list[Any], lengths: Lengths, options: CallOptions
     ) -> list[tokenizers.Encoding]:
-        """Encode rows by the `tokenizers` library."""
+        """Encode rows with the `tokenizers` library."""
         split = options.split_special_tokens
         if split is None:
             split = self.split_special_tokens
 
-        # No other thread may change the settings before `encode_batch`.
+        # No other thread may change these settings before `encode_batch` has used them.
         with settings_lock():
             self._set_truncation(lengths, options)
             self._set_padding(lengths, options)
@@ -299,7 +303,7 @@ class Calls(Backend):
         return columns
 
     def _returns(self, name: str, option: bool | None) -> bool:
-        """Return whether a column is returned; without an option, whether the model accepts it."""
+        """Return whether to return a column: by default if the model accepts it."""
         if option is None:
             return name in self.model_input_names
         return option
@@ -333,8 +337,8 @@ def rows_of(text: Any, pair: Any, is_split_into_words: bool) -> Rows:
 
     Args:
         text: a text, or a list of texts.
-        pair: the second texts; None without pairs.
-        is_split_into_words: whether a text is a list of words.
+        pair: the second texts of pairs; None without pairs.
+        is_split_into_words: whether each text is a list of words.
 
     Raises:
         TypeError: a list of texts has a single second text.
@@ -342,7 +346,7 @@ def rows_of(text: Any, pair: Any, is_split_into_words: bool) -> Rows:
     """
     is_batch = isinstance(text, (list, tuple))
     if is_batch and is_split_into_words:
-        # A list of words is one text.
+        # A list of words is a single text.
         is_batch = bool(text) and isinstance(text[0], (list, tuple))
     if not is_batch:
         if pair:

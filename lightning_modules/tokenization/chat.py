@@ -1,4 +1,4 @@
-"""Chats: messages to a text by the tokenizer's template, and to tokens."""
+"""Chats: convert messages to a text with the tokenizer's template, and to tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .names import INSTALL_TRANSFORMERS, PaddingStrategy, TensorType
 
 
 class Chat(Calls):
-    """`apply_chat_template` and the template it applies."""
+    """The method `apply_chat_template`, and the template that it applies."""
 
     chat_template: str | None = None
 
@@ -35,7 +35,7 @@ class Chat(Calls):
         tokenizer_kwargs: dict[str, Any] | None = None,
         **kwargs: object,
     ) -> Any:
-        """Convert a chat to text or token ids, by a template of jinja.
+        """Convert a chat to text or token ids, with a jinja template.
 
         Works like `PreTrainedTokenizerBase.apply_chat_template` of transformers 5.3.0, which
         returns a dict by default.
@@ -47,24 +47,24 @@ class Chat(Calls):
             chat_template: a template instead of the tokenizer's.
             add_generation_prompt: append the tokens that open a message of the assistant.
             continue_final_message: not supported.
-            tokenize: return token ids rather than text.
-            padding: as in a call.
-            truncation: as in a call.
-            max_length: as in a call.
-            return_tensors: as in a call.
-            return_dict: return all columns rather than the ids.
+            tokenize: return token ids instead of text.
+            padding: as in a call of the tokenizer.
+            truncation: as in a call of the tokenizer.
+            max_length: as in a call of the tokenizer.
+            return_tensors: as in a call of the tokenizer.
+            return_dict: return all columns instead of the ids only.
             return_assistant_tokens_mask: not supported.
             tokenizer_kwargs: further arguments of the call.
             kwargs: further variables of the template.
 
         Returns:
-            a `BatchEncoding`, ids, or text; for several chats lists.
+            a `BatchEncoding`, token ids, or text; a list of ids or texts for several chats.
 
         Raises:
             ValueError: the template is missing, or the conversation is empty.
-            NotImplementedError: `continue_final_message`, `return_assistant_tokens_mask`, or a tool
-                that is not a JSON schema.
-            jinja2.TemplateError: the template raises, or does what its sandbox forbids.
+            NotImplementedError: `continue_final_message` or `return_assistant_tokens_mask` is True,
+                or a tool is not a JSON schema.
+            jinja2.TemplateError: the template raises, or does something that its sandbox forbids.
         """
         if len(conversation) == 0:
             raise ValueError("apply_chat_template: the conversation has no messages.")
@@ -100,7 +100,7 @@ class Chat(Calls):
         if not tokenize:
             return texts
 
-        # Templates write the special tokens themselves.
+        # The text already contains the special tokens, which templates write themselves.
         encoded = self(
             texts,
             padding=padding,
@@ -133,11 +133,11 @@ class Chat(Calls):
 
 @lru_cache
 def compile_template(template: str) -> Any:
-    """Return a template in an immutable sandbox, with the extensions of transformers' templates.
+    """Compile a template in an immutable sandbox, with the extensions of transformers' templates.
 
     These are the functions `raise_exception` and `strftime_now`, the filter `tojson` (which does
     not escape HTML), `break` and `continue`, and the block `generation`, which marks the messages
-    of the assistant. Blocks leave no empty lines.
+    of the assistant. The lines of block tags are removed from the output.
     """
     import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -176,7 +176,7 @@ def _generation_block() -> type:
     from jinja2.ext import Extension
 
     class GenerationBlock(Extension):
-        """`{% generation %}...{% endgeneration %}`, rendered as its content."""
+        """Renders `{% generation %}...{% endgeneration %}` as its content."""
 
         tags = {"generation"}
 

@@ -31,12 +31,12 @@ class BatchEncoding(UserDict):
         encoding: tokenizers.Encoding | Sequence[tokenizers.Encoding] | None = None,
         tensor_type: str | TensorType | None = None,
     ):
-        """Store the columns, and convert them if a type is passed.
+        """Store the columns, and convert them if `tensor_type` is passed.
 
         Args:
             data: the values of each column, by name.
             encoding: the result of the `tokenizers` library for each row.
-            tensor_type: "pt" makes tensors of the columns, "np" arrays.
+            tensor_type: "pt" converts the columns to tensors, "np" to arrays.
         """
         super().__init__(data)
         if encoding is not None and not isinstance(encoding, (list, tuple)):
@@ -82,30 +82,30 @@ class BatchEncoding(UserDict):
         """Return the tokens of a row, as text.
 
         Args:
-            batch_index: number of the row.
+            batch_index: index of the row.
         """
         return self._row("tokens", batch_index).tokens
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return for each token of a row the text of the pair that it is from, 0 or 1.
+        """Return 0 or 1 for each token of a row, the text of the pair that the token is from.
 
-        None for special tokens.
+        The value is None for special tokens.
 
         Args:
-            batch_index: number of the row.
+            batch_index: index of the row.
         """
         return self._row("sequence_ids", batch_index).sequence_ids
 
     def word_ids(self, batch_index: int = 0) -> list[int | None]:
-        """Return for each token of a row the number of its word; None for special tokens.
+        """Return the number of the word of each token of a row; None for special tokens.
 
         Args:
-            batch_index: number of the row.
+            batch_index: index of the row.
         """
         return self._row("word_ids", batch_index).word_ids
 
     def _row(self, method: str, index: int) -> tokenizers.Encoding:
-        """Return the result of the `tokenizers` library for a row; a method needs it."""
+        """Return the result of the `tokenizers` library for a row, which a method needs."""
         if not self._encodings:
             raise ValueError(
                 f"{method}() needs the positions of tokens in the text, which only the result of "
@@ -114,7 +114,7 @@ class BatchEncoding(UserDict):
         return self._encodings[index]
 
     def convert_to_tensors(self, tensor_type: str | TensorType | None = None) -> BatchEncoding:
-        """Make tensors or arrays of the columns, in place.
+        """Convert the columns to tensors or arrays, in place.
 
         Args:
             tensor_type: "pt" or "np"; None changes nothing.
@@ -133,10 +133,10 @@ class BatchEncoding(UserDict):
     def to(self, device: Any, *, non_blocking: bool = False) -> BatchEncoding:
         """Move all tensors to a device, in place.
 
-        Token ids are integers, so a dtype instead of a device is ignored, with a warning.
+        A dtype instead of a device is ignored with a warning, because token ids are integers.
 
         Args:
-            device: a device of torch, or its name or number.
+            device: a torch device, or its name or number.
             non_blocking: True to return before the copies are finished.
 
         Returns:
@@ -154,11 +154,11 @@ class BatchEncoding(UserDict):
 
 
 def as_kind(values: object, kind: TensorType, name: str) -> Any:
-    """Make a tensor or an array of a column; int64 if the column is empty.
+    """Convert a column to a tensor or an array; int64 if the column is empty.
 
     Args:
-        values: nested lists; an object of the type itself is returned unchanged.
-        kind: the type to make.
+        values: nested lists; an object that already has the type is returned unchanged.
+        kind: the type to convert to.
         name: the name of the column, for the error.
 
     Raises:
@@ -187,12 +187,12 @@ def _lengths_of_rows(values: object) -> set[int]:
 
 
 def _to_tensor(values: object) -> torch.Tensor:
-    """Make a tensor of nested lists."""
+    """Convert nested lists to a tensor."""
     import torch
 
     if isinstance(values, torch.Tensor):
         return values
-    # `torch.tensor` would convert a list of arrays number by number.
+    # `torch.tensor` is slow for a list of arrays, which it converts number by number.
     if isinstance(values, list) and values and isinstance(values[0], np.ndarray):
         return torch.from_numpy(np.array(values))
     if _is_empty(values):
@@ -201,7 +201,7 @@ def _to_tensor(values: object) -> torch.Tensor:
 
 
 def _to_array(values: Any) -> np.ndarray:
-    """Make an array of nested lists."""
+    """Convert nested lists to an array."""
     if isinstance(values, np.ndarray):
         return values
     if _is_empty(values):
@@ -235,6 +235,6 @@ def as_lists(values: Any) -> Any:
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value is a tensor of torch, without loading torch."""
+    """Return whether a value is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
-# Arguments of `from_pretrained` that only transformers' lookup of classes needs.
+# Arguments of `from_pretrained` that only transformers' class lookup needs.
 _IGNORED_ARGUMENTS = (
     "use_fast",
     "trust_remote_code",
@@ -35,7 +35,7 @@ _IGNORED_ARGUMENTS = (
     "legacy_format",
 )
 
-# The settings in tokenizer.json, each with the argument whose default it is.
+# Settings in tokenizer.json, each with the argument that it is the default of.
 _TRUNCATION_ARGUMENTS = {
     "max_length": "max_length",
     "direction": "truncation_side",
@@ -63,15 +63,15 @@ class PreTrainedTokenizerBase(Padding, Chat, Saving):
 
 
 class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
-    """Convert text to token ids and back, by a tokenizer.json.
+    """Convert text to token ids and back, with a tokenizer.json.
 
-    Works like `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), without
-    transformers. From the same tokenizer.json it makes the same ids, columns and files. It can be
-    called from several threads.
+    Works like `transformers.PreTrainedTokenizerFast` (`TokenizersBackend` in 5.x), but does not
+    need transformers. With the same tokenizer.json it makes the same ids, columns and files. It can
+    be called from several threads.
     """
 
     def __init__(self, **kwargs: Any):
-        """Make a tokenizer from a `tokenizers.Tokenizer` or a tokenizer.json.
+        """Create a tokenizer from a `tokenizers.Tokenizer` or a tokenizer.json.
 
         Args:
             kwargs: either `tokenizer_object`, a `tokenizers.Tokenizer`, which is copied, or
@@ -96,13 +96,13 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         self._set_attributes(kwargs)
         self._complete_vocabulary(added)
 
-        # Keep the post-processor of tokenizer.json, unless an argument asks for another one.
+        # Keep the post-processor of tokenizer.json, unless an argument requests another one.
         is_requested = "add_bos_token" in self.init_kwargs or "add_eos_token" in self.init_kwargs
         if is_requested or self._tokenizer.post_processor is None:
             self.update_post_processor()
 
     def _apply_file_defaults(self, kwargs: dict[str, Any]) -> None:
-        """Add the padding and the truncation of tokenizer.json as defaults of the arguments."""
+        """Use the padding and truncation of tokenizer.json as defaults of the arguments."""
         backend: Any = self._tokenizer
         for settings, arguments in (
             (backend.truncation, _TRUNCATION_ARGUMENTS),
@@ -114,7 +114,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 kwargs.setdefault(argument, settings[setting_name])
 
     def _set_attributes(self, kwargs: dict[str, Any]) -> None:
-        """Set all attributes, and check their types; used arguments are removed from `kwargs`."""
+        """Set all attributes and check their types; arguments that are used leave `kwargs`."""
         for name in kwargs:
             if callable(getattr(type(self), name, None)):
                 raise AttributeError(
@@ -125,7 +125,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         if "additional_special_tokens" in kwargs and "extra_special_tokens" not in kwargs:
             kwargs["extra_special_tokens"] = kwargs.pop("additional_special_tokens")
 
-        # `save_pretrained` writes the arguments as they were passed.
+        # Keep the arguments as they were passed, because `save_pretrained` writes them.
         self.init_kwargs = copy.deepcopy(kwargs)
         self.name_or_path = kwargs.pop("name_or_path", "")
         self.verbose = kwargs.pop("verbose", False)
@@ -159,8 +159,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
         """Add tokens that the vocabulary lacks.
 
         Args:
-            added: the added tokens of the files, by their ids. Special tokens of the arguments are
-                added after them.
+            added: the added tokens of the files, by their ids. The special tokens of the arguments
+                are added after these.
         """
         tokens: list[AddedToken] = [added[index] for index in sorted(added)]
         known = {*self.added_tokens_encoder, *map(str, tokens)}
@@ -173,8 +173,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 token = AddedToken(token, special=True)
             tokens.append(token)
 
-        # A token that has an attribute, such as `pad_token`, is special even if its flag in the
-        # files is False.
+        # The token of an attribute such as `pad_token` is special, even if its flag in the files is
+        # False.
         named_texts = set(map(str, named_tokens))
         for token in tokens:
             if str(token) in named_texts:
@@ -191,8 +191,8 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
             pretrained_model_name_or_path: a tokenizer.json; a folder written by transformers 4 or
                 5, or by this class; or `owner/name` of a repository on the Hub, which is cached.
             kwargs: `cache_dir`, `force_download`, `local_files_only`, `token`, `revision` and
-                `subfolder` are options of the Hub; the others override settings in the files.
-                `trust_remote_code` has no effect: no code is run.
+                `subfolder` are options of the Hub; other arguments override settings in the files.
+                `trust_remote_code` has no effect, because no code is run.
 
         Returns:
             The tokenizer.
@@ -208,7 +208,7 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
 
     @classmethod
     def _from_files(cls, files: TokenizerFiles, name: str, settings: dict[str, Any]) -> Self:
-        """Make the tokenizer of some files; settings override those in the files."""
+        """Create the tokenizer from its files; settings override those in the files."""
         return cls(**arguments_of(files, name, cls.SPECIAL_TOKENS_ATTRIBUTES, settings))
 
     @property
@@ -288,7 +288,7 @@ def pop_hub_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_secrets(kwargs: dict[str, Any]) -> None:
-    """Refuse a token of the Hub, which would be saved with the other settings."""
+    """Raise for a token of the Hub, which would be saved with the other settings."""
     for name in kwargs:
         if is_secret_name(name):
             raise TypeError(
@@ -316,7 +316,7 @@ def _make_backend(kwargs: dict[str, Any]) -> Tokenizer:
     """Return the `tokenizers.Tokenizer` of the arguments, which are removed from `kwargs`.
 
     Raises:
-        ValueError: there is neither an object nor a file.
+        ValueError: neither an object nor a file was passed.
     """
     backend = kwargs.pop("tokenizer_object", None)
     path = kwargs.pop("tokenizer_file", None)
@@ -331,7 +331,7 @@ def _make_backend(kwargs: dict[str, Any]) -> Tokenizer:
 
 
 def _require_length(value: Any) -> Any:
-    """Return a length unchanged; refuse a negative one, and NaN."""
+    """Return a length unchanged, and raise if it is negative or NaN."""
     # The comparison is negated because every comparison with NaN is False.
     if not value >= 0:
         raise ValueError(
@@ -341,13 +341,13 @@ def _require_length(value: Any) -> Any:
 
 
 def _pop_bool(kwargs: dict[str, Any], name: str) -> Any:
-    """Remove an argument from `kwargs` and return it; refuse one that is not a bool or None."""
+    """Remove an argument from `kwargs` and return it; raise unless it is a bool or None."""
     value = kwargs.pop(name, False)
     _require(value in (True, False, None), name, value, "True or False")
     return value
 
 
 def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
-    """Refuse an argument of the wrong type."""
+    """Raise a TypeError unless an argument is valid."""
     if not is_valid:
         raise TypeError(f"`{name}` is {value!r:.100}, a {type(value).__name__}: pass {expected}.")

@@ -1,4 +1,4 @@
-"""The files of a tokenizer, in a folder or on the Hub, and the arguments that they contain."""
+"""Find the files of a tokenizer, in a folder or on the Hub, and read the arguments in them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPTIONAL_FILES = (
     MODEL_FILE,
 )
 _PATTERNS_TO_DOWNLOAD = (TOKENIZER_FILE, *_OPTIONAL_FILES, f"{CHAT_TEMPLATE_FOLDER}/*.jinja")
-# Files of older tokenizers, from which only transformers makes a tokenizer.json.
+# Files of older tokenizers, which only transformers converts to a tokenizer.json.
 _OLDER_FILES = (
     "vocab.txt",
     "vocab.json",
@@ -48,19 +48,19 @@ _OLDER_FILES = (
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The files of a tokenizer that exist."""
+    """The existing files of a tokenizer."""
 
     tokenizer: Path
     """The path of tokenizer.json."""
     is_local: bool = True
-    """Whether they are in a local folder; False for a single file, and for a repository."""
+    """True for files in a local folder; False for a single file, and for a repository."""
     optional: dict[str, Path] = field(default_factory=dict)
     """The paths of the other files by name: settings, tokens, the chat template."""
     has_several_templates: bool = False
     """Whether there is a folder of additional chat templates."""
 
     def content(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file, see `settings_file`; empty without the file."""
+        """Return the content of a JSON file, see `settings_file`; empty if the file is missing."""
         if name not in self.optional:
             return {}
         return settings_file(self.optional[name])
@@ -71,7 +71,7 @@ def files_of(name: str, subfolder: str | None = None, **hub: Any) -> TokenizerFi
 
     Args:
         name: a path, or `owner/name` of a repository.
-        subfolder: the folder inside of the folder or repository that has them.
+        subfolder: the folder with the files, inside the folder or repository.
         hub: the options of a download: `cache_dir`, `force_download`, `local_files_only`, `token`
             and `revision`.
 
@@ -129,7 +129,7 @@ def _download(
     token: str | bool | None = None,
     revision: str | None = None,
 ) -> Path:
-    """Return the folder of a repository in the local cache; files it lacks are downloaded."""
+    """Download missing files of a repository, and return its folder in the local cache."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import HFValidationError
 
@@ -154,7 +154,7 @@ def _download(
             f"{name!r} is neither a file nor a folder, nor can it be a repository on the Hub."
         ) from error
     except Exception as error:
-        # The message may contain the token.
+        # Mask the token, which the message may contain.
         strip_token(error, token)
         raise OSError(f"The tokenizer {name!r} is not available from the Hub: {error}") from error
     return Path(folder)
@@ -163,14 +163,14 @@ def _download(
 def arguments_of(
     files: TokenizerFiles, name: str, attributes: list[str], user_arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of the class that files and user set.
+    """Return the arguments of the tokenizer class that the files and the user set.
 
-    Files override each other in the same order as in the reference.
+    The files override each other in the same order as in the reference.
 
     Args:
-        files: the files that exist.
+        files: the existing files.
         name: the argument `name_or_path`.
-        attributes: the names of special tokens that the class has.
+        attributes: the attributes of the class for special tokens.
         user_arguments: the arguments of the user, which override those in the files.
 
     Returns:
@@ -178,14 +178,14 @@ def arguments_of(
 
     Raises:
         OSError: a file cannot be read.
-        NotImplementedError: there are several chat templates, or added tokens that only an older
-            file has.
+        NotImplementedError: there are several chat templates, or an older file has added tokens
+            that tokenizer.json lacks.
     """
-    # Leave out settings whose names are those of secrets: a token of the Hub may have been saved.
+    # Leave out settings with the name of a secret, because a token of the Hub may have been saved.
     settings = files.content(CONFIG_FILE)
     arguments = {name: value for name, value in settings.items() if not is_secret_name(name)}
 
-    # The post-processor in tokenizer.json already adds BOS and EOS. `init_inputs` are positional
+    # The post-processor in tokenizer.json already adds BOS and EOS. `init_inputs` holds positional
     # arguments of older subclasses.
     for setting in ("tokenizer_class", "init_inputs", "add_bos_token", "add_eos_token"):
         arguments.pop(setting, None)
@@ -195,7 +195,7 @@ def arguments_of(
     _rename_extra_tokens(arguments)
     backend = _read_backend(files.tokenizer)
 
-    # Older versions of transformers write special tokens to separate files.
+    # Older versions of transformers wrote special tokens to separate files.
     if "added_tokens_decoder" not in arguments:
         _require_added_tokens(files, name, backend)
         _merge_special_tokens(files.content(SPECIAL_TOKENS_FILE), arguments, user_arguments)
@@ -207,7 +207,7 @@ def arguments_of(
         added_tokens[int(index)] = _as_token(token)
     arguments["added_tokens_decoder"] = added_tokens
 
-    # A special token that was added is replaced by the added token, which has its flags.
+    # If a special token is also an added token, use the latter, which has the token's flags.
     added_tokens = added_tokens or backend.get_added_tokens_decoder()
     by_text = {str(token): token for token in added_tokens.values()}
     for attribute in attributes:
@@ -219,7 +219,7 @@ def arguments_of(
 
 
 def _rename_extra_tokens(settings: dict[str, Any]) -> None:
-    """Rename the setting that transformers 4 calls `additional_special_tokens`."""
+    """Rename the setting `additional_special_tokens` of transformers 4."""
     if "additional_special_tokens" in settings:
         tokens = settings.pop("additional_special_tokens")
         settings.setdefault("extra_special_tokens", tokens)
@@ -244,7 +244,7 @@ def _read_backend(path: Path) -> Tokenizer:
     """Read a tokenizer.json.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         return Tokenizer.from_file(str(path))
@@ -256,7 +256,7 @@ def _read_backend(path: Path) -> Tokenizer:
 
 
 def _chat_template(files: TokenizerFiles, name: str) -> dict[str, str]:
-    """Return the argument `chat_template` of the file with the template; empty without one."""
+    """Return the argument `chat_template` from its file; empty if the file is missing."""
     if files.has_several_templates:
         raise NotImplementedError(
             f"{name!r} has several chat templates. Pass one of them as `chat_template`, or "
@@ -268,7 +268,7 @@ def _chat_template(files: TokenizerFiles, name: str) -> dict[str, str]:
 
 
 def _collect_model_tokens(arguments: dict[str, Any], attributes: list[str]) -> None:
-    """Collect special tokens that only this model has in `model_specific_special_tokens`."""
+    """Move the special tokens that only this model has to `model_specific_special_tokens`."""
     model_tokens: dict[str, Any] = {}
     for name in list(arguments):
         has_name_of_token = name.endswith("_token") and name not in attributes
@@ -281,7 +281,7 @@ def _collect_model_tokens(arguments: dict[str, Any], attributes: list[str]) -> N
 
 
 def _require_added_tokens(files: TokenizerFiles, name: str, backend: Tokenizer) -> None:
-    """Refuse files of which an older one has added tokens that tokenizer.json lacks."""
+    """Raise if an older file has added tokens that tokenizer.json lacks."""
     for token in files.content(ADDED_TOKENS_FILE):
         if backend.token_to_id(token) is None:
             raise NotImplementedError(
@@ -313,7 +313,7 @@ def _merge_special_tokens(
 
 
 def _special(value: object) -> object:
-    """Return the special token that a dict describes; a token as text is returned unchanged."""
+    """Return the special token that a dict describes; anything else is returned unchanged."""
     if not isinstance(value, dict):
         return value
     return _as_token({**value, "special": True})
@@ -329,7 +329,7 @@ def _as_token(value: Any) -> AddedToken:
 
 
 def dicts_as_tokens(value: object) -> Any:
-    """Return nested values with tokens instead of the dicts that describe them."""
+    """Replace the dicts that describe tokens in nested values by the tokens."""
     if isinstance(value, dict):
         if value.get("__type") == "AddedToken":
             return _as_token(value)

@@ -1,4 +1,4 @@
-"""Names of a tokenizer: its files, its choices, and the lengths that stand for "no limit"."""
+"""Names of a tokenizer's files and options, and the lengths that mean "no limit"."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ INSTALL_TRANSFORMERS = (
     "pip install transformers: lightrainer's own tokenizers, which are used without it, have what "
     "training needs."
 )
-"""The end of messages about features that our tokenizers lack."""
+"""The end of error messages about features that our tokenizers lack."""
 
 NO_LIMIT = int(1e30)
 """`model_max_length` of a tokenizer whose model accepts any length."""
 ALMOST_NO_LIMIT = int(1e20)
-"""A larger `model_max_length` counts as no limit: nothing is padded or truncated to it."""
+"""A larger `model_max_length` means no limit: nothing is padded or truncated to it."""
 
 
 class PaddingStrategy(ExplicitEnum):
-    """The length that a tokenizer pads to: that of the longest text, `max_length`, or none.
+    """Whether a tokenizer pads to the longest text, to `max_length`, or not at all.
 
     Works like `transformers.utils.PaddingStrategy`.
     """
@@ -49,7 +49,7 @@ class TruncationStrategy(ExplicitEnum):
 
 
 class TensorType(ExplicitEnum):
-    """The type of the columns that a tokenizer returns: the values of `return_tensors`.
+    """The values of `return_tensors`, which is the type of the columns that a tokenizer returns.
 
     Works like `transformers.utils.TensorType`, without MLX.
     """

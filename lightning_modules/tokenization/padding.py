@@ -17,12 +17,12 @@ from .names import ALMOST_NO_LIMIT, PaddingStrategy, TensorType, TruncationStrat
 
 @dataclass(frozen=True)
 class Lengths:
-    """Padding and truncation of a call, and the length that they use."""
+    """The padding and truncation of a call, with their length."""
 
     padding: PaddingStrategy = PaddingStrategy.DO_NOT_PAD
     truncation: TruncationStrategy = TruncationStrategy.DO_NOT_TRUNCATE
     max_length: int | None = None
-    """Number of tokens; None if neither needs it."""
+    """Number of tokens; None if neither needs a length."""
 
     @property
     def pads(self) -> bool:
@@ -37,14 +37,14 @@ class Lengths:
 
 @dataclass(frozen=True)
 class _RowOptions:
-    """The options of `pad` for each row."""
+    """The options of `pad` that apply to each row."""
 
     multiple: int | None
     """The length is rounded up to a multiple of this number."""
     side: str
-    """The side that is padded: "right" or "left"."""
+    """The side to pad: "right" or "left"."""
     adds_mask: bool
-    """Whether an attention mask is returned."""
+    """Whether to return an attention mask."""
 
 
 def lengths_of(
@@ -55,23 +55,23 @@ def lengths_of(
     pad_to_multiple_of: int | None = None,
     verbose: bool = True,
 ) -> Lengths:
-    """Read the arguments about padding and truncation as the reference does.
+    """Interpret the arguments about padding and truncation as the reference does.
 
-    If only `max_length` is passed, texts are truncated to it. The default length is that of the
-    model.
+    If only `max_length` is passed, texts are truncated to it. The default length is the model's
+    maximum.
 
     Args:
         tokenizer: provides `model_max_length` and `pad_token`.
         padding: True or "longest", "max_length", or False.
         truncation: True or "longest_first", "only_first", "only_second", or False; None truncates
-            only if a length is passed.
+            only if `max_length` is passed.
         max_length: number of tokens, including special tokens.
         pad_to_multiple_of: the length is rounded up to a multiple of this number.
-        verbose: whether to warn of a length without effect.
+        verbose: whether to warn about a `max_length` that has no effect.
 
     Raises:
-        ValueError: a name is unknown, the pad token is missing, or texts would be truncated to a
-            length that is not a multiple of `pad_to_multiple_of`.
+        ValueError: a strategy is unknown, the pad token is missing, or texts would be truncated to
+            a length that is not a multiple of `pad_to_multiple_of`.
     """
     if max_length is not None and padding is False and truncation is None:
         truncation = TruncationStrategy.LONGEST_FIRST
@@ -113,7 +113,7 @@ def _truncation_strategy(truncation: object) -> TruncationStrategy:
 
 
 def _limited_by_model(tokenizer: Any, lengths: Lengths) -> Lengths:
-    """Return the lengths with the maximum length of the model, if padding or truncation needs one.
+    """Set the model's maximum length, if padding or truncation needs a length.
 
     If the model has no maximum length, truncation and padding to it are disabled.
     """
@@ -129,7 +129,7 @@ def _limited_by_model(tokenizer: Any, lengths: Lengths) -> Lengths:
 
 
 def _check(tokenizer: Any, lengths: Lengths, multiple: int | None) -> None:
-    """Refuse lengths that the tokenizer cannot pad to; see `lengths_of`."""
+    """Raise if the tokenizer cannot pad to these lengths; see `lengths_of`."""
     if not lengths.pads:
         return
     pad_token_id = tokenizer.pad_token_id
@@ -162,7 +162,7 @@ class Padding(Backend):
         return_tensors: str | TensorType | None = None,
         verbose: bool = True,
     ) -> BatchEncoding:
-        """Pad samples to one length; the samples are not changed.
+        """Pad samples to one length, without changing them.
 
         Works like `PreTrainedTokenizerBase.pad` of transformers.
 
@@ -176,10 +176,10 @@ class Padding(Backend):
             max_length: number of tokens; by default `model_max_length`.
             pad_to_multiple_of: the length is rounded up to a multiple of this number.
             padding_side: "right" or "left"; by default the attribute of this name.
-            return_attention_mask: whether an attention mask is added; by default if
+            return_attention_mask: whether to add an attention mask; by default if
                 `model_input_names` contains it.
             return_tensors: "pt" or "np"; by default the type of the input.
-            verbose: whether to warn of a `max_length` without effect.
+            verbose: whether to warn about a `max_length` that has no effect.
 
         Returns:
             The padded columns.
@@ -197,13 +197,13 @@ class Padding(Backend):
             )
 
         rows = columns[name]
-        # The type of an empty batch is unknown, so it is returned as lists.
+        # Return an empty batch as lists, because its type is unknown.
         if rows is None or (isinstance(rows, Sized) and len(rows) == 0):
             if return_attention_mask:
                 columns["attention_mask"] = []
             return BatchEncoding(columns)
 
-        # Convert arrays and tensors to lists; the padded lists are converted back.
+        # Convert arrays and tensors to lists, and convert the padded lists back at the end.
         tensor_type = _tensor_type_of(rows, name)
         if tensor_type is not None:
             columns = {key: as_lists(value) for key, value in columns.items()}
@@ -235,7 +235,7 @@ class Padding(Backend):
                     "columns need the same number."
                 )
 
-        # Each row is padded alone, so it has to know the length of the longest one.
+        # Each row is padded separately, so pass the length of the longest one.
         if lengths.padding == PaddingStrategy.LONGEST:
             longest = max(len(row) for row in columns[name])
             lengths = Lengths(PaddingStrategy.MAX_LENGTH, max_length=longest)
@@ -250,7 +250,7 @@ class Padding(Backend):
     def _pad_row(
         self, row: dict[str, Any], lengths: Lengths, options: _RowOptions
     ) -> dict[str, Any]:
-        """Pad the columns of one row, in place; return the row."""
+        """Pad the columns of one row in place, and return the row."""
         name = self.model_input_names[0]
         ids = row[name]
         if options.adds_mask and "attention_mask" not in row:
@@ -258,7 +258,7 @@ class Padding(Backend):
         if not lengths.pads:
             return row
 
-        # A single sample is the longest itself. For a batch, `_pad_rows` has set the length.
+        # A single sample is its own longest row. For a batch, `_pad_rows` has set the length.
         length = lengths.max_length
         if lengths.padding == PaddingStrategy.LONGEST:
             length = len(ids)
@@ -274,7 +274,7 @@ class Padding(Backend):
         if options.adds_mask:
             fill_values["attention_mask"] = 0
 
-        # A row that is too long stays as it is: a list times a negative number is empty.
+        # A row that is too long stays unchanged, because a list times a negative number is empty.
         for key, fill_value in fill_values.items():
             if key not in row:
                 continue
@@ -314,10 +314,10 @@ def _tensor_type_of(rows: Any, name: str) -> str | None:
 
 
 def check_side(name: str, side: str) -> str:
-    """Return a side if it is "right" or "left".
+    """Return a side, and check that it is "right" or "left".
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the side has another value.
     """
     if side not in ("right", "left"):
         raise ValueError(f"`{name}` is {side!r}: pass 'right' or 'left'.")

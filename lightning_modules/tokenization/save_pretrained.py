@@ -1,4 +1,4 @@
-"""Saving of a tokenizer in a folder."""
+"""Save a tokenizer in a folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .names import (
 
 logger = logging.getLogger(__name__)
 
-# Attributes that are not written to tokenizer_config.json: they are not settings, or are written
-# to another file.
+# Attributes that are not written to tokenizer_config.json, because they are not settings or are
+# written to another file.
 _LEFT_OUT = (
     "add_bos_token",
     "add_eos_token",
@@ -91,7 +91,7 @@ class Saving(Backend):
         """Return the content of tokenizer_config.json."""
         config = copy.deepcopy(self.init_kwargs)
 
-        # Replace arguments by the attributes of their names, which may have been changed.
+        # Replace arguments by the attributes of the same names, which may have been changed.
         for name in (*config, "model_max_length"):
             if hasattr(self, name):
                 config[name] = getattr(self, name)
@@ -106,14 +106,14 @@ class Saving(Backend):
         return json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     def _write(self, path: Path, text: str) -> Path:
-        """Write a text to a file; return the path."""
+        """Write a text to a file, and return the path."""
         path.write_text(text, encoding="utf-8")
         logger.info("Wrote %s", path)
         return path
 
 
 def tokens_as_dicts(value: object) -> Any:
-    """Return nested values with dicts that describe the tokens in them."""
+    """Replace the tokens in nested values by dicts that describe them."""
     if isinstance(value, AddedToken):
         flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
         return {**{flag: getattr(value, flag) for flag in flags}, "__type": "AddedToken"}

@@ -1,4 +1,4 @@
-"""Special tokens: their attributes, their ids, and how they are added."""
+"""Special tokens: their attributes and ids, and adding them to the vocabulary."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SpecialTokens:
     verbose: bool
 
     def _pop_special_tokens(self, kwargs: dict[str, Any]) -> None:
-        """Set the tokens in the arguments of the constructor, and remove them from `kwargs`."""
+        """Set the tokens in the constructor's arguments, and remove them from `kwargs`."""
         self._special_tokens_map = dict.fromkeys(self.SPECIAL_TOKENS_ATTRIBUTES)
         self._extra_special_tokens = []
         model_tokens = kwargs.pop("model_specific_special_tokens", None) or {}
@@ -44,14 +44,14 @@ class SpecialTokens:
             if name in self.SPECIAL_TOKENS_ATTRIBUTES:
                 self._special_tokens_map[name] = _token_or_none(name, kwargs.pop(name))
             elif name == "extra_special_tokens":
-                # Set them now: tokens get their ids in the order in which they are set.
+                # Set these now, because tokens get their ids in the order in which they are set.
                 self._set_extra(kwargs.pop(name))
             elif name.endswith("_token") and isinstance(kwargs[name], (str, AddedToken)):
                 other_tokens[name] = kwargs.pop(name)
         self._add_attributes({**other_tokens, **model_tokens})
 
     def _set_extra(self, tokens: Any) -> None:
-        """Set the extra tokens: a list of them, or attributes if they have names."""
+        """Set the extra tokens: as a list, or as attributes if a mapping names them."""
         if isinstance(tokens, Mapping):
             self._add_attributes(tokens)
         else:
@@ -106,7 +106,7 @@ class SpecialTokens:
 
     @property
     def special_tokens_map(self) -> dict[str, str]:
-        """Return the tokens that are set, by the name of their attribute."""
+        """Return the tokens that are set, by attribute name."""
         tokens: dict[str, str] = {}
         for name in self.SPECIAL_TOKENS_ATTRIBUTES:
             token = self._special_tokens_map.get(name)
@@ -116,7 +116,7 @@ class SpecialTokens:
 
     @property
     def all_special_tokens(self) -> list[str]:
-        """Return all special tokens, each once."""
+        """Return all special tokens, without duplicates."""
         tokens = [*self.special_tokens_map.values(), *map(str, self._extra_special_tokens)]
         return list(dict.fromkeys(tokens))
 
@@ -135,13 +135,13 @@ class SpecialTokens:
         Works like `PreTrainedTokenizerBase.add_special_tokens` of transformers.
 
         Args:
-            special_tokens_dict: tokens by name, such as `{"pad_token": "[PAD]"}`. The entry
-                "extra_special_tokens" (in 4.x "additional_special_tokens") is a list.
+            special_tokens_dict: tokens by attribute name, such as `{"pad_token": "[PAD]"}`. The
+                entry "extra_special_tokens" (in 4.x "additional_special_tokens") is a list.
             replace_extra_special_tokens: True to replace the current list, False to append to it.
 
         Returns:
-            The number of tokens that are new to the vocabulary; the model's embedding has to grow
-            by this number.
+            The number of tokens that are new to the vocabulary, by which the model's embedding has
+            to grow.
 
         Raises:
             ValueError: a name is unknown, or a value is not a token.
@@ -151,7 +151,7 @@ class SpecialTokens:
             tokens = tokens_by_name.pop("additional_special_tokens")
             tokens_by_name.setdefault("extra_special_tokens", tokens)
 
-        # Check all names before anything is set.
+        # Check all names before setting anything.
         known = [*self.SPECIAL_TOKENS_ATTRIBUTES, "extra_special_tokens"]
         for name in tokens_by_name:
             if name not in known:
@@ -171,7 +171,7 @@ class SpecialTokens:
         return self.add_tokens(new_tokens, special_tokens=True)
 
     def _set_extra_tokens(self, values: object, replace: bool) -> list[AddedToken]:
-        """Replace the extra tokens, or append to them; return the new ones."""
+        """Replace the extra tokens, or append to them, and return the new ones."""
         name = "extra_special_tokens"
         tokens = [_as_added_token(name, value) for value in _as_list(name, values)]
         # As in the reference, an empty list does not remove the current tokens.
@@ -194,8 +194,8 @@ class SpecialTokens:
 
         Args:
             new_tokens: a token, or several.
-            special_tokens: whether they are special: `decode(..., skip_special_tokens=True)` skips
-                special tokens, and they are never normalized.
+            special_tokens: whether the tokens are special. `decode(..., skip_special_tokens=True)`
+                skips special tokens, and they are never normalized.
 
         Returns:
             The number of tokens that are new to the vocabulary.
@@ -208,7 +208,7 @@ class SpecialTokens:
 
 
 def _split_name(name: str) -> tuple[str, bool]:
-    """Return the attribute of a token, and whether the name is that of its id.
+    """Return the attribute name of a token, and whether the name stands for its id.
 
     For example, `pad_token_id` gives `pad_token` and True.
     """
@@ -230,7 +230,7 @@ def _as_list(name: str, tokens: object) -> list[Any]:
 def _token_or_none(
     name: str, token: object, error: type[Exception] = TypeError
 ) -> str | AddedToken | None:
-    """Return a token or None unchanged; refuse other values."""
+    """Return a token or None unchanged, and raise for other values."""
     if token is None or isinstance(token, (str, AddedToken)):
         return token
     raise error(
@@ -240,7 +240,7 @@ def _token_or_none(
 
 
 def _as_added_token(name: str, token: object) -> AddedToken:
-    """Return a token as an `AddedToken`; text becomes a special one."""
+    """Return a token as an `AddedToken`; a string becomes a special token."""
     if isinstance(token, AddedToken):
         return token
     if not isinstance(token, str):
