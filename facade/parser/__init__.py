@@ -1,5 +1,5 @@
-"""Command line parser: dataclasses filled from a command line, a dict or a file.
+"""Command line parser: fill dataclasses from a command line, a dict or a file.
 
-Here: options, their help, old spellings. Not here: what arguments mean (`facade/arguments`), the
-only subpackage it imports.
+Here: options, their help, and old spellings. The meaning of arguments is in `facade/arguments`, the
+only subpackage that this one imports.
 """

@@ -60,25 +60,24 @@ def HfArg(  # noqa: N802 - the documented name
     metadata: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Declare a field of a dataclass, with what its option on the command line shows and accepts.
+    """Declare a dataclass field with the names, help and choices of its command line option.
 
-    Works like `transformers.hf_argparser.HfArg`, but a dict of metadata that is passed is not
-    changed.
+    Works like `transformers.hf_argparser.HfArg`, but does not change the dict passed as `metadata`.
 
     Args:
-        aliases: Other names of the option, such as "-e"; one or a list.
+        aliases: Other names of the option, such as "-e"; a string or a list.
         help: A sentence for `--help`.
         default: The value if the option is not on the command line. An option with neither this nor
             `default_factory` is required.
-        default_factory: A function without arguments that makes the default.
-        metadata: More metadata of the field; "choices", "metavar" and other keys of
-            `ARGPARSE_KEYS` are passed to argparse, too.
+        default_factory: A function without arguments that returns the default.
+        metadata: Further metadata of the field. The keys in `ARGPARSE_KEYS`, such as "choices" and
+            "metavar", are also passed to argparse.
         **kwargs: Passed to `dataclasses.field`.
 
     Returns:
         A field of `dataclasses`.
     """
-    # Copied, because the caller may use one dict for several fields.
+    # Copy the dict, because the caller may use it for several fields.
     field_metadata = dict(metadata or {})
     if aliases is not None:
         field_metadata["aliases"] = aliases
@@ -90,7 +89,7 @@ def HfArg(  # noqa: N802 - the documented name
 
 
 class ArgumentGroup(NamedTuple):
-    """A heading in the help, below which options are listed."""
+    """A heading in the help, above a list of options."""
 
     title: str
     description: str | None = None
@@ -103,9 +102,10 @@ class HfArgumentParser(ArgumentParser):
 
     Each field of a dataclass is an option, written with underscores or with dashes. A bool that is
     True by default also has the option `--no_x`. The help groups the training arguments under
-    headings. Unlike in the reference, a dict is written as JSON, a `default_factory` is called for
-    fields of every type, a union of `str` and another type keeps text that the other type cannot
-    convert, and a list field whose default is text keeps that text.
+    headings. There are four differences from the reference: a dict is written as JSON; a
+    `default_factory` is called for fields of every type; a union of `str` and another type keeps
+    text that cannot be converted to the other type; and a list field whose default is a string
+    keeps that string.
 
     Args:
         dataclass_types: One dataclass, or several. One that has `_argument_group_name` gets a
@@ -115,8 +115,8 @@ class HfArgumentParser(ArgumentParser):
     Raises:
         TypeError: One of the classes is not a dataclass.
         ValueError: The type of a field cannot be read from a command line.
-        RuntimeError: An annotation names something that its module does not define, such as a class
-            inside a function.
+        RuntimeError: An annotation contains a name that its module does not define, such as that of
+            a class inside a function.
     """
 
     dataclass_types: list[type[DataclassInstance]]
@@ -131,8 +131,8 @@ class HfArgumentParser(ArgumentParser):
         super().__init__(**kwargs)
         remove_words_of_trial()
 
-        # A class is checked first, as its metaclass may make it iterable. Any other object becomes
-        # one type, so that the error below names it.
+        # Check for a class first, because its metaclass may make it iterable. Treat any other
+        # object as a single type, so that the error below names it.
         if dataclass_types is None:
             self.dataclass_types = []
         elif isinstance(dataclass_types, type) or not isinstance(dataclass_types, Iterable):
@@ -142,12 +142,12 @@ class HfArgumentParser(ArgumentParser):
 
         for dataclass_type in self.dataclass_types:
             self._add_dataclass_arguments(dataclass_type)
-            # By default argparse lists all options in the usage, which would fill three screens.
+            # argparse lists all options in the usage by default, which would fill three screens.
             if self.usage is None and issubclass(dataclass_type, ArgumentFields):
                 self.usage = "%(prog)s [options]"
 
     def _add_dataclass_arguments(self, dataclass_type: type[DataclassInstance]) -> None:
-        """Add the options of a dataclass, under headings if it is one of training arguments."""
+        """Add the options of a dataclass; those of training arguments get headings."""
         type_hints = _resolved_type_hints(dataclass_type)
         names = self._accepted_names(dataclass_type)
         group_name: str | None = getattr(dataclass_type, "_argument_group_name", None)
@@ -180,25 +180,25 @@ class HfArgumentParser(ArgumentParser):
         Later options win over earlier ones: files are read first, then the command line.
 
         Args:
-            args: The words of the command line; by default those of this program.
+            args: The words of the command line; by default the arguments of this program.
             return_remaining_strings: Return unknown words as a list, instead of raising.
-            look_for_args_file: Read options from the file next to the program that has its name and
-                the suffix ".args", if it exists.
+            look_for_args_file: Read options from a file next to the program, with the program's
+                name and the suffix ".args", if it exists.
             args_filename: Read options from this file instead.
             args_file_flag: An option that names such files, such as "--args_file"; it may occur
                 several times.
 
         Returns:
-            One object for each dataclass; then a Namespace, if other options were added to the
-            parser; then the unknown words, if `return_remaining_strings` is set.
+            One object for each dataclass; then a Namespace if other options were added to the
+            parser; then the unknown words if `return_remaining_strings` is set.
 
         Raises:
             ValueError: There are unknown words, or a dataclass does not accept its values.
             FileNotFoundError: A file of options was named, but does not exist.
-            SystemExit: A value is missing or cannot be converted: argparse prints the problem and
-                ends the program.
+            SystemExit: A value is missing or cannot be converted. argparse prints the problem and
+                exits.
         """
-        # `args` is rebound, so that tracebacks show no token.
+        # Reassign `args`, so that tracebacks do not show tokens of the Hub.
         if args is None:
             words = secret_words(sys.argv[1:])
         else:
@@ -223,9 +223,9 @@ class HfArgumentParser(ArgumentParser):
         return tuple(results)
 
     def _add_old_options(self, words: Sequence[str]) -> None:
-        """Add the options of transformers 4 that occur on a command line.
+        """Add the options of transformers 4 that a command line uses.
 
-        The others are not added, so that the help does not list them.
+        Others are not added, so that the help does not list them.
         """
         option_names_used: set[str] = set()
         for word in words:
@@ -239,7 +239,7 @@ class HfArgumentParser(ArgumentParser):
 
         existing_options = self._option_string_actions
         for name in sorted(option_names_used & old_names):
-            # The script may have added an option of this name.
+            # The script may have added an option with this name.
             if f"--{name}" in existing_options:
                 continue
 
@@ -259,13 +259,13 @@ class HfArgumentParser(ArgumentParser):
             names = self._accepted_names(dataclass_type)
             values = {name: value for name, value in parsed.items() if name in names}
 
-            # A list that is not on the command line keeps the text that is its default: argparse
-            # would have parsed that text as an element.
+            # `_list_settings` hides a list's default from argparse if it is a string, so that the
+            # parsed value is None. Let the dataclass use its default instead.
             for item in fields(dataclass_type):
                 if isinstance(item.default, str) and values.get(item.name, "") is None:
                     del values[item.name]
 
-            # If the command line has an old name, defaults are left out: that of its successor
+            # If the command line has an old name, leave out defaults, because that of its successor
             # would conflict with it.
             if not _old_names(dataclass_type).isdisjoint(values):
                 values = {
@@ -282,10 +282,10 @@ class HfArgumentParser(ArgumentParser):
         return results
 
     def _accepted_names(self, dataclass_type: type[DataclassInstance]) -> set[str]:
-        """Return the fields of a dataclass, and the names of transformers 4 that it also accepts.
+        """Return the names that a dataclass accepts: its fields, and names of transformers 4.
 
-        Of the training arguments, names that transformers 5.3.0 does not have are left to other
-        dataclasses that have them, so that a script may define such options.
+        Training arguments that transformers 5.3.0 does not have are left out if another dataclass
+        has a field of the same name, so that a script may define such an option.
         """
         old_names = _old_names(dataclass_type)
         names = {item.name for item in fields(dataclass_type) if item.init} | old_names
@@ -307,7 +307,7 @@ class HfArgumentParser(ArgumentParser):
         return names
 
     def _unknown_words_message(self, unknown_words: list[str]) -> str:
-        """Return the error about words that no option accepts, with suggestions for options."""
+        """Return the error about words that no option accepts, with suggested options."""
         option_names_in_help = re.findall(r"--([\w-]+)", self.format_help())
         valid_names = {name.replace("-", "_") for name in option_names_in_help}
 
@@ -324,14 +324,14 @@ class HfArgumentParser(ArgumentParser):
         return " ".join(sentences)
 
     def _advice(self, name: str, valid_names: set[str]) -> str:
-        """Suggest the successor of a training argument, or the nearest valid name."""
+        """Suggest the successor of an old training argument, or a similar valid name."""
         for dataclass_type in self.dataclass_types:
             if issubclass(dataclass_type, ArgumentFields):
                 return advice(name, sorted(valid_names))
         return did_you_mean(name, sorted(valid_names))
 
     def _check_value(self, action: Action, value: object) -> None:
-        """Check a value against the choices; the error suggests the nearest one."""
+        """Check a value against the choices; the error suggests a similar one."""
         # `optim` also accepts the path of a class, such as "package.module.Class".
         if action.dest == "optim" and "." in str(value):
             return
@@ -342,12 +342,12 @@ class HfArgumentParser(ArgumentParser):
             raise ArgumentError(action, f"{error.message}.{suggestion}") from None
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong on the command line, and end the program.
+        """Print an error about the command line, and exit.
 
         Tokens of the Hub are masked.
 
         Args:
-            message: what is wrong.
+            message: the error message.
 
         Raises:
             SystemExit: always.
@@ -362,9 +362,9 @@ class HfArgumentParser(ArgumentParser):
             allow_extra_keys: Ignore keys that are not fields, instead of raising.
 
         Raises:
-            ValueError: There are such keys, or a dataclass does not accept its values.
+            ValueError: A key is not a field, or a dataclass does not accept its values.
         """
-        # `args` is rebound, so that tracebacks show no token.
+        # Reassign `args`, so that tracebacks do not show tokens of the Hub.
         args = secret_values(args)
 
         all_names = self._all_accepted_names()
@@ -398,14 +398,14 @@ class HfArgumentParser(ArgumentParser):
         """Build one object for each dataclass from a JSON file.
 
         Args:
-            json_file: The file, an object with the fields of all the dataclasses.
+            json_file: The path of the file, an object with the fields of all the dataclasses.
             allow_extra_keys: Ignore keys that are not fields, instead of raising.
 
         Returns:
             The objects, in the order of the dataclasses.
 
         Raises:
-            ValueError: The file is not JSON, with the position; or as in `parse_dict`.
+            ValueError: The file is not JSON (the message has the position), or as in `parse_dict`.
         """
         content = secret_values(read_object(json_file, keys="field names and their values"))
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
@@ -416,7 +416,7 @@ class HfArgumentParser(ArgumentParser):
         """Build one object for each dataclass from a YAML file.
 
         Args:
-            yaml_file: The file, a mapping with the fields of all the dataclasses.
+            yaml_file: The path of the file, a mapping with the fields of all the dataclasses.
             allow_extra_keys: Ignore keys that are not fields, instead of raising.
 
         Returns:
@@ -424,7 +424,7 @@ class HfArgumentParser(ArgumentParser):
 
         Raises:
             ImportError: PyYAML is not installed.
-            ValueError: The file is not YAML, with the position; or as in `parse_dict`.
+            ValueError: The file is not YAML (the message has the position), or as in `parse_dict`.
         """
         import yaml
 
@@ -438,8 +438,8 @@ class HfArgumentParser(ArgumentParser):
             if mark:
                 problem = f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
-        # Raised outside of the handler: the frames of the YAML parser hold the text of the file,
-        # which may contain a token.
+        # Raise outside of the handler, because the frames of the YAML parser hold the text of the
+        # file, which may contain a token.
         if problem:
             raise ValueError(f"{yaml_file}: the file is not YAML: {problem}.")
         if not isinstance(content, dict):
@@ -448,7 +448,7 @@ class HfArgumentParser(ArgumentParser):
                 f"{type(content).__name__}."
             )
 
-        # `content` is rebound, so that tracebacks show no token.
+        # Reassign `content`, so that tracebacks do not show tokens of the Hub.
         content = secret_values(content)
         return self.parse_dict(content, allow_extra_keys=allow_extra_keys)
 
@@ -456,8 +456,8 @@ class HfArgumentParser(ArgumentParser):
 def argument_group_of(dataclass_type: type, field_name: str) -> ArgumentGroup | None:
     """Return the argument group of a training argument.
 
-    It follows from the base class that declares the field. A subclass that declares it again, to
-    change its default, does not count.
+    The group is that of the base class that declares the field, even if a subclass declares the
+    field again to change its default.
 
     Args:
         dataclass_type: Any dataclass.
@@ -479,7 +479,7 @@ def argument_group_of(dataclass_type: type, field_name: str) -> ArgumentGroup | 
 
 
 def _old_names(dataclass_type: type[DataclassInstance]) -> set[str]:
-    """Return the names of transformers 4 that a dataclass accepts; empty if they are disabled."""
+    """Return the names of transformers 4 that a dataclass accepts; none if they are disabled."""
     if old_names_accepted() and issubclass(dataclass_type, RejectsUnknownKeywords):
         return set(dataclass_type._old_names())
     return set()
@@ -489,7 +489,7 @@ def _resolved_type_hints(dataclass_type: type[DataclassInstance]) -> dict[str, o
     """Return the types of the fields, by name.
 
     Raises:
-        RuntimeError: An annotation names something that its module does not define.
+        RuntimeError: An annotation contains a name that its module does not define.
     """
     try:
         return get_type_hints(dataclass_type)
@@ -503,11 +503,11 @@ def _resolved_type_hints(dataclass_type: type[DataclassInstance]) -> dict[str, o
 def _default_args_files(
     look_for_args_file: bool, args_filename: str | os.PathLike[str] | None
 ) -> list[Path]:
-    """Return the file of options that was passed, or the one next to the program, if it exists."""
+    """Return the options file that was passed, or the one next to the program if it exists."""
     if args_filename:
         return [Path(args_filename)]
 
-    # In an interactive session `sys.argv` has no name of a program.
+    # In an interactive session `sys.argv` does not name a program.
     if not look_for_args_file or not sys.argv or not Path(sys.argv[0]).name:
         return []
     args_file = Path(sys.argv[0]).with_suffix(".args")
@@ -517,7 +517,7 @@ def _default_args_files(
 
 
 def _split_args_files(words: list[str], flag: str) -> tuple[list[Path], list[str]]:
-    """Return the files of options that follow the flag, and the other words."""
+    """Return the options files that the flag names, and the other words."""
     parser = ArgumentParser(add_help=False)
     parser.add_argument(flag, dest="files", action="append", default=[])
     namespace, other_words = parser.parse_known_args(words)
@@ -525,7 +525,7 @@ def _split_args_files(words: list[str], flag: str) -> tuple[list[Path], list[str
 
 
 def _words_of_files(files: list[Path]) -> list[str]:
-    """Return the words of files of options, with tokens masked."""
+    """Return the words of options files, with tokens masked."""
     words: list[str] = []
     for file in files:
         words = secret_words(words + file.read_text(encoding="utf-8").split())

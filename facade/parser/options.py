@@ -1,4 +1,4 @@
-"""Turn one field of a dataclass into options of a command line."""
+"""Turn a field of a dataclass into command line options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRUTH_WORDS = {
 """Lower-case words for True and False on a command line."""
 
 ARGPARSE_KEYS = ("help", "choices", "metavar", "nargs", "const", "action", "required")
-"""Keys of a field's metadata that are passed to argparse."""
+"""The keys of a field's metadata that are passed to argparse."""
 
 
 class AcceptsOptions(Protocol):
@@ -40,12 +40,12 @@ class AcceptsOptions(Protocol):
 
 
 def add_field(container: AcceptsOptions, item: Field[Any], declared_type: object) -> None:
-    """Add the options of a field to a parser or to a group of one.
+    """Add the options of a field to a parser or to a group of a parser.
 
     Args:
         container: A parser or group.
         item: The field; it is not changed.
-        declared_type: The type of the field, resolved: a class, a union, a Literal or a generic.
+        declared_type: The resolved type of the field: a class, a union, a Literal or a generic.
 
     Raises:
         ValueError: The type cannot be read from a command line.
@@ -68,7 +68,7 @@ def add_field(container: AcceptsOptions, item: Field[Any], declared_type: object
 
 
 def flags_of(name: str) -> Iterable[str]:
-    """Return the option with underscores, and the one with dashes."""
+    """Return the spellings of an option: with underscores and, if different, with dashes."""
     with_underscores = f"--{name}"
     with_dashes = f"--{name.replace('_', '-')}"
     if with_underscores == with_dashes:
@@ -79,11 +79,11 @@ def flags_of(name: str) -> Iterable[str]:
 def add_argument_settings(item: Field[Any], declared_type: object) -> dict[str, object]:
     """Return the keyword arguments of `add_argument` for a field.
 
-    Settings that follow from its type override those in its metadata.
+    Settings derived from the field's type override those in its metadata.
     """
     settings = {key: item.metadata[key] for key in ARGPARSE_KEYS if key in item.metadata}
 
-    # `choices_of` is empty for a list whose elements are choices.
+    # For a list of choices, `choices_of` returns nothing: the list itself is not a choice.
     value_type, keeps_text = option_type(item.name, declared_type)
     choices = choices_of(value_type)
     if value_type is bool:
@@ -110,14 +110,14 @@ class OptionType(NamedTuple):
 def option_type(field_name: str, declared_type: object) -> OptionType:
     """Return the member of a union that text is converted to.
 
-    In a union of `str` and another type it is the other type. If None is among three or more
-    members, it is the second member, or the first if None is the second. These are the rules of the
-    reference. Two kinds of unions for which the reference fails are read, too:
-    `str | list[str] | None` as text, and `str | bool | None` as a bool.
+    For a union of `str` and another type, this is the other type. For three or more members that
+    include None, it is the second member, or the first if the second is None. These are the rules
+    of the reference. In addition, two unions are accepted for which the reference fails:
+    `str | list[str] | None` is read as text, and `str | bool | None` as a bool.
 
     Args:
         field_name: The name of the field, for the error.
-        declared_type: The type of the field; one that is not a union is returned as it is.
+        declared_type: The type of the field; a type that is not a union is returned unchanged.
 
     Raises:
         ValueError: The union has several types, none of which is `str`.
@@ -127,7 +127,7 @@ def option_type(field_name: str, declared_type: object) -> OptionType:
         members = get_args(declared_type)
     members_but_none = [member for member in members if member is not types.NoneType]
 
-    # A single type, or one type and None.
+    # Handle a single type, and one type with None.
     if not members_but_none:
         return OptionType(declared_type, keeps_text=False)
     if len(members_but_none) == 1:
@@ -139,7 +139,7 @@ def option_type(field_name: str, declared_type: object) -> OptionType:
             "tell which of these types is meant. Declare one type, alone or with None, or add str."
         )
 
-    # The reference fails for these two kinds.
+    # Handle the two unions for which the reference fails.
     is_optional = len(members_but_none) < len(members)
     first_member = members[0]
     second_member = members[1]
@@ -175,7 +175,7 @@ def converter(value_type: Any, keeps_text: bool = False) -> Callable[[str], Any]
     if value_type is Any or value_type is object:
         return str
 
-    # The classes `bool` and `dict` do not parse text: bool("false") is True.
+    # `bool` and `dict` themselves do not parse text: bool("false") is True.
     convert: Callable[[str], Any]
     if value_type is bool:
         convert = to_bool
@@ -231,7 +231,7 @@ def _or_text(convert: Callable[[str], object]) -> Callable[[str], object]:
 def _choice_converter(choices: Iterable[object]) -> Callable[[str], Any]:
     """Return a function that converts text to the choice with that text.
 
-    It returns any other text unchanged; argparse then refuses it.
+    Other text is returned unchanged, and argparse then rejects it.
     """
     choices_by_text = {str(choice): choice for choice in choices}
     return lambda text: choices_by_text.get(text, text)
@@ -264,8 +264,7 @@ def _default_settings(item: Field[Any]) -> dict[str, Any]:
 def _flag_settings(item: Field[Any], declared_type: object, keeps_text: bool) -> dict[str, object]:
     """Return the settings of a bool: `--x` alone means True.
 
-    A field that is None by default requires a value after `--x`. A field without a default is
-    False.
+    If the default is None, a value has to follow `--x`. A field without a default is False.
     """
     settings: dict[str, Any] = {"type": converter(bool, keeps_text)}
 
@@ -294,7 +293,7 @@ def _list_settings(item: Field[Any], list_type: object) -> dict[str, Any]:
     else:
         settings["type"] = converter(element_type, keeps_text)
 
-    # A default that is text is left out: argparse would parse it as the only element.
+    # Leave out a default that is a string, because argparse would parse it as the only element.
     if not isinstance(item.default, str):
         settings |= _default_settings(item)
     return settings
