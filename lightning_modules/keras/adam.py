@@ -1,4 +1,4 @@
-"""The Adam of Keras, with torch's kernels."""
+"""The Adam optimizer of Keras, computed with torch's kernels."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _Tensors = tuple[
     list[torch.Tensor],
     list[torch.Tensor],
 ]
-"""The tensors that torch's function `adamw` takes, in its order.
+"""The tensor arguments of torch's function `adamw`, in order.
 
-They are parameters, gradients, first moments, second moments, largest second moments, and numbers
-of steps.
+They are parameters, gradients, first moments, second moments, maximum second moments, and step
+counts.
 """
 
 
 class KerasAdam(torch.optim.AdamW):
     """Takes the steps of `keras.optimizers.Adam` with torch's fused kernel.
 
-    With `weight_decay` it takes those of `AdamWeightDecay` of transformers 4.
+    With `weight_decay`, the steps are those of `AdamWeightDecay` of transformers 4.
 
-    Keras adds epsilon to the root of the second moment before its bias is corrected, torch after
-    that: with `eps / sqrt(1 - beta2 ** step)` torch gives Keras's numbers (Kingma and Ba, "Adam",
-    the end of section 2). As in Keras, the optimizer counts the steps of all its parameters
-    together, and a parameter without a gradient gets one of zeros, so that its moments decay.
+    Keras adds epsilon to the root of the second moment before the bias correction, torch after it.
+    With `eps / sqrt(1 - beta2 ** step)` torch computes the same numbers as Keras (Kingma and Ba,
+    "Adam", the end of section 2). As in Keras, there is one step count for all parameters, and a
+    parameter without a gradient gets a gradient of zeros, so that its moments decay.
 
     Args:
         params: parameters, or groups of them.
@@ -42,7 +42,7 @@ class KerasAdam(torch.optim.AdamW):
         eps: Keras's epsilon.
         weight_decay: rate of the decoupled weight decay, multiplied by the learning rate.
         exact_powers: True to compute the powers of the betas exactly, as `AdamWeightDecay` does.
-            Keras computes them in float32, which changes its first steps by up to 1e-5 of their
+            Keras computes them in float32, which changes the first steps by up to 1e-5 of their
             size.
     """
 
@@ -57,18 +57,19 @@ class KerasAdam(torch.optim.AdamW):
         exact_powers: bool = False,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-        # If this were True, the loss scaler would call `step` with infinite gradients, too, and
-        # torch's kernel would skip them. Such a step must not be counted, so `step` is not called.
+        # If this were True, the loss scaler would call `step` even with infinite gradients, and
+        # leave it to torch's kernel to skip them. `step` must not be called then, because it would
+        # count a step.
         self._step_supports_amp_scaling = False
         for group in self.param_groups:
             group.update(keras_eps=eps, steps=0, exact_powers=exact_powers)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Take a step.
+        """Take an optimizer step.
 
         Args:
-            closure: computes the loss again; its result is returned.
+            closure: recomputes the loss, which is returned.
         """
         loss = None
         if closure is not None:
@@ -87,11 +88,11 @@ class KerasAdam(torch.optim.AdamW):
 
     @staticmethod
     def _numbers_of_torch(group: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers with which torch's AdamW takes the step of Keras."""
+        """Return the hyperparameters with which torch's AdamW takes the step of Keras."""
         beta1, beta2 = group["betas"]
         steps = group["steps"]
         lr = group["lr"]
-        # torch corrects the bias exactly; the learning rate makes up for the rounding of Keras.
+        # torch corrects the bias exactly. Scale the learning rate to match the rounding of Keras.
         if not group["exact_powers"]:
             in_float32 = _bias_correction(np.float32(beta1), np.float32(beta2), np.float32(steps))
             lr *= float(in_float32) / _bias_correction(beta1, beta2, steps)
@@ -105,6 +106,9 @@ class KerasAdam(torch.optim.AdamW):
 
 
 def _bias_correction(beta1: Any, beta2: Any, steps: Any) -> Any:
-    """Return the factor of the step size for the bias of the moments, in their precision."""
+    """Return the factor that corrects the step size for the bias of the moments.
+
+    It is computed in the precision of the arguments.
+    """
     one = type(beta1)(1)
     return np.sqrt(one - beta2**steps) / (one - beta1**steps)

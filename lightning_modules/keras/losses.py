@@ -1,4 +1,4 @@
-"""The loss of each sample, which a Keras model returns, or was compiled with."""
+"""Compute the loss of each sample, which a Keras model returns or was compiled with."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def losses_and_logits(model: Any, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
     """Call a model, and compute the loss of each sample.
 
-    All tensors are of the library that the model computes in.
+    All tensors belong to the library that the model computes in.
 
     Args:
-        model: a model whose `call` takes labels and returns (loss, logits, ...), as the models of
+        model: a model whose `call` accepts labels and returns (loss, logits, ...), as the models of
             transformers 4 do, or any model that was compiled with one loss.
         features: the features of a batch.
         labels: the labels of that batch. A dict is passed as keyword arguments of `call`, anything
@@ -26,11 +26,11 @@ def losses_and_logits(model: Any, features: Any, labels: object, training: bool)
         training: whether dropout is on.
 
     Returns:
-        The loss of each sample, with regularization losses of the layers, and the logits.
+        The loss of each sample, including the regularization losses of the layers, and the logits.
 
     Raises:
         ValueError: the model has no loss.
-        NotImplementedError: it has several.
+        NotImplementedError: the model has several losses.
     """
     kwargs = {"labels": labels}
     if isinstance(labels, Mapping):
@@ -54,11 +54,11 @@ def compiled_loss(model: Any) -> Any:
     """Return the loss that a model was compiled with.
 
     Returns:
-        A function of (labels, logits) that returns the loss of each sample, not their mean.
+        A function of (labels, logits) that returns the loss of each sample instead of their mean.
 
     Raises:
         ValueError: the model has no loss.
-        NotImplementedError: it has several.
+        NotImplementedError: the model has several losses.
     """
     loss = getattr(model, "loss", None)
     if loss is None:
@@ -80,8 +80,8 @@ def compiled_loss(model: Any) -> Any:
 
         return compute_losses
 
-    # Make a copy of the loss that does not reduce. `copy.copy` of a Keras object would write it to
-    # a file and read it again.
+    # Copy the loss, without a reduction. `copy.copy` would write the Keras object to a file and
+    # read it again.
     unreduced = object.__new__(type(loss_fn))
     vars(unreduced).update(vars(loss_fn), reduction="none")
     return unreduced
@@ -101,7 +101,7 @@ def _keras_of(model: object) -> ModuleType:
 
 
 def _with_equal_ranks(labels: Any, logits: Any) -> tuple[object, object]:
-    """Drop a last dimension of size 1 that only one of them has, as Keras does."""
+    """Drop a last dimension of size 1 that only labels or only logits have, as Keras does."""
     if len(labels.shape) == len(logits.shape) + 1 and labels.shape[-1] == 1:
         return labels[..., 0], logits
     if len(logits.shape) == len(labels.shape) + 1 and logits.shape[-1] == 1:

@@ -1,4 +1,4 @@
-"""The torch module around a Keras model, which may compute in torch or in TensorFlow."""
+"""The base class of torch modules around Keras models, which compute in torch or TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from torch import Tensor, nn
 Compute = Callable[[Any, Any, bool], tuple[Any, Any]]
 """Takes features, labels and `training`; returns the loss of each sample, and the predictions.
 
-All tensors are of the library that the model computes in.
+All tensors belong to the library that the model computes in.
 """
 
 
 class KerasModule(nn.Module, ABC):
-    """A Keras model whose trained variables are parameters of torch, and all others buffers.
+    """A torch module whose parameters are the trained variables of a Keras model.
 
-    The model itself is not a child of this module, for two reasons. `.train()` does not affect a
-    Keras model, so `forward` passes `training=` at each call. And the names in its own state dict
-    count the models that the process has made; `named_parameters`, `named_buffers` and `state_dict`
-    of this module have names that are the same in every process that builds the model again.
+    All other variables of the model are buffers.
+
+    The model is not a child of this module, for two reasons. `.train()` does not affect a Keras
+    model, so `forward` passes `training=` in each call. And Keras numbers its names by the models
+    that the process has created; the names in `named_parameters`, `named_buffers` and `state_dict`
+    of this module are the same in every process that builds the model again.
 
     There are two subclasses: `TorchKerasModule` for models that compute in torch, and
-    `TensorFlowModule` for models that compute in TensorFlow. `wrap_keras_model` chooses.
+    `TensorFlowModule` for models that compute in TensorFlow. `wrap_keras_model` chooses one.
 
     Args:
-        model: a model of Keras, with or without weights.
-        compute: the forward pass; calls the model, and its loss.
+        model: a Keras model, with or without weights.
+        compute: the forward pass, which calls the model and its loss.
     """
 
     model: Any
@@ -38,7 +40,7 @@ class KerasModule(nn.Module, ABC):
 
     def __init__(self, model: Any, compute: Compute) -> None:
         super().__init__()
-        # `__setattr__` of torch would make the model a child.
+        # torch's `__setattr__` would make the model a child.
         vars(self).update(model=model, compute=compute)
 
     @property
@@ -48,36 +50,36 @@ class KerasModule(nn.Module, ABC):
 
     @abstractmethod
     def build(self, features: object, labels: object) -> None:
-        """Make the weights by a forward pass, which changes nothing else.
+        """Create the weights with a forward pass, which changes nothing else.
 
         Args:
-            features: a batch in tensors of torch; one sample is enough.
+            features: a batch of torch tensors; one sample is enough.
             labels: the labels of that batch.
         """
 
     @abstractmethod
     def read_variables(self) -> None:
-        """Read from the model which variables it has, which of them are trained, and their values.
+        """Read the variables of the model, whether each is trained, and their values.
 
-        Called before each training and each evaluation: the script may have frozen layers or loaded
-        weights.
+        Called before each training and each evaluation, because the script may have frozen layers
+        or loaded weights.
         """
 
     @abstractmethod
     def write_variables(self) -> None:
-        """Give the model the values of torch; called before other code uses the model."""
+        """Copy torch's values to the model; called before other code uses the model."""
 
     @abstractmethod
     def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
         """Call `compute` with `training=self.training`.
 
         Args:
-            features: a nested batch of tensors of torch.
+            features: a nested batch of torch tensors.
             labels: the labels of that batch.
 
         Returns:
             The loss of each sample, from which gradients flow to the parameters, and the
-            predictions, in tensors of torch.
+            predictions, both as torch tensors.
         """
 
     @abstractmethod
@@ -90,17 +92,17 @@ class KerasModule(nn.Module, ABC):
 
     @abstractmethod
     def to_keras(self, value: object) -> Any:
-        """Return nested tensors of torch as tensors of the library that the model computes in."""
+        """Convert nested torch tensors to tensors of the library that the model computes in."""
 
     @abstractmethod
     def to_torch(self, value: object) -> Any:
-        """Return nested tensors of either library as tensors of torch; None stays None."""
+        """Convert nested tensors of either library to torch tensors; None stays None."""
 
     def save(self, folder: Path) -> None:
-        """Write `model.weights.h5` by `keras.Model.save_weights`.
+        """Write `model.weights.h5` with `keras.Model.save_weights`.
 
-        An earlier file stays until the new one is written completely. If the model has a method
-        `save_pretrained`, that method saves it.
+        An earlier file is replaced only when the new one is complete. If the model has a method
+        `save_pretrained`, call that method instead.
         """
         if hasattr(type(self.model), "save_pretrained"):
             self.model.save_pretrained(str(folder))
@@ -115,7 +117,7 @@ class KerasModule(nn.Module, ABC):
             partial.unlink(missing_ok=True)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KerasModule:
-        """Move or cast the tensors in place: TensorFlow and optimizers hold the same objects."""
+        """Move or cast the tensors in place, because TensorFlow and optimizers hold them, too."""
         for tensor in (*self._parameters.values(), *self._buffers.values()):
             if tensor is not None:
                 tensor.data = fn(tensor.data)
@@ -134,7 +136,7 @@ def constrained(model: Any) -> list[Any]:
 
 
 def nested_layers(model: object) -> Iterator[Any]:
-    """Yield the layers of a model, and of the models in it."""
+    """Yield the layers of a model, and recursively those of models inside it."""
     for layer in getattr(model, "layers", ()):
         yield layer
         yield from nested_layers(layer)

@@ -1,6 +1,6 @@
 """Names for the variables of a Keras model that are the same in every process.
 
-Keras's own names count the models that the process has made.
+Keras's own names contain the number of models that the process has created.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _COUNTED = re.compile(r"(.+?)_\d+$")
 def stable_names(paths: Iterable[str]) -> list[str]:
     """Number the layers of each parent from 0, in the order of their variables.
 
-    Keras calls the first layer of the first model `sequential/dense`, and that of the second model
-    `sequential_1/dense_2`; both become `sequential/dense`. If two layers have the same name, their
-    variables have the same path; a number is added to the second one.
+    Keras may name the first layer of the first model `sequential/dense`, and that of the second
+    model `sequential_1/dense_2`; both become `sequential/dense`. Variables of two layers with the
+    same name have the same path; a number is added to the second one.
 
     Args:
         paths: the paths of the variables, with "/" between their parts.
@@ -40,7 +40,7 @@ def stable_names(paths: Iterable[str]) -> list[str]:
 
 
 class _LayerNames:
-    """Assigns the new names of layers; a path gets the same name each time."""
+    """Assigns new names to layers, always the same one for the same path."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ...], str] = {}
@@ -58,7 +58,7 @@ class _LayerNames:
         return names
 
     def _number(self, path: tuple[str, ...]) -> str:
-        """Return the last name of a path; a number is added if the parent has used it before."""
+        """Return the last name of a path, with a number if the parent has used it before."""
         earlier = self._counts[path]
         self._counts[path] += 1
         if earlier:

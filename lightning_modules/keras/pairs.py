@@ -17,15 +17,15 @@ LABELS = ("labels", "label", "label_ids")
 """Columns that are labels by default."""
 
 IGNORED = -100
-"""The label that does not count."""
+"""The label that the loss ignores."""
 
 
 class PairCollator:
-    """Makes a batch `{"features": ..., "labels": ...}` of samples.
+    """Collates samples to a batch `{"features": ..., "labels": ...}`.
 
     A sample is a pair of features and labels, or a dict such as a row of a `datasets.Dataset`. Each
     part of a pair is a number, an array, or a dict or tuple of these. The columns of a dict are
-    divided into features and labels; a single column is passed without its name, several are passed
+    divided into features and labels; a single column is passed without its name, several columns
     as a dict.
 
     Args:
@@ -39,7 +39,7 @@ class PairCollator:
         """Stack samples.
 
         Raises:
-            TypeError: a sample is not a pair, or contains something else than numbers.
+            TypeError: a sample is not a pair, or contains something other than numbers.
             ValueError: the samples have different shapes, or no labels.
         """
         features: list[Any] = []
@@ -51,7 +51,7 @@ class PairCollator:
         return {"features": stacked(features), "labels": stacked(labels)}
 
     def pair(self, sample: object) -> tuple[Any, Any]:
-        """Return features and labels of a sample."""
+        """Return the features and labels of a sample."""
         if isinstance(sample, Mapping):
             return self._columns(sample)
         if isinstance(sample, (tuple, list)) and len(sample) == 2:
@@ -82,10 +82,10 @@ class PairCollator:
 def stacked(values: Sequence[Any]) -> object:
     """Stack the same part of several samples.
 
-    float64 becomes torch's default type, as in Keras.
+    float64 becomes torch's default dtype, as in Keras.
 
     Args:
-        values: a number or an array of each sample, or a dict or tuple of these.
+        values: for each sample a number or an array, or a dict or tuple of these.
 
     Raises:
         TypeError: a value is not a number.
@@ -103,13 +103,13 @@ def stacked(values: Sequence[Any]) -> object:
 
 
 def as_tensor(value: object) -> torch.Tensor:
-    """Return a number or an array, of any library, as a tensor of torch.
+    """Convert a number or an array of any library to a torch tensor.
 
     Raises:
-        TypeError: the value is something else.
+        TypeError: the value is neither.
     """
     if not isinstance(value, torch.Tensor):
-        # Copied, because torch does not accept the read-only arrays of other libraries.
+        # Copy the array, because torch does not accept read-only arrays of other libraries.
         value = torch.from_numpy(np.asarray(value).copy())
     if value.dtype == torch.float64:
         value = value.to(torch.get_default_dtype())
@@ -117,7 +117,7 @@ def as_tensor(value: object) -> torch.Tensor:
 
 
 def count_instances(labels: object) -> torch.Tensor | int:
-    """Count the items that the loss is a mean of: the labels other than -100.
+    """Count the items that the loss is averaged over, which are the labels other than -100.
 
     If the labels are a dict without `labels`, count the samples.
     """
@@ -132,10 +132,10 @@ def count_instances(labels: object) -> torch.Tensor | int:
 
 
 def summed_loss(losses: torch.Tensor, labels: object) -> torch.Tensor:
-    """Sum the losses of a batch: the sum divided by `count_instances` is their mean.
+    """Return the sum of a batch's losses, which is divided by `count_instances` for the mean.
 
-    Models return a loss for each instance, for each sample with several labels (such as one-hot
-    labels), or only the mean.
+    Models may return a loss for each instance, a loss for each sample with several labels (such as
+    one-hot labels), or only the mean.
 
     Args:
         losses: the losses, of any shape.
@@ -146,12 +146,12 @@ def summed_loss(losses: torch.Tensor, labels: object) -> torch.Tensor:
     count = count_instances(labels)
     if losses.numel() >= count:
         return losses.sum()
-    # There are fewer losses than instances, so they are means.
+    # Fewer losses than instances are means, so scale their mean to a sum.
     return losses.mean() * count
 
 
 class IterablePairs(IterableDataset):
-    """An iterable as a dataset of torch; each iteration starts from the beginning."""
+    """A torch dataset over an iterable; each iteration starts from the beginning."""
 
     def __init__(self, samples: Iterable[Any]) -> None:
         self.samples = samples
@@ -161,9 +161,9 @@ class IterablePairs(IterableDataset):
 
 
 def as_dataset(data: Any) -> object:
-    """Return data that torch's loaders can read.
+    """Return data in a form that torch's DataLoader can read.
 
-    A sequence is returned as it is; an `IterableDataset` is made of anything else.
+    A sequence is returned unchanged; anything else is wrapped in an `IterableDataset`.
     """
     if data is None or isinstance(data, IterableDataset) or _is_sequence(data):
         return data

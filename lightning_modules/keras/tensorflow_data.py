@@ -1,4 +1,4 @@
-"""`tf.data.Dataset`s as loaders: each process takes its rows of the batches of all processes.
+"""Loaders of `tf.data.Dataset`s, from which each process reads its rows of the global batches.
 
 TensorFlow is not imported: datasets are recognized by their methods.
 """
@@ -42,22 +42,22 @@ def require_cardinality(dataset: Any, name: str) -> int:
 
 
 def sample_like(dataset: Any) -> tuple[object, object]:
-    """Return a batch with one sample of zeros, which has the shapes of a `tf.data.Dataset`.
+    """Return a batch with one sample of zeros, in the shapes of a `tf.data.Dataset`.
 
-    Nothing is read from the dataset.
+    The dataset itself is not read.
 
     Args:
         dataset: a dataset of (features, labels).
 
     Raises:
-        TypeError: its elements are not pairs of dense tensors.
+        TypeError: the elements are not pairs of dense tensors.
     """
     features, labels = pair_of(dataset.element_spec)
     return map_nested(_zeros_like, features), map_nested(_zeros_like, labels)
 
 
 def _zeros_like(spec: Any) -> torch.Tensor:
-    """Return zeros of the shape in a `tf.TensorSpec`, in a batch of one."""
+    """Return a batch of one sample of zeros, with the shape and dtype of a `tf.TensorSpec`."""
     dtype = getattr(spec, "dtype", None)
     if not hasattr(spec, "shape") or not hasattr(dtype, "as_numpy_dtype"):
         raise TypeError(
@@ -66,7 +66,7 @@ def _zeros_like(spec: Any) -> torch.Tensor:
         )
     shape = [1]
     for size in spec.shape:
-        # A dimension of unknown size has a single element.
+        # Use size 1 for a dimension of unknown size.
         if size is None:
             size = 1
         shape.append(int(size))
@@ -92,11 +92,12 @@ class StepStream(IterableDataset):
     """The training batches of this process.
 
     An element of the dataset has all samples of one optimizer step. Each iterator over a shuffled
-    `tf.data.Dataset` has a different order. So `set_epoch` makes an iterator for each earlier
-    epoch, which gives a resumed training the order of its epoch.
+    `tf.data.Dataset` has another order. So `set_epoch` creates an iterator for each earlier epoch,
+    which gives a resumed training the order of its epoch.
 
     Args:
-        dataset: an iterable of batches of (features, labels); each iteration starts at the first.
+        dataset: an iterable of batches of (features, labels); each iteration starts from the
+            beginning.
         steps: number of elements in an epoch.
         parts: number of micro-batches in a step.
         rank: the rank of this process.
@@ -123,7 +124,7 @@ class StepStream(IterableDataset):
         return self.steps * self.parts
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration have the order of this epoch."""
+        """Make the next iteration use the order of this epoch."""
         while self._iterators < epoch:
             iter(self.dataset)
             self._iterators += 1
@@ -139,7 +140,7 @@ class StepStream(IterableDataset):
                 yield rows_of(batch, start, start + size)
 
     def _share(self, rows: int) -> int:
-        """Return the number of rows in one micro-batch of one process."""
+        """Return the number of rows in a micro-batch of one process."""
         shares = self.parts * self.world_size
         is_uneven = self.world_size > 1 and rows % shares > 0
         if rows < shares or is_uneven:
@@ -152,9 +153,9 @@ class StepStream(IterableDataset):
 
 
 class EvaluationStream(IterableDataset):
-    """The batches of this process in an evaluation.
+    """The evaluation batches of this process.
 
-    They have `size` rows each, whatever the size of the dataset's batches.
+    They have `size` rows each, independently of the size of the dataset's batches.
 
     Args:
         dataset: an iterable of batches of (features, labels).
@@ -192,7 +193,7 @@ class EvaluationStream(IterableDataset):
             rows = find_batch_size(batch) or 0
             self.last_round = rows
 
-            # The last batch is padded with the first samples, so that all shares are equal.
+            # Pad the last batch with the first samples, so that all processes get equal shares.
             share = math.ceil(rows / self.world_size)
             missing = share * self.world_size - rows
             while missing > 0:
@@ -203,7 +204,7 @@ class EvaluationStream(IterableDataset):
 
 
 class BatchLoader(EpochLoader):
-    """An `EpochLoader` for a stream that yields whole batches.
+    """An `EpochLoader` for a stream that yields complete batches.
 
     Args:
         stream: yields the batches of this process.
@@ -242,7 +243,7 @@ class BatchLoader(EpochLoader):
 
 
 def as_batch(element: object) -> dict[str, object]:
-    """Return an element of a dataset as a batch of tensors of torch."""
+    """Convert an element of a dataset to a batch of torch tensors."""
     features, labels = pair_of(element)
     return {
         "features": map_nested(as_tensor, features),
@@ -251,7 +252,7 @@ def as_batch(element: object) -> dict[str, object]:
 
 
 def rebatched(batches: Iterable[object], size: int) -> Iterator[object]:
-    """Yield the rows of the batches in batches of `size` rows; the last one may be shorter."""
+    """Regroup the rows of batches into batches of `size` rows; the last one may be shorter."""
     remainder: Any = None
     for batch in batches:
         if remainder is not None:
@@ -273,7 +274,7 @@ def rows_of(batch: object, start: int, stop: int) -> Any:
 
 
 def padded_to(batch: object, rows: int) -> object:
-    """Return a nested batch with `rows` rows, filled up with copies of its last row."""
+    """Pad a nested batch to `rows` rows with copies of its last row."""
 
     def pad(leaf: torch.Tensor) -> torch.Tensor:
         padding = leaf[-1:].expand(rows - len(leaf), *leaf.shape[1:])
@@ -283,7 +284,7 @@ def padded_to(batch: object, rows: int) -> object:
 
 
 def joined(batches: list[Any]) -> Any:
-    """Return one nested batch with the rows of several."""
+    """Concatenate nested batches."""
     first = batches[0]
     if isinstance(first, dict):
         return {key: joined([batch[key] for batch in batches]) for key in first}

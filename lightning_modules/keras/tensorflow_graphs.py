@@ -1,4 +1,4 @@
-"""Graphs of TensorFlow for functions of batches, one for each shape of a batch."""
+"""TensorFlow graphs for functions of batches, one for each batch shape."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Size, Tensor
 from .tensorflow_tensors import to_tensorflow
 
 _Shape = tuple[int | None, ...]
-"""The shape of a tensor; None stands for any size."""
+"""The shape of a tensor; None matches any size."""
 
 
 class TensorFlowGraphs:
-    """A function that runs as graphs, as `tf.function(function, reduce_retracing=True)`.
+    """Runs a function as graphs, like `tf.function(function, reduce_retracing=True)`, but faster.
 
-    It finds the graph faster: `tf.function` needs longer for that than a small graph takes to run.
-    A batch of a new shape gets a graph for this and all earlier shapes, in which the sizes that
-    differ are None.
+    Finding the graph for a call takes `tf.function` longer than a small graph runs. For a batch
+    with a new shape, a graph is traced that accepts this shape and all earlier ones: sizes that
+    differ are None in it.
 
     Args:
-        function: a function of nested tensors of TensorFlow, and of hashable values.
-        xla: True to let XLA compile the graphs.
+        function: a function of nested TensorFlow tensors and of hashable values.
+        xla: True to compile the graphs with XLA.
     """
 
     def __init__(self, function: Callable[..., Any], *, xla: bool) -> None:
@@ -33,10 +33,10 @@ class TensorFlowGraphs:
         self._graphs: dict[object, Callable[..., Any]] = {}
         """The graph for each `_graph_key`."""
         self._shapes: dict[object, list[_Shape]] = {}
-        """For each key with numbers of dimensions, the shapes that the newest graph accepts."""
+        """The shapes that the newest graph accepts, for each key that has only dimension counts."""
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the graph for these arguments, which contain tensors of torch.
+        """Run the graph for these arguments, which contain torch tensors.
 
         Returns:
             the result of `function`.
@@ -46,7 +46,7 @@ class TensorFlowGraphs:
         leaves: list[object] = tf.nest.flatten(arguments)
         tensors = [to_tensorflow(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
 
-        # A dictionary finds the graph faster than `tf.function` does.
+        # A dictionary lookup is faster than the lookup in `tf.function`.
         graph = self._graphs.get(key)
         if graph is None:
             graph = self._make_graph(arguments, leaves, tensors)
@@ -56,16 +56,16 @@ class TensorFlowGraphs:
     def _make_graph(
         self, arguments: tuple[object, ...], leaves: list[object], tensors: list[Any]
     ) -> Callable[..., object]:
-        """Trace a graph for the shapes of these arguments, and all earlier ones of their kind.
+        """Trace a graph for the shapes of these arguments, and of all earlier similar arguments.
 
         Args:
             arguments: the arguments of `function`.
             leaves: all values in the arguments, in TensorFlow's order.
-            tensors: the tensors among the leaves, as tensors of TensorFlow.
+            tensors: the tensors among the leaves, as TensorFlow tensors.
         """
         tf = sys.modules["tensorflow"]
 
-        # Sizes that differ from those of earlier batches are left open.
+        # Accept any size in dimensions that differ from those of earlier batches.
         key = _graph_key(arguments, describe_shape=len)
         shapes: list[_Shape] = [tuple(tensor.shape) for tensor in tensors]
         earlier_shapes = self._shapes.get(key, shapes)
@@ -93,8 +93,7 @@ class TensorFlowGraphs:
         )
         graph = function.get_concrete_function()
 
-        # `_GraphOperation` is used on CPUs without XLA, and only if all outputs are tensors or
-        # None.
+        # Use `_GraphOperation` only on CPUs without XLA, and if all outputs are tensors or None.
         if self._xla or tf.config.list_logical_devices("GPU"):
             return graph
         for leaf in tf.nest.flatten(graph.structured_outputs):
@@ -104,7 +103,7 @@ class TensorFlowGraphs:
 
 
 class _GraphOperation:
-    """Calls a graph by its operation, which saves half a millisecond a call.
+    """Calls a graph through its raw operation, which saves half a millisecond per call.
 
     Args:
         graph: a concrete function, whose outputs are tensors or None.
@@ -114,7 +113,7 @@ class _GraphOperation:
     def __init__(self, graph: Any, tf: Any) -> None:
         self._tf = tf
         self._graph = graph
-        # The operation takes the variables that the function reads after its arguments.
+        # The operation takes the arguments, followed by the variables that the function reads.
         self._captured = list(graph.captured_inputs)
         self._types = [output.dtype for output in graph.outputs]
         self._structure = graph.structured_outputs
@@ -125,7 +124,7 @@ class _GraphOperation:
             args=[*tensors, *self._captured], Tout=self._types, f=self._graph
         )
 
-        # The operation returns the tensors only. Put them where the structure does not have None.
+        # The operation returns only the tensors. Insert the None values of the output structure.
         remaining = iter(results)
         leaves: list[Any] = []
         for leaf in self._leaves:
@@ -136,7 +135,7 @@ class _GraphOperation:
 
 
 def _common_shape(first: _Shape, second: _Shape) -> _Shape:
-    """Return a shape that covers both: sizes that differ are None."""
+    """Return a shape that matches both shapes, with None for sizes that differ."""
     sizes: list[int | None] = []
     for size, other_size in zip(first, second, strict=True):
         if size != other_size:
@@ -148,13 +147,13 @@ def _common_shape(first: _Shape, second: _Shape) -> _Shape:
 def _graph_key(
     value: object, describe_shape: Callable[[Size], object] = tuple
 ) -> tuple[object, ...]:
-    """Return a key; arguments with equal keys use the same graph.
+    """Return the key of the graph for arguments.
 
-    It contains their nesting, types and shapes, and values that are not tensors.
+    The key contains their nesting, types and shapes, and the values that are not tensors.
 
     Args:
-        value: tensors of torch, nested in any way, and hashable values.
-        describe_shape: returns the part of a tensor's shape that counts: all sizes, or with `len`
+        value: torch tensors and hashable values, nested in any way.
+        describe_shape: returns the relevant part of a tensor's shape: all sizes, or with `len` only
             the number of dimensions.
     """
     if isinstance(value, Tensor):
@@ -166,5 +165,5 @@ def _graph_key(
         keys = [_graph_key(part, describe_shape) for part in value]
         return type(value), *keys
 
-    # The type is part of the key, because 1, 1.0 and True are equal.
+    # Include the type in the key, because 1, 1.0 and True are equal.
     return type(value), value

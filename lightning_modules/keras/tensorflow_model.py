@@ -21,15 +21,15 @@ from .tensorflow_tensors import SharedVariable, to_tensorflow, to_torch
 class TensorFlowModule(KerasModule):
     """A torch module around a model that computes loss and gradients in TensorFlow.
 
-    In a training the forward pass also computes the gradients of the sum of the losses, in one
-    graph of TensorFlow, as a training step of TensorFlow does; the backward pass of torch scales
-    them. So all samples need the same weight, and no gradient flows through the predictions. Graphs
-    are made once for each shape of a batch.
+    During training, the forward pass also computes the gradients of the sum of the losses in the
+    same TensorFlow graph, as a TensorFlow training step does; torch's backward pass only scales
+    them. So all samples need the same weight, and no gradient flows through the predictions. A
+    graph is traced once for each batch shape.
 
     Args:
-        model: a model of Keras on TensorFlow, or a `tf.Module` with a `call`.
+        model: a Keras model on TensorFlow, or a `tf.Module` with a `call`.
         compute: the forward pass, see `KerasModule`; traced by `tf.function`.
-        xla: True to let XLA compile the graphs.
+        xla: True to compile the graphs with XLA.
 
     Raises:
         ImportError: TensorFlow is not installed.
@@ -39,13 +39,13 @@ class TensorFlowModule(KerasModule):
     _tf: Any
     _xla: bool
     _shared: dict[int, SharedVariable]
-    """All variables, by the id of TensorFlow's variable."""
+    """All variables, by the id of the TensorFlow variable."""
     _trained: list[SharedVariable]
-    """The variables that are trained, in the order of `trainable_variables`."""
+    """The trained variables, in the order of `trainable_variables`."""
     _states: list[SharedVariable]
     """The variables that are not trained."""
     _loss_scale: float
-    """Factor of the loss whose gradients the next forward pass computes."""
+    """Factor by which the next forward pass multiplies the loss before computing gradients."""
     _training_graphs: TensorFlowGraphs
     _evaluation_graphs: TensorFlowGraphs
 
@@ -61,7 +61,7 @@ class TensorFlowModule(KerasModule):
             _loss_scale=1.0,
         )
         self._discard_graphs()
-        # Before a state dict is made, copy what TensorFlow has written since the last step.
+        # Before creating a state dict, copy what TensorFlow has written since the last step.
         self.register_state_dict_pre_hook(lambda *_: self._copy_changes())
         self.read_variables()
 
@@ -97,7 +97,8 @@ class TensorFlowModule(KerasModule):
             shared.read()
             self._register(name, shared, key in trained_ids)
 
-        # A graph computes the gradients of the variables that were trained when it was made.
+        # A graph computes gradients for the variables that were trained when it was traced, so it
+        # is outdated if these have changed.
         if trained_ids != [id(shared.variable) for shared in self._trained]:
             self._discard_graphs()
         trained = [shared_by_id[key] for key in trained_ids]
@@ -143,7 +144,8 @@ class TensorFlowModule(KerasModule):
     def _register(self, name: str, shared: SharedVariable, trained: bool) -> None:
         """Register the tensor of a variable as a parameter or as a buffer.
 
-        An optimizer may hold the tensor, so it stays the same object unless its kind changes.
+        An optimizer may hold the tensor, so it is the same object as before, unless the variable
+        was frozen or unfrozen.
         """
         tensor = shared.tensor
         is_parameter = isinstance(tensor, nn.Parameter)
@@ -161,8 +163,8 @@ class TensorFlowModule(KerasModule):
         """Copy to torch what TensorFlow has written.
 
         Args:
-            states: the values of the variables that are not trained, as a graph has returned them;
-                None looks at all variables.
+            states: the values of the variables that are not trained, as returned by a graph; None
+                to check all variables instead.
         """
         if states is None:
             for shared in self._shared.values():
@@ -174,7 +176,7 @@ class TensorFlowModule(KerasModule):
     # --- functions that TensorFlow traces
 
     def _discard_graphs(self) -> None:
-        """Forget all graphs; the next call makes one."""
+        """Discard all graphs, so that the next call traces a new one."""
         vars(self).update(
             _training_graphs=TensorFlowGraphs(self._compute_with_gradients, xla=self._xla),
             _evaluation_graphs=TensorFlowGraphs(self._compute_with_states, xla=self._xla),
@@ -199,7 +201,7 @@ class TensorFlowModule(KerasModule):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(variables)
             losses, predictions = self.compute(features, labels, training)
-            # The sum of losses in half precision could overflow.
+            # Sum in float32, because a sum in half precision could overflow.
             summands = losses
             if losses.dtype.size < 4:
                 summands = tf.cast(losses, tf.float32)
@@ -213,7 +215,7 @@ class TensorFlowModule(KerasModule):
                 "Remove calls of numpy() and tf.stop_gradient, which cut it off."
             )
 
-        # Gradients of embeddings are sparse, and those of unused variables None.
+        # Make all gradients dense: those of embeddings are sparse, those of unused variables None.
         dense_gradients: list[Any] = []
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is None:
@@ -228,9 +230,9 @@ class TensorFlowModule(KerasModule):
 
 
 class _Losses(torch.autograd.Function):
-    """The losses of a batch as a function of the parameters.
+    """The losses of a batch as an autograd function of the parameters.
 
-    The forward pass already computes the gradients of their sum.
+    The forward pass already computes the gradients of the sum of the losses.
     """
 
     @staticmethod
@@ -247,7 +249,7 @@ class _Losses(torch.autograd.Function):
         Args:
             ctx: holds the gradients for the backward pass.
             module: the module.
-            structure: an empty list. The predictions are appended as TensorFlow returned them,
+            structure: an empty list, to which the nested predictions of TensorFlow are appended,
                 because an autograd function can only return a flat tuple.
             features: the features of a batch.
             labels: the labels of that batch.
@@ -278,24 +280,24 @@ class _Losses(torch.autograd.Function):
         """
         weight = _common_weight(grad_outputs[0])
 
-        # The next gradients are computed with a scale close to this weight, so that they do not
-        # underflow in float16. A power of two does not change their digits.
+        # Compute the next gradients with a scale close to this weight, so that they do not
+        # underflow in float16. A power of two does not add rounding errors.
         scale = 1.0
         if weight and math.isfinite(weight):
             _, exponent = math.frexp(weight)
             scale = 2.0 ** (exponent - 1)
         ctx.module._loss_scale = scale
 
-        # The product makes new tensors. torch may change gradients in place, but TensorFlow may
-        # have given several of them, or a constant, the same memory.
+        # The product creates new tensors. They are needed because torch may change gradients in
+        # place, while in TensorFlow several gradients, or a constant, may share memory.
         gradients = [gradient * (weight / ctx.scale) for gradient in ctx.gradients]
         return None, None, None, None, *gradients
 
 
 def _common_weight(weights: Tensor) -> float:
-    """Return the weight that all losses have; 0 without losses."""
+    """Return the weight that all losses have in common; 0 without losses."""
     first = weights.reshape(-1)[:1]
-    # If all strides are 0, the weights are one number in memory, and need no comparison.
+    # If all strides are 0, the weights are a single number in memory, and need no comparison.
     if any(weights.stride()):
         expected = first.expand(weights.numel()).reshape(weights.shape)
         if not torch.equal(weights, expected):
@@ -309,7 +311,7 @@ def _common_weight(weights: Tensor) -> float:
 
 
 def _check_library(model: Any) -> None:
-    """Import TensorFlow; refuse a model of Keras that computes in another library.
+    """Import TensorFlow, and raise if Keras computes in another library.
 
     Raises:
         ImportError: TensorFlow is not installed.
@@ -332,8 +334,8 @@ def _check_library(model: Any) -> None:
 def _variables(model: object) -> list[Any]:
     """Return all variables of a model, except those of metrics, which are reset in each epoch.
 
-    The states of Keras 2's random generators, which dropout uses, are added: its models do not list
-    them.
+    Also return the states of Keras 2's random generators, which dropout uses, because Keras 2 does
+    not list them among the variables of a model.
     """
     metric_ids: set[int] = set()
     for metric in getattr(model, "metrics", ()):
@@ -365,14 +367,14 @@ def _layers_of_keras_2(model: Any) -> list[Any]:
 
 
 def _existing_variables(model: object, name: str) -> list[Any]:
-    """Return variables of a model; none before it is built, when models of Keras 2 raise."""
+    """Return variables of a model, or an empty list before it is built, when Keras 2 raises."""
     if not getattr(model, "built", True):
         return []
     return list(getattr(model, name))
 
 
 def _tensorflow_variable(variable: object) -> Any:
-    """Return the variable of TensorFlow in a variable of Keras 3; others are returned unchanged."""
+    """Return the TensorFlow variable in a Keras 3 variable; other variables are unchanged."""
     value = getattr(variable, "value", None)
     if hasattr(value, "read_value"):
         return value
@@ -380,10 +382,10 @@ def _tensorflow_variable(variable: object) -> Any:
 
 
 def _path(variable: Any) -> str:
-    """Return the path of a variable; a variable of Keras 2 has it in its name."""
+    """Return the path of a variable, which Keras 2 stores in the variable's name."""
     return getattr(variable, "path", None) or variable.name.partition(":")[0]
 
 
 def _name(model: object) -> str:
-    """Return a model's name for the beginning of an error."""
+    """Return a description of the model for the start of an error message."""
     return f"The model ({getattr(model, 'name', type(model).__name__)})"

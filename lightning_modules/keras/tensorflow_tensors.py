@@ -1,4 +1,4 @@
-"""Tensors that torch and TensorFlow share: arguments, results, and variables."""
+"""Share the memory of arguments, results and variables between torch and TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64
-"""Alignment of TensorFlow's memory in bytes; its kernels crash on memory that is not aligned."""
+"""Alignment of TensorFlow's memory in bytes; its kernels crash on unaligned memory."""
 
 
 def to_tensorflow(value: object) -> Any:
-    """Return a tensor of torch as one of TensorFlow, with the same memory if possible.
+    """Convert a torch tensor to a TensorFlow tensor, sharing the memory if possible.
 
     Args:
-        value: a tensor without gradient; anything else is returned unchanged.
+        value: a tensor, which is detached; anything else is returned unchanged.
     """
     if not isinstance(value, Tensor):
         return value
@@ -28,7 +28,7 @@ def to_tensorflow(value: object) -> Any:
 
 
 def _shareable(tensor: Tensor) -> Tensor:
-    """Return a tensor, or a copy whose memory TensorFlow can use."""
+    """Return a tensor, or a copy if TensorFlow cannot use its memory."""
     tensor = tensor.contiguous()
     if not _is_aligned(tensor):
         tensor = tensor.clone()
@@ -41,11 +41,11 @@ def _is_aligned(tensor: Tensor) -> bool:
 
 
 def to_torch(value: object) -> Any:
-    """Return a tensor or variable of TensorFlow as a tensor of torch, with the same memory.
+    """Convert a TensorFlow tensor or variable to a torch tensor, sharing the memory.
 
     Args:
         value: a tensor of either library, or anything that `torch.as_tensor` accepts; None and
-            tensors of torch are returned unchanged.
+            torch tensors are returned unchanged.
     """
     if value is None or isinstance(value, Tensor):
         return value
@@ -58,42 +58,42 @@ def to_torch(value: object) -> Any:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    """Return the address of a tensor's memory; the tensor may be of TensorFlow."""
+    """Return the memory address of a tensor of torch or TensorFlow."""
     return torch.from_dlpack(tensor).data_ptr()
 
 
 class SharedVariable:
-    """A variable of TensorFlow and a tensor of torch with the same values.
+    """A TensorFlow variable and a torch tensor with the same values.
 
-    `assign` of TensorFlow adopts the memory of the assigned tensor, so both have the same memory
-    after the first `write`: TensorFlow reads what an optimizer of torch writes there, through
-    `.data` or not. TensorFlow itself writes to new memory, which `copy_changes` copies. Memory that
-    cannot be shared is copied at each `write`. This is the case for embeddings: once rows of a
-    variable were looked up, TensorFlow copies the variable at each access.
+    TensorFlow's `assign` adopts the memory of the assigned tensor, so both share their memory after
+    the first `write`: TensorFlow sees everything that a torch optimizer writes, even through
+    `.data`. TensorFlow itself writes to new memory, which `copy_changes` copies to torch. If the
+    memory cannot be shared, each `write` copies it. This is the case for embeddings: once rows of a
+    variable have been looked up, TensorFlow copies the variable at each access.
 
     Args:
-        variable: a variable of TensorFlow.
+        variable: a TensorFlow variable.
     """
 
     def __init__(self, variable: Any) -> None:
         self.variable = variable
         self.tensor = to_torch(variable).clone()
         self._shared_address: int | None = None
-        """Address of the memory that TensorFlow has adopted; None if it has not."""
+        """Address of the memory that TensorFlow has adopted; None if memory is not shared."""
         self._copied_version: int | None = None
-        """Version of the tensor when it was last copied from TensorFlow."""
+        """Version of the tensor after it was last copied from TensorFlow."""
         self._copies_on_access = False
         """Whether TensorFlow copies the variable when it is read or assigned to."""
 
     def write(self) -> None:
-        """Give TensorFlow the values of torch, unless its variable has newer values."""
+        """Copy torch's values to TensorFlow, unless its variable has newer values."""
         tensor = self.tensor
         if self._shared_address == tensor.data_ptr():
             if _address(self._current_value()) == self._shared_address:
                 return
 
-            # The variable has other memory than the tensor: TensorFlow has assigned to it, or
-            # copies it at each access.
+            # The variable no longer shares the tensor's memory. Either TensorFlow has assigned to
+            # the variable, or copies it at each access.
             self._copies_on_access = self._is_copied_on_read()
             if not self._copies_on_access:
                 self.copy_changes()
@@ -113,7 +113,7 @@ class SharedVariable:
         self._copied_version = None
 
     def read(self) -> None:
-        """Give torch the values of TensorFlow; the next `write` assigns them again."""
+        """Copy TensorFlow's values to torch; the next `write` assigns them again."""
         self._copy(self.variable)
         self._shared_address = None
         self._copied_version = None
@@ -122,11 +122,11 @@ class SharedVariable:
         """Copy what TensorFlow has written since the last `write`, if anything.
 
         Args:
-            value: the value of the variable, if a graph that ran after the last `write` has
-                returned it.
+            value: the value of the variable, if a graph that ran after the last `write` returned
+                it; None to read the variable.
         """
         if value is None:
-            # If the memory is not shared, and the tensor was changed after it was copied, torch has
+            # If the memory is not shared and the tensor has changed since it was copied, torch has
             # the newer values.
             is_shared = self._shared_address is not None
             if not is_shared and self._copied_version != self.tensor._version:
@@ -137,9 +137,9 @@ class SharedVariable:
             self._copied_version = self.tensor._version
 
     def _current_value(self) -> Any:
-        """Return `self.variable.value()` in a third of the time.
+        """Return the same as `self.variable.value()`, in a third of the time.
 
-        Each variable is read at each step.
+        The time matters because every variable is read at each step.
         """
         variable = self.variable
         return sys.modules["tensorflow"].raw_ops.ReadVariableOp(
@@ -147,13 +147,13 @@ class SharedVariable:
         )
 
     def _is_copied_on_read(self) -> bool:
-        """Return whether two values that are read have different memory."""
+        """Return whether reading the variable twice returns different memory."""
         first = self._current_value()
         second = self._current_value()
         return _address(first) != _address(second)
 
     def _copy(self, value: object) -> bool:
-        """Copy a value unless it has the same memory; return whether it was copied."""
+        """Copy a value unless it shares the tensor's memory; return whether it was copied."""
         tensor = to_torch(value)
         if tensor.data_ptr() == self.tensor.data_ptr():
             return False

@@ -1,4 +1,4 @@
-"""A Keras model that computes in torch: its variables already are parameters of torch."""
+"""The torch module around a Keras model on torch, whose variables are torch parameters already."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BACKEND = (
 
 
 class TorchKerasModule(KerasModule):
-    """A torch module around a model of Keras on torch; both have the same memory.
+    """A torch module around a Keras model on torch, which shares the model's tensors.
 
     Args:
         model: as in `KerasModule`.
@@ -55,18 +55,18 @@ class TorchKerasModule(KerasModule):
         return self.model.built and all(layer.built for layer in nested_layers(self.model))
 
     def build(self, features: object, labels: object) -> None:
-        """Make the weights by a forward pass of Keras; see `KerasModule.build`."""
+        """Create the weights with a forward pass of Keras; see `KerasModule.build`."""
         with torch.no_grad(), self._on_device():
             self.compute(features, labels, False)
         self.read_variables()
 
     def read_variables(self) -> None:
-        """Register the variables again: some may be new, or frozen."""
-        # An optimizer made before keeps its parameters: the same objects are registered again.
+        """Register the variables again, because some may be new or frozen."""
+        # An existing optimizer keeps its parameters, because the same objects are registered again.
         self._parameters.clear()
         self._buffers.clear()
 
-        # Metrics of `compile` start from scratch each time.
+        # Leave out the metrics of `compile`, which are reset in each epoch.
         metric_ids = {id(variable) for variable in self.model.metrics_variables}
         variables = [
             variable for variable in self.model.variables if id(variable) not in metric_ids
@@ -77,11 +77,11 @@ class TorchKerasModule(KerasModule):
                 self.register_parameter(name, variable.value)
             else:
                 self.register_buffer(name, variable.value)
-        # torch does not register the parameters in a plain list a second time.
+        # A plain list, because torch does not register its parameters a second time.
         self._trained = [variable.value for variable in self.model.trainable_variables]
 
     def write_variables(self) -> None:
-        """Do nothing: the model has the same memory."""
+        """Do nothing, because the model shares the tensors."""
 
     def forward(self, features: Any, labels: object = None) -> tuple[Tensor, Any]:
         """Return the loss of each sample, and the predictions; see `KerasModule.forward`."""
@@ -99,17 +99,17 @@ class TorchKerasModule(KerasModule):
                 variable.assign(variable.constraint(variable.value))
 
     def to_keras(self, value: object) -> Any:
-        """Return the value: Keras accepts torch's tensors."""
+        """Return the value unchanged, because Keras on torch accepts torch tensors."""
         return value
 
     def to_torch(self, value: object) -> Any:
-        """Return nested values as tensors of torch; None stays None."""
+        """Convert nested values to torch tensors; None stays None."""
         return map_nested(_leaf_to_torch, value)
 
     def _on_device(self) -> AbstractContextManager[Any]:
-        """Let Keras make its tensors on the device of the weights.
+        """Make Keras create its tensors on the device of the weights.
 
-        By default it uses a GPU whenever there is one.
+        By default Keras uses a GPU if there is one.
         """
         device = "cpu"
         for weight in (*self._parameters.values(), *self._buffers.values()):

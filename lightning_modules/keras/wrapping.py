@@ -1,4 +1,4 @@
-"""The choice of the torch module for a Keras model, by the library that it computes in."""
+"""Choose the torch module for a Keras model by the library that the model computes in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .module import Compute, KerasModule
 
 
 def wrap_keras_model(model: object, compute: Compute, *, xla: bool = False) -> KerasModule:
-    """Make the torch module around a model.
+    """Create the torch module around a model.
 
     Args:
-        model: a model of Keras on torch, or one that computes in TensorFlow.
+        model: a Keras model on torch, or a model that computes in TensorFlow.
         compute: the forward pass, see `KerasModule`.
-        xla: True to let XLA compile the graphs of TensorFlow.
+        xla: True to compile the TensorFlow graphs with XLA.
 
     Raises:
         TypeError: the model is not a Keras model.
