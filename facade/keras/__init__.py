@@ -1,6 +1,6 @@
-"""`TFTrainer` and `TFTrainingArguments`, on the engine of the Trainer.
+"""`TFTrainer` and `TFTrainingArguments`, based on the Trainer.
 
-Belongs here: what the legacy pair documents and the Trainer has not. What Keras models are for
-torch is in `lightning_modules/keras/`. The top of the facade, beside `compat`: may import all other
-subpackages.
+Here: the documented members of the two legacy classes that the Trainer does not have. The torch
+modules around Keras models are in `lightning_modules/keras/`. Like `compat`, this is the top of the
+facade: it may import all other subpackages.
 """

@@ -49,12 +49,12 @@ class TFTrainingArguments(TrainingArguments):
     Works like `transformers.TFTrainingArguments` of versions 3 and 4, but is a subclass of our
     `TrainingArguments`.
 
-    `max_grad_norm` limits each value of a gradient; as in the original, only if gradients are
+    `max_grad_norm` limits each value of a gradient, but as in the original only if gradients are
     accumulated. `fp16` and `bf16` set the mixed precision of torch, and that of Keras for models
-    made in `strategy.scope()`. Each process is one replica.
+    created in `strategy.scope()`. Each process is one replica.
 
     Raises:
-        NotImplementedError: arguments have no effect on Keras models; the message names all of
+        NotImplementedError: Keras models do not support some arguments; the message names all of
             them.
         ValueError: a value is invalid, see `TrainingArguments`.
         TypeError: a value has another type, see `TrainingArguments`.
@@ -76,8 +76,8 @@ class TFTrainingArguments(TrainingArguments):
     )
 
     _is_of_one_process = False
-    """Whether the batch sizes are those of one process, which the engine needs, instead of those of
-    all replicas.
+    """True if the batch sizes are those of one process, as the engine needs them; False if they are
+    those of all replicas.
     """
 
     def __post_init__(self) -> None:
@@ -85,11 +85,11 @@ class TFTrainingArguments(TrainingArguments):
         self.check()
 
     def check(self) -> None:
-        """Check the arguments; called again before each training, as they may be changed.
+        """Check the arguments; called again before each training, because they may have changed.
 
         Raises:
             NotImplementedError: as in the class.
-            ValueError: `poly_power` is not a positive number, or the schedule has no power.
+            ValueError: `poly_power` is not a positive number, or has no effect on the schedule.
         """
         problems: list[str] = []
         for name, instead in UNSUPPORTED.items():
@@ -113,7 +113,7 @@ class TFTrainingArguments(TrainingArguments):
             )
 
     def _problems_of_data(self) -> list[str]:
-        """Return messages for the arguments about data that Keras models do not support."""
+        """Return messages about data arguments that Keras models do not support."""
         problems: list[str] = []
         for name in ("split_batches", "dispatch_batches"):
             value = getattr(self.accelerator_config, name, None)
@@ -141,12 +141,12 @@ class TFTrainingArguments(TrainingArguments):
 
     @property
     def n_replicas(self) -> int:
-        """Return the number of processes that train together, each of which is a replica."""
+        """Return the number of processes that train together; each process is a replica."""
         return max(self.world_size, 1)
 
     @property
     def n_gpu(self) -> int:
-        """Return the number of replicas, as the original does on a CPU, too."""
+        """Return the number of replicas; like the original, even on a CPU."""
         if self._is_of_one_process:
             return super().n_gpu
         return self.n_replicas
@@ -170,7 +170,7 @@ class TFTrainingArguments(TrainingArguments):
 
     def of_one_process(self) -> TFTrainingArguments:
         """Return a copy for the engine, whose batch sizes are those of one process."""
-        # The batches of the engine are dicts of features and labels.
+        # The engine's batches are dicts with "features" and "labels", of which none may be removed.
         args = copy.copy(self)
         args._is_of_one_process = True
         args.remove_unused_columns = False

@@ -1,4 +1,4 @@
-"""Checks of the parameters, the data and the overrides of a `TFTrainer`."""
+"""Check the parameters, data and overrides of a `TFTrainer`, and build its model."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
         args: the arguments of the trainer.
 
     Raises:
-        TypeError: it is not a dataset, or its samples are not pairs of numbers.
-        ValueError: it is empty, its length is unknown, or it is unknown which columns are labels.
+        TypeError: the data is not a dataset, or its samples are not pairs of numbers.
+        ValueError: the data is empty, or its length or its label columns are unknown.
         NotImplementedError: an argument cannot be combined with this kind of data.
     """
     if data is None:
@@ -74,7 +74,7 @@ def check_dataset(data: object, name: str, args: TFTrainingArguments) -> None:
     if sample is None:
         raise ValueError(f"{name} is empty: it has no sample.")
 
-    # The collator of the training raises if it does not accept the sample.
+    # Try the collator on the sample, because it raises if it does not accept it.
     try:
         PairCollator(args.label_names)([sample])
     except TypeError as error:
@@ -122,7 +122,7 @@ def _warn_of_clipping(args: TFTrainingArguments) -> None:
 def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
     """Warn if TensorFlow layers do not compute in the mixed precision of the arguments.
 
-    torch casts in each operation. A layer of TensorFlow gets its precision when it is created.
+    torch casts in each operation, but a TensorFlow layer gets its precision when it is created.
     """
     dtype = {"fp16": "float16", "bf16": "bfloat16"}.get(args.mixed_precision)
     if dtype is None or isinstance(model, nn.Module):
@@ -138,7 +138,7 @@ def _warn_of_precision(model: Any, args: TFTrainingArguments) -> None:
 
 
 def build(module: KerasModule, datasets: Iterable[Any], collator: PairCollator) -> None:
-    """Make the weights of a model, from the first dataset that is not None.
+    """Create the weights of a model, using the first dataset that is not None.
 
     Raises:
         ValueError: no data was passed.

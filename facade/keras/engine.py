@@ -32,32 +32,32 @@ from ..trainer.steps import empty_cache_if_due
 from .arguments import TFTrainingArguments
 
 _NO_DECAY = re.compile("LayerNorm|layer_norm|bias")
-"""Parameters without weight decay, as `TFTrainer` names them."""
+"""Names of parameters without weight decay, as in the original `TFTrainer`."""
 
 
 class KerasEngine(Trainer):
-    """A `Trainer` for the torch module around a Keras model; its steps are those of a `TFTrainer`.
+    """A `Trainer` of the torch module around a Keras model, which calls the steps of a `TFTrainer`.
 
     Args:
         tf_trainer: the `TFTrainer`.
         kwargs: arguments of `Trainer`.
 
     Attributes:
-        instances: number of labels that count in the current step, over all processes; None
-            outside of a training.
+        instances: number of labels in the current step that the loss does not ignore, over all
+            processes; None outside of a training.
     """
 
     # A `KerasModule`; the base class declares another type.
     model: Any
     args: TFTrainingArguments
     loss_is_scaled_for_ga = True
-    """True: the steps of a `TFTrainer` divide the loss by the instances of the whole step."""
+    """True, because a `TFTrainer` divides the loss by the instances of the whole step."""
 
     def __init__(self, tf_trainer: Any, **kwargs: Any) -> None:
         # Typed as Any, because the module of `TFTrainer` imports this one.
         self.tf_trainer = tf_trainer
         self.instances: torch.Tensor | int | None = None
-        # The optimizer that has the hook which applies the constraints of the weights.
+        # The optimizer with the hook that applies the constraints of the weights.
         self._constrained_optimizer: Optimizer | None = None
         self._metric_key_prefix = "eval"
         # Number of rows of the current evaluation batch that are not padding.
@@ -71,7 +71,7 @@ class KerasEngine(Trainer):
     # --- data
 
     def get_train_dataloader(self) -> EpochLoader | BatchLoader:
-        """Return a loader of what `get_train_tfdataset` returns."""
+        """Return a loader of the dataset that `get_train_tfdataset` returns."""
         tf_trainer = self.tf_trainer
         args = self.args
         dataset = tf_trainer.get_train_tfdataset()
@@ -82,7 +82,7 @@ class KerasEngine(Trainer):
                 tf_trainer.steps_per_epoch = steps
             return dataset
 
-        # Each batch of the dataset has the samples of a whole step, of all processes.
+        # Each batch of the dataset has the samples of a whole step for all processes.
         tf_trainer.steps_per_epoch = self._steps_per_epoch(dataset)
         stream = StepStream(
             dataset,
@@ -103,11 +103,11 @@ class KerasEngine(Trainer):
         )
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> EpochLoader:
-        """Return a loader of what `get_eval_tfdataset` returns."""
+        """Return a loader of the dataset that `get_eval_tfdataset` returns."""
         return self.evaluation_loader(*self.tf_trainer.get_eval_tfdataset(eval_dataset))
 
     def get_test_dataloader(self, test_dataset: Any) -> EpochLoader:
-        """Return a loader of what `get_test_tfdataset` returns."""
+        """Return a loader of the dataset that `get_test_tfdataset` returns."""
         return self.evaluation_loader(*self.tf_trainer.get_test_tfdataset(test_dataset))
 
     def evaluation_loader(
@@ -149,7 +149,7 @@ class KerasEngine(Trainer):
         return getattr(dataloader, "examples", None) or super().num_examples(dataloader)
 
     def _steps_per_epoch(self, dataset: Any) -> int:
-        """Return the steps of an epoch, from the length of the dataset or the number of samples."""
+        """Return the number of steps in an epoch, from the dataset's length or its samples."""
         batches = -1
         if hasattr(dataset, "cardinality"):
             batches = int(dataset.cardinality())
@@ -173,18 +173,18 @@ class KerasEngine(Trainer):
     # --- the optimizer
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Call the method of the `TFTrainer`."""
+        """Call the method of the `TFTrainer`, and add the constraints of the weights."""
         self.tf_trainer.create_optimizer_and_scheduler(num_training_steps)
         self._constrain_after_steps(self.optimizer)
 
     def _constrain_after_steps(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let each step of an optimizer apply the constraints of the weights, as in Keras."""
+        """Make an optimizer apply the constraints of the weights after each step, as in Keras."""
         if optimizer is not self._constrained_optimizer and constrained(self.model.model):
             optimizer.register_step_post_hook(lambda *_: self.model.constrain())
             self._constrained_optimizer = optimizer
 
     def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
-        """Make Keras's Adam, unless the arguments name another optimizer."""
+        """Create Keras's Adam, unless the arguments name another optimizer."""
         args = self.args
         is_default = args.optim == args.default_optim and not args.optim_args
         if self.optimizer is None and is_default:
@@ -198,7 +198,7 @@ class KerasEngine(Trainer):
         return super().create_optimizer(model)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """Return all parameters except biases and layer normalizations, by their names."""
+        """Return the names of all parameters except biases and layer normalizations."""
         return [name for name, _ in model.named_parameters() if not _NO_DECAY.search(name)]
 
     def _clip_grad_norm(self, model: nn.Module) -> Any:
@@ -215,7 +215,7 @@ class KerasEngine(Trainer):
         return norm
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
-        """Return the norm if it is logged after this step; None saves the time of computing it.
+        """Return the norm if it is logged after this step, else None to save the computation.
 
         The original does not log a norm.
         """
@@ -254,7 +254,7 @@ class KerasEngine(Trainer):
         inputs: dict[str, Any],
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Let the `TFTrainer` take its step for one micro-batch; return the loss."""
+        """Call the step of the `TFTrainer` for one micro-batch, and return the loss."""
         train_loss = self.tf_trainer.train_loss
         inputs = self._prepare_inputs(inputs)
         model.train()
@@ -266,8 +266,8 @@ class KerasEngine(Trainer):
             self.instances = None
         if self.args.torch_empty_cache_steps is not None:
             empty_cache_if_due(self.args, self.state.global_step)
-        # The Trainer logs the mean over the processes. Each has only its part of the sum, so it is
-        # multiplied by their number.
+        # Each process has only its part of the summed loss, but the Trainer logs the mean over the
+        # processes. So multiply by their number.
         return train_loss.result() * self.world_size
 
     def prediction_step(
@@ -277,15 +277,15 @@ class KerasEngine(Trainer):
         prediction_loss_only: bool,
         ignore_keys: list[str] | None = None,
     ) -> tuple[torch.Tensor | None, Any, Any]:
-        """Let the `TFTrainer` take its step for one batch; return loss, predictions and labels."""
+        """Call the step of the `TFTrainer` for one batch; return loss, predictions and labels."""
         eval_loss = self.tf_trainer.eval_loss
         inputs = self._prepare_inputs(inputs)
         rows = find_batch_size(inputs) or 0
         self._rows = self._count_unpadded_rows(inputs)
         eval_loss.reset_states()
 
-        # Cut the padding off. If all rows are padding, keep one: every process has to take every
-        # step.
+        # Cut off the padding. If all rows are padding, keep one, because every process has to take
+        # every step.
         unpadded = rows_of(inputs, 0, max(self._rows, 1))
         with torch.no_grad():
             logits = self.tf_trainer.distributed_prediction_steps(self._to_native(unpadded))
@@ -304,7 +304,7 @@ class KerasEngine(Trainer):
         return loss, logits, labels
 
     def _count_unpadded_rows(self, inputs: object) -> int:
-        """Return the number of rows, without those that fill the last batch of all processes."""
+        """Return the number of rows, excluding those that pad the last batch of all processes."""
         rows = find_batch_size(inputs) or 0
         if self.args.world_size == 1 or not self.accelerator.end_of_dataloader:
             return rows
@@ -315,9 +315,9 @@ class KerasEngine(Trainer):
         return min(left_for_this_process, rows)
 
     def _losses_of_samples(self, losses: torch.Tensor, **kwargs: object) -> torch.Tensor:
-        """Return the mean loss of each process's batch, once for each of its samples.
+        """Return the mean loss of each process's batch, repeated for each of its samples.
 
-        Repeated in this way, the mean over all losses is the mean over all samples.
+        The mean over the repeated losses is then the mean over all samples.
         """
         row_count = losses.new_tensor(self._rows, dtype=torch.float64)
         loss_and_rows = torch.stack([losses[0].double(), row_count])
@@ -326,18 +326,18 @@ class KerasEngine(Trainer):
         return torch.cat(repeated).to(losses)
 
     def _to_native(self, inputs: dict[str, Any]) -> tuple[Any, Any]:
-        """Return features and labels in tensors of the library that the model computes in."""
+        """Return features and labels as tensors of the library that the model computes in."""
         return self.model.to_keras(inputs["features"]), self.model.to_keras(inputs["labels"])
 
     def set_gradients(self, gradients: Sequence[object] | None, *, add: bool) -> None:
-        """Give the optimizer the gradients that a `training_step` returned.
+        """Set the gradients that an override of `training_step` returned.
 
         Args:
-            gradients: a gradient for each trainable variable; None keeps what the parameters have.
+            gradients: a gradient for each trainable variable; None keeps the parameters' gradients.
             add: True to add them to the gradients of earlier micro-batches; False to replace those.
 
         Raises:
-            ValueError: their number is not that of the variables.
+            ValueError: the numbers of gradients and variables differ.
         """
         variables = self.model.variables()
         if gradients is None:
@@ -352,8 +352,8 @@ class KerasEngine(Trainer):
             if returned is None or returned is variable.grad:
                 continue
             gradient = self.model.to_torch(returned).detach().to(variable).reshape(variable.shape)
-            # Gradients that the override computed itself are of this process only. Those of a
-            # backward pass of torch were summed over the processes.
+            # Gradients that the override computed itself are local to this process. Those of
+            # torch's backward pass have already been summed over the processes.
             if add and self.world_size > 1:
                 gradient = self.accelerator.reduce(gradient)
             if add and variable.grad is not None:
@@ -368,7 +368,7 @@ class KerasEngine(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Call the method of the `TFTrainer`; a dataset with a name is evaluated here."""
+        """Call the method of the `TFTrainer`; evaluate a dataset with a name here."""
         if metric_key_prefix == "eval":
             return self.tf_trainer.evaluate(eval_dataset)
         return self.evaluate_as_trainer(eval_dataset, metric_key_prefix)
@@ -376,7 +376,7 @@ class KerasEngine(Trainer):
     def evaluate_as_trainer(
         self, eval_dataset: Any, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
-        """Evaluate as a `Trainer` does, without `TFTrainer.evaluate`."""
+        """Evaluate as a `Trainer` does, without calling `TFTrainer.evaluate`."""
         return super().evaluate(eval_dataset, metric_key_prefix=metric_key_prefix)
 
     def evaluation_loop(
@@ -395,7 +395,8 @@ class KerasEngine(Trainer):
             steps = len(dataloader)
             num_examples = self.num_examples(dataloader)
 
-        # As in the original, an override of `prediction_loop` gets the dataset of the user.
+        # Unwrap the dataset, because an override of `prediction_loop` gets the user's dataset, as
+        # in the original.
         if isinstance(dataloader, BatchLoader) and isinstance(dataloader.dataset, EvaluationStream):
             dataset = dataloader.dataset.dataset
             steps = -1
@@ -414,7 +415,7 @@ class KerasEngine(Trainer):
     def loop_as_trainer(
         self, dataloader: Any, description: str, prediction_loss_only: bool | None
     ) -> PredictionOutput:
-        """Run the evaluation loop of a `Trainer`, without `TFTrainer.prediction_loop`."""
+        """Run the evaluation loop of a `Trainer`, without calling `TFTrainer.prediction_loop`."""
         output = super().evaluation_loop(
             dataloader,
             description,

@@ -28,7 +28,7 @@ class Strategy:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Make Keras models in the block with the mixed precision of the arguments."""
+        """Create Keras models in the block with the mixed precision of the arguments."""
         policy = _KERAS_POLICIES.get(self.precision)
         with contextlib.ExitStack() as policies:
             for package in ("keras", "tf_keras"):
@@ -43,7 +43,7 @@ class Strategy:
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> _Result:
-        """Call a function: this process is one replica."""
+        """Call a function in this process, which is one replica."""
         return fn(*args, **(kwargs or {}))
 
     def experimental_distribute_dataset(self, dataset: _Result) -> _Result:

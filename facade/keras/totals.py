@@ -1,4 +1,4 @@
-"""A sum over the values of a loss, with the methods of `tf.keras.metrics.Sum`."""
+"""A running sum of losses, with the methods of `tf.keras.metrics.Sum`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 
 class Total:
-    """A sum of the last batch: `train_loss` and `eval_loss` of a `TFTrainer`.
+    """The sum of the losses of the last batch, for `train_loss` and `eval_loss` of a `TFTrainer`.
 
     It has the methods of `tf.keras.metrics.Sum`.
 
     Args:
-        to_torch: converts a tensor of another library to one of torch.
+        to_torch: converts a tensor of another library to a torch tensor.
     """
 
     def __init__(self, to_torch: Callable[[Any], torch.Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""`TFTrainer`: the documented members, which call each other as in the original."""
+"""`TFTrainer`, whose documented members call each other as in the original."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ class TFTrainer:
 
     Works like `transformers.TFTrainer` of versions 3 and 4.
 
-    It trains models of Keras on torch, and models that compute in TensorFlow, such as those of
-    transformers 4. Each documented member is called by the running system and can be overridden:
-    `train` calls `get_train_tfdataset`, `create_optimizer_and_scheduler`, and for each micro-batch
+    It trains Keras models on torch, and models that compute in TensorFlow, such as those of
+    transformers 4. The documented members call each other and can be overridden: `train` calls
+    `get_train_tfdataset`, `create_optimizer_and_scheduler`, and for each micro-batch
     `distributed_training_steps` -> `apply_gradients` -> `training_step` -> `compute_loss` ->
     `run_model`; `evaluate` and `predict` call `prediction_loop`, and for each batch
     `distributed_prediction_steps` -> `prediction_step` -> `compute_loss` -> `run_model`. Tensors
-    are those of the library that the model computes in.
+    belong to the library that the model computes in.
 
     Args:
-        model: a Keras model that was compiled with a loss, or whose `call` takes labels and returns
-            (loss, logits).
+        model: a Keras model that was compiled with a loss, or whose `call` accepts labels and
+            returns (loss, logits).
         args: the arguments.
         train_dataset: a `tf.data.Dataset` of (features, labels), a sequence or an iterable of such
             pairs, or a `datasets.Dataset`.
@@ -64,19 +64,19 @@ class TFTrainer:
         compute_metrics: a function that takes an `EvalPrediction` and returns metrics by name.
         tb_writer: a writer of `tf.summary.create_file_writer`, or torch's `SummaryWriter`, that
             logs are also written to.
-        optimizers: an optimizer of torch and its schedule, instead of Keras's Adam. If Keras
-            computes in torch, make the optimizer from `[variable.value for variable in
-            model.trainable_variables]`. For any model it can be made from `trainer.parameters()`
-            and set as `trainer.optimizer`.
+        optimizers: a torch optimizer and its scheduler, instead of Keras's Adam. If Keras computes
+            in torch, create the optimizer with `[variable.value for variable in
+            model.trainable_variables]`. For any model, it can be created with
+            `trainer.parameters()` and set as `trainer.optimizer`.
         prediction_loss_only: a parameter of transformers 3: sets `args.prediction_loss_only`.
-        callbacks: TrainerCallbacks, and callbacks of Lightning.
+        callbacks: TrainerCallbacks, and Lightning callbacks.
 
     Attributes:
         model: the model.
         train_loss, eval_loss: sums over the last batch, with `update_state`, `result` and
             `reset_states`.
         num_train_examples: samples in the training data; None before it is known.
-        total_train_batch_size: samples of an optimizer step, of all replicas.
+        total_train_batch_size: samples in an optimizer step, over all replicas.
         steps_per_epoch: optimizer steps in an epoch.
 
     Raises:
@@ -119,7 +119,7 @@ class TFTrainer:
         for name, data in _datasets_by_name("eval_dataset", eval_dataset).items():
             check_dataset(data, name, args)
 
-        # The order in which tf.data shuffles depends on this seed.
+        # Set TensorFlow's seed, which the order of tf.data's shuffle depends on.
         tensorflow = loaded("tensorflow")
         if tensorflow is not None:
             tensorflow.random.set_seed(args.seed)
@@ -139,13 +139,13 @@ class TFTrainer:
     # --- data
 
     def get_train_tfdataset(self) -> Any:
-        """Return the batches of a training: repeated, and shuffled over all samples with the seed.
+        """Return the training batches, repeated, and shuffled over all samples with the seed.
 
         Returns:
-            For a `tf.data.Dataset`, a dataset whose batches have `total_train_batch_size` samples:
-            those of a whole step, for all replicas. For other data, a loader that yields
+            For a `tf.data.Dataset`, a dataset whose batches have `total_train_batch_size` samples,
+            those of a whole step for all replicas. For other data, a loader that yields
             micro-batches in the order of the `Trainer`. An override may return any iterable of
-            batches that starts from the beginning at each iteration.
+            batches that starts from the beginning in each iteration.
 
         Raises:
             ValueError: the training data is missing, or its length is unknown.
@@ -170,7 +170,7 @@ class TFTrainer:
         return args.strategy.experimental_distribute_dataset(batches.prefetch(-1))
 
     def get_eval_tfdataset(self, eval_dataset: Any = None) -> tuple[Any, int, int]:
-        """Return the batches of an evaluation; no sample is repeated to fill the last batch.
+        """Return the evaluation batches; no sample is repeated to fill the last batch.
 
         Args:
             eval_dataset: a dataset, or the name of one in a dict; by default the trainer's.
@@ -193,7 +193,7 @@ class TFTrainer:
         return self.get_test_tfdataset(eval_dataset)
 
     def get_test_tfdataset(self, test_dataset: Any) -> tuple[Any, int, int]:
-        """Return the batches of a prediction, see `get_eval_tfdataset`.
+        """Return the prediction batches, see `get_eval_tfdataset`.
 
         Args:
             test_dataset: the samples.
@@ -224,16 +224,16 @@ class TFTrainer:
     )
 
     def parameters(self) -> list[Any]:
-        """Return the parameters of the trainable variables, in order, for an optimizer of torch."""
+        """Return the parameters of the trainable variables, in order, for a torch optimizer."""
         return self._engine.model.variables()
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
-        """Create the optimizer and the schedule of its learning rate.
+        """Create the optimizer and its learning rate scheduler.
 
-        The defaults are Adam with Keras's numbers and decoupled weight decay, and a polynomial
+        The defaults are Adam as Keras computes it, with decoupled weight decay, and a polynomial
         decay after a linear warm-up. The training arguments may name others.
 
-        An override sets `self.optimizer` and `self.lr_scheduler` to objects of torch.
+        An override sets `self.optimizer` and `self.lr_scheduler` to torch objects.
 
         Args:
             num_training_steps: optimizer steps of the whole training.
@@ -248,21 +248,21 @@ class TFTrainer:
         Called by `compute_loss`.
 
         Args:
-            features: the features of a batch, in tensors of the model's library.
-            labels: the labels of that batch. If the `call` of the model takes labels, a dict of
-                them is passed as keyword arguments.
+            features: the features of a batch, as tensors of the model's library.
+            labels: the labels of that batch. If the model's `call` accepts labels, a dict is passed
+                as keyword arguments.
             training: whether dropout is on.
         """
         return losses_and_logits(self.model, features, labels, training)
 
     def compute_loss(self, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
-        """Return the loss of each sample, and the logits: by default those of `run_model`.
+        """Return the loss of each sample and the logits, by default those of `run_model`.
 
-        Override it to change the loss before a step is taken. The documentation of transformers
-        lists it beside `run_model`, although no version has had it.
+        Override this to change the loss. The documentation of transformers lists it beside
+        `run_model`, although no version has it.
 
         Args:
-            features: the features of a batch, in tensors of the model's library.
+            features: the features of a batch, as tensors of the model's library.
             labels: the labels of that batch.
             training: whether dropout is on.
         """
@@ -282,11 +282,11 @@ class TFTrainer:
                 replicas.
 
         Returns:
-            A gradient for each trainable variable. This method returns gradients that include those
-            of earlier micro-batches. An override that calls it may change and return them; they
-            replace the gradients so far. An override that computes gradients itself returns those
-            of its micro-batch; they are added. An override may return None if the parameters have
-            their gradients already.
+            A gradient for each trainable variable, including the gradients of earlier micro-batches
+            of the step. An override that calls this method may change and return its result, which
+            replaces the gradients so far. An override that computes gradients itself returns those
+            of its micro-batch, which are added. An override may return None if the parameters
+            already have their gradients.
         """
         engine = self._engine
         module = engine.model
@@ -298,8 +298,8 @@ class TFTrainer:
         losses, _ = wrapped_module(module.to_torch(features), labels)
         loss = summed_loss(losses, labels) / module.to_torch(nb_instances_in_global_batch)
 
-        # The processes average their gradients, but the gradient of the step is their sum. So the
-        # loss is multiplied by the number of processes.
+        # The processes average their gradients, but the gradient of the step is their sum. So
+        # multiply the loss by the number of processes.
         self._backward_ran = True
         loss_to_differentiate = loss
         if engine.world_size > 1:
@@ -313,8 +313,8 @@ class TFTrainer:
     ) -> None:
         """Pass the gradients of `training_step` to the optimizer, for one micro-batch.
 
-        During a training Lightning calls the optimizer after all micro-batches of the step. A
-        script that calls this method itself gets a step of the optimizer here.
+        During a training, Lightning calls the optimizer after all micro-batches of the step. If a
+        script calls this method itself, the optimizer step is taken here.
 
         Args:
             features: the features of the micro-batch of this replica.
@@ -335,7 +335,7 @@ class TFTrainer:
             self.optimizer.zero_grad()
 
     def distributed_training_steps(self, batch: tuple[Any, Any]) -> None:
-        """Call `apply_gradients` of the replica that this process is.
+        """Call `apply_gradients` for the replica of this process.
 
         Args:
             batch: features and labels of one micro-batch.
@@ -350,7 +350,7 @@ class TFTrainer:
         Args:
             features: the features of the batch of this replica.
             labels: the labels of that batch.
-            nb_instances_in_global_batch: labels other than -100 in it.
+            nb_instances_in_global_batch: number of labels other than -100 in that batch.
         """
         module = self._engine.model
         module.eval()
@@ -362,10 +362,10 @@ class TFTrainer:
         return logits
 
     def distributed_prediction_steps(self, batch: tuple[Any, Any]) -> Any:
-        """Call `prediction_step` of the replica that this process is.
+        """Call `prediction_step` for the replica of this process.
 
         Args:
-            batch: features and labels.
+            batch: features and labels of one batch.
 
         Returns:
             The logits.
@@ -380,7 +380,7 @@ class TFTrainer:
         description: str,
         prediction_loss_only: bool | None = None,
     ) -> PredictionOutput:
-        """Predict and measure batches; each sample counts once.
+        """Predict batches and compute metrics; each sample counts once.
 
         Args:
             dataset: yields batches of (features, labels), as `get_eval_tfdataset` returns them.
@@ -388,8 +388,8 @@ class TFTrainer:
             num_examples: number of samples in these batches; -1 if unknown.
             description: `Evaluation` or `Prediction`. The latter keeps the predictions even without
                 `compute_metrics`.
-            prediction_loss_only: True to keep only the loss; None for the training argument of that
-                name.
+            prediction_loss_only: True to keep only the loss; None for the training argument of the
+                same name.
 
         Returns:
             Predictions, labels, and metrics, whose names begin with `eval_`.
@@ -398,20 +398,20 @@ class TFTrainer:
         loader = self._engine.evaluation_loader(dataset, steps, num_examples)
         return self._engine.loop_as_trainer(loader, description, prediction_loss_only)
 
-    # --- what scripts call
+    # --- train, evaluate, predict, save
 
     def train(self, resume_from_checkpoint: str | bool | None = None) -> TrainOutput:
-        """Train the model, from the newest checkpoint in `output_dir` if there is one.
+        """Train the model, resuming from the newest checkpoint in `output_dir` if there is one.
 
         Args:
-            resume_from_checkpoint: another checkpoint; False starts from scratch.
+            resume_from_checkpoint: another checkpoint to resume from; False starts from scratch.
 
         Returns:
             Steps taken, mean training loss, and metrics.
 
         Raises:
             ValueError: the training data is missing, the model cannot be built, or the checkpoint
-                is of another model.
+                belongs to another model.
             NotImplementedError: arguments or overrides cannot be combined.
         """
         if resume_from_checkpoint is None:
@@ -442,7 +442,7 @@ class TFTrainer:
         return self._engine.evaluate_as_trainer(eval_dataset)
 
     def predict(self, test_dataset: Any) -> PredictionOutput:
-        """Predict a dataset, and measure the predictions if it has labels.
+        """Predict a dataset, and compute metrics if it has labels.
 
         Args:
             test_dataset: the samples.
@@ -473,7 +473,7 @@ class TFTrainer:
         self.tb_writer.flush()
 
     def save_model(self, output_dir: str | None = None) -> None:
-        """Save the model, by `save_pretrained` if the class has it, else by Keras.
+        """Save the model with its method `save_pretrained`, or with Keras if it has none.
 
         Keras writes `model.weights.h5`.
 
@@ -482,7 +482,7 @@ class TFTrainer:
                 arguments.
 
         Raises:
-            ValueError: it is a URL, not a folder.
+            ValueError: `output_dir` is a URL instead of a folder.
         """
         if output_dir is None:
             output_dir = str(self.args.output_dir)
@@ -494,11 +494,11 @@ class TFTrainer:
             self._engine.model.save(Path(folder))
 
     def setup_wandb(self) -> None:
-        """Open a run of Weights & Biases; called for `report_to="wandb"`."""
+        """Open a Weights & Biases run; called for `report_to="wandb"`."""
         self._open_run(WandbCallback)
 
     def setup_comet(self) -> None:
-        """Open an experiment of Comet; called for `report_to="comet_ml"`."""
+        """Open a Comet experiment; called for `report_to="comet_ml"`."""
         self._open_run(CometCallback)
 
     # --- the state of the training
@@ -509,14 +509,14 @@ class TFTrainer:
 
     @property
     def epoch_logging(self) -> float:
-        """Return the number of completed epochs, with fractions."""
+        """Return the number of completed epochs, as a fraction."""
         return self.state.epoch or 0.0
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback] | Callback) -> None:
         """Add a callback, see `Trainer.add_callback`.
 
         Args:
-            callback: the callback, or a class that is made without arguments.
+            callback: the callback, or a class that is instantiated without arguments.
         """
         self._engine.add_callback(callback)
 
@@ -529,7 +529,7 @@ class TFTrainer:
             callback: the callback, or its class.
 
         Returns:
-            The callback that was removed, or None if the Trainer has none like it.
+            The removed callback, or None if the Trainer does not have it.
         """
         return self._engine.pop_callback(callback)
 
@@ -547,17 +547,17 @@ class TFTrainer:
         self._engine.remove_callback(callback)
 
     def is_world_process_zero(self) -> bool:
-        """Return whether this is the first process of all: the main one, which writes files."""
+        """Return whether this is the main process of all machines, which writes files."""
         return self._engine.is_world_process_zero()
 
     # --- helpers
 
     def _compute(self, features: Any, labels: object, training: bool) -> tuple[Any, Any]:
-        """Call `compute_loss`: looked up in each call, since a script may replace it."""
+        """Call `compute_loss`, looked up on each call because a script may replace it."""
         return self.compute_loss(features, labels, training)
 
     def _instances(self, batch: tuple[Any, Any]) -> Any:
-        """Return the number of labels that count: in the whole training step, or in the batch."""
+        """Return the number of labels other than -100 in the training step, or in the batch."""
         engine = self._engine
         instances = engine.instances
         if instances is None:
@@ -566,7 +566,7 @@ class TFTrainer:
         return engine.model.to_keras(instances)
 
     def _prepare(self, *datasets: Any) -> None:
-        """Pass changed arguments, data and weights to the engine; build a model without weights."""
+        """Pass changed arguments, data and weights to the engine, and build an unbuilt model."""
         if self._engine.is_in_train:
             return
         engine = self._engine
@@ -591,7 +591,7 @@ class TFTrainer:
             self.setup_comet()
 
     def _open_run(self, tracker_class: type[WandbCallback] | type[CometCallback]) -> None:
-        """Open the run of a tracker; its callback is added if it is missing."""
+        """Open the run of a tracker, and add its callback if it is missing."""
         engine = self._engine
         callbacks = engine.callback_handler.callbacks
         if not any(isinstance(callback, tracker_class) for callback in callbacks):
@@ -604,14 +604,14 @@ class TFTrainer:
 
 
 def _datasets_by_name(argument: str, data: object) -> dict[str, Any]:
-    """Return the datasets, each by the name that messages use for it."""
+    """Return the datasets by the names that error messages use for them."""
     if isinstance(data, dict):
         return {f"{argument}[{name!r}]": dataset for name, dataset in data.items()}
     return {argument: data}
 
 
 def _readable(data: object) -> Any:
-    """Return data as `tf.data` datasets or as datasets of pairs, which the engine reads."""
+    """Return data in a form that the engine reads: `tf.data` datasets, or datasets of pairs."""
     if isinstance(data, dict):
         return {name: _readable(dataset) for name, dataset in data.items()}
     if is_tensorflow_dataset(data):
