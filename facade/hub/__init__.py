@@ -1,7 +1,7 @@
 """Upload to the Hugging Face Hub: the repository, the uploads of a training, and the model card.
 
-`huggingface_hub` is only imported for uploads, downloads and cards. The methods of the Trainer are
-in `facade/trainer`. Imports arguments and distributed.
+`huggingface_hub` is imported only for uploads, downloads and cards. The methods of the Trainer are
+in `facade/trainer`. Imports `arguments` and `distributed`.
 """
 
 from .facts import CardFacts

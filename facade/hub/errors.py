@@ -17,9 +17,9 @@ RETRY_PAUSES = (2.0, 8.0)
 """Seconds before the second and the third attempt, besides the retries of `huggingface_hub`."""
 
 MAX_RETRY_SECONDS = 20.0
-"""Seconds after the first failure in which another attempt may begin.
+"""Seconds after the first failure during which another attempt may start.
 
-`huggingface_hub` retries some requests itself, for 23 s in total, which cannot be configured.
+`huggingface_hub` itself retries some requests, for 23 s in total, which cannot be configured.
 """
 
 _TRANSIENT_STATUSES = (408, 429, 500, 502, 503, 504)
@@ -63,8 +63,7 @@ def call_with_retries(call: Callable[[], Result], token: str | None = None) -> R
             if first_failure is None:
                 first_failure = now
 
-            # The client may have retried before it raised, so the attempts may already have taken
-            # long.
+            # The client may have retried before it raised, so much time may have passed already.
             is_too_late = now - first_failure > MAX_RETRY_SECONDS
             if is_too_late or not is_transient(error):
                 raise
@@ -138,7 +137,7 @@ def _in_one_line(error: BaseException, token: str | None) -> str:
 
 
 def _is_transport_error(error: BaseException) -> bool:
-    """Return whether the connection failed, or a gateway answered with HTML instead of JSON."""
+    """Return whether the connection failed, or a gateway returned HTML instead of JSON."""
     error_class = type(error)
     library = error_class.__module__.partition(".")[0]
     return (

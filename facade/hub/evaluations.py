@@ -28,7 +28,7 @@ class Evaluation:
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics by name without `eval_`, excluding speed and memory."""
     after_training: bool = False
-    """Whether the evaluation ran after the training, possibly on the best model or another one."""
+    """True if the evaluation ran after the training, possibly on another model than the last."""
 
 
 def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
@@ -40,8 +40,8 @@ def evaluations(log_history: list[dict[str, Any]]) -> list[Evaluation]:
         log_history: the `log_history` of a `TrainerState`.
 
     Returns:
-        One entry per evaluated step, in order, with the later of two values; then one entry per
-        evaluation after the end of the training.
+        One entry per evaluated step, in order, with the last value of each metric; then one entry
+        per evaluation after the end of the training.
     """
     training_entries, later_entries = split_history(log_history)
     by_step: dict[int, Evaluation] = {}
@@ -68,7 +68,7 @@ def _evaluations_after_training(entries: list[dict[str, Any]]) -> list[Evaluatio
         if not metrics:
             continue
 
-        # If the last entry has this metric already, it belongs to another evaluation.
+        # If the last entry already has one of these metrics, it belongs to another evaluation.
         if not merged or merged[-1].metrics.keys() & metrics.keys():
             step = entry.get("step", 0)
             merged.append(Evaluation(step, entry.get("epoch"), None, after_training=True))

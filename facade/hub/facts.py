@@ -1,4 +1,4 @@
-"""Collect the facts of a training for its model card: model, task, data, arguments."""
+"""Collect the facts about a training for its model card: model, task, data, arguments."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ _SETTINGS = (
     "world_size",
     "seed",
 )
-"""Arguments on a card."""
+"""Arguments that a card lists."""
 
 
 class CardOptions(TypedDict, total=False):
     """Parameters of `Trainer.create_model_card`.
 
-    One that is None or missing is derived from the training.
+    Parameters that are None or missing are derived from the training.
     """
 
     language: str | list[str] | None
@@ -99,7 +99,7 @@ class DataSource:
     config: str | None = None
     split: str | None = None
     args: Any = None
-    """The user's `dataset_args`: further arguments with which it was loaded."""
+    """The user's `dataset_args`: further arguments with which the dataset was loaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class CardFacts:
 
 
 def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
-    """Collect the facts of a Trainer, without access to the Hub.
+    """Collect the facts about a Trainer, without access to the Hub.
 
     Args:
         trainer: the Trainer, during or after a training.
@@ -148,7 +148,7 @@ def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
     elif is_pretrained(model):
         library = "transformers"
 
-    # The datasets: those that the user names, or else the sources of the Trainer's datasets.
+    # Use the datasets that the user names, or else the sources of the Trainer's datasets.
     evaluated_on = trainer.eval_dataset
     if evaluated_on is None:
         evaluated_on = trainer.train_dataset
@@ -165,7 +165,7 @@ def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
     tags = dict.fromkeys([*as_list(options.get("tags")), *OWN_TAGS])
     tasks = as_list(options.get("tasks")) or as_list(task_of(base_model))
 
-    # The card may be written by a thread while the training continues, so entries are copied.
+    # Copy the entries, because a thread may write the card while the training continues.
     log_history: list[dict[str, Any]] = []
     for entry in state.log_history:
         if isinstance(entry, dict):
@@ -190,7 +190,7 @@ def facts_of(trainer: Trainer, **options: Unpack[CardOptions]) -> CardFacts:
 
 
 def as_list(value: str | Iterable[str] | None) -> list[str]:
-    """Return one value, several, or None as a list."""
+    """Return a list of one value, of several values, or of none for None."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -207,7 +207,7 @@ def _class_name(model: nn.Module) -> str:
 def _repository_of(model: nn.Module) -> str | None:
     """Return the repository that a model of `transformers` was loaded from.
 
-    None if it was loaded from a local folder, or not loaded.
+    None if the model was loaded from a local folder, or was not loaded.
     """
     config = getattr(model, "config", None)
     name = getattr(config, "_name_or_path", None)
@@ -223,7 +223,8 @@ def _chosen_step(args: TrainingArguments, state: TrainerState) -> int | None:
     if not args.load_best_model_at_end or state.best_model_checkpoint is None:
         return None
     for entry in state.log_history:
-        # The log with the duration is the last one of a training, after the best model was loaded.
+        # The entry with the duration is logged at the end of a training, after the best model was
+        # loaded.
         if isinstance(entry, dict) and "train_runtime" in entry:
             return state.best_global_step
     return None
@@ -237,8 +238,7 @@ def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[D
     Args:
         names: the names to show. If the list is empty, the tags are shown.
         tags: the identifiers on the Hub.
-        args: the arguments with which each dataset was loaded; more than there are datasets are
-            ignored.
+        args: the arguments with which each dataset was loaded; surplus ones are ignored.
     """
     longest = max(len(names), len(tags))
     sources: list[DataSource] = []
@@ -250,7 +250,7 @@ def named_sources(names: list[str], tags: list[str], args: list[str]) -> tuple[D
 def sources_of(dataset: object) -> tuple[DataSource, ...]:
     """Return the source of a dataset of the library `datasets`.
 
-    Empty if it is another object, or was made from files.
+    Empty for other objects, and for datasets made from files.
     """
     if not is_instance(dataset, "datasets", "Dataset", "IterableDataset"):
         return ()
@@ -267,5 +267,5 @@ def sources_of(dataset: object) -> tuple[DataSource, ...]:
 
 
 def _text_of(value: object) -> str:
-    """Return a value as text; a member of an enumeration as the text of its value."""
+    """Return a value as text; for a member of an enumeration, its value as text."""
     return str(getattr(value, "value", value))

@@ -82,7 +82,7 @@ class ModelCard:
         """
         from huggingface_hub import ModelCard as HubCard
 
-        # A dict keeps the order in which the names appear.
+        # Use a dict as a set that keeps the order of the names.
         facts = self.facts
         metric_names: dict[str, None] = {}
         for evaluation in self.evaluations:
@@ -107,7 +107,7 @@ class ModelCard:
     def metadata(self) -> ModelCardData:
         """Return the metadata of the Hub.
 
-        `model-index` needs a task, a dataset and a metric; without them the Hub refuses it.
+        The Hub rejects a `model-index` without a task, a dataset and a metric, so it is left out.
         """
         from huggingface_hub import ModelCardData
 
@@ -188,7 +188,7 @@ def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Ite
     if source.tag is None:
         return
     for name, value in metrics.items():
-        # The Hub accepts no NaN or infinity.
+        # The Hub does not accept NaN or infinity.
         if not math.isfinite(value):
             continue
         yield EvalResult(
@@ -206,13 +206,13 @@ def _results_on(task: str, source: DataSource, metrics: dict[str, float]) -> Ite
 
 
 def _draw_losses(facts: CardFacts, folder: Path) -> bool:
-    """Draw the loss curve to a file, and return whether it was drawn."""
+    """Draw the loss curve into a file, and return whether it was drawn."""
     try:
         picture = draw_loss_curve(facts.log_history, "svg")
         if picture is not None:
             _replace_file(folder / PICTURE_NAME, picture)
     except Exception as error:
-        # The card has the same losses as numbers.
+        # Continue without the picture, because the card also lists the losses as numbers.
         _warn_once(f"The model card has no loss curve: {type(error).__name__}: {error}")
         return False
     return picture is not None
@@ -220,7 +220,7 @@ def _draw_losses(facts: CardFacts, folder: Path) -> bool:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Log a warning unless an earlier card had the same one.
+    """Log a warning, unless it was logged for an earlier card.
 
     Uploads during a training write many cards.
     """
@@ -262,7 +262,7 @@ def _versions() -> Iterator[tuple[str, str]]:
         try:
             yield name, metadata.version(name)
         except metadata.PackageNotFoundError:
-            # A package that is imported from a folder of sources has no version.
+            # A package that is imported from a source folder has no metadata.
             continue
 
 

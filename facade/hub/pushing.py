@@ -37,7 +37,7 @@ LAST_CHECKPOINT = "last-checkpoint"
 CARD_NAME = "README.md"
 
 _UPLOAD_PREFIX = "hub-upload-"
-"""Prefix of a staging folder, after the dot that marks all folders that are being written."""
+"""Prefix of staging folders, after the dot that marks every folder that is being written."""
 
 NOT_UPLOADED = (
     "_*",
@@ -98,11 +98,11 @@ class PushInProgress:
         return all(job.done() for job in self.jobs)
 
     def wait_until_done(self) -> None:
-        """Wait until all are done; failures are not raised."""
+        """Wait until all uploads are done; failures are not raised."""
         futures.wait(self.jobs)
 
     def cancel(self) -> None:
-        """Cancel the uploads that have not begun."""
+        """Cancel the uploads that have not started."""
         running: list[futures.Future[Any]] = []
         for job in self.jobs:
             was_cancelled = job.cancel()
@@ -114,8 +114,8 @@ class PushInProgress:
 class StagingFolder:
     """Files of one checkpoint upload, in a hidden folder of `output_dir`.
 
-    The constructor links the files of the checkpoint, before the training may delete it. `fill`
-    adds the rest, in the thread that uploads.
+    The constructor links the files of the checkpoint before the training can delete it. `fill` adds
+    the other files, in the upload thread.
 
     Args:
         checkpoint: a complete checkpoint.
@@ -136,9 +136,9 @@ class StagingFolder:
             raise
 
     def fill(self) -> Path:
-        """Fill and return the folder for the top of the repository.
+        """Fill and return the folder for the root of the repository.
 
-        It gets the model, and the other files of `output_dir`.
+        It contains the model, and the other files of `output_dir`.
         """
         # Add the model.
         self.root.mkdir(exist_ok=True)
@@ -229,7 +229,7 @@ class Pusher:
         Args:
             upload: function that uploads, called in the thread.
             step: the step of the uploaded model.
-            label: name of what is uploaded, for messages.
+            label: description of the upload, for messages.
             repository: the repository to upload to.
         """
         if self._api is None:
@@ -257,10 +257,10 @@ class Pusher:
         """Log the failures of a training once, and release the thread.
 
         Args:
-            repository: target of the uploads.
-            output_dir: where the checkpoints are.
+            repository: the target of the uploads.
+            output_dir: the folder of the checkpoints.
         """
-        # The user only needs to act if the newest model is not on the Hub.
+        # The user needs to act only if the newest model is not on the Hub.
         if self.failures and self.newest_failed:
             newest = "no model of this training"
             if self.newest_step is not None:
@@ -299,7 +299,7 @@ class Pusher:
 def needs_draft(output_dir: Path, marker: str) -> bool:
     """Return whether to write a draft of the model card.
 
-    True if `output_dir` has no card, or one with the comment of a draft.
+    True if `output_dir` has no card, or has a card with the comment of a draft.
 
     Args:
         output_dir: the folder of the card.
@@ -318,7 +318,7 @@ def _files(folder: Path) -> Iterator[str]:
     Folders of git, of the cache of `huggingface_hub`, and of checkpoints are skipped.
     """
     for path, subfolders, names in os.walk(folder):
-        # `os.walk` enters the folders that are left in its list.
+        # Remove folders from the list of `os.walk`, so that it does not enter them.
         for name in list(subfolders):
             if name in (".git", ".cache") or name.startswith(_CHECKPOINT_FOLDERS):
                 subfolders.remove(name)
@@ -333,7 +333,7 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Hard link a file; copy it if the file system has no hard links."""
+    """Hard link a file, or copy it if the file system does not support hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target)

@@ -20,39 +20,39 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 SILENCE_TIMEOUT = 300.0
-"""Seconds without a byte after which a connection counts as broken.
+"""Seconds without received data after which a connection counts as broken.
 
-Without it a training could hang.
+Without this timeout a training could hang.
 """
 
 TRAINER_MODULES = ("transformers.trainer", f"{__name__.partition('.')[0]}.facade.trainer")
-"""Modules in which the tests of some libraries replace functions of `huggingface_hub`."""
+"""Modules in which tests of other libraries replace functions of `huggingface_hub`."""
 
 _NOT_A_BRANCH = re.compile(r"[0-9a-f]{40}|refs/.+")
 """Revisions that cannot be branches: commits, and full names of references."""
 
 _LICENSE_TAG = "license:"
 _LICENSE_TIMEOUT = 10.0
-"""Seconds to wait for the license of a base model; a card may be without one."""
+"""Seconds to wait for the license of a base model, which is optional on a card."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository by name, which may not exist yet. Its token is never shown.
+    """A repository, which may not exist yet. Its token is never shown.
 
-    Methods that access the Hub retry transient errors, and raise those of `huggingface_hub`
-    (`HfHubHTTPError` and the like) with a remedy in the message.
+    Methods that access the Hub retry after transient errors. They raise the errors of
+    `huggingface_hub`, such as `HfHubHTTPError`, with a remedy in the message.
     """
 
     name: str
-    """`owner/name`, or only the name: the owner is then the account of the token."""
+    """`owner/name`, or only the name if the owner is the account of the token."""
     token: str | None = field(default=None, repr=False)
     """None for the token of `hf auth login` or `HF_TOKEN`."""
     revision: str | None = None
     """Branch for uploads and downloads; None for `main`."""
 
     def create(self, *, private: bool | None = None) -> Repository:
-        """Create repository and branch if missing, and return the repository with its full name.
+        """Create the repository and branch if missing; return the repository with its full name.
 
         Args:
             private: whether a new repository is private; None for the default of the owner.
@@ -72,7 +72,7 @@ class Repository:
         return repository
 
     def require_branch(self) -> None:
-        """Create the branch if missing, so that uploads do not fail after hours of training."""
+        """Create a missing branch now, so that uploads do not fail after hours of training."""
         branch = self.revision
         if branch in (None, "main") or _NOT_A_BRANCH.fullmatch(branch):
             return
@@ -98,7 +98,7 @@ class Repository:
         Args:
             folder: the local folder to upload.
             message: the message of the commit.
-            path_in_repo: folder of the repository for the files; None for its top.
+            path_in_repo: folder of the repository for the files; None for the root.
             ignore: patterns of excluded files.
             delete_missing: delete files of the target that `folder` lacks.
         """
@@ -117,7 +117,7 @@ class Repository:
         if upload_folder is not None:
             return upload_folder(**arguments, token=self.token, ignore_patterns=list(ignore))
 
-        # huggingface_hub appends to the list of patterns, so each attempt gets a copy.
+        # Pass a copy in each attempt, because huggingface_hub appends to the list of patterns.
         return self._call(lambda api: api.upload_folder(**arguments, ignore_patterns=list(ignore)))
 
     def newest_commit(self) -> str:
@@ -129,11 +129,11 @@ class Repository:
         """Download a folder of the repository into the cache of `huggingface_hub`.
 
         Args:
-            folder: its name in the repository.
+            folder: the name of the folder in the repository.
             commit: the id of the commit to read.
 
         Returns:
-            The local folder; it does not exist if the repository lacks it.
+            The local folder, which does not exist if the repository lacks it.
         """
         files = [f"{folder}/*"]
         snapshot = self._call(
@@ -159,7 +159,7 @@ class Repository:
         return None
 
     def _call(self, request: Callable[[HfApi], Result]) -> Result:
-        """Send a request to the Hub, retry transient errors, and explain the others."""
+        """Send a request to the Hub, retry after transient errors, and explain other errors."""
         try:
             return call_with_retries(lambda: request(self._api()), self.token)
         except Exception as error:
@@ -174,8 +174,8 @@ class Repository:
         """Return the client of the Hub, with the token of this repository."""
         from huggingface_hub import HfApi
 
-        # Set it for each request, because `huggingface_hub` opens a client without a timeout after
-        # connection errors.
+        # Set the timeout for each request, because `huggingface_hub` opens a new client without a
+        # timeout after connection errors.
         _set_silence_timeout()
         return HfApi(token=self.token, library_name="lightrainer")
 
@@ -183,7 +183,7 @@ class Repository:
 def _set_silence_timeout() -> None:
     """Set a timeout on the connections of the client, unless one is set.
 
-    It limits the time without a byte, not the time of a request, so slow uploads do not fail.
+    It limits the time without data instead of the whole request, so slow uploads do not fail.
     """
     from huggingface_hub.utils import get_session
 
@@ -194,9 +194,9 @@ def _set_silence_timeout() -> None:
 
 
 def replacement_of(name: str) -> Callable[..., Any] | None:
-    """Return the function that replaces one of `huggingface_hub` in the module of the Trainer.
+    """Return the function that a test has put in place of a function of `huggingface_hub`.
 
-    None if it is not replaced.
+    None if the function was not replaced in a module of the Trainer.
 
     Args:
         name: `create_repo` or `upload_folder`.

@@ -64,7 +64,7 @@ class HubSession:
         self.trainer = trainer
         self.pusher = Pusher()
         self._skipped_checkpoint: str | None = None
-        """The newest checkpoint that was skipped during another upload."""
+        """The newest checkpoint whose upload was skipped because another one was running."""
 
     # Repository.
 
@@ -119,7 +119,7 @@ class HubSession:
     def card_arguments(self, **options: Unpack[CardOptions]) -> dict[str, str]:
         """Return keyword arguments for `create_model_card`.
 
-        They come from the caller, the training arguments and the tags of the model.
+        They are from the caller, the training arguments and the tags of the model.
         """
         name = self.trainer.args.hub_model_id or self.output_name
         arguments: dict[str, Any] = {"model_name": name.split("/")[-1]}
@@ -158,7 +158,7 @@ class HubSession:
         """Upload `output_dir`, see `Trainer.push_to_hub`."""
         repository = self.repository(token=token, revision=revision)
         step = self.trainer.state.global_step
-        # A test that replaces the upload has no Hub that could be asked for branches.
+        # If a test has replaced the upload, there is no Hub to request the branches from.
         if replacement_of("upload_folder") is None:
             repository.require_branch()
 
@@ -174,7 +174,7 @@ class HubSession:
 
         Args:
             checkpoint: the folder of the checkpoint.
-            has_default_card: `create_model_card` is not overridden.
+            has_default_card: False if `create_model_card` is overridden.
         """
         trainer = self.trainer
         if trainer.args.hub_strategy == HubStrategy.END:
@@ -201,7 +201,7 @@ class HubSession:
             if future.cancelled():
                 upload.staging.remove()
 
-        # An upload that has begun removes its files itself.
+        # Remove the files of a cancelled upload; one that has started removes its files itself.
         future = self._submit(upload, step, checkpoint, upload.repository)
         future.add_done_callback(remove_cancelled)
 
@@ -248,7 +248,7 @@ class HubSession:
         """Queue an upload, and add it to `trainer.push_in_progress`."""
         future = self.pusher.submit(upload, step=step, label=label, repository=repository)
 
-        # When all uploads are done, a new object replaces them, so that their results can be freed.
+        # When all uploads are done, start a new object, so that their results can be freed.
         if self.trainer.push_in_progress is None or self.trainer.push_in_progress.is_done():
             self.trainer.push_in_progress = PushInProgress()
         self.trainer.push_in_progress.jobs.append(future)
@@ -275,10 +275,10 @@ class HubSession:
     ) -> None:
         """Finish the uploads, and report failures.
 
-        If an upload finds that the Hub cannot be reached, no other one is tried.
+        After an upload that could not reach the Hub, no other upload is attempted.
 
         Args:
-            uploads_model: True to upload the final model if the Hub has another one.
+            uploads_model: True to upload the final model if the Hub has another model.
             push_checkpoint: `Trainer._push_from_checkpoint`, which may be overridden.
             finish_push: `Trainer._finish_current_push`, which may be overridden.
         """
@@ -311,7 +311,7 @@ class HubSession:
     def _is_outdated(self, *, is_unreachable: bool) -> bool:
         """Return whether the Hub has another model than the final one, and can be reached.
 
-        All processes return what process 0 has found.
+        All processes return the result of process 0.
 
         Args:
             is_unreachable: whether the last upload of this process did not reach the Hub.
@@ -319,7 +319,7 @@ class HubSession:
         args = self.trainer.args
         state = self.trainer.state
         step = state.global_step
-        # With `load_best_model_at_end` the final model is that of the best checkpoint.
+        # With `load_best_model_at_end`, the final model is that of the best checkpoint.
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             step = _step_of(state.best_model_checkpoint, default=-1)
         is_outdated = self.pusher.newest_step != step and not is_unreachable
@@ -330,10 +330,10 @@ class HubSession:
     def find_checkpoint(self, name: str) -> str | None:
         """Return the folder of a checkpoint in `output_dir` or in the repository.
 
-        None if the name is not that of a checkpoint, or no repository is set.
+        None if the name is not a checkpoint's, or no repository is set.
 
         Raises:
-            CheckpointNotFoundError: neither has the checkpoint.
+            CheckpointNotFoundError: the checkpoint is in neither of them.
         """
         args = self.trainer.args
         if not _CHECKPOINT_NAME.fullmatch(name) or not (args.hub_model_id or args.push_to_hub):
@@ -348,7 +348,7 @@ class HubSession:
             except Exception as error:
                 failure = error
 
-        # The other processes wait in this broadcast, so process 0 takes part before it raises.
+        # Raise only after the broadcast, because the other processes wait in it.
         location = broadcast_from_rank_zero(location, args.world_size)
         if failure is not None:
             raise failure
@@ -358,7 +358,7 @@ class HubSession:
 
     def _locate(self, name: str) -> str | RemoteCheckpoint:
         """Return the folder in `output_dir`, or else the repository and its newest commit."""
-        # `output_dir` may be a clone of the repository, which has the checkpoint.
+        # `output_dir` may have the checkpoint, for example as a clone of the repository.
         local_folder = os.path.join(self._output_dir, name)
         if os.path.isdir(local_folder):
             return local_folder

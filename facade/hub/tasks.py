@@ -1,4 +1,4 @@
-"""Tasks of the Hub, and the task of a model by the name of its class."""
+"""Tasks of the Hub, and the task of a model by its class name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASK_NAMES = {
     "token-classification": "Token Classification",
     "zero-shot-image-classification": "Zero-Shot Image Classification",
 }
-"""Names of tasks on a card."""
+"""Names of tasks as a card shows them."""
 
 _TASKS_BY_ENDING = {
     "EncoderDecoderModel": "text2text-generation",
@@ -55,7 +55,7 @@ _TASKS_BY_ENDING = {
     "WithLMHead": "text-generation",
     "WithLMHeadModel": "fill-mask",
 }
-"""Tasks by the ending of the name of a class of `transformers`."""
+"""Tasks by the suffix of a class name in `transformers`."""
 
 _TASKS_WITH_IMAGES = {
     "text-generation": "image-text-to-text",
@@ -69,9 +69,9 @@ _AUDIO_INPUTS = ("input_values", "input_features")
 
 
 def task_of(model: nn.Module) -> str | None:
-    """Return the task of a model from the ending of its class name, or None.
+    """Return the task of a model from the suffix of its class name, or None.
 
-    Ambiguous endings are resolved by the modality of the inputs: text, sound or images.
+    Ambiguous suffixes are resolved by the modality of the inputs: text, audio or images.
 
     Args:
         model: the user's model, without wrappers.
@@ -80,13 +80,13 @@ def task_of(model: nn.Module) -> str | None:
     if name == "TapasForQuestionAnswering":
         return "table-question-answering"
 
-    # Several endings may match: `LMHeadModel` is the end of `WithLMHeadModel`. The longest counts.
+    # Use the longest suffix that matches: `LMHeadModel` is also the end of `WithLMHeadModel`.
     endings = [ending for ending in _TASKS_BY_ENDING if name.endswith(ending)]
     if not endings:
         return None
     task = _TASKS_BY_ENDING[max(endings, key=len)]
 
-    # Classes for text, images and sound may have the same ending.
+    # Classes for text, images and audio may have the same suffix.
     config = getattr(model, "config", None)
     main_input = getattr(model, "main_input_name", "")
     if main_input == "pixel_values" or hasattr(config, "vision_config"):
