@@ -33,18 +33,18 @@ class BestModel:
         self.model: nn.Module | None = None
 
     def keep_if_best(self, trainer: Trainer, number: int, value: Any) -> None:
-        """Keep the Trainer's model if it is better than that of the trials before.
+        """Keep the Trainer's model if it is better than those of earlier trials.
 
         Args:
             trainer: the Trainer, after a trial.
             number: the number of the trial.
             value: the objective of the trial.
         """
-        # Do not keep a sharded model. The best one is loaded from its checkpoint at the end.
+        # Do not keep a sharded model; the best one is loaded from its checkpoint at the end.
         if not self._enabled or trainer.accelerator.strategy.configures_model:
             return
         loss = -value if self._direction == "maximize" else value
-        # A trial with such an objective counts as failed, see `why_unusable`.
+        # A trial with an unusable objective counts as failed, see `why_unusable`.
         is_unusable = math.isnan(loss) or loss == -math.inf
         if not is_unusable and (self.number is None or loss < self._loss):
             self.number = number
@@ -69,7 +69,7 @@ class BestModel:
             run_id: the number of a trial.
 
         Returns:
-            False if the model is not that of this trial.
+            False if the kept model is from another trial, or there is none.
         """
         if self.model is None or self._state is None or str(self.number) != run_id:
             return False

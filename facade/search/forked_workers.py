@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from .. import Trainer
 
 ObjectiveFactory = Callable[[SearchRun, Any, Channel], Callable[[Any], Any]]
-"""Builds the function that trains a trial, from the search, a study and a channel."""
+"""Makes the function that trains a trial, from the search, a study and a channel."""
 
 
 def check_jobs(jobs: int, trainer: Trainer) -> None:
     """Check that a search can use this number of workers.
 
     Raises:
-        ValueError: it cannot; the message says what to do instead.
+        ValueError: the search cannot; the message says what to do instead.
     """
     if jobs == 0 or jobs < -1:
         raise ValueError(f"n_jobs={jobs!r} must be at least 1, or -1 for one for each core.")
@@ -59,16 +59,16 @@ def optimize_in_workers(
     make_objective: ObjectiveFactory,
     options: dict[str, Any],
 ) -> None:
-    """Run a study with `n_jobs`, in forked processes instead of optuna's threads.
+    """Run a study with `n_jobs`, in forked processes instead of Optuna's threads.
 
-    Threads would share torch's random number generators. Because the workers are forked, only their
-    errors are pickled.
+    Threads would share torch's random number generators. The workers are forked, so that nothing
+    has to be pickled except their errors.
 
     Args:
         search: the search.
-        study: its study, in a storage that processes can share.
-        jobs: number of workers; -1 for one for each core.
-        make_objective: called in each worker, for the function that trains a trial.
+        study: the study of the search, in a storage that processes can share.
+        jobs: number of workers; -1 for one per core.
+        make_objective: called in each worker to make the function that trains a trial.
         options: the options of `Study.optimize`.
 
     Raises:
@@ -77,7 +77,7 @@ def optimize_in_workers(
     if jobs == -1:
         jobs = os.cpu_count() or 1
 
-    # Forked workers would share the connection, and close it when they exit.
+    # Disconnect, because forked workers would share the connection and close it when they exit.
     disconnect(study._storage)
     fork = multiprocessing.get_context("fork")
     n_trials = options.pop("n_trials")
@@ -88,8 +88,8 @@ def optimize_in_workers(
         try:
             wait(workers, return_when=FIRST_COMPLETED)
         finally:
-            # The first worker to finish ends the search, because it had the last trial, reached the
-            # timeout, or was stopped by an error or a callback.
+            # The search ends with the first worker that finishes: it had the last trial, reached
+            # the timeout, or was stopped by an error or a callback.
             trials_left.value = 0
     try:
         for worker in workers:
@@ -114,10 +114,11 @@ class _Worker:
     """Number of trials that may still start, shared by all workers; negative for no limit."""
 
     def train_trials(self) -> None:
-        """Train trials until none is left; the main function of a worker."""
+        """Train trials until none are left; the main function of a worker."""
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
 
-        # torch's threads only exist in the parent, so an operation that uses them would hang.
+        # Use one thread: torch's threads exist only in the parent process, so an operation that
+        # uses several would hang.
         torch.set_num_threads(1)
         if not self._take_trial():
             return
@@ -133,7 +134,7 @@ class _Worker:
         optimize_together(study, objective, channel=channel, callbacks=callbacks, **self.options)
 
     def _stop_after_last_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Stop this worker's loop unless it may start another trial; a callback of optuna."""
+        """Stop this worker's loop unless it may start another trial; an Optuna callback."""
         if not self._take_trial():
             study.stop()
 
@@ -154,7 +155,7 @@ def _become(worker: _Worker) -> None:
     """Set the worker of this process; the pool calls it in each process that it starts."""
     global _worker
     _worker = worker
-    # A pool whose process was killed does not end its workers.
+    # Exit with the parent, because a pool whose process is killed does not terminate its workers.
     exit_with_parent()
 
 

@@ -53,12 +53,12 @@ _UNSUPPORTED = {
 class MissingBackendError(RuntimeError, ImportError):
     """The library of a backend is not installed.
 
-    It is a RuntimeError, which transformers raises in this case, and also the usual ImportError.
+    It is a RuntimeError because transformers raises one in this case, and also an ImportError.
     """
 
 
 class HyperparameterSearch:
-    """The search or sweep that a Trainer takes part in. Outside of both, methods do nothing.
+    """The search or sweep that a Trainer belongs to. Outside of both, methods do nothing.
 
     Args:
         trainer: the Trainer.
@@ -83,7 +83,7 @@ class HyperparameterSearch:
         keywords: dict[str, Any],
     ) -> BestRun | list[BestRun]:
         """Run a search; the parameters are those of `Trainer.hyperparameter_search`."""
-        # Check everything before the Trainer is changed.
+        # Check everything before changing the Trainer.
         trainer = self.trainer
         search_backend = make_backend(backend)
         options = read_options(n_trials, direction, keywords)
@@ -132,12 +132,12 @@ class HyperparameterSearch:
             logger.warning("Failed trials (%s):%s", len(reasons), format_failures(reasons))
 
     def apply(self, trial: AnyTrial) -> bool:
-        """Set the values of a trial on the arguments; return whether there is a trial."""
+        """Set the values of a trial on the arguments, and return whether there is a trial."""
         trainer = self.trainer
         if trainer.hp_search_backend is None or trial is None:
             return False
 
-        # Ray samples the values; for optuna the space suggests them.
+        # Ray has sampled the values; with Optuna, calling the space samples them.
         if trainer.hp_search_backend == HPSearchBackend.OPTUNA:
             assert trainer.hp_space is not None
             values = trainer.hp_space(trial)
@@ -154,8 +154,8 @@ class HyperparameterSearch:
         """Return the folder of a trial.
 
         Args:
-            folder: the `output_dir` of the arguments, which contains it.
-            trial: the trial; outside of a search `folder` itself is returned.
+            folder: the `output_dir` of the arguments, which contains the folder of the trial.
+            trial: the trial; outside of a search, `folder` itself is returned.
         """
         trainer = self.trainer
         if trainer.hp_search_backend is None or trial is None:
@@ -188,7 +188,7 @@ class HyperparameterSearch:
 
         Args:
             metrics: the metrics of the evaluation.
-            prefix: the prefix of their names; only `eval` counts.
+            prefix: the prefix of their names; other prefixes than `eval` are ignored.
         """
         if prefix == "eval":
             sweep_reports.record_evaluation(self.trainer, metrics)
@@ -196,15 +196,15 @@ class HyperparameterSearch:
     def report(self, trial: AnyTrial, step: int, metrics: dict[str, float]) -> None:
         """Report an evaluation during a trial to the study, and end the trial if it is pruned.
 
-        With several objectives nothing is pruned, because optuna compares single numbers only.
+        With several objectives nothing is pruned, because Optuna compares only single numbers.
 
         Args:
             trial: the trial.
-            step: optimizer steps done.
+            step: number of optimizer steps taken.
             metrics: the metrics of the evaluation.
 
         Raises:
-            optuna.TrialPruned: the trial is pruned; `on_train_end` was called before, so that
+            optuna.TrialPruned: the trial is pruned. `on_train_end` has been called, so that
                 trackers close their runs.
             SystemExit: the trial is pruned, and belongs to a sweep.
         """
@@ -219,8 +219,8 @@ class HyperparameterSearch:
             compute = trainer.compute_objective or default_compute_objective
             trainer.objective = compute(dict(metrics))
         else:
-            # Compute the objective even if nothing is reported below: that of the last evaluation
-            # becomes the objective of the trial.
+            # Compute the objective even if nothing is reported below, because that of the last
+            # evaluation becomes the objective of the trial.
             search.set_objective(metrics)
 
         value = trainer.objective
@@ -232,7 +232,7 @@ class HyperparameterSearch:
         if not isinstance(value, (int, float)):
             return
 
-        # A script may pass the values as a dict, or as an object of another class.
+        # A script may pass its own object as the trial, which cannot be pruned.
         if not hasattr(trial, "should_prune"):
             return
         if is_pruned(cast("Trial | SharedTrial", trial), value, step):
@@ -243,17 +243,17 @@ class HyperparameterSearch:
 
 
 def make_backend(backend: str | HPSearchBackend | None) -> OptunaBackend | RayBackend:
-    """Create the backend for the argument `backend`; None for optuna.
+    """Create the backend for the argument `backend`; None means Optuna.
 
     Raises:
         ValueError: the name is unknown.
         NotImplementedError: the backend is not supported; the message says why.
-        MissingBackendError: its library is not installed.
+        MissingBackendError: the library of the backend is not installed.
     """
     from .optuna_backend import OptunaBackend
     from .ray_backend import RayBackend
 
-    # Either enum, ours or that of transformers, has the name as its value.
+    # For a member of our enum or of that of transformers, the name is the value.
     name = "optuna" if backend is None else str(getattr(backend, "value", backend))
     if name in _UNSUPPORTED:
         raise NotImplementedError(f"backend={name!r} is not supported: {_UNSUPPORTED[name]}.")
@@ -274,7 +274,7 @@ def read_options(
 
     Args:
         n_trials: see `hyperparameter_search`.
-        direction: one word, or one for each objective; None for `minimize`.
+        direction: one word, or one word for each objective; None for `minimize`.
         keywords: the other keywords.
 
     Raises:
@@ -330,10 +330,10 @@ def _require_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 
 def _require_evaluation(trainer: Trainer) -> None:
-    """Check that the Trainer can evaluate: it has a dataset, or overrides what uses it."""
+    """Check that the Trainer can evaluate: with a dataset, or with an overridden method."""
     if trainer.eval_dataset is not None:
         return
-    # A method of another package is an override of the user.
+    # A method from another package is a user's override.
     facade_package = __name__.partition(".search.")[0]
     for method in (trainer.evaluate, trainer.get_eval_dataloader):
         if not getattr(method, "__module__", "").startswith(facade_package):

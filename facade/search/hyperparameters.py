@@ -1,4 +1,4 @@
-"""Default spaces and objective of a hyperparameter search, and the type of its result."""
+"""Default search spaces and objective of a hyperparameter search, and the type of its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BestRun(NamedTuple):
     objective: float | list[float]
     """The objective of the trial; a list for several objectives."""
     hyperparameters: dict[str, Any]
-    """The values that it was trained with, by name."""
+    """The values of the trial, by name."""
     run_summary: Any = None
     """The `ExperimentAnalysis` of Ray; otherwise None."""
 
@@ -31,15 +31,15 @@ class BestRun(NamedTuple):
 def default_compute_objective(metrics: dict[str, float]) -> float | None:
     """Compute the objective of a search from the metrics of an evaluation.
 
-    Works like `transformers.trainer_utils.default_compute_objective`, which also adds up memory and
-    the time of preparing the model.
+    Works like `transformers.trainer_utils.default_compute_objective`, except that the latter also
+    adds memory and the time of preparing the model.
 
     Args:
-        metrics: the metrics of an evaluation. The sum leaves out speed, epoch, memory and the time
-            of preparing the model.
+        metrics: the metrics of an evaluation. Speed, epoch, memory and the time of preparing the
+            model are left out of the sum.
 
     Returns:
-        The sum of the metrics, or `eval_loss` if there are no metrics besides it.
+        The sum of the metrics except `eval_loss`, or `eval_loss` if there are no other metrics.
     """
     quality_metrics = []
     for name, value in metrics.items():
@@ -53,12 +53,12 @@ def default_compute_objective(metrics: dict[str, float]) -> float | None:
 
 
 def default_hp_space_optuna(trial: Trial) -> dict[str, object]:
-    """Suggest learning rate, number of epochs, seed and batch size for a trial of optuna.
+    """Suggest learning rate, number of epochs, seed and batch size for an Optuna trial.
 
     The space is that of `transformers.trainer_utils.default_hp_space_optuna`.
 
     Args:
-        trial: the trial that is asked for values.
+        trial: the trial that suggests the values.
 
     Returns:
         Values by the names of the training arguments.

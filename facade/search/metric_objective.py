@@ -22,7 +22,7 @@ Compute = Callable[[dict[str, float]], Any]
 
 
 def objective_names(metrics: Sequence[str], count: int) -> list[str]:
-    """Return the metrics of objectives, or names for objectives without metrics.
+    """Return names for objectives: their metrics, or default names if there are no metrics.
 
     Args:
         metrics: one for each objective; empty if the objectives have no names.
@@ -66,7 +66,7 @@ def require_same_objectives(
     study_directions = directions_of(study)
     study_metrics = study.metric_names or []
 
-    # If the objectives of one of them have no names, only the directions are compared.
+    # Compare only the directions if the objectives of the study or of the search have no names.
     same_metrics = not study_metrics or not metrics
     if not same_metrics:
         same_metrics = _short_names(study_metrics) == _short_names(metrics)
@@ -86,7 +86,7 @@ def _short_names(metrics: Sequence[str]) -> list[str]:
 
 
 def usual_directions(names: Sequence[str]) -> list[str]:
-    """Return `minimize` or `maximize` for each metric of a sweep, as is usual for it.
+    """Return the usual direction, `minimize` or `maximize`, of each metric of a sweep.
 
     Raises:
         ValueError: a metric has no usual direction.
@@ -104,10 +104,10 @@ def usual_directions(names: Sequence[str]) -> list[str]:
 
 
 def look_up(metrics: Mapping[str, float], name: str) -> float:
-    """Return a metric by its name, with or without `eval_`.
+    """Return a metric by name, with or without `eval_`.
 
     Raises:
-        MissingMetricError: it does not exist; the message lists the metrics that do.
+        MissingMetricError: the metric does not exist; the message lists those that do.
     """
     if name in metrics:
         return metrics[name]
@@ -131,7 +131,7 @@ def objective_value(
 
     Raises:
         MissingMetricError: `compute` uses a metric that does not exist.
-        ValueError: it does not return a number, or not one for each direction.
+        ValueError: `compute` does not return a number for each direction.
     """
     try:
         result = compute(dict(metrics))
@@ -141,7 +141,7 @@ def objective_value(
         name = str(error.args[0]) if error.args else ""
         raise _missing_metric(name, metrics) from error
 
-    # A list with one number is accepted for a single objective.
+    # Accept a list with one number for a single objective.
     if not isinstance(result, (list, tuple)):
         result = [result]
     numbers = [_as_number(value, metrics) for value in result]
@@ -158,10 +158,10 @@ def objective_value(
 def why_unusable(
     value: float | Sequence[float], directions: Sequence[str], names: Sequence[str] | None = None
 ) -> str | None:
-    """Return why a trial with this objective counts as failed; None if it does not.
+    """Return the reason why a trial with this objective counts as failed; None if it does not.
 
-    A trial fails with NaN, and with infinity in the direction of the search, since no later trial
-    could be better. Infinity in the other direction is the worst valid objective.
+    An objective is unusable if it is NaN, or infinite in the direction of the search, because no
+    later trial could be better. Infinity in the other direction is the worst valid objective.
 
     Args:
         value: the objective, or one for each direction.
@@ -173,7 +173,7 @@ def why_unusable(
     if names is None:
         names = ["the objective"] * len(value)
 
-    # Report the first objective that is unusable.
+    # Report the first unusable objective.
     for number, direction, name in zip(value, directions, names, strict=True):
         best_infinity = -math.inf
         if direction == "maximize":
@@ -195,8 +195,8 @@ def format_metrics(metrics: Mapping[str, float]) -> str:
 
 
 def _as_number(value: Any, metrics: Mapping[str, float]) -> float:
-    """Return a number, which may also be in a tensor or an array with one element."""
-    # `item` raises if there are more elements.
+    """Return a number, which may be in a tensor or an array with one element."""
+    # `item` raises if there are several elements.
     if hasattr(value, "item"):
         with contextlib.suppress(ValueError, RuntimeError):
             value = value.item()
@@ -209,7 +209,7 @@ def _as_number(value: Any, metrics: Mapping[str, float]) -> float:
 
 
 def _missing_metric(name: str, metrics: Mapping[str, float]) -> MissingMetricError:
-    """Return the error for a metric that the evaluation does not have."""
+    """Return the error about a metric that the evaluation does not have."""
     return MissingMetricError(
         f"The objective uses the metric {name!r}, which the evaluation does not "
         f"have.{did_you_mean(name, metrics)} It has: {', '.join(metrics) or 'none'}."

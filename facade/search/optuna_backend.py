@@ -1,4 +1,4 @@
-"""Search with optuna: the study, the objective that trains a trial, and the result."""
+"""Search with Optuna: the study, the objective that trains a trial, and the result."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 
 class OptunaBackend:
-    """Runs the trials of a search in an optuna study.
+    """Runs the trials of a search in an Optuna study.
 
-    With several processes, process 0 has the study, and all of them train each trial together.
+    With several processes, process 0 holds the study, and all of them train each trial together.
     """
 
     name = HPSearchBackend.OPTUNA
@@ -53,12 +53,12 @@ class OptunaBackend:
         """Check the keywords, and separate those of the study from those of its optimization.
 
         Raises:
-            TypeError: neither accepts a keyword.
+            TypeError: a keyword belongs to neither.
             ValueError: `n_jobs` is not possible here.
         """
         import optuna
 
-        # `hyperparameter_search` itself has the directions and the number of trials.
+        # The directions and the number of trials are parameters of `hyperparameter_search` itself.
         study_keywords = {*inspect.signature(optuna.study.create_study).parameters}
         study_keywords -= {"direction", "directions"}
         optimize_keywords = {*inspect.signature(optuna.study.Study.optimize).parameters}
@@ -88,7 +88,7 @@ class OptunaBackend:
             )
 
     def run(self, trainer: Trainer, search: SearchRun) -> BestRun | list[BestRun]:
-        """Run all trials; return the best run, or runs, in every process."""
+        """Run all trials, and return the best run, or runs, in every process."""
         from ...lightning_modules.search.shared_study import optimize_together  # imports Lightning
 
         optimize_options = {"n_trials": search.options.n_trials, **self._optimize_options}
@@ -97,7 +97,7 @@ class OptunaBackend:
             channel.run_on_first(lambda: self._open_study(trainer, search))
             study: Study | None = trainer.study
 
-            # Workers are only forked from a single process, so it has the study.
+            # Workers are forked only from a single process, which therefore holds the study.
             if self._jobs != 1:
                 assert study is not None
                 optimize_in_workers(search, study, self._jobs, OptunaObjective, optimize_options)
@@ -117,7 +117,7 @@ class OptunaBackend:
             channel.close()
 
     def _open_study(self, trainer: Trainer, search: SearchRun) -> None:
-        """Make the Trainer's study, and queue the trials of killed processes again."""
+        """Create the Trainer's study, and queue the trials of killed processes again."""
         study_options = dict(self._study_options)
         folder = None
         if self._jobs != 1 and study_options.get("storage") is None:
@@ -125,7 +125,7 @@ class OptunaBackend:
             folder = tempfile.TemporaryDirectory()
             study_options["storage"] = os.path.join(folder.name, "study.log")
         study = make_study(search.options.directions, study_options)
-        # The file exists as long as the study, which the user may read after the search.
+        # Keep the file as long as the study, which the user may read after the search.
         if folder is not None:
             weakref.finalize(study, folder.cleanup)
         if self._jobs != 1 and not retries.is_persistent(study):
@@ -172,11 +172,11 @@ def make_study(
 
 
 class OptunaObjective:
-    """The function that optuna calls for each trial, in every process.
+    """The function that Optuna calls for each trial, in every process.
 
     Args:
         search: the search.
-        study: the study in process 0; None in the others.
+        study: the study in process 0; None in other processes.
         channel: connects the processes.
     """
 
@@ -188,7 +188,7 @@ class OptunaObjective:
     def __call__(self, trial: Trial | SharedTrial) -> float | list[float]:
         """Train with the values of a trial, and return its objective.
 
-        It is NaN if the objective is unusable; optuna then marks the trial as failed.
+        Return NaN if the objective is unusable; Optuna then marks the trial as failed.
         """
         import optuna
 
@@ -219,15 +219,15 @@ class OptunaObjective:
         return math.nan
 
     def _record_failure(self, trial: Trial | SharedTrial, reason: str) -> None:
-        """Record in the study why a trial failed; process 0 does it."""
+        """Record in the study why a trial failed, in process 0 only."""
         if self.study is not None:
             _trial_in_study(trial).set_user_attr(retries.FAILURE, reason)
 
     def _queue_retry(self, trial: Trial | SharedTrial, interruption: BaseException) -> None:
-        """Let the next search on this study retry an interrupted trial."""
+        """Queue an interrupted trial for the next search on this study."""
         if self.study is None or not retries.is_persistent(self.study):
             return
-        # Optuna marks the trial as failed itself if it gets the KeyboardInterrupt.
+        # Optuna itself marks the trial as failed if the KeyboardInterrupt reaches it.
         reaches_optuna = self.channel.is_single_process
         if reaches_optuna and isinstance(interruption, KeyboardInterrupt):
             retries.queue_retry(self.study, trial.number)
@@ -235,7 +235,7 @@ class OptunaObjective:
             retries.fail_and_retry(self.study, trial.number)
 
     def _start(self, trial: Trial | SharedTrial) -> retries.Start:
-        """Claim a trial for this process, and return what it starts with; called in process 0."""
+        """Claim a trial for this process, and return its `Start`; called in process 0."""
         assert self.study is not None
         search = self.search
         in_study = _trial_in_study(trial)
@@ -255,7 +255,7 @@ class OptunaObjective:
 
 
 def _trial_in_study(trial: Trial | SharedTrial) -> Trial:
-    """Return the trial of optuna that a trial stands for, in process 0."""
+    """Return the Optuna trial behind a trial, which process 0 holds."""
     return cast("Trial", getattr(trial, "in_study", trial))
 
 
@@ -274,7 +274,7 @@ def best_trials(study: Study) -> list[FrozenTrial]:
 
 
 class StudyResult(NamedTuple):
-    """Results of a study that every process needs."""
+    """The results of a study that every process needs."""
 
     best: BestRun | list[BestRun]
     """The best run; a list for several objectives."""

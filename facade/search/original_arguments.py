@@ -1,4 +1,4 @@
-"""The training arguments of a Trainer before a search."""
+"""Restore the training arguments that a Trainer had before a search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 class OriginalArguments:
     """The training arguments before a search.
 
-    Each trial starts with them, and they are restored after the last one.
+    Each trial starts with these arguments, and they are restored after the last one.
 
     Args:
         trainer: the Trainer, before the search.
@@ -24,7 +24,7 @@ class OriginalArguments:
         self._values = _copy_containers(vars(trainer.args))
 
     def restore(self) -> None:
-        """Restore all values, in the same object."""
+        """Restore all values in place, in the same object."""
         current_values = vars(self._args)
         current_values.clear()
         current_values.update(_copy_containers(self._values))
@@ -43,7 +43,7 @@ def _copy_containers(values: dict[str, Any]) -> dict[str, object]:
 
 
 def recreate_accelerator(trainer: Trainer) -> None:
-    """Make an accelerator for the current arguments, and keep the user's `gather_function`."""
+    """Create an accelerator for the current arguments, and keep the user's `gather_function`."""
     gather_function = trainer.gather_function
     is_default = gather_function == trainer.accelerator.gather_for_metrics
     trainer.create_accelerator_and_postprocess()

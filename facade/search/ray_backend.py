@@ -1,4 +1,4 @@
-"""A search with Ray Tune, whose worker processes get a copy of the Trainer."""
+"""Search with Ray Tune, whose worker processes get a copy of the Trainer."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class RayBackend:
-    """Runs trials with Ray Tune: its search algorithms, schedulers and resources."""
+    """Runs trials with Ray Tune, including its search algorithms, schedulers and resources."""
 
     name = HPSearchBackend.RAY
     default_hp_space = staticmethod(default_hp_space_ray)
 
     def check(self, trainer: Trainer, options: SearchOptions) -> None:
-        """Refuse options that a search with Ray does not support.
+        """Check that a search with Ray supports the options.
 
         Raises:
-            ValueError: lists all of them, each with what to do instead.
+            ValueError: the message lists all unsupported options, each with an alternative.
         """
         problems = []
         if trainer.args.world_size > 1:
@@ -46,7 +46,7 @@ class RayBackend:
             raise ValueError("\n".join(problems))
 
     def run(self, trainer: Trainer, search: SearchRun) -> BestRun:
-        """Run all trials; the result's `run_summary` is what `ray.tune.run` returned."""
+        """Run all trials; `run_summary` of the result is the return value of `ray.tune.run`."""
         tune = import_module("ray.tune")
         assert trainer.hp_space is not None
         assert search.transport is not None
@@ -66,7 +66,7 @@ class RayBackend:
             revive=search.transport.revive,
             options=search.options,
         )
-        # With -1 Ray samples values until the timeout.
+        # -1 makes Ray sample values until the timeout.
         analysis = tune.run(
             train_trial,
             config=trainer.hp_space(None),
@@ -88,12 +88,12 @@ def _train_trial(
     revive: Callable[[Any], tuple[Trainer, SearchOwner]],
     options: SearchOptions,
 ) -> None:
-    """Train one trial in a process of Ray.
+    """Train one trial in a Ray process.
 
     Args:
         config: the values of the trial.
-        portable_trainer: the Trainer as `Transport.portable` made it.
-        revive: makes a Trainer of it, see `Transport`.
+        portable_trainer: the copy of the Trainer that `Transport.portable` returned.
+        revive: restores the Trainer from that copy, see `Transport`.
         options: the options of the search.
     """
     tune = import_module("ray.tune")
@@ -104,7 +104,8 @@ def _train_trial(
     search.ray_folder = folder_name(trainer.hp_name, dict(config), trial_id)
     trainer.objective = None
 
-    # Ray may restart a trial, or copy the checkpoint of another one (population based training).
+    # Resume if Ray restarts a trial, or copies the checkpoint of another one (population based
+    # training).
     ray_checkpoint = tune.get_checkpoint()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = None
@@ -120,12 +121,12 @@ def _train_trial(
 
 
 def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[float]) -> None:
-    """Report an evaluation to Ray, with a checkpoint if one is due at this step.
+    """Report an evaluation to Ray, with a checkpoint if one should be saved at this step.
 
     Args:
         trainer: the Trainer that evaluated.
         metrics: the metrics of the evaluation.
-        objective: computed from the metrics.
+        objective: the objective, computed from the metrics.
     """
     tune = import_module("ray.tune")
     reported = {**metrics, "objective": objective}
@@ -133,8 +134,8 @@ def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[
         tune.report(reported)
         return
 
-    # Ray copies the checkpoint, so it is written into a temporary folder. Without a backend,
-    # `_save_checkpoint` uses `output_dir` itself, and not the folder of a trial in it.
+    # Write the checkpoint into a temporary folder, because Ray copies it. Without a backend,
+    # `_save_checkpoint` writes into `output_dir` itself instead of a trial's folder in it.
     with tempfile.TemporaryDirectory() as folder:
         output_dir = trainer.args.output_dir
         backend = trainer.hp_search_backend

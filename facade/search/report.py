@@ -31,7 +31,7 @@ Row = dict[str, Any]
 def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
     """Write `trials.csv` and `report.html`; transformers has no counterpart.
 
-    The page is a single file that works without a network.
+    The page is a single file that works offline.
 
     Args:
         study: the study.
@@ -94,7 +94,7 @@ def table(study: Study) -> list[Row]:
 
 
 def locations_of(trial: FrozenTrial) -> dict[str, str]:
-    """Return `folder`, `log` and `command` of a trial, as far as they were recorded."""
+    """Return `folder`, `log` and `command` of a trial, if they were recorded."""
     locations = {}
     for name, attribute in (("folder", FOLDER), ("log", LOG), ("command", COMMAND)):
         if attribute in trial.user_attrs:
@@ -108,18 +108,18 @@ def _goal(study: Study) -> str:
 
 
 def _page(study: Study) -> str:
-    """Return the page with all plots as HTML."""
+    """Return the HTML page with all plots."""
     title = escape(f"{study.study_name}: {_goal(study)}")
     parts = [f"<!doctype html><meta charset='utf-8'><title>{title}</title><h1>{title}</h1>"]
     for figure in _plots(study):
-        # The JavaScript of plotly is written into the page once, with the first figure.
+        # Write the JavaScript of plotly into the page only once, with the first figure.
         is_first = len(parts) == 1
         parts.append(figure.to_html(full_html=False, include_plotlyjs=is_first))
     return "\n".join(parts)
 
 
 def _plots(study: Study) -> Iterator[Figure]:
-    """Return optuna's plots, except those for which the study has too few trials or objectives."""
+    """Yield Optuna's plots, except those for which the study has too few trials or objectives."""
     from optuna import visualization
 
     plots = [

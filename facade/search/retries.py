@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 WORKER = "lightrainer:worker"
 """User attribute of a trial: its number, and the process that runs it."""
 FOLDER = "lightrainer:folder"
-"""User attribute of a trial: its folder; a retry has the folder of the trial that it retries."""
+"""User attribute of a trial: its folder; a retry uses the folder of the trial that it retries."""
 LOG = "lightrainer:log"
 """User attribute of a trial of a sweep: the file with the output of its script."""
 COMMAND = "lightrainer:command"
@@ -38,14 +38,14 @@ _RETRY_HISTORY = "retry_history"
 
 
 class Start(NamedTuple):
-    """Initial data of a trial; for a retry, inherited from the trial that it retries."""
+    """Initial data of a trial, which a retry inherits from the trial that it retries."""
 
     origin: int
     """The number of the trial; for a retry the number of the first trial that it retries."""
     owner: str
     """The owner of the trial's folder, see `claim_folder`."""
     checkpoint: str | None = None
-    """The checkpoint that it resumes from; None to start from scratch."""
+    """The checkpoint that the trial resumes from; None to start from scratch."""
 
 
 def is_persistent(study: Study) -> bool:
@@ -62,9 +62,9 @@ def record_worker(study: Study, trial: Trial) -> None:
 
 
 def origin_of(study: Study, trial: Trial | SharedTrial) -> int:
-    """Return the number of the first trial that this one retries; its own, if it is not a retry."""
+    """Return the number of the first trial that this one retries, or its own number."""
     origin = _stored_trial(study, trial.number).system_attrs.get("failed_trial", trial.number)
-    # Only an int is accepted: the number becomes part of a path, and the storage may have been
+    # Accept only an int, because the number becomes part of a path, and the storage may have been
     # edited.
     return origin if type(origin) is int else trial.number
 
@@ -77,7 +77,7 @@ def owner_of(trial: Trial) -> str:
 
 
 def interrupted(trials: Iterable[FrozenTrial]) -> set[int]:
-    """Return the numbers of the trials that were interrupted, which are those that have a retry."""
+    """Return the numbers of the trials that were interrupted, which are those with a retry."""
     numbers: set[int] = set()
     for trial in trials:
         numbers.update(trial.system_attrs.get(_RETRY_HISTORY, []))
@@ -85,7 +85,7 @@ def interrupted(trials: Iterable[FrozenTrial]) -> set[int]:
 
 
 def failure_reasons(trials: Iterable[FrozenTrial]) -> dict[int, str]:
-    """Return why each failed trial failed, by its number; interrupted trials are left out."""
+    """Return the reason of each failed trial by its number; interrupted trials are left out."""
     interrupted_numbers = interrupted(trials)
     reasons = {}
     for trial in trials:
@@ -109,11 +109,11 @@ def state_of(trial: FrozenTrial, reasons: dict[int, str]) -> str:
 
 
 def format_failures(reasons: dict[int, str], limit: int = 5) -> str:
-    """Format failures for a message, one a line.
+    """Format failures for a message, one per line.
 
     Args:
         reasons: the reason of each failed trial, by its number.
-        limit: how many are listed.
+        limit: maximum number of failures to list.
     """
     lines = [f"\n  trial {number}: {reason}" for number, reason in reasons.items()]
     text = "".join(lines[:limit])
@@ -123,13 +123,13 @@ def format_failures(reasons: dict[int, str], limit: int = 5) -> str:
 
 
 def may_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> bool:
-    """Return whether a trial was retried less than `max_retry` times."""
+    """Return whether a trial was retried fewer than `max_retry` times."""
     history = _stored_trial(study, number).system_attrs.get(_RETRY_HISTORY, [])
     return len(history) < max_retry
 
 
 def queue_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> None:
-    """Queue a retry of a trial that fails, unless it was retried `max_retry` times."""
+    """Queue a retry of a failed trial, unless it was already retried `max_retry` times."""
     callback = retry_callback(max_retry)
     callback(study, _stored_trial(study, number))
 
@@ -139,8 +139,8 @@ def fail_and_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> Non
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import TrialState
 
-    # `Study.tell` would also call the sampler, and one with a grid stops the study after its last
-    # point, which raises an error outside of `Study.optimize`.
+    # Do not use `Study.tell`, which also calls the sampler: a grid sampler stops the study after
+    # its last point, which raises outside of `Study.optimize`.
     trial_id = _stored_trial(study, number)._trial_id
     try:
         study._storage.set_trial_state_values(trial_id, state=TrialState.FAIL)
@@ -153,14 +153,14 @@ def fail_and_retry(study: Study, number: int, max_retry: int = MAX_RETRY) -> Non
 def retry_killed_trials(
     study: Study, max_retry: int = MAX_RETRY, seconds_to_claim: float = math.inf
 ) -> list[int]:
-    """Queue retries of the trials whose process was killed; return the numbers of these trials.
+    """Queue retries of trials whose process was killed, and return the numbers of these trials.
 
-    Whether a process of this machine still runs is looked up. A process of another machine counts
-    as killed when its heartbeat stops, if the storage has heartbeats.
+    Processes of this machine are looked up. A process of another machine counts as killed when its
+    heartbeat stops, if the storage has heartbeats.
 
     Args:
         study: the study.
-        max_retry: how often a trial is retried.
+        max_retry: maximum number of retries of a trial.
         seconds_to_claim: seconds after which a running trial that no process has claimed counts as
             killed.
     """
@@ -177,7 +177,8 @@ def retry_killed_trials(
         if trial.state.name == "RUNNING" and (owner_state == "ended" or is_overdue):
             fail_and_retry(study, trial.number, max_retry)
 
-        # A process may also be killed between marking a trial as failed and queueing its retry.
+        # Also queue the retry of a trial whose process was killed after it marked the trial as
+        # failed, but before it queued the retry.
         lacks_retry = trial.number not in retried_before and FAILURE not in trial.user_attrs
         if trial.state.name == "FAIL" and owner_state == "ended" and lacks_retry:
             queue_retry(study, trial.number, max_retry)
@@ -187,7 +188,7 @@ def retry_killed_trials(
 
 
 def possibly_killed_trials(study: Study) -> list[int]:
-    """Return the numbers of the running trials whose process is not seen on this machine."""
+    """Return the numbers of running trials whose process is not found on this machine."""
     numbers = []
     for trial in study.get_trials(deepcopy=False):
         if trial.state.name == "RUNNING" and _owner_state(trial) != "running":
@@ -204,23 +205,24 @@ def is_pruned(trial: Trial | SharedTrial, value: float, position: int) -> bool:
         position: the step, or the epoch.
     """
     with warnings.catch_warnings():
-        # Optuna keeps the first value of a position, and warns of the second one of a retry.
+        # Optuna keeps the first value of a position, and warns when a retry reports it again.
         warnings.filterwarnings("ignore", "The reported value is ignored", UserWarning)
         trial.report(value, position)
     return trial.should_prune()
 
 
 def _owner_state(trial: FrozenTrial) -> str | None:
-    """Return the `process_state` of the process that claimed a trial; None before one has."""
+    """Return the `process_state` of the process that claimed a trial; None if none has."""
     claim = trial.user_attrs.get(WORKER)
-    # A retry has the attributes of the trial that it retries, so a claim names its trial.
+    # A claim contains the number of its trial, because a retry inherits the attributes of the trial
+    # that it retries.
     if not isinstance(claim, list) or claim[:1] != [trial.number]:
         return None
     return process_state(str(claim[-1]))
 
 
 def _seconds_since_start(trial: FrozenTrial) -> float:
-    """Return the age of a trial; 0 for one that has not started."""
+    """Return the seconds since a trial started; 0 for a trial that has not started."""
     if trial.datetime_start is None:
         return 0.0
     elapsed = datetime.now() - trial.datetime_start
@@ -228,5 +230,5 @@ def _seconds_since_start(trial: FrozenTrial) -> float:
 
 
 def _stored_trial(study: Study, number: int) -> FrozenTrial:
-    """Return a trial as the storage has it now."""
+    """Return the current state of a trial in the storage."""
     return study.get_trials(deepcopy=False)[number]

@@ -1,4 +1,4 @@
-"""Samplers and pruners of optuna by name, as on a command line."""
+"""Create Optuna's samplers and pruners from names and settings on a command line."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _SAMPLERS = {
     "grid": "RandomSampler",  # never samples, because all points of the grid are queued
 }
 _REQUIRED_PACKAGES = {"gp": "scipy", "qmc": "scipy"}
-"""Packages that optuna imports when the first trial is sampled, by the name of the sampler."""
+"""Packages that Optuna imports when the first trial is sampled, by the name of the sampler."""
 
 
 def make_pruner(spec: str) -> BasePruner:
-    """Make a pruner such as `median`, or `median:n_startup_trials=3,n_warmup_steps=100`.
+    """Create a pruner from text, such as `median:n_startup_trials=3,n_warmup_steps=100`.
 
     Raises:
-        ValueError: the name is unknown, or it does not take these settings.
+        ValueError: the name is unknown, or the pruner does not accept the settings.
     """
     import optuna
 
@@ -50,20 +50,20 @@ def make_pruner(spec: str) -> BasePruner:
 
 
 def make_sampler(spec: str, seed: int | None = None) -> BaseSampler:
-    """Make a sampler such as `tpe`, or `tpe:n_startup_trials=5`.
+    """Create a sampler from text, such as `tpe` or `tpe:n_startup_trials=5`.
 
     Args:
         spec: the name of the sampler, and its settings.
         seed: the seed of its random numbers.
 
     Raises:
-        ValueError: the name is unknown, or it does not take these settings.
-        ImportError: its package is not installed.
+        ValueError: the name is unknown, or the sampler does not accept the settings.
+        ImportError: a package that the sampler needs is not installed.
     """
     import optuna
 
     sampler = _make("sampler", optuna.samplers, _SAMPLERS, spec, {"seed": seed})
-    # Optuna imports the package in the first trial, which would fail without this check.
+    # Check now, because Optuna imports the package in the first trial, which would then fail.
     package = _REQUIRED_PACKAGES.get(spec.partition(":")[0])
     if package and not is_installed(package):
         raise ImportError(
@@ -75,17 +75,17 @@ def make_sampler(spec: str, seed: int | None = None) -> BaseSampler:
 def _make(
     option: str, module: ModuleType, classes: dict[str, str], spec: str, defaults: dict[str, Any]
 ) -> Any:
-    """Make a sampler or a pruner from its name and settings.
+    """Create a sampler or a pruner from its name and settings.
 
     Args:
         option: `sampler` or `pruner`, for errors.
-        module: the module of optuna that has the classes.
+        module: the Optuna module that has the classes.
         classes: the name of the class for each name on the command line.
-        spec: name and settings, as on the command line.
+        spec: the name and settings, as on the command line.
         defaults: settings that `spec` may override.
 
     Raises:
-        ValueError: the name is unknown, or the class does not take these settings.
+        ValueError: the name is unknown, or the class does not accept the settings.
     """
     name, _, setting_list = spec.partition(":")
     if name not in classes:

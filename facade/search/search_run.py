@@ -1,4 +1,4 @@
-"""State of one search: its options, its trials and their folders."""
+"""The state of a search: its options, its trials and their folders."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ OPTIONS = ("final_model",)
 
 @dataclass(kw_only=True)
 class SearchOptions:
-    """Options of `hyperparameter_search`; those of the backend are in one dictionary."""
+    """Options of `hyperparameter_search`, with those of the backend in one dictionary."""
 
     n_trials: int | None
-    """Number of trials to start; None for as many as `timeout` allows."""
+    """Number of trials to run; None for as many as `timeout` allows."""
     directions: list[str]
     """`minimize` or `maximize`, one for each objective."""
     is_direction_implied: bool = False
@@ -72,7 +72,7 @@ class Transport(NamedTuple):
     portable: Callable[[Trainer], Any]
     """Returns a copy of a Trainer that can be pickled."""
     revive: Callable[[Any], tuple[Trainer, SearchOwner]]
-    """Returns, in the other process, the Trainer of such a copy and the owner of its search."""
+    """Returns the Trainer of such a copy, and the owner of its search, in the other process."""
 
 
 class SearchRun:
@@ -112,14 +112,14 @@ class SearchRun:
 
         Args:
             trial: the trial.
-            start: what it starts with.
+            start: the initial data of the trial.
 
         Returns:
-            The objective of the last evaluation. If there was none during the training, one after
-            it.
+            The objective of the last evaluation. If there was none during the training, evaluate
+            after it.
 
         Raises:
-            optuna.TrialPruned: the pruner ended it.
+            optuna.TrialPruned: the pruner ended the trial.
         """
         trainer = self.trainer
         self._begin(trial, start)
@@ -156,7 +156,7 @@ class SearchRun:
     def run_dir(self, trial: OptunaTrial | dict[str, Any]) -> Path:
         """Return the folder of a trial.
 
-        A trial of optuna claims its folder, so that folders of other searches are left alone.
+        An Optuna trial claims its folder, so that folders of other searches are not changed.
         """
         output_dir = str(self.trainer.args.output_dir)
         if self.ray_folder is not None:
@@ -178,7 +178,7 @@ class SearchRun:
         return folder
 
     def free_model(self) -> None:
-        """Free the model before the next one is made, so that two are never in memory."""
+        """Free the model before the next one is created, so that there are never two in memory."""
         trainer = self.trainer
         model_reference = None if trainer.model is None else weakref.ref(trainer.model)
         no_model = cast(nn.Module, None)  # until the next trial makes one
@@ -186,14 +186,14 @@ class SearchRun:
         trainer.model_wrapped = no_model
         trainer.callback_handler.model = None
 
-        # Python frees a model that is part of a reference cycle only in a garbage collection.
+        # A model that is part of a reference cycle is freed only by a garbage collection.
         model = None if model_reference is None else model_reference()
         if model is not None and model is not self.best_model.model:
             del model
             gc.collect()
 
     def end(self) -> None:
-        """Restore the Trainer's arguments, and give it a model if an error left it without one."""
+        """Restore the Trainer's arguments, and its model if an error left it without one."""
         trainer = self.trainer
         self.original_arguments.restore()
         if trainer.model is not None:
@@ -212,7 +212,7 @@ class SearchRun:
     def install_final_model(self, best: BestRun | list[BestRun]) -> None:
         """Set the Trainer's model to the one that `final_model` requests.
 
-        The Trainer's arguments have been restored before.
+        The Trainer's arguments have already been restored.
 
         Args:
             best: the result of the search.
@@ -227,7 +227,7 @@ class SearchRun:
             )
             return
 
-        # The best trial may be of another process, or of an earlier search on the same study.
+        # The best trial may be from another process, or from an earlier search on the same study.
         if self.best_model.move_to_trainer(self.trainer, best.run_id) or self._load(best):
             return
         logger.warning(
@@ -247,8 +247,8 @@ class SearchRun:
             return
         self._has_warned_of_direction = True
 
-        # Find the metrics that the default objective adds up: the objective of such a metric alone
-        # is not None.
+        # Find the metrics that the default objective adds up, by computing it for each metric
+        # alone.
         names = []
         for name in self.metrics:
             if name != "eval_loss" and default_compute_objective({name: 1.0}):
@@ -267,7 +267,7 @@ class SearchRun:
             best: the best trial.
 
         Returns:
-            False if the trial has no checkpoint here, or only one of an older search.
+            False if the trial has no checkpoint here, or only one from an older search.
         """
         trainer = self.trainer
         trial: FixedTrial | dict[str, object]
@@ -286,7 +286,7 @@ class SearchRun:
         if checkpoint is None:
             return False
 
-        # A checkpoint with other values is of an older search that used the same folder.
+        # A checkpoint with other values is from an older search that used the same folder.
         state = TrainerState.load_from_json(Path(checkpoint) / "trainer_state.json")
         if state.trial_params is None:
             return False
@@ -294,7 +294,7 @@ class SearchRun:
             if best.hyperparameters.get(name) != value:
                 return False
 
-        # The model may have been best before the last checkpoint.
+        # Load the best checkpoint instead of the last one if the arguments ask for it.
         if trainer.args.load_best_model_at_end:
             best_checkpoint = state.best_model_checkpoint
             if best_checkpoint is not None and Path(best_checkpoint).is_dir():
@@ -311,8 +311,8 @@ class SearchRun:
         self.metrics = {}
         self.original_arguments.restore()
         self.best_model.move_to_cpu()
-        # `model_init` may have failed in the previous trial; `train` inspects the model before it
-        # makes its own.
+        # If `model_init` failed in the previous trial, there is no model, but `train` inspects one
+        # before it creates its own.
         if self.trainer.model is None:
             set_model(self.trainer, self.trainer.call_model_init(trial))
         self.starts[trial.number] = start

@@ -1,4 +1,4 @@
-"""Open optuna storages with heartbeats, retries and errors that suggest a remedy."""
+"""Open Optuna storages with heartbeats, retries and errors that suggest a remedy."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Created = TypeVar("Created")
 HEARTBEAT_SECONDS = 60
 """Seconds between two heartbeats; a worker without one for twice as long counts as killed."""
 MAX_RETRY = 3
-"""How often a trial whose worker was killed is retried."""
+"""Maximum number of retries of a trial whose worker was killed."""
 
 _SECONDS_TO_CREATE = 60
-"""Time in which several processes that open a new database have created its tables."""
+"""Time allowed for processes that open a new database together to create its tables."""
 _CREATED_MEANWHILE = re.compile("exists|unique|duplicate|locked", re.IGNORECASE)
 """Database errors raised while another process creates the same tables; a new attempt succeeds."""
 _LONGEST_LINE = 2**20
-"""Bytes of the first line that are read at most. The entries of a journal have a few hundred."""
+"""Maximum number of bytes read from the first line. Journal entries have a few hundred bytes."""
 _JOURNAL_SUFFIXES = (".log", ".journal", ".jsonl")
 
 
 class StorageError(ConnectionError):
-    """The storage of a study cannot be reached, or is not one of optuna."""
+    """The storage of a study cannot be reached, or is not an Optuna storage."""
 
 
 @contextlib.contextmanager
 def without_experimental_warnings() -> Iterator[None]:
-    """Silence optuna's warnings about experimental features within the `with` block.
+    """Silence Optuna's warnings about experimental features in the `with` block.
 
-    Heartbeats, retries and names of metrics are such features.
+    Heartbeats, retries and metric names are such features.
     """
     import optuna
 
@@ -57,22 +57,23 @@ def without_experimental_warnings() -> Iterator[None]:
 def open_storage(
     storage: object, *, heartbeat: float = HEARTBEAT_SECONDS, max_retry: int = MAX_RETRY
 ) -> Any:
-    """Open a storage. Databases get heartbeats, which show when a worker elsewhere was killed.
+    """Open a storage. Databases get heartbeats, which tell when a worker elsewhere was killed.
 
     Args:
         storage: as in `optuna.create_study`: None for main memory, a URL (`sqlite:///study.db`,
-            `postgresql://...`, `mysql://...`), or a storage of optuna, which is used unchanged.
+            `postgresql://...`, `mysql://...`), or an Optuna storage, which is returned unchanged.
             Also the path of a journal file (`study.log`, `.journal` or `.jsonl`, or
             `journal://path`).
         heartbeat: seconds between two heartbeats, for databases only.
-        max_retry: how often a database retries a trial whose heartbeats have stopped.
+        max_retry: maximum number of retries of a trial whose heartbeats have stopped, for databases
+            only.
 
     Returns:
-        an object that optuna accepts as `storage`.
+        an object that Optuna accepts as `storage`.
 
     Raises:
         StorageError: the storage cannot be reached.
-        ValueError: it is not a URL and not the path of a journal.
+        ValueError: `storage` is neither a URL nor the path of a journal.
     """
     if not isinstance(storage, (str, os.PathLike)):
         return storage
@@ -98,9 +99,9 @@ def disconnect(storage: object) -> None:
     """Close the connections of a storage to its server; the next use opens new ones.
 
     Args:
-        storage: a storage of optuna; nothing happens if it has no connections.
+        storage: an Optuna storage; nothing happens if it has no connections.
     """
-    # A study wraps the storage of a database in a cache, which has it as `_backend`.
+    # A study wraps a database storage in a cache, whose `_backend` is the storage.
     database = getattr(storage, "_backend", storage)
     engine = getattr(database, "engine", None)
     if engine is not None:
@@ -108,7 +109,7 @@ def disconnect(storage: object) -> None:
 
 
 def retry_callback(max_retry: int = MAX_RETRY) -> StaleTrialCallback:
-    """Return optuna's callback that queues a trial whose worker was killed."""
+    """Return Optuna's callback that queues a retry of a trial whose worker was killed."""
     from optuna import storages
 
     # The class has another name since optuna 4.9.
@@ -130,7 +131,7 @@ def absolute_address(address: str) -> str:
     Args:
         address: a URL, or the path of a journal, see `open_storage`.
     """
-    # `sqlite:////path` has an absolute path, `sqlite:///file:name?uri=true` a URI of SQLite.
+    # `sqlite:////path` has an absolute path, and `sqlite:///file:name?uri=true` an SQLite URI.
     relative = re.match(r"((?:journal://|sqlite:///)?)(?!/|file:|:memory:|[\w+]+://)(.+)", address)
     return relative[1] + os.path.abspath(relative[2]) if relative else address
 
@@ -139,7 +140,7 @@ def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage
     """Open a database by its URL, see `open_storage`."""
     from optuna.storages import RDBStorage
 
-    # Optuna accepts whole seconds, at least 1.
+    # Optuna accepts only whole seconds of at least 1.
     options: dict[str, Any] = {"heartbeat_interval": max(int(heartbeat), 1)}
 
     # The parameter has another name since optuna 4.9.
@@ -150,8 +151,8 @@ def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage
 
     is_sqlite = address.startswith("sqlite")
     if is_sqlite:
-        # Wait up to a minute for another worker that writes. With isolation_level=None the driver
-        # begins no transactions itself, see `_lock_before_reading`.
+        # Wait up to a minute while another worker writes. With isolation_level=None the driver does
+        # not begin transactions itself, see `_lock_before_reading`.
         connection_options = {"timeout": 60, "isolation_level": None}
         options["engine_kwargs"] = {"connect_args": connection_options}
         _create_tables(address, options["engine_kwargs"])
@@ -166,9 +167,9 @@ def _open_database(address: str, heartbeat: float, max_retry: int) -> RDBStorage
 def _create_tables(address: str, engine_options: dict[str, Any]) -> None:
     """Create the tables of an SQLite database in one transaction, unless they exist.
 
-    Optuna would create each table and each index separately. If its process was killed in between,
-    the index that makes the names of studies unique would be missing from then on, and each search
-    would create another study of the same name.
+    Optuna would create each table and each index separately. If its process were killed in between,
+    the index that makes study names unique could be missing from then on, and each search would
+    create another study with the same name.
 
     Args:
         address: the URL of the database.
@@ -184,14 +185,14 @@ def _create_tables(address: str, engine_options: dict[str, Any]) -> None:
 
 
 def _lock_before_reading(engine: Engine) -> None:
-    """Let each transaction of an SQLite database lock the file before it reads.
+    """Make each transaction of an SQLite database lock the file before it reads.
 
-    Python's driver would begin a transaction at its first write. Optuna first reads that a queued
-    trial waits, and then writes that it runs: without the lock, two workers could start the same
-    trial.
+    Python's driver would begin a transaction only at the first write. Optuna first reads that a
+    queued trial is waiting, and then writes that it is running. Without the lock, two workers could
+    start the same trial.
 
     Args:
-        engine: the engine of the database; its driver begins no transactions.
+        engine: the engine of the database, whose driver does not begin transactions itself.
     """
     from sqlalchemy import event
 
@@ -202,9 +203,9 @@ def _lock_before_reading(engine: Engine) -> None:
 
 
 def retry_while_locked(create: Callable[[], Created]) -> Created:
-    """Create tables or a study, trying again while another process creates the same.
+    """Create tables or a study, and retry while another process creates the same.
 
-    Optuna creates missing tables without a lock against other processes. SQLite raises if two
+    Optuna creates missing tables without locking out other processes, and SQLite raises if two
     processes wait for each other.
 
     Args:
@@ -224,12 +225,12 @@ def retry_while_locked(create: Callable[[], Created]) -> Created:
             reason = str(getattr(error, "orig", None) or error.__cause__)
             if time.monotonic() > deadline or not _CREATED_MEANWHILE.search(reason):
                 raise
-            # The pause is random, so that the two processes do not collide again.
+            # Pause for a random time, so that the two processes do not collide again.
             time.sleep(random.uniform(0.01, 0.1))
 
 
 def database_address(path: str | os.PathLike[str]) -> str:
-    """Return the URL of a database in a file, whose path may have any characters."""
+    """Return the URL of an SQLite file, whose path may contain any characters."""
     from sqlalchemy import URL
 
     return URL.create("sqlite", database=os.fspath(path)).render_as_string()
@@ -249,7 +250,7 @@ def _open_journal(path: str) -> JournalStorage:
 
 
 def _require_journal(path: str) -> None:
-    """Raise for a file that is not a journal, because optuna would append to it."""
+    """Raise for a file that is not a journal, because Optuna would append to it."""
     with open(path, "rb") as file:
         first_line = file.readline(_LONGEST_LINE)
     try:
@@ -265,7 +266,7 @@ def _require_journal(path: str) -> None:
 
 @contextlib.contextmanager
 def _as_storage_errors(address: str) -> Iterator[None]:
-    """Convert errors of opening a storage in the `with` block to `StorageError`."""
+    """Convert errors in the `with` block, which opens a storage, to `StorageError`."""
     try:
         yield
     except StorageError:

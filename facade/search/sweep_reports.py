@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class _TrialState:
-    """State of this process's trial."""
+    """The state of the trial that this process runs."""
 
     training: int = 0
     """The number of the current call of `train`, from 1; 0 before the first call."""
     pruned_training: int | None = None
-    """The training whose evaluations the pruner compares; None before its first evaluation."""
+    """The number of the training whose evaluations the pruner compares; None before the first."""
     in_study: Trial | None = None
     """The trial in the study, once process 0 has loaded it."""
 
     @cached_property
     def run_on_first(self) -> Callable[[Callable[[], Any]], Any]:
-        """Function that runs another one in process 0, and returns its result in every process.
+        """Return a function that runs another in process 0, and returns its result everywhere.
 
         Every process has to call it.
         """
@@ -47,12 +47,12 @@ _trial_state = _TrialState()
 class TrialPrunedExit(SystemExit):
     """Ends a script whose trial is pruned.
 
-    It is a `SystemExit`, so that `except Exception` in the script does not catch it.
+    This is a `SystemExit`, so that `except Exception` in the script does not catch it.
     """
 
 
 class InvalidTrialScriptExit(SystemExit):
-    """Ends a script that cannot be a trial, with any values."""
+    """Ends a script that cannot run as a trial with any values."""
 
 
 def count_training() -> None:
@@ -64,7 +64,7 @@ def begin_training(trainer: Trainer) -> None:
     """End the script if the training does not use the values of the trial.
 
     Raises:
-        InvalidTrialScriptExit: it does not use them.
+        InvalidTrialScriptExit: the training does not use the values.
     """
     trial = this_trial()
     if trial is not None:
@@ -91,7 +91,7 @@ def report(trainer: Trainer, step: int, metrics: dict[str, float]) -> None:
 
     Raises:
         MissingMetricError: the objective is a metric that does not exist.
-        InvalidTrialScriptExit: an earlier training has reported.
+        InvalidTrialScriptExit: an earlier training has reported evaluations, too.
         TrialPrunedExit: the trial is pruned.
     """
     trial = this_trial()
@@ -119,7 +119,7 @@ def _require_values(trial: ChildTrial, trainer: Trainer) -> None:
 
 
 def _refuse(trial: ChildTrial, problem: str) -> None:
-    """Write into the result why the script cannot be a trial."""
+    """Write the reason why the script cannot run as a trial into the result."""
     result = TrialResult.read(trial.result)
     result.refused = problem
     result.write(trial.result)
@@ -133,13 +133,13 @@ def _add_evaluation(
     Args:
         trial: the trial of this script.
         metrics: the metrics of the evaluation.
-        step: optimizer steps done.
+        step: number of optimizer steps taken.
         folder: the folder of the training.
     """
     result = TrialResult.read(trial.result)
 
-    # An evaluation that lacks one of the objectives is not recorded. The script may have another
-    # evaluation that has all of them.
+    # Do not record an evaluation that lacks one of the objectives, because the script may run
+    # another evaluation that has all of them.
     with suppress(MissingMetricError):
         values = [float(look_up(metrics, name)) for name in trial.metrics]
         result.values.append(TrialEvaluation(step, values, _trial_state.training))
@@ -154,7 +154,7 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bo
     Args:
         trial: the trial of this script.
         metrics: the metrics of the evaluation.
-        step: optimizer steps done.
+        step: number of optimizer steps taken.
     """
     if len(trial.metrics) > 1:
         return False
@@ -165,7 +165,8 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bo
     if trial.pruner == "none":
         return False
 
-    # The pruner compares evaluations at the same step. Each training of a script has its own steps.
+    # The pruner compares evaluations at the same step, but each training of a script has its own
+    # steps.
     if _trial_state.pruned_training not in (None, training):
         problem = (
             "The script evaluates in more than one training, whose steps --pruner cannot compare. "
@@ -186,7 +187,7 @@ def _is_pruned(trial: ChildTrial, metrics: Mapping[str, float], step: int) -> bo
 def _should_prune(trial: ChildTrial, step: int, value: float) -> bool:
     """Report a value, and return whether the trial is pruned; called in process 0.
 
-    If it is pruned, the step is written into the result.
+    If the trial is pruned, write the step into the result.
     """
     state = _trial_state
     if state.in_study is None:
