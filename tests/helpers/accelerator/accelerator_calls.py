@@ -1,8 +1,7 @@
-"""Calls that are made on the accelerator of the reference and on ours: what comes of them has to be
-the same.
+"""Calls on the reference's accelerator and on ours, whose results have to be the same.
 
-Each takes an accelerator with windows of three micro-batches, and gives something that `plain`
-makes readable.
+Each function takes an accelerator that accumulates three micro-batches, and returns a value that
+`plain` converts to JSON.
 """
 
 import contextlib

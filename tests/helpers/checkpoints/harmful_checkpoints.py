@@ -1,6 +1,4 @@
-"""Checkpoints with a program in one of their files, and the doors through which it could come to
-run.
-"""
+"""Checkpoints with a malicious pickle in one of their files, and all code paths that load them."""
 
 import json
 import os

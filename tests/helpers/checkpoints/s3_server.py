@@ -1,6 +1,4 @@
-"""An S3 server on this machine: moto's, which can be stopped, started again, and told what to do
-at a request.
-"""
+"""A local S3 server (moto) that can be stopped, restarted, and told how to answer a request."""
 
 import threading
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""Scripts of several ranks, also under DeepSpeed, and what they share."""
+"""Scripts for several ranks, also with DeepSpeed, and their shared code."""

@@ -1,5 +1,4 @@
-"""Trainings that go on with other processes, or other batches, than they began with; forks them
-itself.
+"""Trainings that resume with another number of processes or another batch size; forks them itself.
 
 elastic_script.py FOLDER
 

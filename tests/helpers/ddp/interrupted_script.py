@@ -1,5 +1,4 @@
-"""Trainings that something goes wrong with, or interrupts, in one of two processes only, for
-`torchrun`.
+"""Trainings that fail or are interrupted in only one of two processes, for `torchrun`.
 
     torchrun --nproc_per_node=2 interrupted_script.py
     faults|stopped|interrupted|evaluated|endless|resumed OUTPUT_FOLDER

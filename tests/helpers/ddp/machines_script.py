@@ -1,5 +1,4 @@
-"""Two processes as on two machines without a shared disk, whose checkpoints differ, for
-`torchrun`.
+"""Simulates two machines without a shared disk, whose checkpoints differ, for `torchrun`.
 
     torchrun --nproc_per_node=2 machines_script.py OUTPUT_FOLDER
 

@@ -1,5 +1,4 @@
-"""Kills trainings again and again until they come to their end, and reports whether it is that of
-uninterrupted ones.
+"""Kills trainings repeatedly until they finish, and compares the results with uninterrupted runs.
 
 kill_trainings_script.py FOLDER [--processes 1] [--kills 3] [--seed 0] [--only NAME]
 

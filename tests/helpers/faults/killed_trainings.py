@@ -1,4 +1,4 @@
-"""The trainings that are killed, and what a script does that may be killed at any time."""
+"""The trainings that are killed, written as scripts that may be killed at any time."""
 
 import errno
 import os

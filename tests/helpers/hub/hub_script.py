@@ -1,4 +1,4 @@
-"""A training in two processes that uploads. The environment says where to."""
+"""A training in two processes that uploads to the Hub server set in the environment."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Goes on with a training in a new process, from the newest checkpoint in the folder."""
+"""Resumes a training in a new process, from the newest checkpoint in the folder."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Read files of trackers."""
+"""Read the files that trackers write."""
 
 import csv
 import json

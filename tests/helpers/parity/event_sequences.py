@@ -1,4 +1,4 @@
-"""What happens in a training: events, steps, epochs, the model's mode and flags, one a line.
+"""Record the events of a training with step, epoch, model mode and flags, one per line.
 
 `SITUATIONS` are trainings, and `sequence` runs one of them with either library;
 `tests/parity/event_sequences.txt` holds what comes of each.

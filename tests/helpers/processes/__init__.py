@@ -1,1 +1,1 @@
-"""Starts programs, ranks and torchrun, and waits for their ends."""
+"""Start programs, ranks and torchrun, and wait until they exit."""

@@ -1,4 +1,4 @@
-"""Runs scripts in processes of their own."""
+"""Runs each script in a separate process."""
 
 import json
 import os

@@ -1,6 +1,4 @@
-"""Programs that tests start: each comes to its end, or is ended with all that it started, and
-what it said is read.
-"""
+"""Start programs for tests, read their output, and kill them with all their children on time-out."""
 
 import atexit
 import contextlib

@@ -1,4 +1,4 @@
-"""A search that Ray runs on this machine, for `test_ray.py`: `ray_script.py FOLDER`."""
+"""A search with Ray on this machine, for `test_ray.py`: `ray_script.py FOLDER`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Comparison of the answers of two tokenizers, and of the version of the reference."""
+"""Compare the results of two tokenizers, and check the version of the reference."""
 
 import numpy as np
 import torch

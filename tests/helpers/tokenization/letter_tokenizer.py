@@ -1,4 +1,4 @@
-"""A tokenizer of letters, and what equal batches are."""
+"""A tokenizer that splits text into letters, and a comparison of batches."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""The smallest things that a Trainer can be made of, and ways to look at what it left behind."""
+"""Tiny models, data and Trainers, and functions that inspect the results of a training."""
 
 from pathlib import Path
 from typing import Any
