@@ -52,7 +52,7 @@ class DataCollatorForPermutationLanguageModeling(DataCollatorMixin):
     padding also `pad_token` and `pad_token_id`.
     """
     plm_probability: float = 1 / 6
-    """Ratio of the length of a span to that of its context, the section that only it is in."""
+    """Length of a span divided by the length of its context; each context has one span."""
     max_span_length: int = 5
     """Maximum number of tokens in a span; for arrays one more, as in the reference."""
     return_tensors: str = "pt"

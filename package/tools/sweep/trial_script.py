@@ -223,7 +223,7 @@ class ScriptRun:
         return lines[-1]
 
     def _evaluations_of_training(self, evaluations: list[TrialEvaluation]) -> list[TrialEvaluation]:
-        """Return the evaluations of the script's last training, which counts for the trial."""
+        """Return the evaluations of the last training that evaluated, which decide the trial."""
         numbers = [evaluation.training for evaluation in evaluations]
         last_training = max(numbers, default=0)
         return [evaluation for evaluation in evaluations if evaluation.training == last_training]
