@@ -61,6 +61,11 @@ class ElasticResumption:
     user requests another global batch, the position is converted by counting samples, with a
     warning.
 
+    For example, a run of 4 processes with batches of 2 is interrupted after 3 steps of an epoch,
+    that is after 24 samples. One process resumes with batches of 2 and 4 of them in each step, and
+    also after 3 steps. If the user requests batches of 5 for it, the epoch resumes after 4 steps of
+    5 samples, and the last 4 of the 24 samples are seen again.
+
     Args:
         trainer: the Trainer.
     """

@@ -25,6 +25,15 @@ class PreallocatedArray:
     until `result` extends them, last rows first. Each value is therefore written at most twice, and
     the buffer is not larger than the result, except for the reserve (`GROWTH`) while it grows.
 
+    After a batch of two rows of length 2 and one of two rows of length 3, the buffer holds these
+    values, where equal letters are a row:
+
+        a a b b c c c d d d
+
+    `result` moves row b before row a, and pads both:
+
+        a a - b b - c c c d d d
+
     Args:
         first: the first batch, which is also written.
         rows: expected number of rows, or None. There may be more or fewer.
