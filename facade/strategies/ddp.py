@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,8 +18,12 @@ from .strategy import PROCESS_GROUP_OPTIONS, Strategy, process_group
 if TYPE_CHECKING:
     from typing import Self
 
+    from torch.utils.hooks import RemovableHandle
+
     from ...lightning_modules.internals.ddp import ModelDDPStrategy
     from ..arguments import TrainingArguments
+
+logger = logging.getLogger(__name__)
 
 
 class SingleDevice(Strategy):
@@ -47,6 +52,13 @@ class DDP(Strategy):
     """
     _frozen_parameters: Sequence[nn.Parameter] = ()
     """Parameters that were frozen when DDP was created, whose gradients it does not synchronise."""
+    _forward_hook: RemovableHandle | None = None
+    _is_synchronised = False
+    """Whether DDP synchronises the gradients of the current micro-batch.
+
+    Its own forward pass prepares it for that; a loss may call the model inside of it instead.
+    """
+    _warns_of_bypass = True
 
     @classmethod
     def of(cls, args: TrainingArguments, find_unused_parameters: bool) -> Self:
@@ -98,18 +110,42 @@ class DDP(Strategy):
             parameter for parameter in model.parameters() if not parameter.requires_grad
         ]
         if not isinstance(model, DistributedDataParallel):
-            self.require_trainer().model_wrapped = self.wrap(model, device)
+            model = self.wrap(model, device)
+            self.require_trainer().model_wrapped = model
+        self._forward_hook = model.register_forward_pre_hook(self._before_forward)
 
-    def average_unfrozen(self) -> None:
-        """See `Strategy.average_unfrozen`."""
-        unfrozen = [parameter for parameter in self._frozen_parameters if parameter.requires_grad]
-        if unfrozen:
-            average_used_gradients(unfrozen)
+    def _before_forward(self, wrapper: nn.Module, inputs: object) -> None:
+        if torch.is_grad_enabled() and wrapper.require_backward_grad_sync:
+            self._is_synchronised = True
+
+    def average_unsynchronised(self) -> None:
+        """See `Strategy.average_unsynchronised`."""
+        parameters: Iterable[nn.Parameter] = self._frozen_parameters
+        if not self._is_synchronised:
+            parameters = self.require_trainer().model.parameters()
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        if not trained:
+            return
+
+        if not self._is_synchronised and any(weight.grad is not None for weight in trained):
+            self._warn_of_bypass()
+        average_used_gradients(trained)
+
+    def _warn_of_bypass(self) -> None:
+        if self._warns_of_bypass and self.require_trainer().args.should_log:
+            logger.warning(
+                "The loss calls the model without its DDP wrapper, such as `self.model` instead of "
+                "the `model` that is passed. Gradients are averaged after the backward pass "
+                "instead of during it, which is slower."
+            )
+        self._warns_of_bypass = False
 
     def end_run(self) -> None:
         """See `Strategy.end_run`. Removes DDP's wrapper, which holds a copy of all gradients."""
         super().end_run()
         self._frozen_parameters = ()
+        if self._forward_hook is not None:
+            self._forward_hook.remove()
         trainer = self.require_trainer()
         if trainer.model_wrapped is not trainer.model:
             trainer.model_wrapped = _unwrapped(trainer.model_wrapped)
@@ -125,6 +161,7 @@ class DDP(Strategy):
         """See `Strategy.micro_batch`."""
         synchronize = synchronize or self._records_graph
         self._records_graph = False
+        self._is_synchronised = False
         return super().micro_batch(synchronize=synchronize, is_last=is_last)
 
 

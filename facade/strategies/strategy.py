@@ -143,10 +143,11 @@ class Strategy:
         assert trainer is not None, "the Trainer of this strategy does not exist any more"
         return trainer
 
-    def average_unfrozen(self) -> None:
-        """Average gradients that the wrapper does not synchronise, after a backward pass.
+    def average_unsynchronised(self) -> None:
+        """Average gradients that the wrapper has not synchronised, before the optimizer steps.
 
-        These are gradients of parameters that were unfrozen after training began.
+        These are gradients of parameters that were unfrozen after training began, and all gradients
+        of a loss that does not call the wrapper.
         """
 
     def end_run(self) -> None:

@@ -275,7 +275,7 @@ class TrainerModule(EvaluationModule):
         external_parameters = trainer._lightrainer.external_parameters
         if external_parameters.parameters:
             external_parameters.average_gradients()
-        strategy.average_unfrozen()
+        strategy.average_unsynchronised()
 
         # Clip.
         if not epoch.clips_in_step:

@@ -102,3 +102,17 @@ def test_layer_that_a_callback_unfreezes_stays_equal_on_both_ranks(run):
     _, (first, second), _ = run
     assert first["unfrozen"]["before"] != first["unfrozen"]["after"]
     assert first["unfrozen"] == second["unfrozen"]
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_loss_that_calls_the_model_without_ddp_gets_averaged_gradients(run, accumulation):
+    _, (first, second), said = run
+    wrapped, unwrapped = first["without_wrapper"][accumulation - 1]
+    assert unwrapped == wrapped
+    assert second["without_wrapper"] == first["without_wrapper"]
+    assert said.count("calls the model without its DDP wrapper") == 3
+
+
+def test_skipped_last_micro_batch_leaves_ranks_equal(run):
+    _, (first, second), _ = run
+    assert first["skipping"] == second["skipping"]

@@ -165,6 +165,39 @@ def unfrozen_while_training(folder: Path) -> dict[str, list[float]]:
     return {"before": before, "after": model.first.weight.flatten().tolist()}
 
 
+class CallsModelWithoutWrapper(Trainer):
+    """Calls `self.model` in the loss, which is not wrapped in DDP."""
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        return self.model(**inputs)["loss"]
+
+
+class CallsNothingInTheLastMicroBatch(Trainer):
+    """Skips each second micro-batch, whose backward pass would synchronise the gradients."""
+
+    calls = 0
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        self.calls += 1
+        if self.calls % 2 == 0:
+            return torch.zeros(())
+        return super().training_step(model, inputs, num_items_in_batch)
+
+
+def weights_without_wrapper(folder: Path, cls: type[Trainer], accumulation: int) -> list[float]:
+    """Return the weights after a training whose gradients DDP does not synchronise."""
+    torch.manual_seed(3)
+    model = Classifier()
+    args = TrainingArguments(
+        str(folder),
+        max_steps=3,
+        gradient_accumulation_steps=accumulation,
+        **{**QUIET, "save_strategy": "no"},
+    )
+    cls(model, args, train_dataset=points(64)).train()
+    return torch.cat([weight.flatten() for weight in model.parameters()]).tolist()
+
+
 def refused(
     folder: Path, callback: TrainerCallback, version: int, sharding: str = "full_shard"
 ) -> str:
@@ -224,6 +257,16 @@ def main(folder: Path) -> None:
             refused(folder / "averaged_whole", EMACallback(0.9), 1, "no_shard"),
         ],
         "unfrozen": unfrozen_while_training(folder / "unfrozen"),
+        "without_wrapper": [
+            [
+                weights_without_wrapper(folder / "without_wrapper", cls, accumulation)
+                for cls in (Trainer, CallsModelWithoutWrapper)
+            ]
+            for accumulation in (1, 2)
+        ],
+        "skipping": weights_without_wrapper(
+            folder / "skipping", CallsNothingInTheLastMicroBatch, 2
+        ),
         "read": [read_by_one_process(folder / f"read_by_{reader}", reader) for reader in (0, 1)],
     }
     (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
