@@ -61,11 +61,11 @@ class TFTrainingArguments(TrainingArguments):
     """
 
     tpu_name: str | None = field(
-        default=None, metadata={"help": "Name of a TPU; refused, its launcher knows it."}
+        default=None, metadata={"help": "Not supported: the launcher of a TPU has its name."}
     )
-    tpu_zone: str | None = field(default=None, metadata={"help": "Zone of a TPU; refused."})
+    tpu_zone: str | None = field(default=None, metadata={"help": "Not supported: zone of a TPU."})
     gcp_project: str | None = field(
-        default=None, metadata={"help": "Cloud project of a TPU; refused."}
+        default=None, metadata={"help": "Not supported: cloud project of a TPU."}
     )
     poly_power: float = field(
         default=1.0, metadata={"help": "Power of the polynomial decay of the learning rate."}

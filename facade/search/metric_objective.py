@@ -96,7 +96,7 @@ def usual_directions(names: Sequence[str]) -> list[str]:
         direction = known_direction(name)
         if direction is None:
             raise ValueError(
-                f"--metric {name}: whether less or more of it is better is not known. Pass "
+                f"--metric {name}: it is unknown whether lower or higher values are better. Pass "
                 "--direction minimize or --direction maximize, for each metric."
             )
         directions.append(direction)

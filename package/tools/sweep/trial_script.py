@@ -248,9 +248,9 @@ class ScriptRun:
         metrics = self.plan.metric
         if not seen:
             return "it exited without an evaluation: set eval_strategy, or call trainer.evaluate()"
-        problem = "never all of the metrics at once."
+        problem = "have no values of all these metrics in the same evaluation."
         for name in metrics:
             if name not in seen and f"eval_{name}" not in seen:
-                problem = f"no {name!r}.{did_you_mean(name, seen)}"
+                problem = f"have no {name!r}.{did_you_mean(name, seen)}"
                 break
-        return f"its evaluations have {problem} They have: {', '.join(seen)}. Choose with --metric"
+        return f"its evaluations {problem} They have: {', '.join(seen)}. Choose with --metric"

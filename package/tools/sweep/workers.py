@@ -181,8 +181,8 @@ class Sweep:
             running_elsewhere = retries.possibly_killed_trials(self.study)
             if has_waited and running_elsewhere:
                 print(
-                    f"\nTrials {running_elsewhere} are still running elsewhere. If their machine "
-                    "is lost: only a database has heartbeats, by which that is noticed.",
+                    f"\nTrials {running_elsewhere} are still running elsewhere. Whether their "
+                    "machine is lost can only be told if --storage is a database.",
                     file=sys.stderr,
                 )
             if has_waited or not running_elsewhere:
