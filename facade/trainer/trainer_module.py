@@ -275,7 +275,9 @@ class TrainerModule(EvaluationModule):
         external_parameters = trainer._lightrainer.external_parameters
         if external_parameters.parameters:
             external_parameters.average_gradients()
-        strategy.average_unsynchronised()
+        # `settle` has averaged all gradients.
+        if not memory.is_shared:
+            strategy.average_unsynchronised()
 
         # Clip.
         if not epoch.clips_in_step:

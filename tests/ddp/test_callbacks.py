@@ -110,6 +110,7 @@ def test_loss_that_calls_the_model_without_ddp_gets_averaged_gradients(run, accu
     wrapped, unwrapped = first["without_wrapper"][accumulation - 1]
     assert unwrapped == wrapped
     assert second["without_wrapper"] == first["without_wrapper"]
+    assert first["finding_batch_size"] == first["without_wrapper"][0][0]
     assert said.count("calls the model without its DDP wrapper") == 3
 
 

@@ -184,15 +184,17 @@ class CallsNothingInTheLastMicroBatch(Trainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
 
-def weights_without_wrapper(folder: Path, cls: type[Trainer], accumulation: int) -> list[float]:
-    """Return the weights after a training whose gradients DDP does not synchronise."""
+def weights_without_wrapper(
+    folder: Path, cls: type[Trainer], accumulation: int, **changes: Any
+) -> list[float]:
+    """Return the weights after a training whose gradients DDP may not synchronise."""
     torch.manual_seed(3)
     model = Classifier()
     args = TrainingArguments(
         str(folder),
         max_steps=3,
         gradient_accumulation_steps=accumulation,
-        **{**QUIET, "save_strategy": "no"},
+        **{**QUIET, "save_strategy": "no", **changes},
     )
     cls(model, args, train_dataset=points(64)).train()
     return torch.cat([weight.flatten() for weight in model.parameters()]).tolist()
@@ -264,6 +266,9 @@ def main(folder: Path) -> None:
             ]
             for accumulation in (1, 2)
         ],
+        "finding_batch_size": weights_without_wrapper(
+            folder / "finding", Trainer, 1, auto_find_batch_size=True
+        ),
         "skipping": weights_without_wrapper(
             folder / "skipping", CallsNothingInTheLastMicroBatch, 2
         ),
