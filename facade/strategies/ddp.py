@@ -53,10 +53,10 @@ class DDP(Strategy):
     _frozen_parameters: Sequence[nn.Parameter] = ()
     """Parameters that were frozen when DDP was created, whose gradients it does not synchronise."""
     _forward_hook: RemovableHandle | None = None
-    _is_synchronised = False
-    """Whether DDP synchronises the gradients of the current micro-batch.
+    _has_called_wrapper = False
+    """Whether the current micro-batch has called DDP, which prepares it to synchronise gradients.
 
-    Its own forward pass prepares it for that; a loss may call the model inside of it instead.
+    A loss may call the model inside of it instead.
     """
     _warns_of_bypass = True
 
@@ -115,19 +115,20 @@ class DDP(Strategy):
         self._forward_hook = model.register_forward_pre_hook(self._before_forward)
 
     def _before_forward(self, wrapper: nn.Module, inputs: object) -> None:
-        if torch.is_grad_enabled() and wrapper.require_backward_grad_sync:
-            self._is_synchronised = True
+        # In a `no_sync` block of the script the gradients are kept apart on purpose.
+        if torch.is_grad_enabled():
+            self._has_called_wrapper = True
 
     def average_unsynchronised(self) -> None:
         """See `Strategy.average_unsynchronised`."""
         parameters: Iterable[nn.Parameter] = self._frozen_parameters
-        if not self._is_synchronised:
+        if not self._has_called_wrapper:
             parameters = self.require_trainer().model.parameters()
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         if not trained:
             return
 
-        if not self._is_synchronised and any(weight.grad is not None for weight in trained):
+        if not self._has_called_wrapper and any(weight.grad is not None for weight in trained):
             self._warn_of_bypass()
         average_used_gradients(trained)
 
@@ -161,7 +162,7 @@ class DDP(Strategy):
         """See `Strategy.micro_batch`."""
         synchronize = synchronize or self._records_graph
         self._records_graph = False
-        self._is_synchronised = False
+        self._has_called_wrapper = False
         return super().micro_batch(synchronize=synchronize, is_last=is_last)
 
 

@@ -122,7 +122,7 @@ def check_split(model: nn.Module, size: int) -> None:
         ]
     if problems:
         raise ValueError(
-            f"parallelism_config: tp_size={size}: {'; '.join(problems)}, or use dp_shard_size."
+            f"parallelism_config: tp_size={size}: {'; '.join(problems)}. Use dp_shard_size instead."
         )
 
 
@@ -142,7 +142,8 @@ def check_sequences(model: nn.Module, argument: str, size: int, head_shards: int
     problems = model_problems(model, head_shards=head_shards)
     if problems:
         raise ValueError(
-            f"parallelism_config: {argument}={size}: {'; '.join(problems)}, or use dp_shard_size."
+            f"parallelism_config: {argument}={size}: {'; '.join(problems)}. Use dp_shard_size "
+            "instead."
         )
 
 

@@ -128,7 +128,7 @@ def test_heads_that_processes_cannot_share_are_refused_before_the_run(tmp_path):
     model = Causal()
     model.config = types.SimpleNamespace(num_attention_heads=6)
     args = of_four(tmp_path, parallelism_config={"sp_size": 4})
-    with pytest.raises(ValueError, match="sp_size=4: Causal has 6 heads"):
+    with pytest.raises(ValueError, match="sp_size=4: Causal has 6 attention heads"):
         translate(args, model=model).strategy.check(args, model)
 
 
@@ -155,7 +155,7 @@ def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_p
         ValueError, match=r"cp_size=4: Tiny\.forward has no parameter 'position_ids'"
     ) as error:
         translate(args, model=Tiny()).strategy.check(args, Tiny())
-    assert "or use dp_shard_size" in str(error.value)
+    assert "Use dp_shard_size instead" in str(error.value)
     # Of torch versions without its ring attention another error tells which one has it.
     with pytest.raises((ValueError, NotImplementedError), match=TOO_FEW_GPUS):
         translate(args, model=Causal()).strategy.check(args, Causal())

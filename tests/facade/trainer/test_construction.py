@@ -274,6 +274,6 @@ def test_construction_warns_of_label_smoothing_at_the_line_of_the_script(tmp_pat
         config = SimpleNamespace(problem_type="multi_label_classification")
 
     args = TrainingArguments(str(tmp_path), label_smoothing_factor=0.1, report_to="none")
-    with pytest.warns(UserWarning, match="Label smoothing is disabled") as caught:
+    with pytest.warns(UserWarning, match="so it is disabled") as caught:
         Trainer(SeveralLabels(2, 2), args)
     assert caught[0].filename == __file__

@@ -80,7 +80,7 @@ def test_by_path_function_builds_from_groups():
         (
             "torch.optim.SGD",
             "momentun=0.9",
-            "optim='torch.optim.SGD'.*momentun.*It takes: |it takes: lr, momentum",
+            "optim='torch.optim.SGD'.*momentun.*it accepts: lr, momentum",
         ),
         ("torch.optim.SGD", "lr=0.9", "set by learning_rate"),
     ],
