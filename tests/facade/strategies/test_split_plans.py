@@ -65,7 +65,7 @@ def test_models_that_cannot_be_split_are_refused_before_the_run(tmp_path, model,
     with pytest.raises(ValueError, match="parallelism_config: tp_size=2: ") as error:
         translate(args, model=model).strategy.check(args, model)
     assert message in str(error.value)
-    assert "or use dp_shard_size" in str(error.value)
+    assert "Use dp_shard_size instead" in str(error.value)
 
 
 @pytest.mark.parametrize(
