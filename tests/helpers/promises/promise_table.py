@@ -50,6 +50,10 @@ ALL_EVALUATED = (
 UNFROZEN = (
     "tests/ddp/test_callbacks.py::test_layer_that_a_callback_unfreezes_stays_equal_on_both_ranks"
 )
+WITHOUT_WRAPPER = (
+    "tests/ddp/test_callbacks.py::"
+    "test_loss_that_calls_the_model_without_ddp_gets_averaged_gradients"
+)
 OBJECTS = "tests/parity/test_user_objects.py::"
 
 ONE_BATCH = {
@@ -549,6 +553,15 @@ PROMISES: dict[str, Promise] = {
     "`evaluate()` before `train()` leaves DDP out": Promise(
         {"two processes": BY_TWO},
         others="One process has no wrapper.",
+    ),
+    "a loss that calls `self.model`, `accelerator.unwrap_model(model)` or a part of it": Promise(
+        {
+            "override": WITHOUT_WRAPPER,
+            "own module": WITHOUT_WRAPPER,
+            "two processes": WITHOUT_WRAPPER,
+            "accumulated window": WITHOUT_WRAPPER,
+        },
+        others="The wrapper of DDP is the same, and one process has none.",
     ),
     "parameters that a callback unfreezes during a training": Promise(
         {
