@@ -85,19 +85,24 @@ class GradientNormCallback(TrainerCallback):
         if model is None or not _may_be_logged(args, state, control, len(optimizers) or 1):
             return
 
-        # Each optimizer clears only its own gradients.
-        owned: set[int] | None = None
+        owned = None
         if optimizer is not None and optimizers:
             owned = ids_of_weights(optimizer)
+
         # Norms are kept per parameter. `on_log` fetches all of them at once and sums the squares of
         # each layer on the CPU.
         norms: list[tuple[str, torch.Tensor]] = []
         for name, weight in model.named_parameters():
-            if weight.grad is None or (owned is not None and id(weight) not in owned):
+            if weight.grad is None:
+                continue
+
+            # In plain Lightning, each optimizer clears only its own gradients.
+            if owned is not None and id(weight) not in owned:
                 continue
             layer = self.layer_of(name)
             if layer is not None:
-                norms.append((layer, _norm(weight.grad)))
+                norm = _norm(weight.grad)
+                norms.append((layer, norm))
         self._norms[id(optimizer)] = norms
 
     def on_log(
@@ -113,7 +118,9 @@ class GradientNormCallback(TrainerCallback):
         for norms_of_optimizer in self._norms.values():
             norms.extend(norms_of_optimizer)
         self._norms = {}
-        if not is_training_log(logs) or not norms or self._step_before >= state.global_step:
+        if not is_training_log(logs) or not norms:
+            return
+        if self._step_before >= state.global_step:
             return
 
         squares: dict[str, float] = {}
@@ -162,8 +169,13 @@ def _may_be_logged(
     done = state.global_step
     if done == 0 and getattr(args, "logging_first_step", False):
         return True
+
+    # A multiple of the interval is among the coming steps.
     interval = state.logging_steps
-    return interval > 0 and (done + steps) // interval > done // interval
+    if interval <= 0:
+        return False
+    next_log = (done // interval + 1) * interval
+    return next_log <= done + steps
 
 
 def _norm(gradient: torch.Tensor) -> torch.Tensor:

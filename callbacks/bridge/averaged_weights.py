@@ -27,17 +27,16 @@ def use_evaluated_weights(
     for callback in averaging_among(callbacks):
         if callback.has_evaluated:
             evaluated.append(callback)
-    averaged_weights = _by_weight(evaluated)
+    averaged_weights = _averaged_weights(evaluated, module)
 
     # Weights without an average, such as frozen ones, are kept.
     trained_weights: dict[str, Tensor] = {}
-    for name, weight in module.named_parameters(remove_duplicate=False):
-        averaged = averaged_weights.get(id(weight))
-        if averaged is None or name not in state_dict:
+    for name, averaged in averaged_weights.items():
+        if name not in state_dict:
             continue
-        # The module has the averages if the file is written in an evaluation.
-        trained_weights[name] = averaged.trained
-        state_dict[name] = averaged.average.to(weight.dtype)
+        trained = averaged.trained
+        trained_weights[name] = trained
+        state_dict[name] = averaged.average.to(trained.dtype)
     return trained_weights
 
 
@@ -45,21 +44,32 @@ def copy_averaged_weights(
     callbacks: Iterable[TrainerCallback], module: nn.Module
 ) -> dict[str, Tensor]:
     """Copy the trained weights that an `EMACallback` averages, under their names in the module."""
-    averages = _by_weight(averaging_among(callbacks))
+    averaging = averaging_among(callbacks)
+    averaged_weights = _averaged_weights(averaging, module)
     copies: dict[str, Tensor] = {}
-    for name, weight in module.named_parameters(remove_duplicate=False):
-        if id(weight) in averages:
-            copies[name] = weight.detach().clone()
+    for name, averaged in averaged_weights.items():
+        copies[name] = averaged.trained.clone()
     return copies
 
 
-def _by_weight(callbacks: Iterable[EMACallback]) -> dict[int, AveragedWeight]:
-    """Return the averaged weights of callbacks, by the `id` of the weight."""
-    averaged_weights: dict[int, AveragedWeight] = {}
+def _averaged_weights(
+    callbacks: Iterable[EMACallback], module: nn.Module
+) -> dict[str, AveragedWeight]:
+    """Return the averaged weights of callbacks, under their names in the module.
+
+    A shared weight has several names.
+    """
+    by_weight: dict[int, AveragedWeight] = {}
     for callback in callbacks:
         for averaged in callback.averaged_weights():
-            averaged_weights[id(averaged.weight)] = averaged
-    return averaged_weights
+            by_weight[id(averaged.weight)] = averaged
+
+    by_name: dict[str, AveragedWeight] = {}
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        averaged_weight = by_weight.get(id(weight))
+        if averaged_weight is not None:
+            by_name[name] = averaged_weight
+    return by_name
 
 
 def load_trained_weights(module: nn.Module, trained_weights: Mapping[str, Tensor]) -> None:

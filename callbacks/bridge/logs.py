@@ -292,9 +292,11 @@ class LogCollector:
         from torch.nn.utils import get_total_norm
 
         norms = list(self.grad_norms.values())
-        if len(norms) > 1:
-            return get_total_norm(norms)
-        return norms[0] if norms else None
+        if not norms:
+            return None
+        if len(norms) == 1:
+            return norms[0]
+        return get_total_norm(norms)
 
     def _sum_up(self) -> None:
         for loss in self._losses_of_step:
