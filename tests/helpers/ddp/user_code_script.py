@@ -130,7 +130,7 @@ def by_attribute(
 def around_the_wrapper(
     trainer: Any, model: nn.Module, inputs: dict[str, torch.Tensor], parts: int
 ) -> torch.Tensor:
-    """The control: the model itself exchanges nothing."""
+    """Call the model itself: DDP exchanges no gradients."""
     loss = loss_of(trainer.model, inputs, parts)
     loss.backward()
     return loss
