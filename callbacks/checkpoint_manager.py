@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from ..lightning_modules.common.file_names import INCOMPLETE_NAME, PREFIX_CHECKPOINT_DIR
 from ._signal_listener import SignalHandler
 from .state import TrainerState
 
@@ -27,6 +29,10 @@ class SavingTrainer(Protocol):
     @property
     def model(self) -> Any:
         """The model, as `_save_checkpoint` takes it."""
+        ...
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """Return the folder of the checkpoints."""
         ...
 
     def _save_checkpoint(self, model: Any, trial: Any) -> object:
@@ -58,9 +64,18 @@ class CheckpointManager:
         self._original_sigterm_handler = signal.signal(signal.SIGTERM, self._sigterm_handler)
 
     def execute_jit_checkpoint(self) -> None:
-        """Write a checkpoint of the current state."""
+        """Write a checkpoint of the current state.
+
+        A file in its folder marks it as incomplete until it is written.
+        """
         self.is_checkpoint_requested = False
+        step = self.trainer.state.global_step
+        output_dir = self.trainer._get_output_dir(trial=None)  # pyright: ignore[reportPrivateUsage] - as transformers names it
+        marker = Path(output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}", INCOMPLETE_NAME)
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        marker.write_text(f"The checkpoint of step {step} is being written.\n")
         _save_checkpoint(self.trainer)
+        marker.unlink(missing_ok=True)
 
     def _sigterm_handler(self, signum: int, frame: FrameType | None) -> None:
         if not self.is_checkpoint_requested:

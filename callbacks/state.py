@@ -68,6 +68,20 @@ class TrainerControl(ExportableState):
     `on_step_end`. If it is set in that event or in a later one, it applies to the next step.
     """
 
+    def _new_training(self) -> None:
+        """Reset the switch that stops a training."""
+        self.should_training_stop = False
+
+    def _new_epoch(self) -> None:
+        """Reset the switch that stops an epoch."""
+        self.should_epoch_stop = False
+
+    def _new_step(self) -> None:
+        """Reset the switches of a step."""
+        self.should_save = False
+        self.should_evaluate = False
+        self.should_log = False
+
     def state(self) -> dict[str, Any]:
         """Return the five switches that are constructor arguments."""
         fields = dataclasses.fields(TrainerControl)

@@ -12,10 +12,12 @@ from ...lightning_modules.common.libraries import is_installed, loaded
 from ...lightning_modules.distributed.deepspeed_setup import prepare_deepspeed
 from ..distributed.process import current_process
 from .deepspeed_config import (
+    HIDDEN_SIZE_KEYS,
     DeepSpeedSource,
     fill_auto,
     fill_from_arguments,
     fill_from_run,
+    hidden_size,
     load_deepspeed,
     value_at,
 )
@@ -182,8 +184,16 @@ class HfTrainerDeepSpeedConfig(HfDeepSpeedConfig):
         """Fill in values that follow from the model and the length of the training.
 
         Raises:
-            ValueError: the arguments contradict the configuration.
+            ValueError: the arguments contradict the configuration, or the model has no hidden size
+                for values "auto" that depend on it.
         """
+        open_sizes = [key for key in HIDDEN_SIZE_KEYS if self.is_auto(key)]
+        if open_sizes and hidden_size(model) is None:
+            raise ValueError(
+                f"deepspeed: {', '.join(open_sizes)} cannot be filled in, because the config "
+                "of the model has neither `hidden_size` nor `hidden_sizes`. Write numbers instead "
+                'of "auto".'
+            )
         self.mismatches += fill_from_run(self.config, args, model, num_training_steps)
         if self.mismatches:
             raise ValueError(f"deepspeed contradicts the arguments: {'; '.join(self.mismatches)}.")

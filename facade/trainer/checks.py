@@ -38,11 +38,14 @@ _STEPS_OF_THE_REFERENCE = {
     "_build_accelerator_args": (
         "create_accelerator_and_postprocess is called, and may modify trainer.accelerator"
     ),
+    "_finalize_training": "on_train_end of a callback is called, and train returns the result",
     "_init_training_state": "set_initial_training_values is called",
     "_prepare_for_training": (
         "create_optimizer_and_scheduler and on_train_begin of a callback are called"
     ),
     "_run_epoch": "get_batch_samples, training_step and the events of callbacks are called",
+    "_tune_save_checkpoint": "_save_checkpoint is called, for trials of Ray Tune, too",
+    "_update_auto_batch_size": "_inner_training_loop is called with each batch size that is tried",
     "_wrap_model": (
         "a wrapped model is passed as the model; DDP and FSDP are configured by the training "
         "arguments"

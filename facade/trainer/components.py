@@ -159,8 +159,9 @@ class TrainerComponents:
         set_groups_of_model(args, prepare_spread_model(args, model))
 
         # Device.
-        device_map = getattr(model, "hf_device_map", None) or {}
-        trainer.is_model_parallel = len(set(device_map.values())) > 1
+        trainer.is_model_parallel = construction.is_model_parallel(model, args.device)
+        if trainer.is_model_parallel:
+            args._n_gpu = 1
         trainer.place_model_on_device = construction.moves_model_at_once(
             args, is_on_several_devices=trainer.is_model_parallel
         )

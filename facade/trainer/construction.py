@@ -13,6 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from ...callbacks import (
@@ -188,6 +189,21 @@ def make_model(model_init: Callable[..., nn.Module], trial: object) -> nn.Module
     if model is None:
         raise RuntimeError(message)
     raise TypeError(message)
+
+
+def is_model_parallel(model: nn.Module, device: torch.device) -> bool:
+    """Return whether `hf_device_map` places layers on other devices than that of this process.
+
+    Layers that are offloaded to the CPU or the disk do not count.
+    """
+    device_map = getattr(model, "hf_device_map", None) or {}
+    devices = set(device_map.values()) - {"cpu", "disk"}
+    if len(devices) != 1:
+        return len(devices) > 1
+    (only,) = devices
+    if isinstance(only, int):
+        return only != device.index
+    return torch.device(only) != device
 
 
 def moves_model_at_once(args: TrainingArguments, *, is_on_several_devices: bool) -> bool:

@@ -260,19 +260,24 @@ def _with_warmup_in_steps(
     return {**kwargs, "warmup_steps": args.get_warmup_steps(training_steps)}
 
 
-def check_optimizer(args: TrainingArguments, optimizer: torch.optim.Optimizer) -> None:
+def check_optimizer(args: TrainingArguments, optimizer: object) -> None:
     """Check that the arguments are compatible with an optimizer that steps in the backward pass.
+
+    Args:
+        args: the training arguments.
+        optimizer: the optimizer, or its class.
 
     Raises:
         ValueError: fp16 or gradient accumulation is used.
         NotImplementedError: there are several processes.
     """
-    is_layerwise = isinstance(optimizer, LayerwiseOptimizer)
+    optimizer_class = optimizer if isinstance(optimizer, type) else type(optimizer)
+    is_layerwise = issubclass(optimizer_class, LayerwiseOptimizer)
     if not is_layerwise and not steps_in_backward(optimizer):
         return
 
     steps = (
-        f"The optimizer {type(optimizer).__name__} steps in each backward pass, one parameter "
+        f"The optimizer {optimizer_class.__name__} steps in each backward pass, one parameter "
         "after another"
     )
     if args.world_size > 1:

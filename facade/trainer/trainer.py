@@ -632,9 +632,11 @@ class Trainer:
 
         Raises:
             ImportError, ValueError: the library of the optimizer is not installed, or a required
-                setting is missing.
+                setting is missing or not supported by the optimizer.
         """
-        return optimizer_class_and_kwargs(optimizer_config(args), model)
+        optimizer_class, kwargs = optimizer_class_and_kwargs(optimizer_config(args), model)
+        optimization.check_optimizer(args, optimizer_class)
+        return optimizer_class, kwargs
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """Return the names of the parameters to which weight decay is applied.

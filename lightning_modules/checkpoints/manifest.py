@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_64, xxh3_64_hexdigest
 
+from ..common.file_names import INCOMPLETE_NAME
 from ..common.local_paths import StrPath
 from .disk import sync_path
 from .owners import job_mark
@@ -146,7 +147,7 @@ def copy_unlisted_files(folder: Path, new: Path) -> None:
         folder: a checkpoint, complete or not. It may be missing.
         new: the version that replaces it, with its manifest. Files in it are not overwritten.
     """
-    listed = {MANIFEST_NAME}
+    listed = {MANIFEST_NAME, INCOMPLETE_NAME}
     with suppress(ValueError):
         manifest = read_manifest(folder)
         if manifest is not None:

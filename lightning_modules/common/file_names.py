@@ -32,6 +32,8 @@ SCHEDULER_NAME = "scheduler.pt"
 SCALER_NAME = "scaler.pt"
 TRAINER_STATE_NAME = "trainer_state.json"
 TRAINING_ARGS_NAME = "training_args.bin"
+INCOMPLETE_NAME = "checkpoint-is-incomplete.txt"
+"""Marks the folder of a checkpoint that a `CheckpointManager` is writing."""
 
 
 def rng_state_name(rank: int | None = None) -> str:

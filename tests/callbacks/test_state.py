@@ -205,3 +205,13 @@ def test_init_training_references_is_as_in_the_reference(trial, hp_name):
     assert dataclasses.asdict(states[0]) == dataclasses.asdict(states[1])
     states[0].init_training_references(trainer, 12, 3, {"lr": 1})
     assert (states[0].max_steps, states[0].trial_params) == (12, {"lr": 1})
+
+
+@pytest.mark.parametrize("method", ["_new_training", "_new_epoch", "_new_step"])
+def test_control_resets_the_switches_that_the_reference_resets(method):
+    controls = [module.TrainerControl(*[True] * 5) for module in (ours, reference)]
+    for control in controls:
+        getattr(control, method)()
+    mine, theirs = map(dataclasses.asdict, controls)
+    assert mine == theirs
+    assert not all(mine.values())

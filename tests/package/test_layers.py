@@ -38,6 +38,10 @@ COMMON = {
     ("lightrainer", "lightning_modules", "common", "metric_directions", "known_direction"),
     ("lightrainer", "lightning_modules", "common", "stop_iteration", "stop_iteration_guard"),
     *(
+        ("lightrainer", "lightning_modules", "common", "file_names", name)
+        for name in ("INCOMPLETE_NAME", "PREFIX_CHECKPOINT_DIR")
+    ),
+    *(
         ("lightrainer", "lightning_modules", "common", "libraries", name)
         for name in ("is_installed", "is_instance", "loaded")
     ),

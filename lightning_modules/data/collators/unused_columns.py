@@ -58,7 +58,7 @@ class RemoveColumnsCollator:
             ValueError: the model accepts none of the columns of a sample.
             KeyError: the collator asks for a column that was dropped.
         """
-        samples = [self._without_unused_columns(feature) for feature in features]
+        samples = [self._remove_columns(feature) for feature in features]
         try:
             return self.data_collator(samples)
         except KeyError as error:
@@ -69,7 +69,7 @@ class RemoveColumnsCollator:
             )
             raise KeyError(f"The collator asks for a column that was dropped. {message}") from error
 
-    def _without_unused_columns(self, feature: object) -> Any:
+    def _remove_columns(self, feature: object) -> Any:
         if not isinstance(feature, dict):
             return feature
         columns = cast("dict[str, Any]", feature)

@@ -4,6 +4,7 @@ and its values.
 
 import gc
 import importlib
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,3 +98,16 @@ def test_hf_deepspeed_without_deepspeed_partitions_no_model(monkeypatch):
     whole = zero.HfDeepSpeedConfig({"zero_optimization": {"stage": 2}})
     assert zero.deepspeed_config() is whole.config
     assert not zero.is_deepspeed_zero3_enabled()
+
+
+def test_finalize_names_values_that_need_a_hidden_size(tmp_path):
+    """Without one they stayed "auto", silently."""
+    key = "zero_optimization.reduce_bucket_size"
+    given = {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
+    config = zero.HfTrainerDeepSpeedConfig(given)
+    with pytest.raises(ValueError, match=f"{key} cannot be filled in.*hidden_sizes"):
+        config.trainer_config_finalize(arguments(tmp_path), object(), 10)
+
+    model = SimpleNamespace(config=SimpleNamespace(hidden_sizes=[2, 4]))
+    config.trainer_config_finalize(arguments(tmp_path), model, 10)
+    assert config.get_value(key) == 16

@@ -409,3 +409,29 @@ def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_pa
     listener.set_trainer(made)
     made.train()
     assert events[:2] == ["flushed", "saved"]
+
+
+@pytest.mark.parametrize(
+    "module", [trainer_jit_checkpoint, jit_checkpoint], ids=["reference", "ours"]
+)
+def test_checkpoint_manager_marks_an_incomplete_checkpoint(tmp_path, monkeypatch, module):
+    """The mark of transformers stays in the folder of a checkpoint that could not be written, which
+    is skipped, and goes with the one that could.
+    """
+    made = told(trainer(tmp_path, save_strategy="steps", save_steps=2))
+    made.train()
+    manager = module.CheckpointManager(made)
+    made.state.global_step = 7
+    manager.execute_jit_checkpoint()
+    assert problems(tmp_path / "checkpoint-7") == []
+    assert not (tmp_path / "checkpoint-7" / "checkpoint-is-incomplete.txt").exists()
+
+    def fail(model, trial):
+        raise OSError("gone")
+
+    monkeypatch.setattr(made, "_save_checkpoint", fail)
+    made.state.global_step = 9
+    with pytest.raises(OSError, match="gone"):
+        manager.execute_jit_checkpoint()
+    assert os.listdir(tmp_path / "checkpoint-9") == ["checkpoint-is-incomplete.txt"]
+    assert problems(tmp_path / "checkpoint-9") != []

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lightning.fabric.accelerators.cuda import _check_cuda_matmul_precision
 
-from helpers.trainer.tiny_trainings import trainer
+from helpers.trainer.tiny_trainings import tiny, trainer
 from lightrainer import TrainingArguments
 from lightrainer.facade.trainer.steps import empty_cache_if_due
 
@@ -73,3 +73,26 @@ class TestOnAGpu:
     def test_memory_of_the_gpu_is_reported(self, tmp_path):
         made = trainer(tmp_path, use_cpu=False, skip_memory_metrics=False)
         assert made.train().metrics["train_mem_gpu_peaked_delta"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("device_map", "is_parallel"),
+    [
+        ({"a": 0, "b": 1}, True),
+        ({"a": 0, "b": "cpu"}, True),
+        ({"": "cuda:0"}, True),
+        ({"": "cpu"}, False),
+        ({"a": "cpu", "b": "disk"}, False),
+        ({"": torch.device("cpu")}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_model_that_is_placed_on_other_devices_is_parallel(tmp_path, device_map, is_parallel):
+    """As in transformers, offloaded layers do not count. A process with such a model has a GPU."""
+    model = tiny()
+    model.hf_device_map = device_map
+    made = trainer(tmp_path, model=model)
+    assert made.is_model_parallel is is_parallel
+    assert made.place_model_on_device is not is_parallel
+    assert made.args.n_gpu == int(is_parallel)

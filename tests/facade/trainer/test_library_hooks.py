@@ -456,7 +456,16 @@ def test_library_evaluator_instead_of_data(tmp_path):
     assert not made.in_train
 
 
-@pytest.mark.parametrize("name", ["_wrap_model", "_run_epoch"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_finalize_training",
+        "_run_epoch",
+        "_tune_save_checkpoint",
+        "_update_auto_batch_size",
+        "_wrap_model",
+    ],
+)
 def test_overrides_that_are_never_called_are_refused(tmp_path, name):
     cls = type("Overriding", (Trainer,), {name: lambda self, *rest: None})
     with pytest.raises(

@@ -121,6 +121,21 @@ def test_conflicts_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes,
     assert torch.equal(weights(made), before)
 
 
+def test_layerwise_optimizer_is_not_chosen_for_accumulation(tmp_path, stand_ins):
+    """As in transformers: scripts ask for the class themselves."""
+    args = trainer(
+        tmp_path,
+        optim="galore_adamw_layerwise",
+        optim_target_modules="all-linear",
+        gradient_accumulation_steps=2,
+    ).args
+    with pytest.raises(ValueError, match="gradient_accumulation_steps=2"):
+        Trainer.get_optimizer_cls_and_kwargs(args, tiny())
+    args.gradient_accumulation_steps = 1
+    chosen, _ = Trainer.get_optimizer_cls_and_kwargs(args, tiny())
+    assert chosen is LayerwiseOptimizer
+
+
 @pytest.mark.parametrize("optim", ["galore_adamw_layerwise", "lomo"])
 def test_layerwise_optimizer_in_several_processes_is_refused(
     tmp_path, stand_ins, monkeypatch, optim
