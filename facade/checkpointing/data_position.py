@@ -23,6 +23,7 @@ from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
 from ..arguments.parallelism import data_ranks
 from ..evaluation.results import TrainingLength
+from ..evaluation.sets import evaluation_parts
 from .elastic import ElasticResumption, ResumePoint, batch_size_of
 from .generators import capture_generators, restore_generators
 from .stored_positions import CheckpointPositions, PlainState
@@ -75,7 +76,7 @@ class DataPosition:
         with run.interrupted_evaluation.generators_before():
             position = run.windows.state_dict(is_last_done=run.is_last_done)
             state = {**position, "epoch": epoch, "done": done}
-            state["evaluation"] = part_states(self.trainer.eval_data_collator)
+            state["evaluation"] = part_states(*evaluation_parts(self.trainer))
 
         accumulation = self.trainer.args.gradient_accumulation_steps
         state |= {
@@ -190,7 +191,7 @@ class DataPosition:
             return
         position = stored.own
         run.interrupted_evaluation.owed = position.interrupted_evaluation
-        restore_parts(position.evaluation_collator, self.trainer.eval_data_collator)
+        restore_parts(position.evaluation_parts, *evaluation_parts(self.trainer))
         run.generators_before_epoch = position.generators_before_epoch
 
         # Each rank has saved its own losses. With another world size, each rank uses their mean.

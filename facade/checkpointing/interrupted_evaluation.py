@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.data.stateful_parts import drawing_parts, part_states, restore_parts
+from ..evaluation.sets import evaluation_parts
 from .generators import capture_generators, restore_generators
 
 if TYPE_CHECKING:
@@ -123,4 +124,4 @@ class InterruptedEvaluation:
     @property
     def _drawing_parts(self) -> tuple[object, ...]:
         """Return the data and collators that may draw random numbers."""
-        return *drawing_parts(self.run.windows.loader), self.run.trainer.eval_data_collator
+        return *drawing_parts(self.run.windows.loader), *evaluation_parts(self.run.trainer)

@@ -111,7 +111,8 @@ class StoredPosition:
     generators_before_epoch: PlainState | None
     interrupted_evaluation: PlainState | None
     """State of the evaluation during which the checkpoint was written."""
-    evaluation_collator: list[PlainState] | None
+    evaluation_parts: list[PlainState] | None
+    """States of `evaluation_parts`."""
     evaluation_workers: PlainState
     """States of the persistent workers of evaluation loaders, by name of the loader."""
 
@@ -141,7 +142,7 @@ class StoredPosition:
             progress=entry("progress", Mapping | None),
             generators_before_epoch=entries.get("before_epoch"),
             interrupted_evaluation=entry("in_evaluation", Mapping | None),
-            evaluation_collator=entries.get("evaluation"),
+            evaluation_parts=entries.get("evaluation"),
             evaluation_workers=entry("evaluated", Mapping, {}),
         )
 

@@ -38,6 +38,14 @@ def metrics_of_sets(compute_metrics: object, sets: object) -> dict[Any, Any]:
     return {"": compute_metrics}
 
 
+def evaluation_parts(trainer: Trainer) -> tuple[object, ...]:
+    """Return the objects that draw random numbers in evaluations: the collator and the datasets."""
+    sets: Any = trainer.eval_dataset
+    if isinstance(sets, Mapping):
+        return trainer.eval_data_collator, *sets.values()
+    return trainer.eval_data_collator, sets
+
+
 @contextmanager
 def metrics_of(trainer: Trainer, name: object) -> Iterator[None]:
     """Set `trainer.compute_metrics` to that of an evaluation dataset within the block.

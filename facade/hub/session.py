@@ -64,7 +64,9 @@ class HubSession:
         self.trainer = trainer
         self.pusher = Pusher()
         self._skipped_checkpoint: str | None = None
-        """The newest checkpoint whose upload was skipped because another one was running."""
+        """The checkpoint to upload at the end of the training, unless a newer one is uploaded: one
+        that was skipped because another upload was running, or that the training resumes from.
+        """
 
     # Repository.
 
@@ -266,6 +268,18 @@ class HubSession:
         if trainer.args.push_to_hub and trainer.hub_model_id is None:
             trainer.init_hf_repo()
 
+    def resume_from(self, checkpoint: str | None) -> None:
+        """Note the checkpoint of a resumed training, whose upload may have been killed.
+
+        Args:
+            checkpoint: the folder to resume from, if any.
+        """
+        uploads_checkpoints = (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS)
+        if checkpoint is None or self.trainer.args.hub_strategy not in uploads_checkpoints:
+            return
+        if os.path.realpath(os.path.dirname(checkpoint)) == os.path.realpath(self._output_dir):
+            self._skipped_checkpoint = checkpoint
+
     def end_training(
         self,
         *,
@@ -291,7 +305,7 @@ class HubSession:
         finish_push()
         is_unreachable = was_busy and self.pusher.is_unreachable
 
-        # Upload the checkpoint that was skipped during it, unless `save_total_limit` deleted it.
+        # Upload the checkpoint that the Hub may lack, unless `save_total_limit` deleted it.
         skipped = self._skipped_checkpoint
         if not is_unreachable and skipped is not None and os.path.isdir(skipped):
             push_checkpoint(skipped)

@@ -26,6 +26,7 @@ from ...lightning_modules.training.out_of_memory import (
     release_memory,
 )
 from ..arguments.parallelism import samples_of_rank
+from ..evaluation.sets import evaluation_parts
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -288,7 +289,7 @@ class _InitialState:
             self._callback_states.append((callback, copy.deepcopy(callback.state())))
 
         # Dataset and collator, and the position of a stream. Their generators may not exist yet.
-        self._parts = (trainer.data_collator, trainer.train_dataset)
+        self._parts = (trainer.data_collator, trainer.train_dataset, *evaluation_parts(trainer))
         self._part_states = part_states(*self._parts)
         self._stream_passes = StreamPasses(trainer.train_dataset)
         self._stream_passes.state()

@@ -29,6 +29,7 @@ from ...lightning_modules.data.lengths import (
     sample_lengths,
 )
 from ...lightning_modules.data.loaders import build_loader
+from ...lightning_modules.data.stateful_parts import random_states, restore_random_states
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.models.signatures import accepted_arguments
 from ..arguments.parallelism import copies_of_batches, data_rank, sharding_options
@@ -137,7 +138,12 @@ class DataLoading:
             generator = None
             if version_behavior().seeds_evaluation_in_groups:
                 generator = torch.Generator().manual_seed(_data_seed(args))
-            return self._by_length(dataset, args.eval_batch_size, generator)
+
+            # A resumed training measures the lengths again, so that must not draw random numbers.
+            random_states_before = random_states(dataset)
+            sampler = self._by_length(dataset, args.eval_batch_size, generator)
+            restore_random_states(random_states_before, dataset)
+            return sampler
         if args.world_size > 1:
             return None
         return SequentialSampler(dataset)

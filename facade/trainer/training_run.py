@@ -119,6 +119,7 @@ class TrainingRun:
             is_trial=trial is not None,
             own_weights=is_own(trainer, "_load_from_checkpoint"),
         )
+        components.hub.resume_from(checkpoint)
 
         require_training_data(trainer)
         warn_of_replaced_methods()
@@ -223,15 +224,17 @@ class TrainingRun:
         self.module = module
 
         # If no steps remain, only the events at the end are called.
+        writing = components.checkpoint_saver.writing_to(trainer._get_output_dir(self.trial))
         has_steps = self.first_step < self.length.max_steps or self.windows.is_at_end
         if self.windows.epoch >= self.length.num_train_epochs or not has_steps:
-            module.skip()
+            with writing:
+                module.skip()
             return self.output
 
         self.is_fitting = True
         try:
             with (
-                components.checkpoint_saver.writing_to(trainer._get_output_dir(self.trial)),
+                writing,
                 components.model_preparation.prepared(),
                 recording_into(self.losses.recorded),
             ):

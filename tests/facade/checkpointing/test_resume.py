@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from helpers.checkpoints import resumed_trainings
 from helpers.checkpoints.resumed_trainings import (
@@ -21,6 +21,8 @@ from helpers.checkpoints.resumed_trainings import (
     Noisy,
     OwnDraws,
     OwnNoise,
+    OwnStream,
+    Remembering,
     Run,
     StatefulStream,
     Stream,
@@ -592,6 +594,48 @@ def test_resume_collator_that_evaluations_share(tmp_path):
     for step in (2, 6, 8):
         begin = whole.killed_after(step, tmp_path / str(step))
         assert train(tmp_path / str(step), kind, resume=begin, **options).end == whole.end
+
+
+class MeasuredNoise(OwnNoise):
+    """Draws for each sample, also when lengths are measured."""
+
+    def __getitem__(self, index):
+        return {**super().__getitem__(index), "input_ids": [0] * (index % 4)}
+
+
+EVALUATED_SETS = {
+    "one": OwnNoise,
+    "a part of one": lambda: Subset(OwnNoise(), range(6)),
+    "several": lambda: {"first": OwnNoise(), "second": Remembering()},
+    "a stream": OwnStream,
+}
+
+
+@pytest.mark.parametrize("name", EVALUATED_SETS)
+def test_resume_evaluation_data_with_generators(tmp_path, name):
+    """They draw on where the interrupted training was."""
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    make = EVALUATED_SETS[name]
+    whole = train(tmp_path / "whole", eval_dataset=make(), **options)
+    for step in (2, 6):
+        begin = whole.killed_after(step, tmp_path / str(step))
+        resumed = train(tmp_path / str(step), resume=begin, eval_dataset=make(), **options)
+        assert resumed.end == whole.end
+
+
+def test_resume_measures_evaluation_data_without_draws(tmp_path):
+    """The lengths are measured in the first evaluation of the resumed training again."""
+    by_length = {"train_sampling_strategy": "group_by_length", "eval_strategy": "epoch"}
+    kind = Kind(MeasuredNoise, by_length)
+    whole = train(tmp_path / "whole", kind, saves=(6, 8), eval_dataset=MeasuredNoise())
+    for step in (6, 8):
+        resumed = train(
+            tmp_path / str(step),
+            kind,
+            resume=whole.checkpoint(step),
+            eval_dataset=MeasuredNoise(),
+        )
+        assert resumed.end == whole.end
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the collator is not importable")

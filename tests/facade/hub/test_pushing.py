@@ -410,6 +410,22 @@ def test_pushing_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
     assert not gone.exists()
 
 
+def test_pushing_checkpoint_whose_upload_was_killed_is_uploaded_by_the_next_run(hub, tmp_path):
+    """Also if no steps remain; what the killed upload left is removed."""
+    options = {"hub_strategy": "checkpoint", "save_strategy": "steps", "save_steps": 2}
+    pushed(tmp_path, **{**options, "max_steps": 2})
+    trained(tmp_path / "out", **{**options, "max_steps": 4}, resume=True)
+    state = "last-checkpoint/trainer_state.json"
+    assert json.loads(hub.repos[NAME].files()[state])["global_step"] == 2
+    name = f".hub-upload-2.partial-{process_identity._machine()}-{2**22 + 1}-1"
+    (tmp_path / "out" / name).mkdir()
+    made = pushing(tmp_path, **{**options, "max_steps": 4})
+    made.train(resume_from_checkpoint=True)
+    assert json.loads(hub.repos[NAME].files()[state])["global_step"] == 4
+    assert same(weights_of(hub), weights(made.model))
+    assert not (tmp_path / "out" / name).exists()
+
+
 # The numbers.
 
 
