@@ -170,6 +170,14 @@ def loaders_given_to_fit(trainer: Trainer) -> list[object]:
     return list(loaders.flattened)
 
 
+def create_validation_loaders(trainer: Trainer) -> None:
+    """Create the validation loaders, as Lightning does if the first epoch has a validation."""
+    if trainer.enable_validation and trainer.val_dataloaders is None:
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.setup_data()
+        trainer.training = True
+
+
 def exhausted_loaders(trainer: Trainer) -> list[bool]:
     """Return for each training loader whether Lightning has restarted it in this epoch because
     other loaders have more batches.

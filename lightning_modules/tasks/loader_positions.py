@@ -40,7 +40,12 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
     return [loader for loader in train_loaders(trainer) if isinstance(loader, EpochLoader)]
 
 
-def position_state(trainer: Trainer, *, module_accumulates: bool = False) -> object:
+def position_state(
+    trainer: Trainer,
+    *,
+    module_accumulates: bool = False,
+    validation_data: list[dict[str, Any]] | None = None,
+) -> object:
     """Return the position in the loaders and in an incomplete step, as plain values and tensors.
 
     If a loader has restarted within an epoch, its state does not cover the batches before the
@@ -50,11 +55,16 @@ def position_state(trainer: Trainer, *, module_accumulates: bool = False) -> obj
         trainer: the trainer, during `fit`.
         module_accumulates: whether the module, under manual optimization, has gradients that no
             optimizer step has used yet.
+        validation_data: the states of the data of validations, to be stored with the position.
     """
     loop_position = current_loop_position(trainer)
     batches_in_progress = _batches_in_progress(trainer)
     unused = count_read_ahead(trainer) + batches_in_progress
-    position: dict[str, Any] = {"layout": _layout(trainer), "unused": unused}
+    position: dict[str, Any] = {
+        "layout": _layout(trainer),
+        "unused": unused,
+        "validation": validation_data,
+    }
     if epoch_loaders(trainer):
         loaders = train_loaders(trainer)
         exhausted = exhausted_loaders(trainer) or [False] * len(loaders)

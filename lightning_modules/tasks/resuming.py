@@ -13,11 +13,13 @@ from torch.optim import Optimizer
 
 from ..checkpoints.folder_io import FolderReader, convert_to_double
 from ..common.collectives import gather_objects
+from ..common.nested import leaves
 from ..common.parameter_rules import plain_name
 from ..common.safe_serialization import from_plain
 from ..common.torch_files import pack, unpack
 from ..data.epoch_loader import EpochLoader
 from ..data.generators import capture_generators, restore_generators
+from ..data.stateful_parts import drawing_parts, part_states, restore_parts
 from ..internals.lightning_import import (
     Callback,
     GradientAccumulationScheduler,
@@ -35,6 +37,7 @@ from ..internals.loop_states import (
     PROCESS_STATES,
     LoopPosition,
     begin_epoch,
+    create_validation_loaders,
     has_ended_validation,
     is_inside_validation,
     loaders_given_to_fit,
@@ -80,8 +83,9 @@ class ResumingCallback(Callback):
         self._loader_states: list[dict[str, Any]] = []
         self._metrics: dict[str, torch.Tensor] | None = None
         self._loop_position = LoopPosition(0, 0)
-        # The random generators at the start of the current validation.
+        # The random generators, and the states of the data, at the start of the current validation.
         self._rng_before_validation: dict[str, Any] | None = None
+        self._data_before_validation: list[dict[str, Any]] | None = None
         # Whether Lightning has read the checkpoint of this run, or trains without one.
         self._is_loaded = False
         # The `id` of the optimizers that have stepped in this batch, after its backward passes.
@@ -109,12 +113,18 @@ class ResumingCallback(Callback):
         # A resumed training repeats an interrupted validation, so save the generators from its
         # start.
         rng = self._rng_before_validation
+        validation_data = self._data_before_validation
         if has_ended_validation(trainer):
             rng = None
+            validation_data = None
         add_process_states(checkpoint, trainer, rng=rng)
 
         module_accumulates = self._module_accumulates(trainer)
-        position = position_state(trainer, module_accumulates=module_accumulates)
+        if validation_data is None:
+            validation_data = part_states(*_validation_parts(trainer))
+        position = position_state(
+            trainer, module_accumulates=module_accumulates, validation_data=validation_data
+        )
         positions = gather_objects(pack(position))
         checkpoint[POSITIONS] = dict(enumerate(positions))
 
@@ -196,6 +206,10 @@ class ResumingCallback(Callback):
         if loop_position.done > 0:
             _schedule_accumulation(trainer, loop_position.epoch)
         restore_position(trainer, loop_position, self._position, self._loader_states)
+        validation_data = self._position.get("validation")
+        if validation_data:
+            create_validation_loaders(trainer)
+            restore_parts(validation_data, *_validation_parts(trainer))
         if process_state.get("rng") is not None:
             modules = _modules_by_name(trainer)
             restore_generators(process_state["rng"], modules, distributed=trainer.world_size > 1)
@@ -240,10 +254,12 @@ class ResumingCallback(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Store the generators, because a resumed training repeats an interrupted validation."""
         self._rng_before_validation = _capture_generators(trainer)
+        self._data_before_validation = part_states(*_validation_parts(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the generators from the start of the validation."""
         self._rng_before_validation = None
+        self._data_before_validation = None
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
@@ -398,6 +414,14 @@ def _capture_generators(trainer: Trainer) -> dict[str, object]:
     """Return the generators of this process, and those in attributes of the modules."""
     modules = _modules_by_name(trainer)
     return capture_generators(modules, distributed=trainer.world_size > 1)
+
+
+def _validation_parts(trainer: Trainer) -> list[object]:
+    """Return the collators and datasets of the validation loaders, if they have been created."""
+    parts: list[object] = []
+    for loader in leaves(trainer.val_dataloaders):
+        parts.extend(drawing_parts(loader))
+    return parts
 
 
 def _modules_by_name(trainer: Trainer) -> dict[str, nn.Module]:

@@ -52,6 +52,7 @@ def fitted(
     events = Events()
     collate_fn = None if collates is None else collates()
     val = points(10, seed=9) if val is None else val
+    val = val() if callable(val) else val
     datamodule = DataModule(data(), val, collate_fn=collate_fn, batch_size=8, **(workers or {}))
     options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
     trainer = make_trainer(callbacks=[events, *callbacks], **options)
@@ -249,6 +250,20 @@ class TestEveryCheckpoint:
                 fitted(Noisy, Plain(), saving(folder), file, **options)
                 file = folder / f"step={later}.ckpt"
             assert same_weights(whole, fitted(Noisy, Plain(), [], file, **options)[0])
+
+    @pytest.mark.parametrize(
+        ("hook", "options"),
+        [
+            ("validation_batch_end", {}),
+            ("train_epoch_end", {"check_val_every_n_epoch": 2, "max_epochs": 4}),
+        ],
+    )
+    def test_resuming_validation_data_with_generators(self, tmp_path, hook, options):
+        """Also from inside a validation, which is repeated."""
+        callbacks = lambda folder: [EveryHook(folder, (hook,))]
+        found, count = differences(tmp_path, callbacks, val=Noisy, **options)
+        assert found == {}
+        assert count >= 4
 
     @pytest.mark.parametrize("options", [{"max_steps": 8}, {"max_epochs": 1}])
     def test_resuming_a_training_that_becomes_longer(self, tmp_path, options):
