@@ -50,6 +50,8 @@ class TensorBoardCallback(LogsFirstCallback):
         self.tb_writer = tb_writer
         self._given_writer = tb_writer
         self.logging_dir: str | None = None
+        self._first_step: int | None = None
+        """In a resumed run, TensorBoard hides earlier logs from this step on."""
         super().__init__()
 
     @property
@@ -91,6 +93,8 @@ class TensorBoardCallback(LogsFirstCallback):
     def _start(self, args: TrainingArguments, state: TrainerState, model: nn.Module | None) -> None:
         """Open a writer, and write the arguments and the model's configuration."""
         writer = self._writer(args, state)
+        if writer is None:
+            return
         writer.add_text("args", _as_text(args))
         # Only models of some libraries have a configuration.
         config = getattr(model, "config", None)
@@ -105,6 +109,8 @@ class TensorBoardCallback(LogsFirstCallback):
         Warns about other values.
         """
         writer = self._writer(args, state)
+        if writer is None:
+            return
         for name, value in rewrite_logs(logs).items():
             if isinstance(value, str):
                 writer.add_text(name, value, state.global_step)
@@ -138,12 +144,19 @@ class TensorBoardCallback(LogsFirstCallback):
         if self.logging_dir is None or resumed_run:
             self.logging_dir = _logging_dir(args, state, resumed_run)
 
-        # With `purge_step` TensorBoard hides the logs that the interrupted training has written
-        # after the checkpoint.
-        options = {"purge_step": state.global_step + 1} if resumed_run else {}
-        writer_class = _summary_writer_class()
-        self.tb_writer = writer_class(self.logging_dir, **options)
+        self._first_step = None
+        if resumed_run:
+            self._first_step = state.global_step + 1
+        self._init_summary_writer(args)
         return self.tb_writer
+
+    def _init_summary_writer(self, args: TrainingArguments) -> None:
+        """Open the writer of `logging_dir` as `tb_writer`.
+
+        An override may set a writer of its own, or none to write nothing.
+        """
+        writer_class = _summary_writer_class()
+        self.tb_writer = writer_class(self.logging_dir, purge_step=self._first_step)
 
 
 def _summary_writer_class() -> Any:

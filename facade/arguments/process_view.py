@@ -94,12 +94,12 @@ class ProcessView(ArgumentFields):
     @property
     def device(self) -> torch.device:
         """The device this process computes on."""
-        return self.distributed_state.device
+        return self._setup_devices
 
     @property
     def _setup_devices(self) -> torch.device:
-        """The `device`, under the private name that older scripts read."""
-        return self.device
+        """The `device`, under the private name that older scripts read or override."""
+        return self.distributed_state.device
 
     @property
     def n_gpu(self) -> int:

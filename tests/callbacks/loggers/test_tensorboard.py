@@ -158,6 +158,27 @@ def test_tensorboard_writer_passed_in_is_used_and_closed(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_tensorboard_subclass_opens_its_own_writer(tmp_path):
+    """As in transformers, an override may also open none, and nothing is written."""
+    opened = []
+
+    class Own(TensorBoardCallback):
+        def _init_summary_writer(self, args):
+            opened.append(self.logging_dir)
+            if args.logging_dir is None:
+                super()._init_summary_writer(args)
+
+    for logging_dir in (None, str(tmp_path / "logs")):
+        callback, args = Own(), arguments(tmp_path, logging_dir)
+        callback.on_train_begin(args, TrainerState(), CONTROL)
+        callback.on_log(args, TrainerState(), CONTROL, logs={"loss": 1.0})
+        callback.on_train_end(args, TrainerState(), CONTROL)
+    run = only_run(tmp_path)
+    assert set(opened) == {str(run), str(tmp_path / "logs")}
+    assert scalars(run) == {"train/loss": [(0, 1.0)]}
+    assert os.listdir(tmp_path) == ["runs"]
+
+
 def test_names_are_grouped_as_in_the_reference():
     logs = dict.fromkeys(
         ("loss", "eval_loss", "test_a_b", "evaluation", "eval", "testing_x", "eval_", "a_eval_b"),

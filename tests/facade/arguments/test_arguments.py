@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import json
 import pickle
 
@@ -51,6 +52,19 @@ def test_private_names_of_devices_are_those_of_the_reference():
     args._n_gpu = 1
     assert args.n_gpu == args._n_gpu == pickle.loads(pickle.dumps(args)).n_gpu == 1
     assert make().n_gpu == 0
+
+
+def test_subclass_may_choose_the_device(tmp_path):
+    """As in transformers, by the private name, which may be a cached property."""
+
+    class OnMeta(TrainingArguments):
+        @functools.cached_property
+        def _setup_devices(self):
+            return torch.device("meta")
+
+    args = OnMeta(output_dir=str(tmp_path))
+    assert args.device == torch.device("meta")
+    assert make().device == torch.device("cpu")
 
 
 def test_subclass_may_set_names_that_the_reference_does_not_have():
