@@ -415,16 +415,22 @@ class LossModule(MetricsModule):
             args: those of Lightning's hook.
             kwargs: those of Lightning's hook.
         """
-        # A loss that was not computed by a method of this class has not been added to the step.
-        is_loss_of_subclass = not self.window.has_current
-        if is_loss_of_subclass and self.automatic_optimization:
-            loss_items = None
-            if self._is_part_of_step():
-                loss_items = self._items_of_loss(self._batch, None, None)
+        if self.automatic_optimization:
             # Undo Lightning's division.
-            mean = loss * self.trainer.accumulate_grad_batches
-            self._add_to_step(mean, loss_items)
+            self._add_own_loss(loss * self.trainer.accumulate_grad_batches)
         super().backward(loss, *args, **kwargs)
+
+    def _add_own_loss(self, loss: torch.Tensor) -> None:
+        """Add the loss of an override of `training_step` to the step."""
+        if self.window.has_current:
+            # The override has changed the losses that `super().training_step` returned.
+            if type(self).training_step is not LossModule.training_step:
+                self.window.replace_loss(loss)
+            return
+        loss_items = None
+        if self._is_part_of_step():
+            loss_items = self._items_of_loss(self._batch, None, None)
+        self._add_to_step(loss, loss_items)
 
     def end_epoch(self, stage: str) -> None:
         """Drop the last batch, and log the metrics of the stage.
@@ -497,7 +503,7 @@ class LossModule(MetricsModule):
 
         name = f"train{self.log_separator}loss"
         size = find_batch_size(batch)
-        loss_so_far = self._add_to_step(loss, loss_items)
+        loss_of_batch, loss_so_far = self._add_to_step(loss, loss_items)
         self.log(name, loss_so_far, prog_bar=True, batch_size=size)
         if self.train_loss_on_epoch:
             self.log(
@@ -514,7 +520,7 @@ class LossModule(MetricsModule):
             return loss_items
         if self._count_loaders("train"):
             loader_name = self._name_in_logs("train", "loss", loader)
-            self.log(loader_name, loss, batch_size=size, add_dataloader_idx=False)
+            self.log(loader_name, loss_of_batch, batch_size=size, add_dataloader_idx=False)
         self._update_metrics("train", loader, batch, loss, outputs, counts=True)
         return loss_items
 
@@ -531,9 +537,13 @@ class LossModule(MetricsModule):
         size = unrepeated
         if size is None:
             size = find_batch_size(batch)
+        # The loss of duplicates has no weight, but may be NaN.
+        logged_loss = loss
+        if size == 0:
+            logged_loss = torch.zeros_like(loss)
         self.log(
             self._name_in_logs(stage, "loss", loader),
-            loss,
+            logged_loss,
             prog_bar=True,
             batch_size=self._size_over_all_ranks(size),
             sync_dist=True,
@@ -704,21 +714,37 @@ class LossModule(MetricsModule):
             self._accepts_items_of = (id(self.model), accepts_items)
         return accepts_items
 
-    def _add_to_step(self, loss: torch.Tensor, loss_items: torch.Tensor | None) -> torch.Tensor:
-        """Add the loss of a batch to its step; return the mean loss of the step so far.
+    def _add_to_step(
+        self, loss: torch.Tensor, loss_items: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add the loss of a batch to its step.
 
         Args:
-            loss: the mean over the batch.
+            loss: the mean over the batch of this process.
             loss_items: what `_items_of_loss` returned.
-        """
-        world_size = self.trainer.world_size
-        if loss_items is None or world_size == 1:
-            return self.window.add(loss, loss_items)
 
-        # Copy it, because it is reduced in place.
-        items_of_all_ranks = self.trainer.strategy.reduce(loss_items.clone(), reduce_op="sum")
-        items_of_all_ranks = cast("torch.Tensor", items_of_all_ranks)
-        return self.window.add(loss, items_of_all_ranks, share=loss_items * world_size)
+        Returns:
+            The mean losses over the batches of all processes, and over the step so far.
+        """
+        loss = loss.detach()
+        world_size = self.trainer.world_size
+        if world_size == 1:
+            return loss, self.window.add(loss, loss_items)
+
+        strategy = self.trainer.strategy
+        if loss_items is None:
+            # Copy it, because it is reduced in place.
+            mean = cast("torch.Tensor", strategy.reduce(loss.clone(), reduce_op="mean"))
+            return mean, self.window.add(mean)
+
+        # Losses in half precision are not precise enough for their items.
+        items = loss_items.to(torch.promote_types(loss.dtype, torch.float32))
+        # A mean over no items is NaN.
+        total = torch.where(items > 0, loss * items, torch.zeros_like(items))
+        sums = strategy.reduce(torch.stack([total, items]), reduce_op="sum")
+        total_of_all, items_of_all = cast("torch.Tensor", sums).unbind()
+        mean = total_of_all / items_of_all.clamp(min=1)
+        return mean, self.window.add(mean, items_of_all, share=items * world_size)
 
     @functools.cached_property
     def _ignored_labels(self) -> Sequence[int]:

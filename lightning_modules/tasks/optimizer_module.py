@@ -83,8 +83,8 @@ class OptimizerModule(ModelModule):
     def loss_of_step(self) -> torch.Tensor | None:
         """Return the loss of the last optimizer step, with equal weight for all items.
 
-        With several processes it is the contribution of this process: the mean over the processes
-        is the loss of the step. None before the first step of an epoch.
+        With several processes, their mean is the loss of the step. None before the first step of an
+        epoch.
         """
         return self.window.finished_loss
 
@@ -195,7 +195,7 @@ class OptimizerModule(ModelModule):
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
         """Step a schedule; pass a monitored metric as the mean over the processes.
 
-        Each process logs `train_loss` for its own batches, but all need the same learning rate.
+        Each process may log values of its own batches, but all need the same learning rate.
 
         Args:
             scheduler: one of `configure_optimizers`.

@@ -44,7 +44,7 @@ class _Items(NamedTuple):
 
     Attributes:
         number: number of items over all processes.
-        total: sum over the batches of loss times items in this process; see `StepWindow.add`.
+        total: sum over the batches of loss times items.
         unit: number of items in the first batch. Weights are relative to it, because the number of
             items in the whole step is unknown before its end.
     """
@@ -76,8 +76,7 @@ class StepWindow:
     Attributes:
         batches: number of batches whose backward pass is done.
         finished_loss: the loss of the last finished step, until the next `clear`. With several
-            processes it is the contribution of this process: the mean over the processes is the
-            loss of the step.
+            processes, their mean is the loss of the step.
     """
 
     def __init__(self) -> None:
@@ -116,7 +115,7 @@ class StepWindow:
         The weight of a batch with several losses is the sum of their items.
 
         Args:
-            loss: the mean loss over the items in this process.
+            loss: the mean loss over the items of all processes.
             items: number of items that are not ignored, over all processes; None to give all
                 batches equal weight.
             share: number of items in this process times the number of processes, because gradients
@@ -150,15 +149,15 @@ class StepWindow:
             self._weight = self._weight + share
 
         # A mean over no items is NaN.
-        loss = torch.where(share > 0, loss, torch.zeros_like(loss))
+        loss = torch.where(items > 0, loss, torch.zeros_like(loss))
         if before.mean is None or before.items is None:
-            first = _Items(items, loss * share, unit=items.clamp(min=1))
+            first = _Items(items, loss * items, unit=items.clamp(min=1))
             self._with_current = _Losses(loss, first)
             return loss
 
         # Running mean, in which each loss is weighted by its share of the items so far.
         number = before.items.number + items
-        total = before.items.total + loss * share
+        total = before.items.total + loss * items
         mean = before.mean + (loss - before.mean) * (items / number.clamp(min=1))
         # The unit is the sum over all losses of the first batch.
         unit = before.items.unit
@@ -166,6 +165,26 @@ class StepWindow:
             unit = number.clamp(min=1)
         self._with_current = _Losses(mean, _Items(number, total, unit))
         return mean
+
+    def replace_loss(self, loss: torch.Tensor) -> None:
+        """Replace the losses that were added for the current batch in the loss of the step.
+
+        Args:
+            loss: the loss of this process that was made of them.
+        """
+        loss = loss.detach()
+        counted = self._counted
+        current = self._with_current
+        if self._weight is None or current.items is None:
+            if counted.mean is not None:
+                loss = counted.mean + (loss - counted.mean) / (self.batches + 1)
+            self._with_current = current._replace(mean=loss)
+            return
+
+        total = torch.where(self._weight > 0, loss * self._weight, torch.zeros_like(loss))
+        if counted.items is not None:
+            total = counted.items.total + total
+        self._with_current = current._replace(items=current.items._replace(total=total))
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss of the current batch for the backward pass, weighted relative to the

@@ -36,6 +36,7 @@ def test_module_training_equals_one_process(alone, both, name):
     assert first["steps"] == alone["steps"] == 10
     assert first["weights"] == pytest.approx(alone["weights"], abs=2e-5)
     assert first["val_acc"] == first["val_plain"] == pytest.approx(alone["val_acc"])
+    assert first["train_loss"] == pytest.approx(alone["train_loss"], abs=2e-5)
     assert first["sharded"] == (name == "sharded")
 
 
@@ -52,12 +53,14 @@ def test_module_saves_whole_weights(both):
 
 
 def test_module_evaluates_each_sample_once(both):
-    """Eleven samples in rounds of eight, and three: what fills up the rounds does not count."""
+    """Eleven, three and nine samples in rounds of eight: what fills up the rounds does not count,
+    also if its loss is NaN.
+    """
     expected = evaluated(4)
     first, second = (rank["evaluated"] for rank in both.ranks)
     assert first == second == pytest.approx(expected, rel=1e-5)
     assert set(expected) == {
-        f"val_{data}_{name}" for data in "ab" for name in ("loss", "acc", "plain")
+        f"val_{data}_{name}" for data in "abc" for name in ("loss", "acc", "plain")
     }
     assert [first[f"val_{data}_plain"] for data in "ab"] == [
         first[f"val_{data}_acc"] for data in "ab"

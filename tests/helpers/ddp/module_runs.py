@@ -163,9 +163,8 @@ def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
     trainer = make_trainer(gradient_clip_val=0.5, default_root_dir=folder, **options)
     set_seed(42)
     trainer.fit(module, data)
-    found = {
-        name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc", "val_plain")
-    }
+    names = ("val_loss", "val_acc", "val_plain", "train_loss")
+    found = {name: float(trainer.callback_metrics[name]) for name in names}
     sharded = any(hasattr(parameter, "full_tensor") for parameter in module.parameters())
     module.save_pretrained(folder / "saved")
     return {
@@ -177,10 +176,14 @@ def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
 
 
 def evaluated(share: int, **options: Any) -> dict[str, Any]:
-    """Eleven samples, which fill no round."""
-    metrics = {"acc": MulticlassAccuracy(3, average="micro"), "plain": share_of_hits}
+    """Samples that fill no round; one without a label fills up the last round of "c"."""
+    accuracy = MulticlassAccuracy(3, average="micro", ignore_index=-100)
+    metrics = {"acc": accuracy, "plain": share_of_hits}
     module = LossModule(seeded(Classifier), metrics=metrics)
-    data = DataModule(None, {"a": points(11), "b": points(3, seed=4)}, batch_size=share)
+    without_label = points(9, seed=6)
+    without_label[3]["labels"] = torch.tensor(-100)
+    sets = {"a": points(11), "b": points(3, seed=4), "c": without_label}
+    data = DataModule(None, sets, batch_size=share)
     results = make_trainer(**options).validate(module, data, verbose=False)
     return {name: value for result in results for name, value in result.items()}
 

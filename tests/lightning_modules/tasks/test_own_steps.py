@@ -28,6 +28,13 @@ class Through(LossModule):
         return {"loss": super().training_step(batch, batch_idx), "more": 1}
 
 
+class Adds(LossModule):
+    """Adds a penalty to what `super()` returns."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) + 2.0
+
+
 class Twice(LossModule):
     """Takes the mean over two forward passes, as R-Drop does."""
 
@@ -93,6 +100,17 @@ def test_step_is_that_of_one_batch(kind, accumulate):
     found = change_of_weights(kind, accumulate, 8 // accumulate)
     _, expected = loss_and_gradient(ROWS, CLASSES)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2, 4])
+@pytest.mark.parametrize("kind", [Inherited, Adds, Twice, ComputesLoss, CallsModel])
+def test_logged_loss_is_the_one_that_was_trained(kind, accumulate):
+    bridge = LightningBridge()
+    change_of_weights(kind, accumulate, 8 // accumulate, [bridge])
+    loss, _ = loss_and_gradient(ROWS, CLASSES)
+    if kind is Adds:
+        loss += 2.0
+    assert bridge.state.log_history[-1]["train_loss"] == pytest.approx(loss)
 
 
 def test_mean_of_the_means_of_batches_is_another():

@@ -6,29 +6,35 @@ import torch
 from lightrainer.lightning_modules.tasks.step_window import StepWindow
 
 
-def test_finished_loss_over_two_processes_counts_each_item_the_same():
-    """Items of two micro-batches in each of two processes: the mean over the processes is that
-    of all items.
-    """
-    items = [
-        (torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0])),
-        (torch.tensor([5.0]), torch.tensor([6.0, 9.0])),
-    ]
+def test_loss_of_a_step_counts_each_item_the_same():
+    batches = [torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0])]
+    window = StepWindow()
+    for losses in batches:
+        window.begin_batch()
+        so_far = window.add(losses.mean(), torch.tensor(len(losses)))
+        window.count_current()
+    window.finish([], divisor=2)
+    assert window.finished_loss == so_far == torch.cat(batches).mean()
+
+
+@pytest.mark.parametrize("has_items", [True, False])
+def test_replaced_loss_of_two_processes(has_items):
+    """An override of `training_step` adds 1 to the loss in this process, and 3 in the other."""
     finished = []
-    for own in items:
+    for own_items, added in ((1, 1.0), (2, 3.0)):
         window = StepWindow()
-        for index, losses in enumerate(own):
-            together = torch.tensor(sum(len(process[index]) for process in items))
+        for loss in (4.0, 6.0):
             window.begin_batch()
-            window.add(losses.mean(), together, share=torch.tensor(len(losses) * 2))
+            if has_items:
+                window.add(torch.tensor(loss), torch.tensor(3), share=torch.tensor(own_items * 2))
+            else:
+                window.add(torch.tensor(loss))
+            window.replace_loss(torch.tensor(loss + added))
             window.count_current()
         window.finish([], divisor=2)
         finished.append(window.finished_loss)
-    batches = [*items[0], *items[1]]
-    every_item = torch.cat(batches)
-    assert sum(finished) / 2 == pytest.approx(every_item.mean())
-    means = torch.stack([losses.mean() for losses in batches])
-    assert means.mean() != pytest.approx(every_item.mean()), "a mean of means would pass"
+    mean_of_added = (1.0 + 2 * 3.0) / 3 if has_items else 2.0
+    assert sum(finished) / 2 == pytest.approx(5.0 + mean_of_added)
 
 
 def test_finished_loss_is_that_of_the_last_step():
