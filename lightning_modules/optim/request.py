@@ -26,7 +26,7 @@ List entries are parts of names or regular expressions.
 class OptimizerDescription:
     """The fields of `OptimizerConfig`."""
 
-    name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED
+    name: str | OptimizerNames = OptimizerNames.ADAMW_TORCH_FUSED.value
     """An `OptimizerNames`, its value, or the import path of a class, such as "torch.optim.Muon"."""
     learning_rate: float = 5e-5
     """The peak learning rate, which a schedule scales."""

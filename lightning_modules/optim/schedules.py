@@ -636,7 +636,7 @@ class ScheduleConfig:
     as "lr_scheduler", with a "monitor" for the plateau schedule.
     """
 
-    name: str | SchedulerType = SchedulerType.LINEAR
+    name: str | SchedulerType = SchedulerType.LINEAR.value
     """Name of the schedule, a `SchedulerType` or its value."""
     warmup_steps: float = 0
     """Optimizer steps in which the rate rises to its full value.

@@ -13,6 +13,7 @@ from lightrainer.lightning_modules import (
     DataModule,
     LossModule,
     OptimizerConfig,
+    ScheduleConfig,
     Seq2SeqModule,
     SequenceClassificationModule,
     TokenClassificationModule,
@@ -145,6 +146,17 @@ def test_cli_modules_have_all_options(kind, further):
 
 # As an error it would keep jsonargparse from what it does otherwise.
 @pytest.mark.filterwarnings("default::UserWarning")
+def test_cli_fills_in_the_names_of_optimizer_and_schedule(config):
+    text = config.read_text()
+    for name in ("name: adamw_torch, ", "name: cosine, "):
+        assert name in text
+        text = text.replace(name, "")
+    config.write_text(text)
+    made = cli(LossModule, "--config", config, run=False).model
+    assert made.optimizer_config == OptimizerConfig(learning_rate=0.1, weight_decay=0.1)
+    assert made.schedule_config == ScheduleConfig(warmup_steps=0.1)
+
+
 def test_cli_written_configuration_can_be_read(config, tmp_path):
     """The whole configuration, with a dict of a function and a class as its datasets, and one of
     functions alone.
