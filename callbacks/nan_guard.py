@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ._compilation import is_compiled
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 Action = Literal["stop", "raise", "skip", "go_back"]
 
+_IGNORED = -100
+"""The label that losses ignore."""
+
 _MAX_NAMED_PARAMETERS = 5
 """The number of parameters that a message names."""
 
@@ -37,10 +40,11 @@ class NaNGuardCallback(TrainerCallback):
     """Skips optimizer steps whose loss or gradients are NaN or infinite. Not in transformers.
 
     Checks the gradients as the optimizer would get them, summed over the micro-batches, and the
-    losses that the model returned; all ranks decide the same. A skipped step counts in
-    `global_step` and for the schedule, but weights, optimizer state and running statistics (those
-    of batch norm) are unchanged, bit for bit. A warning reports each skipped step, with its losses
-    and the parameters with bad gradients; after clipping by norm these are all parameters.
+    losses that the model returned; all ranks decide the same. The loss of a micro-batch without
+    labels, a mean over nothing, is only checked in a step without any labels. A skipped step counts
+    in `global_step` and for the schedule, but weights, optimizer state and running statistics
+    (those of batch norm) are unchanged, bit for bit. A warning reports each skipped step, with its
+    losses and the parameters with bad gradients; after clipping by norm these are all parameters.
 
     Under fp16, infinite gradients adjust the loss scale, and the scaler skips such steps itself, so
     only the losses are checked.
@@ -77,8 +81,8 @@ class NaNGuardCallback(TrainerCallback):
         self._consecutive_skips = 0
         self._has_loaded_state = False
 
-        # The losses of the micro-batches of the current step, recorded by a forward hook.
-        self._losses: list[torch.Tensor] = []
+        # The losses of the micro-batches of the current step, with the labels that the model got.
+        self._losses: list[tuple[torch.Tensor, object]] = []
         self._hook: RemovableHandle | None = None
 
         # Values to restore after a skipped step.
@@ -109,7 +113,7 @@ class NaNGuardCallback(TrainerCallback):
         if model is None:
             return
         if not is_compiled(args, model):
-            self._hook = model.register_forward_hook(self._record_loss)
+            self._hook = model.register_forward_hook(self._record_loss, with_kwargs=True)
         self._statistics = _running_statistics(model)
         self._statistics_before = [buffer.clone() for buffer in self._statistics]
 
@@ -150,18 +154,16 @@ class NaNGuardCallback(TrainerCallback):
         gradients: list[torch.Tensor] = []
         if not has_loss_scaler:
             gradients = [weight.grad for weight in parameters if weight.grad is not None]
-        is_bad = _has_bad_value(losses, gradients)
+        is_bad = _is_bad_on_this_rank(losses, gradients)
 
         # Let all ranks decide the same.
-        if world_size() > 1:
-            is_bad = _is_bad_on_any_rank(is_bad)
-        if not is_bad:
+        if not _is_bad_step(is_bad):
             self._consecutive_skips = 0
             return
 
         # Describe the step while its gradients still exist.
         bad_names = _names_of_bad_gradients(model, parameters)
-        message = _description(state.global_step + 1, losses, bad_names)
+        message = _description(state.global_step + 1, [loss for loss, _ in losses], bad_names)
 
         # Undo the step. A loss scaler that sees bad gradients skips the step itself.
         if not (has_loss_scaler and bad_names):
@@ -252,13 +254,23 @@ class NaNGuardCallback(TrainerCallback):
         if state.is_world_process_zero:
             logger.warning("%s", message)
 
-    def _record_loss(self, module: nn.Module, inputs: object, output: object) -> None:
-        """Record the loss, as a forward hook; it stays on the device."""
+    def _record_loss(
+        self,
+        module: nn.Module,
+        inputs: tuple[object, ...],
+        named_inputs: Mapping[str, object],
+        output: object,
+    ) -> None:
+        """Record loss and labels, as a forward hook; they stay on the device."""
         if not module.training:
             return
         loss = _loss_in(output)
-        if loss is not None:
-            self._losses.append(loss.detach())
+        if loss is None:
+            return
+        labels = named_inputs.get("labels")
+        if labels is None and inputs:
+            labels = inputs[-1]
+        self._losses.append((loss.detach(), labels))
 
 
 def _require_checkpoints(args: TrainingArguments) -> None:
@@ -296,13 +308,51 @@ def _has_bad_value(losses: list[torch.Tensor], gradients: list[torch.Tensor]) ->
     return bool(is_bad.item())
 
 
-def _is_bad_on_any_rank(is_bad: bool) -> bool:
-    """Return whether a step is bad on any rank; the same on all ranks."""
+def _is_bad_on_this_rank(
+    losses: list[tuple[torch.Tensor, object]], gradients: list[torch.Tensor]
+) -> bool | None:
+    """Return whether a loss or gradient of this rank is bad.
+
+    Returns None if only losses without labels are bad, and this rank has no others.
+
+    Args:
+        losses: each with its labels.
+        gradients: the gradients of the step.
+    """
+    if not _has_bad_value([loss for loss, _ in losses], gradients):
+        return False
+    losses_with_labels = [loss for loss, labels in losses if not _are_all_ignored(labels)]
+    if _has_bad_value(losses_with_labels, gradients):
+        return True
+    if losses_with_labels:
+        return False
+    return None
+
+
+def _are_all_ignored(labels: object) -> bool:
+    """Return whether labels are class indices without one that counts.
+
+    Synchronizes the device.
+    """
+    import torch
+
+    if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
+        return False
+    return bool(labels.eq(_IGNORED).all().item())
+
+
+def _is_bad_step(is_bad: bool | None) -> bool:
+    """Return whether a step is bad; the same on all ranks.
+
+    Args:
+        is_bad: the result of `_is_bad_on_this_rank`.
+    """
     import torch.distributed as dist
 
     ranks = [is_bad] * world_size()
-    dist.all_gather_object(ranks, is_bad)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
-    return any(ranks)
+    if len(ranks) > 1:
+        dist.all_gather_object(ranks, is_bad)  # pyright: ignore[reportUnknownMemberType] - untyped in torch
+    return True in ranks or ranks == [None] * len(ranks)
 
 
 def _local_values(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,7 +23,7 @@ _TRAINING_PREFIX = re.compile(r"^(?:training|train)[_/]")
 _LOGGED_BY_STEP = ("loss", "grad_norm", "learning_rate")
 """Names that the logs of steps have; a metric of an epoch gets another name."""
 
-_SHARDED_STRATEGIES = ("FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy")
+_SHARDED_STRATEGIES = {"FSDPStrategy", "DeepSpeedStrategy", "XLAFSDPStrategy"}
 
 
 def as_evaluation(metrics: Mapping[str, object], prefix: str = "eval") -> dict[str, float]:
@@ -174,7 +174,8 @@ class LogCollector:
         """
         from torch.nn.utils import get_total_norm
 
-        if type(trainer.strategy).__name__ in _SHARDED_STRATEGIES:
+        strategy_names = [base.__name__ for base in type(trainer.strategy).__mro__]
+        if not _SHARDED_STRATEGIES.isdisjoint(strategy_names):
             return
         owned = ids_of_weights(optimizer)
         gradients: list[torch.Tensor] = []

@@ -13,7 +13,11 @@ from torch.nn import functional
 
 from helpers.callbacks.small_training import make_trainer
 from helpers.comparing.bit_differences import same
-from lightrainer import NaNGuardCallback, NaNGuardError, TrainerCallback
+from lightrainer import (
+    NaNGuardCallback,
+    NaNGuardError,
+    TrainerCallback,
+)
 
 BAD = 3  # the step with the bad sample: two a step, no shuffling
 
@@ -243,6 +247,35 @@ def test_nan_guard_with_a_loss_that_the_model_does_not_return(tmp_path, caplog):
     trainer.train()
     assert guard.skipped == [BAD]
     assert f"Step {BAD}: gradients are NaN" in caplog.text
+
+
+class Classifier(nn.Module):
+    """The mean of a micro-batch without labels is NaN."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize(("accumulation", "skipped"), [(2, []), (1, [3])])
+def test_micro_batch_without_labels_does_not_spoil_the_others(tmp_path, accumulation, skipped):
+    data = samples(bad=())
+    for index, sample in enumerate(data):
+        sample["labels"] = torch.tensor(-100 if index in (4, 5) else index % 3)
+    guard = NaNGuardCallback("skip")
+    options = {"gradient_accumulation_steps": accumulation}
+    model = Classifier()
+    trainer = make(tmp_path, data, guard, model=copy.deepcopy(model), **options)
+    trainer.train()
+    assert guard.skipped == skipped
+    if accumulation == 2:
+        expected = make(tmp_path / "expected", data, model=model, **options)
+        expected.train()
+        assert same(state(trainer), state(expected))
 
 
 def test_nan_guard_with_an_optimizer_that_counts_without_gradients(tmp_path):

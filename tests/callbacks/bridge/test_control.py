@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, IterableDataset
+from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from helpers import HELPERS
 from helpers.callbacks.bridged_trainings import (
@@ -786,6 +787,25 @@ def test_bridge_nan_guard_checks_gradients_without_a_loss_scaler():
     assert all(weight.isfinite().all() for weight in module.parameters())
 
 
+class OwnLoss(torch.nn.Linear):
+    """Has labels as its second argument."""
+
+    def forward(self, rows, labels):
+        return torch.nn.functional.cross_entropy(super().forward(rows), labels)
+
+
+def test_bridge_nan_guard_ignores_a_micro_batch_without_labels():
+    guard = NaNGuardCallback("skip")
+    labels = torch.tensor([0, 1, -100, -100, 2, 0, 1, 2])
+    train = DataLoader(TensorDataset(torch.randn(8, 4), labels), batch_size=2)
+    module = LossModule(OwnLoss(4, 3))
+    bridge, _, _ = fit(
+        guard, module=module, train=train, accumulate_grad_batches=2, limit_val_batches=0
+    )
+    assert guard.skipped == []
+    assert bridge.state.global_step == 4
+
+
 def test_bridge_logs_the_norm_of_sparse_gradients():
     class Words(Automatic):
         def __init__(self, sparse):
@@ -805,6 +825,20 @@ def test_bridge_logs_the_norm_of_sparse_gradients():
         norms.append([entry.get("grad_norm") for entry in bridge.state.log_history])
     assert None not in norms[0][:-1]
     assert norms[1] == pytest.approx(norms[0])
+
+
+def test_bridge_logs_no_norm_of_a_part_of_the_gradients():
+    """Also under a subclass of a strategy that shards them."""
+
+    class OwnStrategy(FSDPStrategy):
+        pass
+
+    module = Automatic()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for strategy, count in ((OwnStrategy(), 0), (DDPStrategy(), 1)):
+        logs = LogCollector()
+        logs.record_grad_norm(SimpleNamespace(strategy=strategy), module, optimizer)
+        assert len(logs.grad_norms) == count
 
 
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")
