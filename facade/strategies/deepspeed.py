@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOWEST_VERSION = "0.19"
-"""Earlier versions compute wrong losses in stage 2 with offloading and gradient accumulation."""
+_LOWEST_VERSION = "0.19.5"
+"""The first version that adds up gradients until the step, with offloading too."""
 
 _NOT_RESHARDED: dict[str, Callable[[Any], bool]] = {
     "zero_optimization.offload_optimizer.device": lambda device: device == "nvme",
@@ -274,14 +274,15 @@ class DeepSpeed(Strategy):
     def micro_batch(
         self, *, synchronize: bool, is_last: bool
     ) -> contextlib.AbstractContextManager[object]:
-        """Tell the engine whether a step follows, before which it synchronises gradients."""
+        """Tell an engine that counts micro-batches whether a step follows."""
         if self.engine is None:
             return super().micro_batch(synchronize=synchronize, is_last=is_last)
-        self.engine.set_gradient_accumulation_boundary(is_last)
+        if self.engine.managed_gradient_accumulation():
+            self.engine.set_gradient_accumulation_boundary(is_last)
         return contextlib.nullcontext()
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[object]:
-        """See `Strategy.no_sync`. During a run, `micro_batch` tells the engine."""
+        """See `Strategy.no_sync`. During a run, see `micro_batch`."""
         if self.is_running and self.is_trained_model(model):
             return contextlib.nullcontext()
         return super().no_sync(model)
@@ -554,6 +555,7 @@ def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> Non
     config.setdefault("train_micro_batch_size_per_gpu", args.per_device_train_batch_size)
     config.setdefault("gradient_accumulation_steps", args.gradient_accumulation_steps)
     config.setdefault("gradient_clipping", args.max_grad_norm)
+    config["managed_gradient_accumulation"] = _must_count_micro_batches(config)
     if args.mixed_precision != "no":
         config.setdefault(args.mixed_precision, {"enabled": True})
 
@@ -571,6 +573,21 @@ def _add_what_is_missing(config: dict[str, Any], args: TrainingArguments) -> Non
         options.setdefault("torch_adam", True)
 
 
+def _must_count_micro_batches(config: Mapping[str, Any]) -> bool:
+    """Return whether DeepSpeed synchronises gradients in the last micro-batch, not when it steps.
+
+    The last micro-batch may then have only one backward pass.
+    """
+    # The Trainer clips the synchronised gradients of stage 0 itself, before the step.
+    stage = value_at(config, "zero_optimization.stage", 0)
+    if stage == 0:
+        return True
+
+    # DeepSpeed cannot do otherwise with these settings.
+    overlaps = stage == 1 and value_at(config, "zero_optimization.overlap_comm", False)
+    return bool(overlaps or value_at(config, "compile.deepcompile", False))
+
+
 def require_deepspeed() -> None:
     """Check that a supported version of DeepSpeed is installed.
 
@@ -585,6 +602,6 @@ def require_deepspeed() -> None:
     found = installed("deepspeed")
     if found is not None and is_older(found, _LOWEST_VERSION):
         raise ImportError(
-            f"deepspeed {found} is installed, but versions before {_LOWEST_VERSION} may compute "
-            f"wrong losses: {command}"
+            f"deepspeed {found} is installed, but versions before {_LOWEST_VERSION} may accumulate "
+            f"wrong gradients: {command}"
         )

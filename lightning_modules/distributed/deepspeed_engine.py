@@ -46,6 +46,16 @@ def input_dtype(model: Any) -> torch.dtype | None:
     return dtype
 
 
+def begin_backward(engine: Any) -> None:
+    """Tell the optimizer that a backward pass begins, which adds to the gradients of earlier ones.
+
+    The engine's forward pass does so too, but a loss may call the model inside of the engine, or
+    run several backward passes after one forward pass.
+    """
+    if hasattr(engine.optimizer, "clear_backward_seen_flag"):
+        engine.optimizer.clear_backward_seen_flag()
+
+
 def release(engine: Any) -> None:
     """Remove the hooks of an engine from its model, so that another engine can use it."""
     engine.destroy()

@@ -22,7 +22,7 @@ from ..internals import lightning_internals as lightning_engine
 from ..internals.fast_path import call_callback_hooks
 from ..internals.lightning_import import DeepSpeedPrecision, DeepSpeedStrategy, Trainer, TrainerFn
 from ..internals.precision import ForwardCasting
-from .deepspeed_engine import is_engine, release
+from .deepspeed_engine import begin_backward, is_engine, release
 from .deepspeed_setup import prepare_deepspeed
 
 
@@ -155,6 +155,7 @@ class EnginePrecision(ForwardCasting, DeepSpeedPrecision):
     ) -> None:
         """Run the engine's backward pass. The loss is already scaled for gradient accumulation."""
         engine = model.trainer.strategy.deepspeed_engine
+        begin_backward(engine)
         engine.backward(tensor, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(

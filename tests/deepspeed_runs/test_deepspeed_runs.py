@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 SECONDS = 300
 EXACT = ["stage0", "stage1", "stage2", "stage3", "offload2", "offload3", "silent", "parts"]
+PASSES = ["overlap1", "passes0", "passes1", "passes2", "passes3", "passes_offload2"]
 HALF = ["bf16", "bf16_3", "fp16_low", "fp16_low_3"]
 OTHERS = ["sections", "unclipped", "fp16"]
 ALONE = ["stage2", "stage3"]
@@ -77,6 +78,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     apart = ["plain", "plain_unclipped", *ALONE]
     together = [
         *EXACT,
+        *PASSES,
         *HALF,
         *OTHERS,
         *single_batches,
@@ -110,6 +112,13 @@ def test_deepspeed_two_processes_equal_a_plain_training(results, way):
     if way in ALONE:
         close(results("plain", 1), results(way, 1), 1e-5)
     assert len(set(results(way)["loss"])) == 6
+
+
+@pytest.mark.parametrize("way", PASSES)
+def test_deepspeed_adds_the_gradients_of_several_passes(results, way):
+    """Also of those through the model inside of the engine, and where communication overlaps."""
+    for rank in (0, 1):
+        close(results("plain", 1), results(way, rank=rank), 1e-5)
 
 
 def test_norms_are_those_before_clipping_also_where_nothing_is_clipped(results):

@@ -380,7 +380,8 @@ def test_deepspeed_missing_package_gives_advice(tmp_path, monkeypatch):
     [
         ("0.18.9", True),
         ("0.9.5+cu121", True),
-        ("0.19.0", False),
+        ("0.19.4", True),
+        ("0.19.5", False),
         ("0.19.8+unknown", False),
         ("1.0.0", False),
         (None, False),
@@ -394,7 +395,8 @@ def test_require_deepspeed_refuses_old_versions(monkeypatch, found, refused):
         strategy_module.require_deepspeed()
         return
     with pytest.raises(
-        ImportError, match=rf"{re.escape(found)} is installed.*wrong losses.*'deepspeed>=0\.19'"
+        ImportError,
+        match=rf"{re.escape(found)} is installed.*wrong gradients.*'deepspeed>=0\.19\.5'",
     ):
         strategy_module.require_deepspeed()
 

@@ -67,6 +67,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "stage1": {"deepspeed": zero(1)},
     "stage2": {"deepspeed": zero(2)},
     "stage3": {"deepspeed": zero(3)},
+    "overlap1": {"deepspeed": zero(1, overlap_comm=True)},
+    "passes0": {"deepspeed": zero(0)},
+    "passes1": {"deepspeed": zero(1)},
+    "passes2": {"deepspeed": zero(2)},
+    "passes3": {"deepspeed": zero(3)},
+    "passes_offload2": {"deepspeed": zero(2, offload_optimizer=CPU)},
     "offload2": {"deepspeed": zero(2, offload_optimizer=CPU, round_robin_gradients=True)},
     "offload3": {"deepspeed": zero(3, offload_optimizer=CPU, offload_param=CPU)},
     "silent": {"deepspeed": {"zero_optimization": {"stage": 1}}},
@@ -124,6 +130,24 @@ def watcher(library: Any, stop: int | None) -> Any:
     return Watcher()
 
 
+def several_passes(library: Any) -> Any:
+    """Return a Trainer whose step runs several forward and backward passes, with the same loss."""
+
+    class SeveralPasses(library.Trainer):
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+            model.train()
+            inputs = self._prepare_inputs(inputs)
+            whole = torch.zeros(())
+            # Outside of the engine, as in losses that call `self.model`, and through it.
+            for part, called in ((0.5, self.model), (0.25, model), (0.25, self.model)):
+                loss = part * called(**inputs)["loss"] / self.current_gradient_accumulation_steps
+                self.accelerator.backward(loss)
+                whole += loss.detach()
+            return whole
+
+    return SeveralPasses
+
+
 def trainer_of(
     library: Any, folder: Path, way: str, *, seed: int = 7, stop: int | None = None, **changes: Any
 ) -> Any:
@@ -155,7 +179,8 @@ def trainer_of(
     given["greater_is_better"] = True  # so that the best is the first, not the last
     given |= {**QUIET, "use_cpu": ON_CPU, "ddp_timeout": 60, **copy.deepcopy(WAYS[way]), **changes}
     torch.manual_seed(seed)
-    made = library.Trainer(
+    trainer_class = several_passes(library) if way.startswith("passes") else library.Trainer
+    made = trainer_class(
         model=Counted(),
         args=library.TrainingArguments(str(folder), **given),
         train_dataset=samples(20, 1),

@@ -54,6 +54,10 @@ WITHOUT_WRAPPER = (
     "tests/ddp/test_callbacks.py::"
     "test_loss_that_calls_the_model_without_ddp_gets_averaged_gradients"
 )
+PASSES = (
+    "tests/deepspeed_runs/test_deepspeed_runs.py::"
+    "test_deepspeed_adds_the_gradients_of_several_passes"
+)
 OBJECTS = "tests/parity/test_user_objects.py::"
 
 ONE_BATCH = {
@@ -562,6 +566,15 @@ PROMISES: dict[str, Promise] = {
             "accumulated window": WITHOUT_WRAPPER,
         },
         others="The wrapper of DDP is the same, and one process has none.",
+    ),
+    "under DeepSpeed, a step with several backward passes in stages 1 and 2": Promise(
+        {
+            "override": PASSES,
+            "own module": PASSES,
+            "two processes": PASSES,
+            "accumulated window": PASSES,
+        },
+        others="The engine's way of adding gradients does not depend on the model.",
     ),
     "parameters that a callback unfreezes during a training": Promise(
         {
