@@ -60,6 +60,15 @@ class SplitModule(LossModule):
         super().configure_model()
 
 
+class OwnLossModule(LossModule):
+    """Logs the loss of this process; `train_loss` is that of all."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.log("own_loss", loss)
+        return loss
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(EVALUATED)
@@ -95,13 +104,17 @@ def count(predictions: torch.Tensor, labels: torch.Tensor) -> float:
 BY_LOSS: Any = {
     "schedule": {"name": "reduce_lr_on_plateau", "kwargs": {"patience": 0, "factor": 0.5}},
     "schedule_interval": "step",
-    "monitor": "train_loss",
+    "monitor": "own_loss",
 }
 """Halves the rate after each step whose loss is not less than that before."""
 
 
 def make_module(way: str, dropout: float, schedule: dict[str, Any]) -> LossModule:
-    kind = SplitModule if way.startswith(("split", "both")) else LossModule
+    kind = LossModule
+    if way.startswith(("split", "both")):
+        kind = SplitModule
+    elif schedule is BY_LOSS:
+        kind = OwnLossModule
     return kind(
         functools.partial(network, dropout),
         loss_fn=nn.MSELoss(),
@@ -247,7 +260,7 @@ def followed_loss() -> dict[str, Any]:
     rate = trainer.optimizers[0].param_groups[0]["lr"]
     return {
         "rate": rate,
-        "loss": float(trainer.callback_metrics["train_loss"]),
+        "loss": float(trainer.callback_metrics["own_loss"]),
         "result": result(trainer),
     }
 
