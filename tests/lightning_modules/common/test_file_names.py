@@ -1,15 +1,23 @@
 """The file names are the reference's, so that both libraries find each other's files."""
 
+import inspect
+
 import pytest
 
 from lightrainer.lightning_modules.common import file_names
 
-# names of accelerate, put together there
-OURS = {"MODEL_PARTS_NAME", "OPTIMIZER_PARTS_NAME", "TRAINED_WEIGHTS_NAME"}
+WITHOUT_CONSTANT = {
+    "INCOMPLETE_NAME",
+    "MODEL_PARTS_NAME",
+    "OPTIMIZER_PARTS_NAME",
+    "TRAINED_WEIGHTS_NAME",
+}
+"""Names that transformers or accelerate have in their code only."""
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name in vars(file_names) if name.isupper() and name not in OURS)
+    "name",
+    sorted(name for name in vars(file_names) if name.isupper() and name not in WITHOUT_CONSTANT),
 )
 def test_constant_has_the_references_name_and_value(name: str):
     from transformers import trainer, trainer_utils, utils
@@ -27,3 +35,9 @@ def test_trained_weights_have_the_name_of_accelerate():
 
     assert f"{FSDP_MODEL_NAME}.bin" == file_names.TRAINED_WEIGHTS_NAME
     assert f"{FSDP_MODEL_NAME}_0" == file_names.MODEL_PARTS_NAME
+
+
+def test_mark_of_incomplete_checkpoints_has_the_references_name():
+    from transformers import trainer_jit_checkpoint
+
+    assert f'"{file_names.INCOMPLETE_NAME}"' in inspect.getsource(trainer_jit_checkpoint)
