@@ -59,7 +59,10 @@ class LossWeights:
         self._counts_all_ranks = self.ranks > 1 and args.average_tokens_across_devices
         self._gathers_rows = self._counts_all_ranks and may_differ_in_rows(loader)
         self._is_scaled = declares_scaled_loss(trainer)
-        self._may_be_divided = mentions(trainer, "gradient_accumulation_steps")
+        self._accumulation: int | None = None
+        """Number by which the user's code may divide its losses, unless a step is shorter."""
+        if mentions(trainer, "gradient_accumulation_steps"):
+            self._accumulation = args.gradient_accumulation_steps
         self._shifted = _leaves_out_first_labels(trainer)
         self._ignored = ignored_labels(trainer.model)
 
@@ -80,6 +83,10 @@ class LossWeights:
         if items is not None and self._is_scaled is None:
             tracked_items = TrackedItems.of(items)
 
+        own_divisors: set[int] = set()
+        if self._accumulation is not None:
+            own_divisors = {self._accumulation, len(batches)} - {1}
+
         micro_batches = []
         for divisor in self._divisors(batches, items):
             micro_batch = MicroBatchLoss(
@@ -87,7 +94,7 @@ class LossWeights:
                 divisor,
                 len(batches),
                 is_scaled=self._is_scaled,
-                may_be_divided=self._may_be_divided,
+                own_divisors=own_divisors,
             )
             micro_batches.append(micro_batch)
         return micro_batches

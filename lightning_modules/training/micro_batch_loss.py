@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -117,9 +118,9 @@ class MicroBatchLoss:
         parts: number of micro-batches of the step in this process.
         is_scaled: whether the user's code declares that its loss is already divided by the items of
             the step; False if it is a mean; None without a declaration.
-        may_be_divided: whether an override of `Trainer.training_step` may have divided the loss by
-            the number of micro-batches before its backward pass, as this method does in some
-            versions of transformers. `_is_divided_by` detects this.
+        own_divisors: numbers of micro-batches by which an override of `Trainer.training_step` may
+            have divided the loss before its backward pass, as this method does in some versions of
+            transformers. `_is_divided` detects this.
 
     Attributes:
         items: as passed.
@@ -135,13 +136,13 @@ class MicroBatchLoss:
         parts: int,
         *,
         is_scaled: bool | None = None,
-        may_be_divided: bool = False,
+        own_divisors: Collection[int] = (),
     ) -> None:
         self.items = items
         self.divisor = divisor
         self._parts = parts
         self._is_scaled = is_scaled
-        self._may_be_divided = may_be_divided
+        self._own_divisors = own_divisors
         self._scaled_loss: Tensor | None = None
         """The result of the last call of `scale_in_step` or `scale`."""
         self._raw_loss: Tensor | None = None
@@ -178,9 +179,8 @@ class MicroBatchLoss:
         if self._raw_loss is None:
             self._raw_loss = loss.detach()
 
-        is_divided_by_override = self._may_be_divided and _is_divided_by(loss, self._parts)
         self._scaled_loss = loss
-        if is_divided_by_override:
+        if self._own_divisors and _is_divided(loss, self._own_divisors):
             # Do not divide the logged loss again.
             self._returns_scaled_loss = True
         elif self.is_mean:
@@ -203,31 +203,67 @@ class MicroBatchLoss:
         return torch.where(is_divided, loss, divide_mean(loss, self.divisor))
 
 
-def _is_divided_by(loss: Tensor, parts: int) -> bool:
-    """Return whether the last operation on a loss divided it by the number of micro-batches.
+def _is_divided(loss: Tensor, divisors: Collection[int]) -> bool:
+    """Return whether a loss was divided by a number of micro-batches.
 
     This detects whether an override of `training_step` has scaled its loss, for example by `loss =
     loss / self.args.gradient_accumulation_steps`. It is only called if the source of the override
     refers to that argument. Values cannot be compared, because the undivided loss is unknown if the
     override does not call `compute_loss`, so the autograd graph is inspected.
 
-    It detects `loss / n`, `loss.div(n)` and `loss.div_(n)` with a Python number as the last
-    operation. In any other form, such as `loss * (1 / n)`, the loss is scaled like a mean, unless
-    the class declares `loss_is_scaled_for_ga = True`.
-    """
-    operation = loss.grad_fn
-    if parts == 1 or operation is None or operation.name() != "DivBackward0":
-        return False
+    It detects `loss / n` and `loss * (1 / n)` with a Python number, also if the result is then
+    scaled, added up or averaged. In any other form the loss is scaled like a mean, unless the class
+    declares `loss_is_scaled_for_ga = True`.
 
-    # torch saves a Python number as a scalar tensor on the CPU. A divisor on another device was not
+    Args:
+        loss: the loss of a backward pass.
+        divisors: the numbers to look for.
+    """
+    # Follow the graph back through operations that keep the loss divided. If losses were added up,
+    # each of them must have been divided.
+    pending: list[Any] = [loss.grad_fn]
+    while pending:
+        operation = pending.pop()
+        if operation is None or operation.name() not in _LINEAR_OPERATIONS:
+            return False
+        if _divisor_of(operation) in divisors:
+            continue
+
+        inputs = [function for function, _ in operation.next_functions if function is not None]
+        is_product = operation.name() in ("DivBackward0", "MulBackward0")
+        if not inputs or (is_product and len(inputs) > 1):
+            return False
+        pending.extend(inputs)
+    return True
+
+
+_LINEAR_OPERATIONS = {
+    "AddBackward0",
+    "DivBackward0",
+    "MeanBackward0",
+    "MulBackward0",
+    "NegBackward0",
+    "SubBackward0",
+    "SumBackward0",
+    "ToCopyBackward0",
+}
+"""Operations of autograd whose result is divided by n if their inputs are."""
+
+
+def _divisor_of(operation: Any) -> int | None:
+    """Return the integer by which an operation of autograd divides; None for other operations."""
+    # torch saves a Python number as a scalar tensor on the CPU. A factor on another device was not
     # a Python number, and reading it would synchronize with that device.
-    divisor = getattr(operation, "_saved_other", None)
-    return (
-        isinstance(divisor, Tensor)
-        and divisor.device.type == "cpu"
-        and divisor.ndim == 0
-        and divisor.item() == parts
-    )
+    factor = getattr(operation, "_saved_other", None)
+    if not isinstance(factor, Tensor) or factor.device.type != "cpu":
+        return None
+    if factor.ndim > 0 or factor.requires_grad:
+        return None
+    number = float(factor)
+    if operation.name() == "MulBackward0":
+        number = 1 / number if number else 0.0
+    nearest = round(number) if math.isfinite(number) else 0
+    return nearest if math.isclose(number, nearest, rel_tol=1e-6) else None
 
 
 class ScaledBackward(TorchFunctionMode):

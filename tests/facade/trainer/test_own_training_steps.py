@@ -56,6 +56,44 @@ class DividesItself(Base):
         return loss.detach()
 
 
+class DividesThenWeighs(Base):
+    """Two backward passes, as for adversarial examples, whose losses are weighed in the end."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        whole = 0.0
+        for weight in (0.75, 0.25):
+            loss = self.prepared_loss(model, inputs) / self.current_gradient_accumulation_steps
+            self.accelerator.backward(weight * loss)
+            whole += weight * loss.detach()
+        return whole
+
+
+class CachesGradients(Base):
+    """A backward pass for each row."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        rows = len(inputs["x"])
+        whole = 0.0
+        for row in range(rows):
+            piece = {name: values[row : row + 1] for name, values in inputs.items()}
+            loss = self.prepared_loss(model, piece) / self.args.gradient_accumulation_steps / rows
+            self.accelerator.backward(loss)
+            whole += loss.detach()
+        return whole
+
+
+class AddsDivided(Base):
+    """Each part of the loss is divided."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        parts = self.args.gradient_accumulation_steps
+        loss = self.prepared_loss(model, inputs) / parts
+        disturbed = {**inputs, "x": inputs["x"] + 0.1}
+        loss = loss + 0.1 * self.prepared_loss(model, disturbed) * (1 / parts)
+        loss.backward()
+        return loss.detach()
+
+
 class Plain(Base):
     def training_step(self, model, inputs, num_items_in_batch=None):
         loss = self.prepared_loss(model, inputs)
@@ -106,6 +144,9 @@ KINDS = [
     ThroughTheAccelerator,
     AsIn45,
     DividesItself,
+    DividesThenWeighs,
+    CachesGradients,
+    AddsDivided,
     Plain,
     PlainAndDivided,
     Adversarial,
@@ -236,3 +277,24 @@ def test_forward_that_names_the_items_receives_them(tmp_path):
         train_dataset=[{"x": torch.randn(4), "labels": index % 3} for index in range(8)],
     ).train()
     assert [int(items) for items in model.told] == [8, 8, 8, 8]
+
+
+def test_own_division_in_a_shorter_last_step_stays(tmp_path):
+    """As in transformers: two micro-batches of a step of four count as two of four."""
+
+    def norms(rows, trainer_class):
+        torch.manual_seed(0)
+        args = arguments(
+            tmp_path,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=4,
+            num_train_epochs=1,
+            **{**STEP, "max_steps": -1, "learning_rate": 0.0},
+        )
+        made = trainer_class(Tiny(dropout=0.0), args, train_dataset=points(16)[:rows])
+        made.train()
+        return [log["grad_norm"] for log in made.state.log_history if "loss" in log]
+
+    (norm,) = norms(4, DividesItself)
+    (whole,) = norms(4, ThroughTheAccelerator)
+    assert norm == pytest.approx(whole / 2, rel=1e-5)

@@ -62,6 +62,11 @@ DIVISIONS = [
     lambda loss: loss.div(4),
     lambda loss: loss.div_(4),
     lambda loss: torch.true_divide(loss, 4.0),
+    lambda loss: loss * (1 / 4),
+    lambda loss: loss / 4 / 3,
+    lambda loss: 0.75 * (loss / 4),
+    lambda loss: sum([loss / 4, -(0.1 * loss) / 4]),
+    lambda loss: (torch.stack([loss]) / 4).mean().to(torch.float64),
 ]
 
 
@@ -69,13 +74,14 @@ DIVISIONS = [
 def test_micro_batch_loss_keeps_a_loss_divided_by_the_override(divides):
     _, loss = a_loss()
     divided = divides(loss)
-    assert micro_batch(may_be_divided=True).scale(divided) is divided
+    assert micro_batch(own_divisors=(4,)).scale(divided) is divided
 
 
 OTHER_FORMS = [
-    lambda loss: loss * (1 / 4),
-    lambda loss: loss / torch.tensor([4.0])[0] * 1,
+    lambda loss: loss / torch.tensor([4.0])[0].clone().requires_grad_(),
     lambda loss: loss / 2 / 2,
+    lambda loss: loss / 4 + loss * 0.0,
+    lambda loss: (loss / 4).sqrt() * 2,
 ]
 
 
@@ -83,8 +89,8 @@ OTHER_FORMS = [
 def test_micro_batch_loss_weighs_other_forms_unless_they_are_declared(divides):
     _, loss = a_loss()
     divided = divides(loss)
-    assert micro_batch(may_be_divided=True).scale(divided) == 1
-    assert micro_batch(may_be_divided=True, is_scaled=True).scale(divided) is divided
+    assert micro_batch(own_divisors=(4,)).scale(divided) == 1
+    assert micro_batch(own_divisors=(4,), is_scaled=True).scale(divided) is divided
 
 
 def test_micro_batch_loss_keeps_a_division_unrelated_to_accumulation():
