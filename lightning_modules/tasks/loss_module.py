@@ -35,7 +35,7 @@ from .batch_inputs import (
 from .data_share import data_share
 from .metrics_module import MetricsModule
 from .model_module import ModelSource
-from .step_window import batches_per_step
+from .step_window import batches_per_step, zero_without_items
 
 LossFunction = nn.Module | Callable[[Any, Any], torch.Tensor] | dict[str, Any] | None
 """Function of the model's output and the labels.
@@ -739,8 +739,7 @@ class LossModule(MetricsModule):
 
         # Losses in half precision are not precise enough for their items.
         items = loss_items.to(torch.promote_types(loss.dtype, torch.float32))
-        # A mean over no items is NaN.
-        total = torch.where(items > 0, loss * items, torch.zeros_like(items))
+        total = zero_without_items(loss * items, items)
         sums = strategy.reduce(torch.stack([total, items]), reduce_op="sum")
         total_of_all, items_of_all = cast("torch.Tensor", sums).unbind()
         mean = total_of_all / items_of_all.clamp(min=1)
@@ -775,9 +774,8 @@ def _weighted_mean(
     if len(known_items) < len(losses):
         return stacked.mean()
 
-    # A mean over no items is NaN.
     weights = torch.stack(known_items).to(stacked.dtype)
-    stacked = torch.where(weights > 0, stacked, torch.zeros_like(stacked))
+    stacked = zero_without_items(stacked, weights)
     return (stacked * weights).sum() / weights.sum().clamp(min=1)
 
 

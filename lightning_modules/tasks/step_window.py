@@ -39,6 +39,12 @@ def ends_step(trainer: Trainer) -> bool:
     return ready % trainer.accumulate_grad_batches == 0
 
 
+def zero_without_items(loss: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+    """Return 0 instead of a loss over no items, which is NaN if it is a mean."""
+    nothing = torch.zeros_like(loss)
+    return torch.where(items > 0, loss, nothing)
+
+
 class _Items(NamedTuple):
     """The items of some batches, over which their losses are means.
 
@@ -128,10 +134,7 @@ class StepWindow:
         loss = loss.detach()
         before = self._with_current
         if items is None:
-            # Running mean of losses with equal weight.
-            mean = loss
-            if before.mean is not None:
-                mean = before.mean + (loss - before.mean) / (self.batches + 1)
+            mean = self._mean_with(loss, before)
             self._with_current = before._replace(mean=mean)
             return mean
 
@@ -148,22 +151,25 @@ class StepWindow:
         else:
             self._weight = self._weight + share
 
-        # A mean over no items is NaN.
-        loss = torch.where(items > 0, loss, torch.zeros_like(loss))
+        loss = zero_without_items(loss, items)
         if before.mean is None or before.items is None:
-            first = _Items(items, loss * items, unit=items.clamp(min=1))
+            total = loss * items
+            unit = items.clamp(min=1)
+            first = _Items(items, total, unit)
             self._with_current = _Losses(loss, first)
             return loss
 
         # Running mean, in which each loss is weighted by its share of the items so far.
         number = before.items.number + items
         total = before.items.total + loss * items
-        mean = before.mean + (loss - before.mean) * (items / number.clamp(min=1))
+        share_of_items = items / number.clamp(min=1)
+        mean = before.mean + (loss - before.mean) * share_of_items
         # The unit is the sum over all losses of the first batch.
         unit = before.items.unit
         if self.batches == 0:
             unit = number.clamp(min=1)
-        self._with_current = _Losses(mean, _Items(number, total, unit))
+        all_items = _Items(number, total, unit)
+        self._with_current = _Losses(mean, all_items)
         return mean
 
     def replace_loss(self, loss: torch.Tensor) -> None:
@@ -176,15 +182,21 @@ class StepWindow:
         counted = self._counted
         current = self._with_current
         if self._weight is None or current.items is None:
-            if counted.mean is not None:
-                loss = counted.mean + (loss - counted.mean) / (self.batches + 1)
-            self._with_current = current._replace(mean=loss)
+            mean = self._mean_with(loss, counted)
+            self._with_current = current._replace(mean=mean)
             return
 
-        total = torch.where(self._weight > 0, loss * self._weight, torch.zeros_like(loss))
+        total = zero_without_items(loss * self._weight, self._weight)
         if counted.items is not None:
             total = counted.items.total + total
-        self._with_current = current._replace(items=current.items._replace(total=total))
+        items = current.items._replace(total=total)
+        self._with_current = current._replace(items=items)
+
+    def _mean_with(self, loss: torch.Tensor, before: _Losses) -> torch.Tensor:
+        """Return the mean of earlier losses and that of the current batch, with equal weight."""
+        if before.mean is None:
+            return loss
+        return before.mean + (loss - before.mean) / (self.batches + 1)
 
     def weighted(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss of the current batch for the backward pass, weighted relative to the
@@ -193,8 +205,9 @@ class StepWindow:
         items = self._with_current.items
         if self._weight is None or items is None:
             return loss
-        weighted = loss * (self._weight / items.unit).to(loss.dtype)
-        return torch.where(self._weight > 0, weighted, torch.zeros_like(weighted))
+        relative_weight = self._weight / items.unit
+        weighted = loss * relative_weight.to(loss.dtype)
+        return zero_without_items(weighted, self._weight)
 
     def count_current(self) -> None:
         """Count the current batch, whose loss had its backward pass."""
@@ -238,7 +251,9 @@ class StepWindow:
         mean, items = self._counted
         state: dict[str, Any] = {"batches": self.batches, "loss": mean}
         if items is not None:
-            state |= {"_items": items.number, "_total": items.total, "_unit": items.unit}
+            state["_items"] = items.number
+            state["_total"] = items.total
+            state["_unit"] = items.unit
         return state
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
