@@ -33,6 +33,41 @@ def mentions(trainer: object, name: str) -> bool:
     return False
 
 
+def may_use_number(trainer: object, name: str, number: int) -> bool:
+    """Return whether the user's methods may use the value of a training argument.
+
+    This is the case if they, or functions of the same package that they call, refer to the
+    argument, or to another variable or attribute of the Trainer with the same value.
+
+    Args:
+        trainer: the Trainer.
+        name: the name of the training argument.
+        number: its value.
+    """
+    pending = list(_functions_of_user(trainer))
+    seen: set[FunctionType] = set()
+    while pending:
+        function = pending.pop()
+        if function in seen or _top_level_package(function) == __name__.partition(".")[0]:
+            continue
+        seen.add(function)
+
+        used_names = function.__code__.co_names
+        if any(used_name.endswith(name) for used_name in used_names):
+            return True
+        values = list(_closure_of(function))
+        for used_name in used_names:
+            values += (function.__globals__.get(used_name), vars(trainer).get(used_name))
+        for value in values:
+            if type(value) is int and value == number:
+                return True
+            if not isinstance(value, FunctionType):
+                continue
+            if _top_level_package(value) == _top_level_package(function):
+                pending.append(value)
+    return False
+
+
 def _functions_of_user(trainer: object) -> Iterator[FunctionType]:
     """Yield the functions behind the methods of a Trainer that are not from this package.
 
@@ -76,15 +111,28 @@ def _functions_behind(method: object, name: str) -> Iterator[FunctionType]:
 
         if isinstance(value, FunctionType) and not _is_of_package(value):
             yield value
-            for cell in value.__closure__ or ():
-                # A cell is empty until its variable is assigned.
-                with suppress(ValueError):
-                    if getattr(cell.cell_contents, "__name__", None) == name:
-                        pending.append(cell.cell_contents)
+            for variable in _closure_of(value):
+                if getattr(variable, "__name__", None) == name:
+                    pending.append(variable)
+
+
+def _closure_of(function: FunctionType) -> Iterator[object]:
+    """Yield the values of the variables in the closure of a function."""
+    for cell in function.__closure__ or ():
+        # A cell is empty until its variable is assigned.
+        with suppress(ValueError):
+            yield cell.cell_contents
 
 
 def _is_of_package(function: FunctionType) -> bool:
+    return _module_of(function).startswith(f"{__package__}.")
+
+
+def _top_level_package(function: FunctionType) -> str:
+    return _module_of(function).partition(".")[0]
+
+
+def _module_of(function: FunctionType) -> str:
     # Read the globals instead of `__module__`, which `functools.wraps` copies to wrappers of other
     # modules.
-    module = str(function.__globals__.get("__name__"))
-    return module.startswith(f"{__package__}.")
+    return str(function.__globals__.get("__name__"))

@@ -29,7 +29,7 @@ from ..arguments.parallelism import (
     parts_of_sequences,
     ranks_of_items,
 )
-from .overrides import mentions
+from .overrides import may_use_number
 
 if TYPE_CHECKING:
     from .. import Trainer
@@ -61,8 +61,9 @@ class LossWeights:
         self._is_scaled = declares_scaled_loss(trainer)
         self._accumulation: int | None = None
         """Number by which the user's code may divide its losses, unless a step is shorter."""
-        if mentions(trainer, "gradient_accumulation_steps"):
-            self._accumulation = args.gradient_accumulation_steps
+        steps = args.gradient_accumulation_steps
+        if steps > 1 and may_use_number(trainer, "gradient_accumulation_steps", steps):
+            self._accumulation = steps
         self._shifted = _leaves_out_first_labels(trainer)
         self._ignored = ignored_labels(trainer.model)
 

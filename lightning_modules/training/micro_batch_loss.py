@@ -207,41 +207,46 @@ def _is_divided(loss: Tensor, divisors: Collection[int]) -> bool:
     """Return whether a loss was divided by a number of micro-batches.
 
     This detects whether an override of `training_step` has scaled its loss, for example by `loss =
-    loss / self.args.gradient_accumulation_steps`. It is only called if the source of the override
-    refers to that argument. Values cannot be compared, because the undivided loss is unknown if the
-    override does not call `compute_loss`, so the autograd graph is inspected.
+    loss / self.args.gradient_accumulation_steps`. It is only called if the user's code refers to
+    that number. Values cannot be compared, because the undivided loss is unknown if the override
+    does not call `compute_loss`, so the autograd graph is inspected.
 
     It detects `loss / n` and `loss * (1 / n)` with a Python number, also if the result is then
-    scaled, added up or averaged. In any other form the loss is scaled like a mean, unless the class
-    declares `loss_is_scaled_for_ga = True`.
+    scaled, added up or averaged. If losses are added up, all of them must be scaled by numbers, and
+    at least one by 1 / n: the others may have a factor that includes it, as in `(weight / n) *
+    loss`. In any other form the loss is scaled like a mean, unless the class declares
+    `loss_is_scaled_for_ga = True`.
 
     Args:
         loss: the loss of a backward pass.
         divisors: the numbers to look for.
     """
-    # Follow the graph back through operations that keep the loss divided. If losses were added up,
-    # each of them must have been divided.
-    pending: list[Any] = [loss.grad_fn]
+    is_divided = False
+    # Follow the graph back through operations that keep the loss divided. Each entry is an
+    # operation, and whether its result is scaled by a number after it.
+    pending: list[tuple[Any, bool]] = [(loss.grad_fn, False)]
     while pending:
-        operation = pending.pop()
-        if operation is None or operation.name() not in _LINEAR_OPERATIONS:
-            return False
-        if _divisor_of(operation) in divisors:
-            continue
+        operation, is_scaled = pending.pop()
+        factor = _factor_of(operation)
+        if factor is not None:
+            is_scaled = True
+            if any(math.isclose(factor * number, 1, rel_tol=1e-6) for number in divisors):
+                is_divided = True
+                continue
 
-        inputs = [function for function, _ in operation.next_functions if function is not None]
-        is_product = operation.name() in ("DivBackward0", "MulBackward0")
-        if not inputs or (is_product and len(inputs) > 1):
+        inputs = _linear_inputs(operation)
+        if not inputs and not is_scaled:
             return False
-        pending.extend(inputs)
-    return True
+        pending.extend((function, is_scaled) for function in inputs)
+    return is_divided
 
+
+_PRODUCTS = {"DivBackward0", "MulBackward0"}
 
 _LINEAR_OPERATIONS = {
+    *_PRODUCTS,
     "AddBackward0",
-    "DivBackward0",
     "MeanBackward0",
-    "MulBackward0",
     "NegBackward0",
     "SubBackward0",
     "SumBackward0",
@@ -250,8 +255,22 @@ _LINEAR_OPERATIONS = {
 """Operations of autograd whose result is divided by n if their inputs are."""
 
 
-def _divisor_of(operation: Any) -> int | None:
-    """Return the integer by which an operation of autograd divides; None for other operations."""
+def _linear_inputs(operation: Any) -> list[Any]:
+    """Return the operations whose results an operation of autograd scales or adds up.
+
+    Returns an empty list for other operations, such as the product of two losses.
+    """
+    if operation is None or operation.name() not in _LINEAR_OPERATIONS:
+        return []
+    inputs = [function for function, _ in operation.next_functions if function is not None]
+    is_product = operation.name() in _PRODUCTS
+    return [] if is_product and len(inputs) > 1 else inputs
+
+
+def _factor_of(operation: Any) -> float | None:
+    """Return the number by which an operation of autograd multiplies; None for other operations."""
+    if operation is None or operation.name() not in _PRODUCTS:
+        return None
     # torch saves a Python number as a scalar tensor on the CPU. A factor on another device was not
     # a Python number, and reading it would synchronize with that device.
     factor = getattr(operation, "_saved_other", None)
@@ -260,10 +279,9 @@ def _divisor_of(operation: Any) -> int | None:
     if factor.ndim > 0 or factor.requires_grad:
         return None
     number = float(factor)
-    if operation.name() == "MulBackward0":
-        number = 1 / number if number else 0.0
-    nearest = round(number) if math.isfinite(number) else 0
-    return nearest if math.isclose(number, nearest, rel_tol=1e-6) else None
+    if operation.name() == "DivBackward0":
+        return 1 / number if number else None
+    return number
 
 
 class ScaledBackward(TorchFunctionMode):

@@ -89,8 +89,35 @@ class AddsDivided(Base):
         parts = self.args.gradient_accumulation_steps
         loss = self.prepared_loss(model, inputs) / parts
         disturbed = {**inputs, "x": inputs["x"] + 0.1}
-        loss = loss + 0.1 * self.prepared_loss(model, disturbed) * (1 / parts)
+        loss = loss + (0.1 / parts) * self.prepared_loss(model, disturbed)
         loss.backward()
+        return loss.detach()
+
+
+PARTS = 4
+
+
+def share(loss):
+    return loss / PARTS
+
+
+class DividesInAFunction(Base):
+    """The number is a variable of the script, and the function is not a method."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = share(self.prepared_loss(model, inputs))
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
+class DividesByAnAttribute(Base):
+    def __init__(self, model, args, **kwargs):
+        super().__init__(model, args, **kwargs)
+        self.parts = 8 // args.train_batch_size
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.prepared_loss(model, inputs) / self.parts
+        self.accelerator.backward(loss)
         return loss.detach()
 
 
@@ -147,6 +174,7 @@ KINDS = [
     DividesThenWeighs,
     CachesGradients,
     AddsDivided,
+    DividesByAnAttribute,
     Plain,
     PlainAndDivided,
     Adversarial,
@@ -231,6 +259,12 @@ def test_own_training_step_that_is_no_plain_override(tmp_path, monkeypatch, kind
     expected = logs(tmp_path / "expected", kind, 2, 4)
     assert parts == expected
     whole = logs(tmp_path / "whole", kind, 8, 1)
+    assert parts == [pytest.approx(log, rel=1e-5) for log in whole]
+
+
+def test_own_training_step_that_divides_in_a_function(tmp_path):
+    whole = logs(tmp_path / "whole", ThroughTheAccelerator, 8, 1)
+    parts = logs(tmp_path / "parts", DividesInAFunction, 8 // PARTS, PARTS)
     assert parts == [pytest.approx(log, rel=1e-5) for log in whole]
 
 

@@ -67,6 +67,8 @@ DIVISIONS = [
     lambda loss: 0.75 * (loss / 4),
     lambda loss: sum([loss / 4, -(0.1 * loss) / 4]),
     lambda loss: (torch.stack([loss]) / 4).mean().to(torch.float64),
+    lambda loss: loss / 4 + (0.1 / 4) * loss,
+    lambda loss: loss / 4 + 0.1 * loss.square(),
 ]
 
 
@@ -80,7 +82,9 @@ def test_micro_batch_loss_keeps_a_loss_divided_by_the_override(divides):
 OTHER_FORMS = [
     lambda loss: loss / torch.tensor([4.0])[0].clone().requires_grad_(),
     lambda loss: loss / 2 / 2,
-    lambda loss: loss / 4 + loss * 0.0,
+    lambda loss: loss / 4 + (loss.abs() - loss.abs()),
+    lambda loss: 0.125 * loss + 0.125 * loss,
+    lambda loss: torch.minimum(loss, torch.tensor(4.0)),
     lambda loss: (loss / 4).sqrt() * 2,
 ]
 
