@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from ..lightning_modules.common.flushing import flush
+
 logger = logging.getLogger(__name__)
 
 
@@ -25,7 +27,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         with open(temporary_file, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            flush(file.fileno())
         os.replace(temporary_file, target)
     except BaseException:
         with contextlib.suppress(OSError):

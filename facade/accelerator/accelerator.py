@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
@@ -802,8 +803,12 @@ class Accelerator(Processes):
 
         from safetensors.torch import save_file
 
+        from ...lightning_modules.checkpoints.weights import weights_written_to
+
+        path = cast("StrPath", f)
         tensors, _ = separate_tied_weights(cast("Mapping[str, torch.Tensor]", obj))
-        save_file(tensors, cast("StrPath", f), metadata={"format": "pt"})
+        with weights_written_to(Path(path).parent):
+            save_file(tensors, path, metadata={"format": "pt"})
 
     def save_model(
         self,
@@ -833,6 +838,8 @@ class Accelerator(Processes):
 
         from huggingface_hub import save_torch_state_dict
 
+        from ...lightning_modules.checkpoints.weights import weights_written_to
+
         # safetensors holds a shared tensor once: the other names of tied weights go into the
         # metadata.
         aliases: dict[str, str] | None = None
@@ -841,13 +848,14 @@ class Accelerator(Processes):
 
         require_local(save_directory, "save_directory")
         os.makedirs(save_directory, exist_ok=True)
-        save_torch_state_dict(
-            weights,
-            os.fspath(save_directory),
-            max_shard_size=max_shard_size,
-            metadata=aliases,
-            safe_serialization=safe_serialization,
-        )
+        with weights_written_to(Path(save_directory)):
+            save_torch_state_dict(
+                weights,
+                os.fspath(save_directory),
+                max_shard_size=max_shard_size,
+                metadata=aliases,
+                safe_serialization=safe_serialization,
+            )
 
     @property
     def should_save_model(self) -> bool:

@@ -542,14 +542,28 @@ class CheckpointSaver:
             state.best_model_checkpoint, self.trainer.args.world_size
         )
 
-    def finish_training(self) -> None:
+    def finish_training(self, run_dir: str, resumed_from: str | None) -> None:
         """Wait until the checkpoints are written, and flushed if that matters.
 
         That is the case if older checkpoints are deleted after the flush, if the last one is
         uploaded to a store, or if the machine may stop.
+
+        Args:
+            run_dir: the checkpoint folder.
+            resumed_from: the checkpoint from which this training was resumed.
         """
         self.finish_writing()
-        has_limit = bool(self.trainer.args.save_total_limit)
+
+        # A training that was killed before its rotation may have resumed from its last checkpoint
+        # without writing another. If that one is not the newest, leave all alone.
+        args = self.trainer.args
+        saves = args.should_save and args.save_strategy != "no"
+        if saves and self._written is None and resumed_from is not None and os.path.isdir(run_dir):
+            newest = checkpoints.get_last_checkpoint(run_dir)
+            if newest is not None and os.path.realpath(newest) == os.path.realpath(resumed_from):
+                self._written = Path(newest).absolute()
+                self._note_best(self.trainer.state.best_model_checkpoint)
+        has_limit = bool(args.save_total_limit)
         if has_limit or self.store.is_open or self.signals.is_interrupted:
             self.wait_until_flushed()
 

@@ -360,13 +360,14 @@ class TrainingRun:
             trainer.log(metrics)
 
         # Checkpoints.
-        components.checkpoint_saver.finish_training()
+        run_dir = trainer._get_output_dir(self.trial)
+        components.checkpoint_saver.finish_training(run_dir, self.checkpoint)
         if not is_leaving:
             if args.load_best_model_at_end and components.restorer.has_best():
                 trainer._load_best_model()
                 components.callback_states.load_best()
             if not components.signals.time_is_up:
-                components.checkpoint_saver.keep_only_best(trainer._get_output_dir(self.trial))
+                components.checkpoint_saver.keep_only_best(run_dir)
 
         trainer.control = trainer.callback_handler.on_train_end(args, state, trainer.control)
         components.hub.end_training(

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from ..common.collectives import min_over_ranks
+from ..common.flushing import flush
 from ..common.local_paths import StrPath
 from ..common.nested import leaves
 
@@ -27,8 +28,7 @@ _log = logging.getLogger(__name__)
 def sync_path(path: StrPath) -> None:
     """Flush one file, or the entries of one folder, to the disk.
 
-    Does nothing where flushing is not supported: for folders on Windows, and on some network file
-    systems.
+    Does nothing where flushing is not supported: for folders on Windows, and as `flush`.
     """
     is_folder = os.path.isdir(path)
     flags = os.O_RDONLY
@@ -40,11 +40,7 @@ def sync_path(path: StrPath) -> None:
 
     descriptor = os.open(path, flags)
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some file systems support flushing only for files, or not at all.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
+        flush(descriptor)
     finally:
         os.close(descriptor)
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -114,11 +115,31 @@ def save_weights(
 
 @contextmanager
 def weights_written_to(folder: Path) -> Generator[None]:
-    """Convert errors of safetensors on writing, such as a full disk, to an `OSError`."""
+    """Correct what safetensors does otherwise than Python when it writes files in the block.
+
+    Its errors, such as a full disk, become an `OSError`. Its files get the access rights of other
+    new files in the folder; since version 0.8 only their owner may read them.
+
+    Args:
+        folder: the folder, whose subfolders may be written to as well.
+    """
+    before = _file_stamps(folder)
     try:
         yield
     except SafetensorError as error:
         raise OSError(f"the weights could not be written to {folder}: {error}") from error
+
+    # Create a file to learn its rights, because the umask cannot be read without changing it, and
+    # a folder may have default rights.
+    sample = folder / f".rights-{os.urandom(4).hex()}"
+    sample.touch()
+    rights = sample.stat().st_mode
+    sample.unlink()
+    for path, stamp in _file_stamps(folder).items():
+        if path.suffix == ".safetensors" and stamp != before.get(path):
+            # Some file systems have no access rights.
+            with suppress(OSError):
+                path.chmod(rights)
 
 
 def _save_itself(
@@ -367,11 +388,23 @@ def read_weights(folder: StrPath) -> dict[str, Tensor]:
 def _weight_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
     """Return inode and modification time of each weights file, to detect new ones."""
     names = {*WEIGHT_FILES, *INDEX_FILES, *ADAPTER_FILES}
+    stamps = _file_stamps(folder)
+    return {path: stamp for path, stamp in stamps.items() if path.name in names}
+
+
+def _file_stamps(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return inode and modification time of each file in a folder and its subfolders."""
     stamps: dict[Path, tuple[int, int]] = {}
-    for path in (*folder.glob("*"), *folder.glob("*/*")):
-        if path.name in names:
-            status = path.stat()
-            stamps[path] = (status.st_ino, status.st_mtime_ns)
+    for root, subfolders, names in os.walk(folder):
+        # Adapters have a subfolder each, which has none.
+        if Path(root) != folder:
+            subfolders.clear()
+        for name in names:
+            path = Path(root, name)
+            # A thread may be deleting older checkpoints in the folder.
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                stamps[path] = (status.st_ino, status.st_mtime_ns)
     return stamps
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from helpers.trainer.tiny_trainings import At, files, same, trained, trainer, weights
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
+from lightrainer.lightning_modules import checkpoints
 from lightrainer.lightning_modules.checkpoints import owners
 from lightrainer.lightning_modules.common import process_identity
 
@@ -314,6 +315,29 @@ def test_files_written_before_a_checkpoint_is_saved_survive_a_rotation(tmp_path)
     trained(tmp_path, callbacks=[At("on_step_end", count_and_rotate)], **saving)
     assert (tmp_path / "checkpoint-4" / "counts" / "tokens.json").exists()
     assert not (tmp_path / "checkpoint-2").exists()
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_limit_after_a_resumption_without_steps(tmp_path, best):
+    """A kill between the last checkpoint and the rotation leaves one more."""
+    saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6}
+    if best:
+        saving |= {"eval_strategy": "steps", "eval_steps": 2, "learning_rate": 0.0}
+        saving |= {"metric_for_best_model": "loss", "load_best_model_at_end": True}
+    trained(tmp_path, **saving)
+    assert len(checkpoints.list_checkpoints(tmp_path)) == 3
+    trained(tmp_path, resume=True, save_total_limit=2, **saving)
+    kept = ["checkpoint-2", "checkpoint-6"] if best else ["checkpoint-4", "checkpoint-6"]
+    assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == kept
+
+
+def test_limit_deletes_nothing_after_a_resumption_from_an_older_checkpoint(tmp_path):
+    saving = {"save_strategy": "steps", "save_steps": 2}
+    trained(tmp_path, max_steps=6, **saving)
+    resume = str(tmp_path / "checkpoint-2")
+    trained(tmp_path, max_steps=2, save_total_limit=1, resume=resume, **saving)
+    trained(tmp_path, max_steps=6, save_total_limit=1, resume=True)
+    assert len(checkpoints.list_checkpoints(tmp_path)) == 3
 
 
 def test_files_of_an_earlier_run_go_with_its_checkpoint(tmp_path):

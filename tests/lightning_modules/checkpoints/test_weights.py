@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,37 @@ def test_weights_come_back(tmp_path: Path, name: str, sharded: bool):
     assert report.missing == ()
     assert report.unexpected == ()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o007, 0o077])
+@pytest.mark.parametrize("name", ["plain", "gpt2", "adapters"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_weights_have_the_rights_of_other_new_files(tmp_path: Path, name: str, mask: int):
+    """safetensors 0.8 lets only their owner read them. Earlier private files stay private."""
+    model = _two_adapters() if name == "adapters" else MODELS[name]()
+    private = tmp_path / "private.safetensors"
+    private.touch(0o600)
+    before = os.umask(mask)
+    try:
+        save_weights(model, tmp_path)
+        if name != "adapters":
+            save_weights(model, tmp_path / "shards", max_shard_size=_half(model))
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != private]
+    assert len([path for path in files if path.suffix == ".safetensors"]) >= 2
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~mask}
+    assert private.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.rglob(".*"))
+
+
+def _two_adapters() -> nn.Module:
+    import peft
+
+    config = peft.LoraConfig(target_modules=["c_attn"], r=2, fan_in_fan_out=True)
+    model = peft.get_peft_model(_tiny("gpt2"), config)
+    model.add_adapter("second", config)
+    return model
 
 
 def test_tied_weights_are_stored_once_and_documented_in_the_file(tmp_path: Path):
