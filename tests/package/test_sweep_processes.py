@@ -89,6 +89,28 @@ def test_watchdog_lets_the_script_behind_a_launcher_save(tmp_path):
     process.stdin.close()
 
 
+WITHOUT_PROC = """
+import runpy, sys
+names = runpy.run_path(sys.argv[1])
+wait = names["_wait"]
+wait.__globals__["_children"] = list
+sys.exit(names["main"](sys.argv[2:]))
+"""
+
+
+def test_watchdog_without_proc_signals_the_process_group(tmp_path):
+    """As on macOS: a script that its launcher does not signal gets the signal too."""
+    (tmp_path / "saves.py").write_text(SAVES)
+    shell = f"trap '' TERM; {sys.executable} -S saves.py; true"
+    words = [sys.executable, "-c", WITHOUT_PROC, watchdog.__file__, "bash", "-c", shell]
+    process = subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, start_new_session=True)
+    until((tmp_path / "on").exists)
+    process.terminate()
+    process.wait(SECONDS)
+    assert (tmp_path / "saved").exists()
+    process.stdin.close()
+
+
 @pytest.mark.parametrize(
     ("code", "status"), [("exit 3", 3), ("kill -SEGV $$", 128 + signal.SIGSEGV), ("true", 0)]
 )

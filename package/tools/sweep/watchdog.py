@@ -83,13 +83,8 @@ def _wait(script: int, stop_requested: threading.Event) -> int:
             status = script_status
         if stop_requested.is_set():
             kill_at = min(kill_at, time.monotonic() + _SECONDS_TO_SAVE)
-            # Each child gets the signal once. The children of a launcher that has exited are
-            # children of this process by now.
             if has_children:
-                for pid in set(_children() or [script]) - signalled:
-                    signalled.add(pid)
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGTERM)
+                _request_stop(script, signalled)
                 continue
 
         if status is not None:
@@ -97,6 +92,29 @@ def _wait(script: int, stop_requested: threading.Event) -> int:
             if status != 0:
                 _kill_all(script)
             return status
+
+
+def _request_stop(script: int, signalled: set[int]) -> None:
+    """Send SIGTERM to the processes of the script that have not received it yet.
+
+    Args:
+        script: the id of the script's process.
+        signalled: the ids of the processes that have received it; new ones are added.
+    """
+    children = _children()
+    if not children:
+        # Without /proc, only the process group is known.
+        if script not in signalled:
+            signalled.add(script)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(script, signal.SIGTERM)
+        return
+
+    # The children of a launcher that has exited are children of this process by now.
+    for pid in set(children) - signalled:
+        signalled.add(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
 
 
 def _reap(script: int) -> tuple[int | None, bool]:
