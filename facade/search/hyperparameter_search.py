@@ -97,6 +97,7 @@ class HyperparameterSearch:
         search_backend.check(trainer, options)
         _require_evaluation(trainer)
 
+        # Like in transformers, the Trainer keeps these attributes after the search.
         trainer.hp_space = search_backend.default_hp_space if hp_space is None else hp_space
         trainer.compute_objective = compute_objective
         trainer.hp_name = hp_name
@@ -209,37 +210,41 @@ class HyperparameterSearch:
             SystemExit: the trial is pruned, and belongs to a sweep.
         """
         trainer = self.trainer
-        search = self.current
         sweep_reports.report(trainer, step, metrics)
         if trainer.hp_search_backend is None or trial is None:
             return
 
-        if search is None:
-            # A script with its own loop over trials has called `train(trial=...)`.
-            compute = trainer.compute_objective or default_compute_objective
-            trainer.objective = compute(dict(metrics))
-        else:
-            # Compute the objective even if nothing is reported below, because that of the last
-            # evaluation becomes the objective of the trial.
-            search.set_objective(metrics)
-
+        # Compute the objective even if nothing is reported below, because that of the last
+        # evaluation becomes the objective of the trial.
+        self._set_objective(metrics)
         value = trainer.objective
-        if search is not None and isinstance(trial, dict):
+        if self.current is not None and isinstance(trial, dict):
             from .ray_backend import report as report_to_ray
 
             report_to_ray(trainer, metrics, value)
             return
-        if not isinstance(value, (int, float)):
-            return
 
         # A script may pass its own object as the trial, which cannot be pruned.
-        if not hasattr(trial, "should_prune"):
-            return
-        if is_pruned(cast("Trial | SharedTrial", trial), value, step):
-            import optuna
+        if isinstance(value, (int, float)) and hasattr(trial, "should_prune"):
+            self._prune(cast("Trial | SharedTrial", trial), value, step)
 
-            sweep_reports.end_training(trainer)
-            raise optuna.TrialPruned(f"Pruned at step {step}, with an objective of {value:.6g}.")
+    def _set_objective(self, metrics: dict[str, float]) -> None:
+        if self.current is not None:
+            self.current.set_objective(metrics)
+            return
+        # A script with its own loop over trials has called `train(trial=...)`.
+        trainer = self.trainer
+        compute = trainer.compute_objective or default_compute_objective
+        trainer.objective = compute(dict(metrics))
+
+    def _prune(self, trial: Trial | SharedTrial, value: float, step: int) -> None:
+        """Report a value to the study, and raise `optuna.TrialPruned` if it prunes the trial."""
+        if not is_pruned(trial, value, step):
+            return
+        import optuna
+
+        sweep_reports.end_training(self.trainer)
+        raise optuna.TrialPruned(f"Pruned at step {step}, with an objective of {value:.6g}.")
 
 
 def make_backend(backend: str | HPSearchBackend | None) -> OptunaBackend | RayBackend:
@@ -316,7 +321,7 @@ def _read_directions(direction: str | Sequence[str] | None) -> list[str]:
     for word in directions:
         _require_choice("direction", word, _DIRECTIONS)
     if not directions:
-        raise ValueError("direction=[] must have one word for each objective.")
+        raise ValueError("direction=[] is empty. Pass 'minimize' or 'maximize' for each objective.")
     return directions
 
 

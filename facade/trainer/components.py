@@ -70,7 +70,7 @@ class TrainerComponents:
     device_of_run: torch.device | None = None
     """The device while Lightning runs, because the arguments look it up each time."""
     router_losses: RouterLosses | None = None
-    """Those of the model while Lightning runs; None if it has no mixture of experts."""
+    """The balancing losses of a mixture of experts while Lightning runs; None for other models."""
     gather_losses: Callable[..., Any] | None = None
     """Function that gathers losses; None to use `gather_function`."""
     steps_of_schedule: int | None = None
@@ -114,7 +114,7 @@ class TrainerComponents:
     metric_of_best = cached_property(lambda self: BestMetric(self.trainer))
     context_parallel = cached_property(lambda self: ContextParallel(self.trainer))
     loss_of_run = cached_property(lambda self: RunningLoss(self.trainer))
-    """Replaced by each training."""
+    """The loss of the last training; each training assigns a new one."""
     tokens_of_run = cached_property(lambda self: TokenCounter(self.trainer))
     parameter_counter = cached_property(lambda self: ParameterCounter(self.trainer))
 
@@ -250,7 +250,11 @@ class TrainerComponents:
         self.applied_arguments.remember(args)
 
     def renew_model(self, trial: object) -> None:
-        """Create a new model, and again if the trial changes the seed of its initial weights."""
+        """Create a new model for a trial.
+
+        The values of a trial are sampled after a first model was created, as in transformers. If
+        they change the seed, the model is created again with that seed.
+        """
         trainer = self.trainer
         self._replace_model(trial)
         seed = (trainer.args.seed, trainer.args.full_determinism)

@@ -31,9 +31,6 @@ from .steps import loss_and_outputs, no_loss_and_outputs
 if TYPE_CHECKING:
     from .. import Seq2SeqTrainer
 
-if TYPE_CHECKING:
-    pass
-
 
 class Seq2SeqComponents(TrainerComponents):
     """The components of a `Seq2SeqTrainer`, and the state of its generation."""

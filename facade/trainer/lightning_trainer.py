@@ -181,11 +181,11 @@ def lightning_run(
         if autocast_factory is not None:
             mixed_precision = casting(trainer.model, autocast_factory)
 
-        strategy.lightning = lightning_trainer.strategy
-        trainer.accelerator.strategy = strategy
-        components.device_of_run = trainer.args.device
-        components.router_losses = router_losses_of(trainer.model)
         try:
+            strategy.lightning = lightning_trainer.strategy
+            trainer.accelerator.strategy = strategy
+            components.device_of_run = trainer.args.device
+            components.router_losses = router_losses_of(trainer.model)
             with lightning_internals.interruptible(), mixed_precision:
                 yield lightning_trainer
         finally:

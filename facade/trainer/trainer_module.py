@@ -237,7 +237,7 @@ class TrainerModule(EvaluationModule):
         trainer.current_gradient_accumulation_steps = len(batch)
         is_last = False
         loss = None
-        if memory.is_shared:
+        if memory.is_active:
             memory.begin_step(trainer.model.buffers())
 
         # A single micro-batch of a single rank is the full step, so nothing scales its loss.
@@ -255,7 +255,7 @@ class TrainerModule(EvaluationModule):
             # With auto_find_batch_size, `settle` averages the gradients after all ranks have
             # confirmed that none ran out of memory.
             if strategy.synchronizes_gradients:
-                exchange = (is_last or trainer.accelerator.sync_each_batch) and not memory.is_shared
+                exchange = (is_last or trainer.accelerator.sync_each_batch) and not memory.is_active
                 exchanging = strategy.micro_batch(synchronize=exchange, is_last=is_last)
 
             # Forward and backward.
@@ -266,7 +266,7 @@ class TrainerModule(EvaluationModule):
                 if trainer.control.should_epoch_stop or trainer.control.should_training_stop:
                     run.require_in_all("should_epoch_stop", "should_training_stop")
                     break
-        if memory.is_shared:
+        if memory.is_active:
             memory.settle(trainer.model.parameters() if is_last else ())
         if not is_last:
             return loss
@@ -276,7 +276,7 @@ class TrainerModule(EvaluationModule):
         if external_parameters.parameters:
             external_parameters.average_gradients()
         # `settle` has averaged all gradients.
-        if not memory.is_shared:
+        if not memory.is_active:
             strategy.average_unsynchronised()
 
         # Clip.
@@ -293,9 +293,9 @@ class TrainerModule(EvaluationModule):
                 epoch.optimizer.step()
         except Exception as error:
             explain(error, lambda: advice_for_training(args))
-            if not memory.keeps(error):
+            if not memory.store(error):
                 raise
-        if memory.is_shared:
+        if memory.is_active:
             memory.settle()
         if epoch.clips_in_step:
             epoch.grad_norm = trainer._get_grad_norm(
@@ -499,7 +499,7 @@ class TrainerModule(EvaluationModule):
                 raise wrong_loss(f"{type(trainer).__name__}.training_step", loss)
         except Exception as error:
             explain(error, lambda: advice_for_training(trainer.args, inputs))
-            if not self.memory.keeps(error):
+            if not self.memory.store(error):
                 raise
             return None
         finally:

@@ -2,7 +2,8 @@
 
 They are stored in checkpoints. The state of a part consists of the generators in its attributes,
 such as `generator` of torch's samplers and transformers' collators, and of its `state_dict` if it
-also has `load_state_dict`. Nested objects are not searched.
+also has `load_state_dict`. Datasets and collators that a part wraps are included; other nested
+objects are not.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ def has_new_generator(sampler: object, states: list[dict[str, Any]]) -> bool:
     """Return whether a `RandomSampler` has a generator now, but had none when the states were
     saved.
 
+    Its first order after a resumption was drawn by another generator then.
+
     Args:
         sampler: the sampler of the loader.
         states: the states of the `LoaderParts`.
@@ -126,8 +129,8 @@ def restore_parts(states: list[dict[str, Any]] | None, *parts: Any) -> None:
     Args:
         states: the result of `part_states`; states without a counterpart are skipped with a
             warning.
-        parts: the same parts, or others that were created in the same way; or only the first of
-            them.
+        parts: the same parts in the same order, or others that were created in the same way. If
+            the last ones are left out, their states are ignored.
     """
     for stored in states or ():
         if stored["root"] >= len(parts):

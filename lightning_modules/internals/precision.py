@@ -156,7 +156,10 @@ def casting(
 def start_casting(
     model: nn.Module, context: Callable[[], contextlib.AbstractContextManager[object]]
 ) -> None:
-    """Cast the forward passes of a model until `stop_casting`, unless they are cast already."""
+    """Cast the forward passes of a model until `stop_casting`, unless they are cast already.
+
+    Unlike with `casting`, the cast outlasts the call, as `accelerator.prepare` needs it.
+    """
     if _BEFORE not in vars(model):
         vars(model)[_BEFORE] = vars(model).get("forward")
         model.forward = MethodType(_cast(model, context), model)

@@ -84,14 +84,14 @@ class OutOfMemoryConsensus:
         shares_buffers: whether buffers are broadcast from rank 0 at the start of each step.
 
     Attributes:
-        is_shared: whether there are several processes.
+        is_active: whether there are other ranks; False in a single process.
         failure: the stored error, until `settle` raises it.
     """
 
     def __init__(self, device: torch.device | None, *, shares_buffers: bool = True) -> None:
         self.device = device
         self.shares_buffers = shares_buffers
-        self.is_shared = device is not None
+        self.is_active = device is not None
         self.failure: Exception | None = None
 
     def begin_step(self, buffers: Iterable[torch.Tensor]) -> None:
@@ -102,12 +102,12 @@ class OutOfMemoryConsensus:
         if self.shares_buffers:
             broadcast_tensors(buffers)
 
-    def keeps(self, error: Exception) -> bool:
+    def store(self, error: Exception) -> bool:
         """Store an out-of-memory error for `settle`; return whether it was stored.
 
         Other errors, and errors in a single process, are not stored.
         """
-        if not self.is_shared or not is_out_of_memory(error):
+        if not self.is_active or not is_out_of_memory(error):
             return False
         self.failure = error
         return True

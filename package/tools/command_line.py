@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-import re
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -61,12 +60,11 @@ class CommandParser(ArgumentParser):
         if unknown:
             # Show only the name, because the value of an option may be a secret.
             name = option_names(unknown[:1])
-            known_options = re.findall(r"--[\w-]+", self.format_help())
-            suggestion = did_you_mean(name, known_options)
+            suggestion = did_you_mean(name, list(self._option_string_actions))
             self.error(f"unknown option {name}.{suggestion} {advice}")
         return options
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - one for all
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override] - argparse has an overload for each type of `namespace`
         """Parse words as argparse does, but leave the values of unknown options out of errors.
 
         A value may be a secret.

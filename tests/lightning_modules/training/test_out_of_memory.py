@@ -31,8 +31,8 @@ def test_real_errors_of_memory_are_recognised():
 def test_out_of_memory_waits_for_all_ranks():
     """Other errors do not, and the next step is a new one."""
     shared = OutOfMemoryConsensus(torch.device("cpu"))
-    assert not shared.keeps(ZeroDivisionError())
-    assert shared.keeps(torch.OutOfMemoryError("none left"))
+    assert not shared.store(ZeroDivisionError())
+    assert shared.store(torch.OutOfMemoryError("none left"))
     with pytest.raises(torch.OutOfMemoryError, match="none left") as error:
         shared.settle()
     assert error.value.is_shared
