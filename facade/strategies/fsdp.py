@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -157,6 +158,15 @@ class FSDP(Strategy):
             layers=layers_of(options["auto_wrap_policy"], model),
             checkpointing=options["activation_checkpointing_policy"] is not None,
         )
+
+    def generation_context(self) -> AbstractContextManager[None]:
+        """See `Strategy.generation_context`. `generate` belongs to the model, not to its wrapper,
+        which gathers the weights only in its own forward pass.
+        """
+        wrapper = self.forward_model
+        if not sharding.is_wrapped_by_fsdp1(wrapper):
+            return super().generation_context()
+        return sharding.fsdp_wrapping().gathered_weights(wrapper)
 
     def clip_grad_norm(
         self, parameters: list[torch.Tensor], max_norm: float, norm_type: float = 2.0

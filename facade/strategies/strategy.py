@@ -239,6 +239,10 @@ class Strategy:
         """Return the object that evaluation forward passes call."""
         return self.forward_model
 
+    def generation_context(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the `generate` of the Trainer's model can run."""
+        return contextlib.nullcontext()
+
     def share_buffers(self) -> None:
         """Broadcast the buffers of rank 0, unless `ddp_broadcast_buffers` is False.
 

@@ -109,8 +109,11 @@ class Seq2SeqComponents(TrainerComponents):
         # If weights are sharded, all ranks must run each forward pass together, so a rank whose
         # sequences are complete continues until all ranks are done.
         model = self.trainer.model
-        synced = self.strategy.shards_weights
-        tokens = generate(model, without_answers(inputs), options, synced_gpus=synced)
+        strategy = self.strategy
+        with strategy.generation_context():
+            tokens = generate(
+                model, without_answers(inputs), options, synced_gpus=strategy.shards_weights
+            )
         fill_defaults(getattr(model, "generation_config", None))
 
         samples = find_batch_size(inputs) or len(tokens)

@@ -149,6 +149,14 @@ def full_shapes(model: nn.Module) -> dict[str, torch.Tensor]:
         return meta_tensors(_named_tensors(model))
 
 
+def gathered_weights(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Gather the weights that are not in a wrapped layer, for code that bypasses the wrapper.
+
+    Wrapped layers gather theirs in their own forward passes. Changes are lost.
+    """
+    return FullyShardedDataParallel.summon_full_params(model, recurse=False, writeback=False)
+
+
 def load_full(model: nn.Module, state_dict: Mapping[str, Any]) -> None:
     """Load full tensors into a model, ignoring unknown names."""
     with torch.no_grad(), FullyShardedDataParallel.summon_full_params(model, writeback=True):

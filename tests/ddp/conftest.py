@@ -14,11 +14,12 @@ from helpers.processes.starting import finished_ranks, forked_torchrun
 
 SCRIPT = HELPERS / "ddp" / "train_script.py"
 # by scenario
-OTHER_SCRIPTS = dict.fromkeys(("seq2seq", "seq2seq_sharded"), SCRIPT.with_name("seq2seq_script.py"))
+GENERATING = ("seq2seq", "seq2seq_fsdp1", "seq2seq_fsdp2")
+OTHER_SCRIPTS = dict.fromkeys(GENERATING, SCRIPT.with_name("seq2seq_script.py"))
 OTHER_SCRIPTS["batch_sharding"] = SCRIPT.with_name("batch_sharding_script.py")
 OTHER_SCRIPTS["modules"] = SCRIPT.with_name("module_script.py")
 OTHER_SCRIPTS["estimates"] = SCRIPT.with_name("estimate_script.py")
-OF_TRANSFORMERS = ("seq2seq", "seq2seq_sharded", "estimates")
+OF_TRANSFORMERS = (*GENERATING, "estimates")
 """Scenarios that import it whichever library trains."""
 PROCESSES = {"evaluation3": 3}  # two in all other scenarios
 OTHER_SCRIPTS |= dict.fromkeys(

@@ -67,11 +67,12 @@ def test_seq2seq_reference_generates_some_samples_twice(two_ranks):
     )
 
 
-def test_seq2seq_ranks_that_share_weights_generate_the_same(two_ranks):
-    """With `fully_shard` no rank has the embeddings for itself, and all have to generate as long
-    as the longest one.
+@pytest.mark.parametrize("scenario", ["seq2seq_fsdp1", "seq2seq_fsdp2"])
+def test_seq2seq_ranks_that_share_weights_generate_the_same(two_ranks, scenario):
+    """No rank has the embeddings for itself, and all have to generate as long as the longest
+    one.
     """
-    whole, sharded = two_ranks(OURS, "seq2seq").ranks[0], two_ranks(OURS, "seq2seq_sharded").ranks
+    whole, sharded = two_ranks(OURS, "seq2seq").ranks[0], two_ranks(OURS, scenario).ranks
     assert sharded[0] == sharded[1]
     for name in ("predictions", "labels"):
         assert list(map(without_padding, sharded[0][name])) == list(
