@@ -274,6 +274,13 @@ def copies_of_batches(args: TrainingArguments) -> int:
     return copies if args.world_size % copies == 0 else 1
 
 
+def order_seed(args: TrainingArguments) -> int:
+    """Return the seed of the order of the samples: `data_seed`, or `seed` if that is not set."""
+    if args.data_seed is None:
+        return args.seed
+    return args.data_seed
+
+
 def sharding_options(
     args: TrainingArguments, config: AcceleratorConfig, even_batches: bool
 ) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from ...lightning_modules.data.loader_state import from_epoch_start
 from ...lightning_modules.data.stateful_parts import part_states, restore_parts
 from ...lightning_modules.data.uneven_inputs import UnevenInputs, may_be_uneven
 from ...lightning_modules.training.accumulation import WindowLoader, WindowReader
-from ..arguments.parallelism import data_ranks
+from ..arguments.parallelism import data_ranks, order_seed
 from ..evaluation.results import TrainingLength
 from ..evaluation.sets import evaluation_parts
 from .elastic import ElasticResumption, ResumePoint, batch_size_of
 from .generators import capture_generators, restore_generators
-from .stored_positions import CheckpointPositions, PlainState
+from .stored_positions import CheckpointPositions, PlainState, StoredPosition
 
 if TYPE_CHECKING:
     from .. import Trainer, TrainingRun
@@ -82,6 +82,7 @@ class DataPosition:
         state |= {
             **self._plain_layout,
             "layout": {**self._plain_layout["layout"], "accumulation": accumulation},
+            "data_seed": order_seed(self.trainer.args),
             "windows": run.windows.windows_per_epoch,
             "evaluated": run.interrupted_evaluation.worker_states(loaders),
             "ended": run.epoch_is_over,
@@ -155,19 +156,21 @@ class DataPosition:
         self.evaluated_before = {}
         is_end_missing = False
         was_left = False
+        has_new_seed = False
         if stored is not None:
+            has_new_seed = self._has_new_seed(stored.own, sized)
             self.evaluated_before = stored.own.evaluation_workers
             is_end_missing = not stored.own.is_epoch_ended
             was_left = stored.own.was_epoch_left
 
-        # With `ignore_data_skip`, restart the epoch in the same order, unless only its end is
-        # missing.
+        # With `ignore_data_skip`, restart the epoch, unless only its end is missing. Its order is
+        # the same unless the seed has changed.
         if trainer.args.ignore_data_skip and windows_done < windows.windows_per_epoch:
             windows_done = 0
-            if loader_state is not None and "handed_out" in loader_state:
-                loader_state = from_epoch_start(loader_state)
-            else:
+            if has_new_seed or loader_state is None or "handed_out" not in loader_state:
                 loader_state = None
+            else:
+                loader_state = from_epoch_start(loader_state)
 
         # All steps were taken when this was saved, so only the end of the epoch is missing.
         if is_end_missing and trainer.state.global_step >= length.max_steps:
@@ -229,6 +232,30 @@ class DataPosition:
             )
         else:
             restore_generators(self.trainer, load_rng_file(path))
+
+    def _has_new_seed(self, position: StoredPosition, sized: bool) -> bool:
+        """Return whether the seed of the order has changed. Warn if that has no effect.
+
+        Args:
+            position: the position of this process in the checkpoint.
+            sized: whether the training data has a length. A stream has its own order.
+        """
+        args = self.trainer.args
+        seed = order_seed(args)
+        has_seeded_order = sized and args.train_sampling_strategy in ("random", "token_budget")
+        if not has_seeded_order or position.data_seed in (None, seed):
+            return False
+        if not args.ignore_data_skip:
+            name = "seed" if args.data_seed is None else "data_seed"
+            logger.warning(
+                "%s=%s has no effect on the order of the samples: it stays that of the checkpoint "
+                "(%s), so that no sample is left out. Set ignore_data_skip=True to begin the epoch "
+                "again in the new order.",
+                name,
+                seed,
+                position.data_seed,
+            )
+        return True
 
     def _resume_point(
         self, length: TrainingLength, sized: bool, stored: CheckpointPositions

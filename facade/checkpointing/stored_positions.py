@@ -98,6 +98,8 @@ class StoredPosition:
     loader_batch: int | None
     """Samples per batch reported by the loader, see `ElasticResumption.loader_batch`."""
     requested: RequestedArguments | None
+    data_seed: int | None
+    """The seed of the order: `data_seed`, or `seed` if that was not set."""
     copies: int
     """Number of consecutive ranks that read the same data, see `copies_of_batches`."""
     steps_ahead: int
@@ -135,6 +137,7 @@ class StoredPosition:
             loader_state=entry("loader", Mapping | None),
             loader_batch=entry("loader_batch", int | None),
             requested=requested,
+            data_seed=entry("data_seed", int | None),
             copies=entry("copies", int, 1),
             steps_ahead=entry("ahead", int, 0),
             is_epoch_ended=entry("ended", bool, True),

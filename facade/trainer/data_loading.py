@@ -32,7 +32,7 @@ from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.stateful_parts import random_states, restore_random_states
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.models.signatures import accepted_arguments
-from ..arguments.parallelism import copies_of_batches, data_rank, sharding_options
+from ..arguments.parallelism import copies_of_batches, data_rank, order_seed, sharding_options
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
 
@@ -137,7 +137,7 @@ class DataLoading:
         if args.train_sampling_strategy == "group_by_length":
             generator = None
             if version_behavior().seeds_evaluation_in_groups:
-                generator = torch.Generator().manual_seed(_data_seed(args))
+                generator = torch.Generator().manual_seed(order_seed(args))
 
             # A resumed training measures the lengths again, so that must not draw random numbers.
             random_states_before = random_states(dataset)
@@ -185,7 +185,7 @@ class DataLoading:
             self._lengths_of(dataset),
             args.max_tokens_per_batch,
             max_samples=max_samples,
-            seed=_data_seed(args),
+            seed=order_seed(args),
             rank=args.process_index,
             world_size=args.world_size,
             drop_last=args.dataloader_drop_last,
@@ -253,13 +253,6 @@ class DataLoading:
         if start is not None:
             options["worker_init_fn"] = start
         return options
-
-
-def _data_seed(args: TrainingArguments) -> int:
-    """Return the seed of samplers: `data_seed`, or `seed` if that is not set."""
-    if args.data_seed is None:
-        return args.seed
-    return args.data_seed
 
 
 class DevicePlacement:

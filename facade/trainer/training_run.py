@@ -614,26 +614,40 @@ def warn_of_differences(
     """Warn about intervals or a batch size that differ from those of the checkpoint.
 
     Args:
-        saved_state: the state of the checkpoint, whose values stay in effect.
-        new_state: the state that the current arguments describe.
+        saved_state: the state of the checkpoint, whose intervals stay in effect.
+        new_state: the state that the current arguments describe, whose batch size applies.
         batch_size: whether to compare the batch size too.
     """
-    arguments_by_name = {
-        "logging_steps": "logging_steps",
-        "eval_steps": "eval_steps",
-        "save_steps": "save_steps",
-    }
-    if batch_size:
-        arguments_by_name["train_batch_size"] = "per_device_train_batch_size"
+    intervals = ("logging_steps", "eval_steps", "save_steps")
+    lines = [_difference(name, name, saved_state, new_state) for name in intervals]
 
-    lines = ""
-    for name, argument in arguments_by_name.items():
-        saved = getattr(saved_state, name)
-        new = getattr(new_state, name)
-        if saved is not None and saved != new:
-            lines += f"\n\t{argument}: {new} (from args) != {saved} (from {TRAINER_STATE_NAME})"
-    if lines:
-        # Use the same logger as the checkpoints, because scripts may filter by its name.
-        logging.getLogger(checkpoints.__name__).warning(
-            "Arguments differ from those of the checkpoint, which remain in effect:%s", lines
+    # Use the same logger as the checkpoints, because scripts may filter by its name.
+    checkpoint_logger = logging.getLogger(checkpoints.__name__)
+    if any(lines):
+        checkpoint_logger.warning(
+            "Arguments differ from those of the checkpoint, which remain in effect:%s",
+            "".join(lines),
         )
+    line = _difference("train_batch_size", "per_device_train_batch_size", saved_state, new_state)
+    if batch_size and line:
+        checkpoint_logger.warning(
+            "An argument differs from that of the checkpoint, and applies from now on:%s", line
+        )
+
+
+def _difference(
+    name: str, argument: str, saved_state: TrainerState, new_state: TrainerState
+) -> str:
+    """Return a line about a value that differs in the checkpoint; empty if it is the same.
+
+    Args:
+        name: the name of the value in the states.
+        argument: the name of the argument.
+        saved_state: the state of the checkpoint.
+        new_state: the state that the current arguments describe.
+    """
+    saved = getattr(saved_state, name)
+    new = getattr(new_state, name)
+    if saved is None or saved == new:
+        return ""
+    return f"\n\t{argument}: {new} (from args) != {saved} (from {TRAINER_STATE_NAME})"

@@ -56,19 +56,37 @@ class TokenBudgetSampler(BatchSampler):
                 f"{len(sizes)} samples: sample {worst} has {sizes[worst]} tokens, the longest has "
                 f"{sizes.max()}. Raise it, or truncate these samples."
             )
-        self.seed = seed
         self.rank = rank
         self.world_size = world_size
         self.drop_last = drop_last
         self.epoch = 0
+        self._sizes = sizes
+        self._max_tokens = max_tokens
+        self._max_samples = max_samples or max_tokens
+        self._assign_samples(seed)
+
+    def _assign_samples(self, seed: int) -> None:
+        """Assign the samples to batches."""
+        self.seed = seed
+        sizes = self._sizes
 
         # Group samples of similar length, in chunks of batches of a typical size.
         typical_batch_size = 1
         if len(sizes):
-            typical_batch_size = max(int(max_tokens // sizes.mean()), 1)
+            typical_batch_size = max(int(self._max_tokens // sizes.mean()), 1)
         generator = torch.Generator().manual_seed(seed)
         self._samples = grouped_order(sizes, typical_batch_size, None, generator)
-        self._batch_ends = _batch_ends(sizes[self._samples], max_tokens, max_samples or max_tokens)
+        ordered_sizes = sizes[self._samples]
+        self._batch_ends = _batch_ends(ordered_sizes, self._max_tokens, self._max_samples)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the seed, so that a resumed epoch keeps its batches if the seed changes."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Restore the seed, and the batches that follow from it."""
+        if state["seed"] != self.seed:
+            self._assign_samples(state["seed"])
 
     def set_epoch(self, epoch: int) -> None:
         """Draw the order of this epoch at the next iteration."""

@@ -4,6 +4,7 @@ wherever it stopped.
 
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -344,6 +345,41 @@ def test_resume_loads_no_sample_twice(uninterrupted, tmp_path, step):
     train(tmp_path, data=data, resume=uninterrupted("samples").checkpoint(step))
     epochs, steps = divmod(step, 6)
     assert data.seen == whole[epochs * SAMPLES + 4 * steps :]
+
+
+@pytest.mark.parametrize("name", ["data_seed", "seed"])
+def test_resume_with_another_seed_keeps_the_order_and_says_so(
+    uninterrupted, tmp_path, caplog, name
+):
+    whole = uninterrupted("samples")
+    data = Noisy()
+    resumed = train(tmp_path, data=data, resume=whole.checkpoint(3), **{name: 7})
+    assert resumed.end == whole.end
+    assert f"{name}=7 has no effect on the order of the samples" in caplog.text
+
+
+def test_resume_with_another_seed_begins_the_epoch_again(uninterrupted, tmp_path, caplog):
+    """With `ignore_data_skip`, the order is that of the second epoch of a training with the new
+    seed, as in transformers.
+    """
+    fresh = train(tmp_path / "fresh", data=Noisy(), data_seed=7).trainer.train_dataset.seen
+    resume = uninterrupted("samples").checkpoint(8)
+    orders = {}
+    for seed in (42, 7):
+        data = Noisy()
+        train(tmp_path, data=data, resume=resume, ignore_data_skip=True, data_seed=seed)
+        orders[seed] = data.seen
+    # Four steps of four samples are left.
+    assert orders[7][:16] == fresh[SAMPLES : SAMPLES + 16]
+    assert orders[42][:16] != orders[7][:16]
+    assert "has no effect" not in caplog.text
+
+
+def test_resume_with_another_batch_size_says_that_it_applies(uninterrupted, tmp_path, caplog):
+    resume = uninterrupted("samples").checkpoint(3)
+    train(tmp_path, resume=resume, per_device_train_batch_size=4)
+    assert "which remain in effect" not in caplog.text
+    assert re.search(r"applies from now on:\s+per_device_train_batch_size: 4 ", caplog.text)
 
 
 CHANGES = [

@@ -47,6 +47,13 @@ def test_epochs_have_the_same_batches_in_another_order():
     assert sorted(batches(seed=1)) != sorted(first)
 
 
+def test_token_budget_state_restores_batches_and_order():
+    sampler = TokenBudgetSampler(LENGTHS, 512, seed=1)
+    sampler.load_state_dict(TokenBudgetSampler(LENGTHS, 512, seed=5).state_dict())
+    assert list(sampler) == batches(seed=5)
+    assert sampler.state_dict() == {"seed": 5}
+
+
 @pytest.mark.parametrize("processes", [2, 3, 7, 200])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_processes_take_equally_many_batches_in_turn(processes, drop_last):
