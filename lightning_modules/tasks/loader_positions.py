@@ -40,6 +40,44 @@ def epoch_loaders(trainer: Trainer) -> list[EpochLoader]:
     return [loader for loader in train_loaders(trainer) if isinstance(loader, EpochLoader)]
 
 
+def end_epoch_with_streams(trainer: Trainer) -> None:
+    """Tell Lightning that the current batch is the last one, if the streams end with it.
+
+    With a `limit_train_batches` above the length of a stream, Lightning waits for the limit: it
+    would not step with the last accumulated batches, nor step the schedules of the epoch, nor
+    validate.
+
+    Args:
+        trainer: the trainer, at the start of a batch.
+    """
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    if progress.is_last_batch or count_read_ahead(trainer) > 0:
+        return
+
+    # Streams of which Lightning does not know when the shorter ones have ended are left to it.
+    loaders = train_loaders(trainer)
+    exhausted = exhausted_loaders(trainer)
+    if len(exhausted) != len(loaders):
+        return
+    for loader, is_exhausted in zip(loaders, exhausted, strict=True):
+        ends_now = isinstance(loader, EpochLoader) and loader.end_of_loader
+        if not ends_now and not is_exhausted:
+            return
+
+    progress.is_last_batch = True
+    validate_after_last_batch(trainer)
+
+
+def validate_after_last_batch(trainer: Trainer) -> None:
+    """Validate after the last batch of an epoch instead of at `limit_train_batches`.
+
+    Does nothing if the validations are at an interval of their own.
+    """
+    interval: object = trainer.val_check_interval
+    if isinstance(interval, float) and interval == 1.0:
+        trainer.val_check_batch = math.inf
+
+
 def position_state(
     trainer: Trainer,
     *,

@@ -50,12 +50,14 @@ from ..internals.loop_states import (
 )
 from ..training.accumulation import WindowLoader
 from .loader_positions import (
+    end_epoch_with_streams,
     epoch_loaders,
     facade_position,
     from_facade_position,
     is_inside_of_epoch,
     position_state,
     restore_position,
+    validate_after_last_batch,
 )
 from .missing_optimizer_states import explain_missing_optimizer_states
 from .upstream_bugs import warn_of_upstream_bugs
@@ -215,6 +217,8 @@ class ResumingCallback(Callback):
             restore_generators(process_state["rng"], modules, distributed=trainer.world_size > 1)
 
         # Lightning's loops start at the position.
+        if loop_position.at_end:
+            validate_after_last_batch(trainer)
         if loop_position.done == 0:
             begin_epoch(trainer)
         if is_inside_of_epoch(loop_position, self._position):
@@ -238,7 +242,11 @@ class ResumingCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int
     ) -> None:
-        """Assume that the batch's gradients are unused: `loss.backward()` calls no hook."""
+        """Find the end of streams, and assume that gradients are unused.
+
+        `loss.backward()` calls no hook.
+        """
+        end_epoch_with_streams(trainer)
         self._stepped_optimizers.clear()
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -255,6 +263,13 @@ class ResumingCallback(Callback):
         """Store the generators, because a resumed training repeats an interrupted validation."""
         self._rng_before_validation = _capture_generators(trainer)
         self._data_before_validation = part_states(*_validation_parts(trainer))
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Mark the validation as complete.
+
+        Lightning does not, if a stream is shorter than `limit_val_batches`.
+        """
+        trainer.fit_loop.epoch_loop.val_loop.batch_progress.is_last_batch = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the generators from the start of the validation."""

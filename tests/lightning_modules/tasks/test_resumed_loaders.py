@@ -304,6 +304,52 @@ def test_resumed_schedules_that_follow_a_metric(tmp_path, saving):
     assert count >= 4
 
 
+class Still(IterableDataset):
+    """A stream that draws no random numbers."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        return iter(points(self.count))
+
+
+@pytest.mark.parametrize("kind", ["one", "a dict"])
+def test_short_streams_end_an_epoch_as_without_a_limit(kind):
+    """With the last accumulated batches, the schedule of the epoch and its validation."""
+
+    def trained(**options):
+        module, data = OfOne(), build_loader(Still(46), batch_size=8)
+        if kind == "a dict":
+            module, data = OfSeveral(), {"a": data, "b": build_loader(Still(20), batch_size=8)}
+        # Without a limit Lightning reads one batch ahead, so random numbers come in another order.
+        module.net.layers[2].p = 0.0
+        _, events, trainer = fitted(module, data, [], accumulate_grad_batches=4, **options)
+        validated = [steps for _, steps, *_ in events.validations]
+        return module, (trainer.global_step, events.rates, validated)
+
+    module, found = trained(limit_train_batches=50)
+    expected_module, expected = trained()
+    assert found == expected
+    assert (found[0], found[2]) == (6, [2, 4, 6])
+    assert same_weights(module, expected_module)
+
+
+@pytest.mark.parametrize("kind", ["training", "training of a dict", "validation"])
+def test_resumed_streams_that_are_shorter_than_a_limit(tmp_path, kind):
+    make_module, make_data = LOADERS["a stream" if kind == "training" else "a dict of streams"]
+    options = {"limit_train_batches": 50, "accumulate_grad_batches": 4}
+    if kind == "validation":
+        make_module, options = OfOne, {"limit_val_batches": 50}
+
+        def make_data():
+            return DataModule(Noisy(), Stream(), batch_size=8)
+
+    saving = EveryHook(tmp_path, ("train_batch_end", "validation_end", "train_epoch_end"))
+    found, count = differences(tmp_path, make_module, make_data, [saving], **options)
+    assert (found, count) == ({}, 3 * 8)
+
+
 @pytest.mark.parametrize("is_order_of_epoch", [False, True])
 def test_resumed_stateful_loader(tmp_path, is_order_of_epoch):
     """Of torchdata, beside a schedule that asks for the length of the training: Lightning alone
