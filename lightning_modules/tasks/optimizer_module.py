@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..common.parameter_rules import rule_problems
-from ..internals.lightning_import import MixedPrecision, Precision
+from ..distributed.gradient_averages import average_used_gradients
+from ..internals.lightning_import import DDPStrategy, MixedPrecision, Precision
 from ..optim import freeze_parameters, steps_in_backward
 from ..optim.gradient_norms import clip_gradients
 from ..optim.module_optimizers import (
@@ -76,6 +77,9 @@ class OptimizerModule(ModelModule):
         self.window = StepWindow()
         # The optimizer, if it steps in the backward pass.
         self._backward_optimizer: Any = None
+        # Parameters that were frozen when DDP wrapped the module. It does not average their
+        # gradients.
+        self._unsynchronised: list[nn.Parameter] = []
         # Number of parameter groups created by `configure_optimizers`; callbacks may add others.
         self._configured_groups = 0
 
@@ -147,6 +151,15 @@ class OptimizerModule(ModelModule):
         """Add groups that callbacks have restored to the schedule, before its state is loaded."""
         super().begin_fit()
         self._schedule_added_groups()
+        if isinstance(self.trainer.strategy, DDPStrategy):
+            self._unsynchronised = [
+                parameter for parameter in self.parameters() if not parameter.requires_grad
+            ]
+
+    def end_fit(self) -> None:
+        """Forget the parameters that were frozen at the start."""
+        super().end_fit()
+        self._unsynchronised = []
 
     def begin_epoch(self, stage: str) -> None:
         """Start a step, and apply the schedule to groups added by callbacks.
@@ -190,7 +203,14 @@ class OptimizerModule(ModelModule):
         super().backward(self.window.weighted(loss), *args, **kwargs)
         self.window.count_current()
         if ends_step(self.trainer):
+            self._average_unfrozen()
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
+
+    def _average_unfrozen(self) -> None:
+        """Average the gradients of parameters that callbacks have unfrozen during the training."""
+        unfrozen = [parameter for parameter in self._unsynchronised if parameter.requires_grad]
+        if unfrozen:
+            average_used_gradients(unfrozen)
 
     def lr_scheduler_step(self, scheduler: Any, metric: Any | None) -> None:
         """Step a schedule; pass a monitored metric as the mean over the processes.

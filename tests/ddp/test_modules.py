@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.ddp.module_runs import Words, evaluated, pairs, words
+from helpers.ddp.module_runs import Words, evaluated, pairs, unfrozen, words
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*LeafSpec:FutureWarning",
@@ -81,6 +81,15 @@ def test_tuples_and_a_loss_function(both, name):
     assert pairs(4)["weights"] != pytest.approx(expected["weights"], abs=1e-3), (
         "other batches make other weights"
     )
+
+
+@pytest.mark.parametrize("name", ["unfrozen", "unfrozen accumulated"])
+def test_module_averages_layers_that_a_callback_unfreezes(both, name):
+    """DDP does not: it leaves out what was frozen when it was set up."""
+    first, second = (rank[name] for rank in both.ranks)
+    assert first == second
+    assert first == pytest.approx(unfrozen(8), abs=1e-5)
+    assert unfrozen(4) != pytest.approx(first, abs=1e-3), "other batches make other weights"
 
 
 @pytest.mark.parametrize("name", ["interrupted", "interrupted by hand"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import BaseFinetuning, ModelCheckpoint
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
@@ -216,6 +216,32 @@ def pairs(share: int, *, task: bool = False, **options: Any) -> dict[str, Any]:
     trainer.fit(module, DataModule(*sets, batch_size=share))
     found = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc")}
     return {**found, "steps": trainer.global_step, "weights": values_of(module)}
+
+
+class Unfreezing(BaseFinetuning):
+    """Trains the first layer from the second epoch on."""
+
+    def freeze_before_training(self, pl_module):
+        self.freeze(pl_module.model[0])
+
+    def finetune_function(self, pl_module, epoch, optimizer):
+        if epoch == 1:
+            self.unfreeze_and_add_param_group(pl_module.model[0], optimizer, lr=0.5)
+
+
+def unfrozen(share: int, **options: Any) -> list[float]:
+    """Weights of a training in which a callback unfreezes a layer."""
+    torch.manual_seed(5)
+    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.5}}
+    module = LossModule(network, loss_fn=nn.CrossEntropyLoss(), optimizer=optimizer)
+    rows = torch.randn(24, 4, generator=torch.Generator().manual_seed(2))
+    labels = rows[:, :3].argmax(1)
+    labels[::3] = -100
+    set_seed(42)
+    trainer = make_trainer(callbacks=[Unfreezing()], **options)
+    trainer.fit(module, DataModule(TensorDataset(rows, labels), batch_size=share))
+    return values_of(module)
 
 
 def interrupted(

@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.utils.data import RandomSampler, default_collate
 
 import lightrainer
-from helpers.ddp.module_runs import evaluated, interrupted, make_trainer, pairs, words
+from helpers.ddp.module_runs import evaluated, interrupted, make_trainer, pairs, unfrozen, words
 from helpers.processes.rank_training import QUIET, Classifier, points
 from lightrainer.lightning_modules import (
     FolderCheckpointIO,
@@ -118,6 +118,8 @@ def main() -> None:
         "evaluated": evaluated(4, **ddp),
         "pairs": pairs(4, **ddp),
         "task accumulated": pairs(2, task=True, accumulate_grad_batches=2, **ddp),
+        "unfrozen": unfrozen(4, **ddp),
+        "unfrozen accumulated": unfrozen(2, accumulate_grad_batches=2, **ddp),
         "interrupted": interrupted(4, folder, **ddp),
         "interrupted by hand": interrupted(4, folder / "by hand", by_hand=True, **ddp),
     }
