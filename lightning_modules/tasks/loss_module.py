@@ -345,7 +345,8 @@ class LossModule(MetricsModule):
         Args:
             batch: as in the class.
             without: columns of a mapping to omit. If this is not empty, the last of several tensors
-                is omitted from an unnamed batch.
+                is omitted from an unnamed batch, and decoders of transformers get inputs from the
+                omitted labels.
             model_kwargs: additional keyword arguments of the model.
         """
         if isinstance(batch, Mapping):
@@ -356,10 +357,26 @@ class LossModule(MetricsModule):
             args, kwargs = self.positional_inputs(batch, labels=not without)
         kwargs = {**kwargs, **model_kwargs}
         try:
+            if without:
+                kwargs |= self._decoder_inputs(batch, args, kwargs)
             return self.model(*args, **kwargs)
         except TypeError as error:
             _explain_refused_arguments(self.model, args, kwargs, error)
             raise
+
+    def _decoder_inputs(
+        self, batch: object, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the inputs that a decoder of transformers makes of its labels, if it gets none."""
+        prepare = getattr(self.model, "prepare_decoder_input_ids_from_labels", None)
+        labels = self._labels_by_name(batch)
+        if prepare is None or not isinstance(labels, torch.Tensor):
+            return {}
+        signature = inspect.signature(base_of_adapter(self.model).forward)
+        given = {*kwargs, *signature.bind_partial(*args, **kwargs).arguments}
+        if given & {"decoder_input_ids", "decoder_inputs_embeds"}:
+            return {}
+        return {"decoder_input_ids": prepare(labels=labels)}
 
     def model_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return all items of a batch that is a mapping, as the keyword arguments of the model.

@@ -18,6 +18,7 @@ from lightrainer.lightning_modules import (
     LossModule,
     OptimizerConfig,
     ScheduleConfig,
+    Seq2SeqModule,
 )
 
 DESCRIBED = {"class_path": "helpers.lightning.tiny_modules.Net", "init_args": {"width": 5}}
@@ -169,6 +170,57 @@ def test_smoothing_under_autocast_is_in_full_precision():
     with torch.autocast("cpu", torch.bfloat16):
         loss = module.training_step(batch, 0)
     torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+
+
+class EncoderDecoder(torch.nn.Module):
+    """Shifts labels to the right for its decoder, as the models of transformers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(7, 7)
+
+    def prepare_decoder_input_ids_from_labels(self, labels):
+        return functional.pad(labels.clamp(min=0), (1, -1))
+
+    def forward(self, input_ids, labels=None, decoder_input_ids=None):
+        if labels is not None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if decoder_input_ids is None:
+            raise ValueError("specify decoder_input_ids")
+        logits = self.table(decoder_input_ids) + self.table(input_ids).mean(1, keepdim=True)
+        loss = None
+        if labels is not None:
+            loss = functional.cross_entropy(logits.movedim(-1, 1), labels)
+        return {"loss": loss, "logits": logits}
+
+    def generate(self, input_ids):
+        return input_ids
+
+
+@pytest.mark.parametrize("kind", [LossModule, Seq2SeqModule])
+@pytest.mark.parametrize("form", ["mapping", "tuple", "with decoder inputs"])
+def test_smoothing_of_a_decoder_makes_its_inputs_of_labels(kind, form):
+    model = seeded(EncoderDecoder)
+    ids, labels = torch.randint(7, (4, 5)), torch.randint(7, (4, 6))
+    labels[0, 3:] = -100
+    logits = model(ids, labels)["logits"].movedim(-1, 1)
+    expected = functional.cross_entropy(logits, labels, label_smoothing=0.1)
+
+    batch = {"input_ids": ids, "labels": labels}
+    if form == "tuple":
+        batch = (ids, labels)
+    if form == "with decoder inputs":
+        prepared = model.prepare_decoder_input_ids_from_labels(labels)
+        batch["decoder_input_ids"] = prepared
+    loss = kind(model, label_smoothing=0.1).training_step(batch, 0)
+    torch.testing.assert_close(loss, expected)
+
+    def smoothed(output, target):
+        logits = output["logits"].movedim(-1, 1)
+        return functional.cross_entropy(logits, target, label_smoothing=0.1)
+
+    loss = kind(model, loss_fn=smoothed).training_step(batch, 0)
+    torch.testing.assert_close(loss, expected)
 
 
 @pytest.mark.cpu_only("weights in the graph that an error keeps cannot move to the CPU")
