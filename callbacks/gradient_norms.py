@@ -50,6 +50,8 @@ class GradientNormCallback(TrainerCallback):
         # `global_step` before the step in which they were computed.
         self._norms: dict[int, list[tuple[str, torch.Tensor]]] = {}
         self._step_before = -1
+        # Whether norms are computed after clipping.
+        self._are_clipped = True
 
     def on_train_begin(
         self,
@@ -61,6 +63,7 @@ class GradientNormCallback(TrainerCallback):
     ) -> None:
         """Drop the norms of an earlier training."""
         self._norms = {}
+        self._are_clipped = True
         if model is not None and is_sharded_by_fsdp1(model):
             raise ValueError(
                 "GradientNormCallback cannot measure gradients that version 1 of FSDP shards, as "
@@ -78,6 +81,29 @@ class GradientNormCallback(TrainerCallback):
         **kwargs: object,
     ) -> None:
         """Compute the norm of each gradient, if this step may be logged."""
+        if self._are_clipped:
+            self._measure(args, state, control, model, optimizer)
+
+    def before_clipping(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None,
+        optimizer: Optimizer,
+    ) -> None:
+        """Compute the norms; a `LightningBridge` calls this before the module clips."""
+        self._are_clipped = False
+        self._measure(args, state, control, model, optimizer)
+
+    def _measure(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None,
+        optimizer: Optimizer | None,
+    ) -> None:
         if state.global_step != self._step_before:
             self._norms = {}
             self._step_before = state.global_step
@@ -129,7 +155,9 @@ class GradientNormCallback(TrainerCallback):
             squares[layer] = squares.get(layer, 0.0) + norm * norm
 
         # `on_pre_optimizer_step` comes after clipping, so the factor of clipping is undone.
-        clip_factor = _clip_factor(logs.get("grad_norm"), getattr(args, "max_grad_norm", 0))
+        clip_factor = 1.0
+        if self._are_clipped:
+            clip_factor = _clip_factor(logs.get("grad_norm"), getattr(args, "max_grad_norm", 0))
         layer_norms: dict[str, float] = {}
         for layer, square in squares.items():
             layer_norms[f"grad_norm/{layer}"] = math.sqrt(square) * clip_factor

@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from ...lightning_modules.common.stop_iteration import stop_iteration_guard
 from .._closing import close_after_error
+from .._gradients import unscale_gradients
 from ..ema import evaluated_averages
 from ..handler import CallbackHandler
 from ..state import (
@@ -247,12 +248,18 @@ class LightningBridge(Callback):
         """Fire `on_pre_optimizer_step` under manual optimization.
 
         Under automatic optimization, gradients are clipped after this hook, so the event fires
-        later.
+        later; callbacks that need the gradients before have a method `before_clipping`.
         """
+        unscale_gradients(trainer.precision_plugin, optimizer)
         # The other optimizers may step after this one.
         last_step = self._phase.global_step_before_batch + len(trainer.optimizers)
         if self._flow.will_log(self.args, self.state, max(trainer.global_step + 1, last_step)):
             self._logs.record_grad_norm(trainer, pl_module, optimizer)
+        handler = self.callback_handler
+        for callback in handler.callbacks:
+            before_clipping = getattr(callback, "before_clipping", None)
+            if before_clipping is not None:
+                before_clipping(self.args, self.state, self.control, handler.model, optimizer)
         if not pl_module.automatic_optimization:
             self._before_optimizer_step(optimizer)
 

@@ -5,6 +5,7 @@ Lightning's automatic optimization calls its hooks.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -205,6 +206,20 @@ class OptimizerModule(ModelModule):
         if ends_step(self.trainer):
             self._average_unfrozen()
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
+            if self.automatic_optimization:
+                self._unscale(self.trainer.optimizers[0])
+
+    def _unscale(self, optimizer: Optimizer) -> None:
+        """Divide the gradients by the loss scale, if the optimizer would do so in its step.
+
+        Fused optimizers would, after hooks have read the gradients, and after clipping.
+        """
+        precision = self.trainer.precision_plugin
+        is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if isinstance(precision, MixedPrecision) and precision.scaler is not None and is_fused:
+            # Raises an error if the gradients are divided already.
+            with contextlib.suppress(RuntimeError):
+                precision.scaler.unscale_(optimizer)
 
     def _average_unfrozen(self) -> None:
         """Average the gradients of parameters that callbacks have unfrozen during the training."""
@@ -254,10 +269,7 @@ class OptimizerModule(ModelModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
 
-        # A fused optimizer would unscale the gradients in `step`, after clipping.
-        scaler = getattr(precision, "scaler", None)
-        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scaler.unscale_(optimizer)
+        self._unscale(optimizer)
         parameters = self._parameters_of(optimizer)
         if gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(parameters, gradient_clip_val)

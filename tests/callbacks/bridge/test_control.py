@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -753,21 +754,66 @@ def test_arguments_are_read_under_documented_names():
     assert {name: written[name] for name in expected} == expected
 
 
-def test_max_grad_norm_is_no_limit_of_single_values():
-    """So `GradientNormCallback` does not undo a clipping by norm, which has not happened."""
-    norms = GradientNormCallback()
-    bridge, _, module = fit(norms, gradient_clip_val=1e-3, gradient_clip_algorithm="value")
-    assert bridge.args.max_grad_norm == 0
-    clipped = [
-        value
-        for entry in bridge.state.log_history
-        for name, value in entry.items()
-        if name.startswith("grad_norm/")
-    ]
-    assert clipped
-    # No value is above 0.001.
-    count = sum(weight.numel() for weight in module.parameters())
-    assert max(clipped) <= 1e-3 * count**0.5
+def norms_of(bridge):
+    """The norms of all gradients, and those that the norms of the layers add up to."""
+    norms, sums = [], []
+    for entry in bridge.state.log_history:
+        layers = [value for name, value in entry.items() if name.startswith("grad_norm/")]
+        if layers:
+            norms.append(entry["grad_norm"])
+            sums.append(sum(value**2 for value in layers) ** 0.5)
+    assert norms
+    return norms, sums
+
+
+@pytest.mark.parametrize("algorithm", ["value", "norm"])
+@pytest.mark.parametrize("make_module", [Automatic, lambda: LossModule(Network())])
+def test_bridge_norms_are_those_before_clipping(make_module, algorithm):
+    options = {"gradient_clip_val": 1e-3, "gradient_clip_algorithm": algorithm}
+    bridge, _, _ = fit(GradientNormCallback(), module=make_module(), **options)
+    norms, sums = norms_of(bridge)
+    assert sums == pytest.approx(norms, rel=1e-4)
+    assert min(norms) > 0.01
+    if algorithm == "value":
+        assert bridge.args.max_grad_norm == 0
+
+
+class Fused(Automatic):
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=5e-5, fused=True)
+
+
+class Unfused(Automatic):
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=5e-5)
+
+
+def loss_module(name):
+    torch.manual_seed(3)
+    return LossModule(Network(), optimizer={"name": name})
+
+
+@pytest.mark.parametrize(
+    ("fused", "unfused"),
+    [
+        (Fused, Unfused),
+        (lambda: loss_module("adamw_torch_fused"), lambda: loss_module("adamw_torch")),
+    ],
+    ids=["own", "LossModule"],
+)
+def test_bridge_norms_are_those_without_the_loss_scale(fused, unfused):
+    """A fused optimizer divides the gradients in its step, after hooks have read them."""
+    found = []
+    for make in (fused, unfused):
+        scaled = {"plugins": [MixedPrecision("16-mixed", "cpu")], "accelerator": "cpu"}
+        bridge, _, module = fit(GradientNormCallback(), module=make(), **scaled)
+        found.append((norms_of(bridge), module))
+    (fused_norms, fused_module), (expected, expected_module) = found
+    for norms, expected_norms in zip(fused_norms, expected, strict=True):
+        assert norms == pytest.approx(expected_norms, rel=1e-3)
+    weights = zip(fused_module.parameters(), expected_module.parameters(), strict=True)
+    for weight, other in weights:
+        torch.testing.assert_close(weight, other)
 
 
 class Overflows(Automatic):

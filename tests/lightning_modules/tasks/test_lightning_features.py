@@ -351,6 +351,29 @@ def test_clipping_leaves_out_gradients_that_no_optimizer_clears(accumulated):
     assert not same_weights(trained, seeded(Net))
 
 
+class ReadsGradients(LossModule):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.norms = []
+
+    def on_before_optimizer_step(self, optimizer):
+        gradients = [weight.grad for weight in self.parameters()]
+        self.norms.append(torch.nn.utils.get_total_norm(gradients).item())
+
+
+@pytest.mark.parametrize("clipped", [None, 0.05])
+def test_hooks_read_gradients_without_the_loss_scale(clipped):
+    """Also those of the default, fused optimizer."""
+    norms = []
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for plugins in ([], [MixedPrecision("16-mixed", "cpu", scaler)]):
+        trained = ReadsGradients(seeded(Net))
+        options = {"plugins": plugins, "accelerator": "cpu", "gradient_clip_val": clipped}
+        make_trainer(max_epochs=1, **options).fit(trained, DataModule(points(), batch_size=4))
+        norms.append(trained.norms)
+    assert norms[1] == pytest.approx(norms[0], rel=1e-2)
+
+
 class WithBackbone(LossModule):
     @property
     def backbone(self):
