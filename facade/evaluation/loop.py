@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler, IterableDataset
 
 from ...callbacks.recording import RecordedValues
 from ...lightning_modules.common.collectives import gather_objects
@@ -51,6 +52,16 @@ class EvaluationFeed:
         self.rounds: UnevenInputs | None = None
 
     def __len__(self) -> int:
+        """Return the number of batches; raise TypeError if it is not exact.
+
+        Lightning reads no further. The length of a stream with workers, of a custom batch sampler
+        or of a class of the user may be an estimate.
+        """
+        batch_sampler = getattr(self.loader, "batch_sampler", None)
+        batches = getattr(batch_sampler, "batch_sampler", batch_sampler)
+        is_stream = isinstance(_dataset_of(self.loader), IterableDataset)
+        if is_stream or type(batches) is not BatchSampler:
+            raise TypeError("The number of batches is not known exactly.")
         return len(self.loader)
 
     def __iter__(self) -> Iterator[object]:

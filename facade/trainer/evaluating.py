@@ -12,7 +12,7 @@ import torch
 
 from ...callbacks.recording import recording_into
 from ...lightning_modules.data.batch_samplers import last_round_filled
-from ...lightning_modules.data.lengths import has_length
+from ...lightning_modules.data.lengths import has_length, length_or_none
 from ...lightning_modules.distributed.health import name_first_error
 from ..arguments.parallelism import data_ranks, samples_of_rank
 from ..distributed.consistency import require_same_evaluation
@@ -131,7 +131,7 @@ def _run_lightning(
     # Do not pass a loader without batches to Lightning, which would warn about it. Iterate over it
     # nevertheless: each iteration draws a seed for workers from the global generator, so skipping
     # it would change the random numbers of the next training step.
-    if has_length(evaluation.feed) and len(evaluation.feed) == 0:
+    if length_or_none(evaluation.feed.loader) == 0:
         collections.deque(evaluation.feed, maxlen=0)
         return
 

@@ -416,7 +416,7 @@ class Trainer:
             raise ValueError("Training needs data: pass train_dataset=... to the Trainer.")
         return self._get_dataloader(
             dataset=self.train_dataset,
-            description="training",
+            description="Training",
             batch_size=self._train_batch_size,
             sampler_fn=self._get_train_sampler,
             is_training=True,
@@ -449,7 +449,7 @@ class Trainer:
 
         return self._get_dataloader(
             dataset=chosen_dataset(eval_dataset, self.eval_dataset),
-            description="evaluation",
+            description="Evaluation",
             batch_size=self.args.eval_batch_size,
             sampler_fn=self._get_eval_sampler,
             dataloader_key=key,

@@ -45,6 +45,9 @@ class LabelSmoother:
                 causal language models.
             num_items_in_batch: divisor of the sum, as in transformers 5.15 and later; by default
                 the number of labels in this batch that are not ignored.
+
+        Raises:
+            ValueError: the labels are not one class for each position of the logits.
         """
         logits = _logits(model_output)
         if shift_labels:
@@ -54,6 +57,12 @@ class LabelSmoother:
         # (..., 1), because `gather` needs as many dimensions as the logits have.
         if labels.dim() == negative_log_probs.dim() - 1:
             labels = labels.unsqueeze(-1)
+        if labels.shape != (*logits.shape[:-1], 1):
+            raise ValueError(
+                f"Label smoothing needs one class for each row of logits, but the logits have the "
+                f"shape {tuple(logits.shape)} and the labels {tuple(labels.shape)}. Set "
+                "label_smoothing_factor=0 for several labels per sample."
+            )
 
         # -100 is not a valid index: ignored labels read class 0 here, and are masked below.
         ignored = labels.eq(self.ignore_index)

@@ -2,12 +2,15 @@
 for when it is due.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
 from helpers.comparing.bit_differences import differences
 from helpers.parity.harness import Case, assert_parity
 from helpers.parity.parity_datasets import (
+    MeasuredStream,
     NoisyPoints,
     Stream,
     point_data,
@@ -226,3 +229,80 @@ def test_evaluation_keeps_disabled_gradients(ours, tmp_path):
     assert len(modes) == 4
     assert modes[2:] == [True, True]
     assert torch.is_grad_enabled()
+
+
+class SplitStream(MeasuredStream):
+    """A stream with a length, whose items are divided over the workers."""
+
+    def __iter__(self):
+        worker = torch.utils.data.get_worker_info()
+        assert worker is not None
+        return iter(self.items[worker.id :: worker.num_workers])
+
+
+class RoughBatches(torch.utils.data.BatchSampler):
+    """Batches whose number is underestimated."""
+
+    def __len__(self):
+        return 1
+
+
+class OwnLoader:
+    """A loader that is no `DataLoader`, and underestimates its batches."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return 1
+
+
+@pytest.mark.parametrize("kind", ["workers of a stream", "batch sampler", "prepared", "own class"])
+def test_evaluation_reads_all_batches_beyond_the_length(reference, ours, tmp_path, kind):
+    """Two workers make 2 batches of 4 rows of a stream of 8 rows, whose loader has the length 1
+    with batches of 8.
+    """
+    items: Any = points(8, seed=61)
+
+    def subclass(base):
+        class Own(base):
+            def get_eval_dataloader(self, dataset=None):
+                if kind == "workers of a stream":
+                    return super().get_eval_dataloader(dataset)
+                batches = RoughBatches(range(8), 4, drop_last=False)
+                loader = torch.utils.data.DataLoader(
+                    items, batch_sampler=batches, collate_fn=self.data_collator
+                )
+                if kind == "prepared":
+                    return self.accelerator.prepare(loader)
+                return OwnLoader(list(loader)) if kind == "own class" else loader
+
+        return Own
+
+    labels = []
+
+    def metrics(prediction):
+        labels.append(prediction.label_ids.tolist())
+        return {"rows": len(prediction.label_ids)}
+
+    arguments = {
+        "eval_strategy": "epoch",
+        "per_device_eval_batch_size": 8,
+        "dataloader_num_workers": 2 if kind == "workers of a stream" else 0,
+    }
+
+    def data():
+        return {"train_dataset": points(4), "eval_dataset": SplitStream(items)}
+
+    case = Case(
+        Classifier,
+        data,
+        arguments,
+        lambda api: {"compute_metrics": metrics},
+        subclass=subclass,
+    )
+    assert_parity(reference, ours, case, tmp_path)
+    assert {len(rows) for rows in labels} == {8}

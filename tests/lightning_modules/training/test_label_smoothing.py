@@ -71,3 +71,13 @@ def test_items_of_the_whole_batch(as_tensor):
         for part in (slice(0, 1), slice(1, 4))
     ]
     torch.testing.assert_close(sum(parts), LabelSmoother()({"logits": logits}, labels))
+
+
+def test_several_labels_per_sample_are_refused():
+    """As in the reference, where they do not broadcast."""
+    logits = torch.randn(4, 3)
+    labels = torch.tensor([[0, 1, 1]] * 4)
+    with pytest.raises(ValueError, match=r"one class for each row of logits.*\(4, 3\)"):
+        LabelSmoother()({"logits": logits}, labels)
+    with pytest.raises(RuntimeError):
+        ReferenceSmoother()({"logits": logits}, labels)
