@@ -271,8 +271,11 @@ def read_parts(state: dict[str, Any], path: Path, *, all_ranks: bool) -> None:
         OSError: the disk of some process refused.
         ValueError: the folder cannot be read.
     """
+    # Flattening leaves out tensors of which this rank has no shard. torch then misses their names,
+    # and mistakes the folder for one of torch 2.3.
+    planner = PlainPlanner(flatten_sharded_tensors=False)
     with _plain_errors(path):
-        read_folder(state, PlainReader(path), PlainPlanner(), all_ranks=all_ranks)
+        read_folder(state, PlainReader(path), planner, all_ranks=all_ranks)
 
 
 class _ChecksumWriter(FolderWriter):

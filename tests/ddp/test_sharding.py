@@ -194,6 +194,11 @@ def test_fsdp_plugin_shards_no_second_model(tmp_path):
         plugin.auto_wrap_policy = None
 
 
+def test_fsdp_parts_of_a_layer_with_fewer_rows_than_processes_resume(tmp_path):
+    script = HELPERS / "ddp" / "narrow_head_script.py"
+    finished_ranks(script, str(tmp_path), log=tmp_path / "log.txt", seconds=240)
+
+
 WRITTEN = ["later:fsdp1_parts", "now:fsdp1_parts", "later:fsdp2", "now:fsdp2", "now:fsdp2_parts"]
 WRITTEN += [f"{kind}:fsdp2_parts" for kind in ("later", "alive", "full", "refused")]
 WRITTEN += [
