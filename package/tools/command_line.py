@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from argparse import REMAINDER, ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -60,7 +61,9 @@ class CommandParser(ArgumentParser):
         if unknown:
             # Show only the name, because the value of an option may be a secret.
             name = option_names(unknown[:1])
-            suggestion = did_you_mean(name, list(self._option_string_actions))
+            # argparse keeps the options in private attributes, and prints them.
+            known_options = re.findall(r"--[\w-]+", self.format_help())
+            suggestion = did_you_mean(name, known_options)
             self.error(f"unknown option {name}.{suggestion} {advice}")
         return options
 
