@@ -152,7 +152,7 @@ def _file_to_folder(
 def _folder_to_file(folder: Path, final: Path, prefix: str, accumulation: int, force: bool) -> Path:
     """Write the file that Lightning would have written instead of a folder."""
     require_intact(folder)
-    _require_free(final, force)
+    _prepare_target(final, force)
     if has_optimizer_parts(folder):
         raise ValueError(
             f"{folder} has a sharded optimizer: convert it to a folder first, then that folder to "
@@ -231,16 +231,18 @@ def _convert_shards(folder: Path, target: Path, force: bool) -> Path:
 @contextmanager
 def _new_folder(final: Path, force: bool) -> Generator[Path]:
     """Yield an empty folder that gets a manifest and its final name when the block succeeds."""
-    _require_free(final, force)
+    _prepare_target(final, force)
     with staging.staged_folder(final) as staged:
         yield staged
         manifest.write_manifest(staged)
 
 
-def _require_free(final: Path, force: bool) -> None:
+def _prepare_target(final: Path, force: bool) -> None:
+    """Check that the target may be written, and remove what killed conversions have left there."""
     require_local(final, "target")
     if os.path.lexists(final) and not force:
         raise FileExistsError(f"{final} exists; pass --force (force=True) to replace it")
+    staging.remove_leftovers(final.parent)
 
 
 def _is_checkpoint(folder: Path) -> bool:

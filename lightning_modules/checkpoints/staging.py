@@ -228,15 +228,15 @@ def restore_replaced(run_dir: StrPath, *, is_reserved: bool = False) -> None:
 def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Path]:
     """Clean up after processes that were killed while they wrote or deleted folders in `run_dir`.
 
-    Called by the main process when a run starts. Folders that were being replaced are restored
-    first. Folders of running processes are not touched.
+    Called by the main process when a run starts, and by a conversion, which may also write a file.
+    Folders that were being replaced are restored first. Those of running processes are not touched.
 
     Args:
         run_dir: the folder that holds the checkpoints; it may be missing.
         is_reserved: this process has reserved it by `reserve_folder`.
 
     Returns:
-        The hidden folders that were removed.
+        The hidden folders and files that were removed.
     """
     restore_replaced(run_dir, is_reserved=is_reserved)
     removed: list[Path] = []
@@ -247,15 +247,13 @@ def remove_leftovers(run_dir: StrPath, *, is_reserved: bool = False) -> list[Pat
 
 
 def _abandoned(run_dir: Path, is_reserved: bool) -> list[tuple[Path, str]]:
-    """Return the hidden folders of processes that have exited, each with its kind."""
+    """Return the hidden folders and files of processes that have exited, each with its kind."""
     if not run_dir.is_dir():
         return []
     abandoned: list[tuple[Path, str]] = []
     for path in run_dir.iterdir():
         hidden = _HIDDEN.match(path.name)
-        if hidden is None or not path.is_dir():
-            continue
-        if is_abandoned(path, hidden["owner"], is_reserved=is_reserved):
+        if hidden and is_abandoned(path, hidden["owner"], is_reserved=is_reserved):
             abandoned.append((path, hidden["kind"]))
     return abandoned
 

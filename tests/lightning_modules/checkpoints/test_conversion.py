@@ -9,6 +9,7 @@ from torch import nn
 
 from lightrainer.lightning_modules.checkpoints import read_weights, save_torch, save_weights
 from lightrainer.lightning_modules.checkpoints.conversion import convert
+from lightrainer.lightning_modules.common import process_identity
 from lightrainer.lightning_modules.internals.loop_states import loops_at
 
 
@@ -117,6 +118,17 @@ def test_conversion_error_leaves_nothing_behind(file, folder, tmp_path, monkeypa
         name for name in sorted(path.name for path in tmp_path.iterdir()) if name != "out"
     ] == before
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_conversion_removes_what_a_killed_one_has_left(file, folder, tmp_path):
+    owner = f"{process_identity._machine()}-{2**22 + 1}-1"  # no process has this id
+    (tmp_path / f".b.ckpt.partial-{owner}").write_bytes(b"half")
+    (tmp_path / f".checkpoint-7.partial-{owner}").mkdir()
+    foreign = tmp_path / ".mine.partial"
+    foreign.touch()
+    convert(folder, tmp_path / "b.ckpt")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"b.ckpt", "last.ckpt", "checkpoint-6", foreign.name}
 
 
 def test_shards_become_one_file_with_all_names(tmp_path):
