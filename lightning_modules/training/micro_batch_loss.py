@@ -141,32 +141,31 @@ class MicroBatchLoss:
         self.items = items
         self.divisor = divisor
         self._parts = parts
-        self._is_scaled = is_scaled
+        self._declaration = is_scaled
         self._own_divisors = own_divisors
-        self._scaled_loss: Tensor | None = None
+        self._last_result: Tensor | None = None
         """The result of the last call of `scale_in_step` or `scale`."""
-        self._raw_loss: Tensor | None = None
+        self._unscaled_loss: Tensor | None = None
         """The loss of the first backward pass of an override, before it was scaled."""
-        self._returns_scaled_loss = False
-        """Whether the result of `training_step` is already scaled, so that it is logged unchanged.
-        """
+        self._is_log_scaled = False
+        """Whether the loss to log is scaled already: the user or the Trainer has divided it."""
         self.is_scaled_by_trainer = False
 
     @property
     def is_mean(self) -> bool:
         """Return whether the loss computed so far is a mean over this micro-batch."""
-        if self._is_scaled is not None:
-            return not self._is_scaled
+        if self._declaration is not None:
+            return not self._declaration
         return not (isinstance(self.items, TrackedItems) and self.items.use.is_used)
 
     def scale_in_step(self, loss: Tensor) -> Tensor:
         """Scale the loss that `Trainer.training_step` passes to the backward pass and returns."""
-        self._returns_scaled_loss = True
+        self._is_log_scaled = True
         self.is_scaled_by_trainer = True
-        self._scaled_loss = loss
+        self._last_result = loss
         if self.is_mean:
-            self._scaled_loss = divide_mean(loss, self.divisor)
-        return self._scaled_loss
+            self._last_result = divide_mean(loss, self.divisor)
+        return self._last_result
 
     def scale(self, loss: Tensor) -> Tensor:
         """Scale the loss of a backward pass by the share of the micro-batch in the step.
@@ -174,18 +173,18 @@ class MicroBatchLoss:
         Args:
             loss: the loss of the forward pass; the result of `scale_in_step` is returned unchanged.
         """
-        if loss is self._scaled_loss:
+        if loss is self._last_result:
             return loss
-        if self._raw_loss is None:
-            self._raw_loss = loss.detach()
+        if self._unscaled_loss is None:
+            self._unscaled_loss = loss.detach()
 
-        self._scaled_loss = loss
+        self._last_result = loss
         if self._own_divisors and _is_divided(loss, self._own_divisors):
             # Do not divide the logged loss again.
-            self._returns_scaled_loss = True
+            self._is_log_scaled = True
         elif self.is_mean:
-            self._scaled_loss = divide_mean(loss, self.divisor)
-        return self._scaled_loss
+            self._last_result = divide_mean(loss, self.divisor)
+        return self._last_result
 
     def to_log(self, loss: Tensor) -> Tensor:
         """Scale the loss that `Trainer.training_step` returned, for the log.
@@ -193,13 +192,14 @@ class MicroBatchLoss:
         An override usually returns the unscaled loss of its backward pass. Some divide it by the
         number of micro-batches after the backward pass; in this case it is not changed.
         """
-        if self._returns_scaled_loss or self._raw_loss is None or not self.is_mean:
+        if self._is_log_scaled or self._unscaled_loss is None or not self.is_mean:
             return loss
 
         # Compare on the device, to avoid a synchronization.
-        raw_loss = self._raw_loss.to(loss)
-        is_unchanged = torch.isclose(loss, raw_loss, equal_nan=True)
-        is_divided = torch.isclose(loss * self._parts, raw_loss, equal_nan=True) & ~is_unchanged
+        unscaled_loss = self._unscaled_loss.to(loss)
+        is_unchanged = torch.isclose(loss, unscaled_loss, equal_nan=True)
+        is_share = torch.isclose(loss * self._parts, unscaled_loss, equal_nan=True)
+        is_divided = is_share & ~is_unchanged
         return torch.where(is_divided, loss, divide_mean(loss, self.divisor))
 
 
