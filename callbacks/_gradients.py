@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
@@ -45,18 +44,3 @@ def ids_of_weights(optimizer: Optimizer) -> set[int]:
     for group in optimizer.param_groups:
         ids.update(map(id, group["params"]))
     return ids
-
-
-def unscale_gradients(precision: Any, optimizer: Optimizer) -> None:
-    """Divide the gradients by the loss scale, if the optimizer would do so in its step.
-
-    Args:
-        precision: the precision plugin of a Lightning Trainer.
-        optimizer: a fused optimizer, or another one.
-    """
-    scaler = getattr(precision, "scaler", None)
-    if scaler is None or not getattr(optimizer, "_step_supports_amp_scaling", False):
-        return
-    # Raises an error if the module has divided them.
-    with contextlib.suppress(RuntimeError):
-        scaler.unscale_(optimizer)

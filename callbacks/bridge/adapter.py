@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from lightning.pytorch import Callback
 from lightning.pytorch.trainer.states import TrainerFn
 
+from ...lightning_modules.common.loss_scale import unscale_gradients
 from ...lightning_modules.common.stop_iteration import stop_iteration_guard
 from .._closing import close_after_error
-from .._gradients import unscale_gradients
 from ..ema import evaluated_averages
 from ..handler import CallbackHandler
 from ..state import (

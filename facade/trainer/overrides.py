@@ -27,10 +27,7 @@ def mentions(trainer: object, name: str) -> bool:
         trainer: the Trainer.
         name: the name of an attribute or a function.
     """
-    for function in _functions_of_user(trainer):
-        if any(used_name.endswith(name) for used_name in function.__code__.co_names):
-            return True
-    return False
+    return any(_refers_to(function, name) for function in _functions_of_user(trainer))
 
 
 def may_use_number(trainer: object, name: str, number: int) -> bool:
@@ -52,11 +49,10 @@ def may_use_number(trainer: object, name: str, number: int) -> bool:
             continue
         seen.add(function)
 
-        used_names = function.__code__.co_names
-        if any(used_name.endswith(name) for used_name in used_names):
+        if _refers_to(function, name):
             return True
         values = list(_closure_of(function))
-        for used_name in used_names:
+        for used_name in function.__code__.co_names:
             values += (function.__globals__.get(used_name), vars(trainer).get(used_name))
         for value in values:
             if type(value) is int and value == number:
@@ -66,6 +62,11 @@ def may_use_number(trainer: object, name: str, number: int) -> bool:
             if _top_level_package(value) == _top_level_package(function):
                 pending.append(value)
     return False
+
+
+def _refers_to(function: FunctionType, name: str) -> bool:
+    """Return whether the code of a function has a name, or one that ends with it."""
+    return any(used_name.endswith(name) for used_name in function.__code__.co_names)
 
 
 def _functions_of_user(trainer: object) -> Iterator[FunctionType]:

@@ -5,7 +5,6 @@ Lightning's automatic optimization calls its hooks.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from ..common.loss_scale import unscale_gradients
 from ..common.parameter_rules import rule_problems
 from ..distributed.gradient_averages import average_used_gradients
 from ..internals.lightning_import import DDPStrategy, MixedPrecision, Precision
@@ -207,19 +207,7 @@ class OptimizerModule(ModelModule):
             self._average_unfrozen()
             self.window.finish(self.parameters(), batches_per_step(self.trainer))
             if self.automatic_optimization:
-                self._unscale(self.trainer.optimizers[0])
-
-    def _unscale(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the loss scale, if the optimizer would do so in its step.
-
-        Fused optimizers would, after hooks have read the gradients, and after clipping.
-        """
-        precision = self.trainer.precision_plugin
-        is_fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if isinstance(precision, MixedPrecision) and precision.scaler is not None and is_fused:
-            # Raises an error if the gradients are divided already.
-            with contextlib.suppress(RuntimeError):
-                precision.scaler.unscale_(optimizer)
+                unscale_gradients(self.trainer.precision_plugin, self.trainer.optimizers[0])
 
     def _average_unfrozen(self) -> None:
         """Average the gradients of parameters that callbacks have unfrozen during the training."""
@@ -269,7 +257,7 @@ class OptimizerModule(ModelModule):
             self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
             return
 
-        self._unscale(optimizer)
+        unscale_gradients(precision, optimizer)
         parameters = self._parameters_of(optimizer)
         if gradient_clip_algorithm == "value":
             nn.utils.clip_grad_value_(parameters, gradient_clip_val)
