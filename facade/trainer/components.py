@@ -11,15 +11,9 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from ...callbacks import CallbackHandler, TrainerCallback
+from ...callbacks import TrainerCallback
 from ...callbacks.ema import trained_weights
 from ...lightning_modules.common.weak_attribute import WeakAttribute
-from ...lightning_modules.models.pretrained import set_in_config
-from ...lightning_modules.models.signatures import accepts_loss_kwargs, can_return_loss
-from ...lightning_modules.models.wrappers import base_of_adapter
-from ..arguments.parallelism import set_groups_of_model
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
 from ..checkpointing.object_store import ObjectStore
@@ -29,19 +23,17 @@ from ..checkpointing.signals import SignalListening
 from ..checkpointing.training_state import CallbackStates, LightningCallbackStates
 from ..evaluation.best_metric import BestMetric
 from ..hub.session import HubSession
-from ..strategies.model_parallel import prepare_spread_model
-from ..strategies.plan import RunPlan, stop_if_asked_to
+from ..strategies.plan import RunPlan
 from ..strategies.strategy import Strategy
-from . import construction, optimization
+from .applied_arguments import AppliedArguments
 from .batch_size import BatchSizeFinder
-from .checks import require_trainable_quantization
-from .construction import AppliedArguments, expose_save_model, seed_everything
 from .context_parallel import ContextParallel
 from .data_loading import DataLoading
 from .external_parameters import ExternalParameters
-from .lightning_callbacks import is_lightning_callback
 from .meters import ParameterCounter, RunningLoss, TokenCounter
 from .model_preparation import ModelPreparation
+from .model_setup import ModelSetup
+from .planning import plan_of
 
 if TYPE_CHECKING:
     import torch
@@ -108,8 +100,9 @@ class TrainerComponents:
             self.trainer, self.hub, self.object_store, self.checkpoint_saver
         )
     )
-    applied_arguments = cached_property(lambda self: AppliedArguments(self.trainer.args))
+    applied_arguments = cached_property(lambda self: AppliedArguments(self.trainer))
     model_preparation = cached_property(lambda self: ModelPreparation(self.trainer))
+    model_setup = cached_property(lambda self: ModelSetup(self.trainer))
     batch_size_finder = cached_property(lambda self: BatchSizeFinder(self.trainer))
     metric_of_best = cached_property(lambda self: BestMetric(self.trainer))
     context_parallel = cached_property(lambda self: ContextParallel(self.trainer))
@@ -140,7 +133,7 @@ class TrainerComponents:
         """
         if self.plan is not None:
             return self.plan.strategy
-        return construction.plan_of(self.trainer).strategy
+        return plan_of(self.trainer).strategy
 
     def saved_weights(self) -> AbstractContextManager[None]:
         """Give the model the weights to save, which are not the averages that are evaluated."""
@@ -150,131 +143,3 @@ class TrainerComponents:
         if handler is not None:
             callbacks = handler.callbacks
         return trained_weights(callbacks)
-
-    def adopt_model(self, model: nn.Module) -> None:
-        """Set the model and the attributes derived from it."""
-        trainer = self.trainer
-        args = trainer.args
-        require_trainable_quantization(model)
-        set_groups_of_model(args, prepare_spread_model(args, model))
-
-        # Device.
-        trainer.is_model_parallel = construction.is_model_parallel(model, args.device)
-        if trainer.is_model_parallel:
-            args._n_gpu = 1
-        trainer.place_model_on_device = construction.moves_model_at_once(
-            args, is_on_several_devices=trainer.is_model_parallel
-        )
-        if trainer.place_model_on_device:
-            trainer._move_model_to_device(model, args.device)
-        trainer.model = model
-        trainer.model_wrapped = model
-        if args.parameter_rules:
-            optimization.freeze_by_rules(trainer)
-
-        # Loss and labels. For a model with adapters, inspect the signature of the base model.
-        base = base_of_adapter(model)
-        trainer.model_accepts_loss_kwargs = accepts_loss_kwargs(base)
-        trainer.label_names = construction.find_label_names(args, base)
-        trainer.can_return_loss = can_return_loss(type(base))
-        trainer.label_smoother = construction.make_label_smoother(args, model)
-        trainer.neftune_noise_alpha = args.neftune_noise_alpha
-        config = getattr(model, "config", None)
-        if config is not None:
-            set_in_config(config, "use_cache", args.use_cache)
-
-    def set_up_callbacks(self, callbacks: list[Any]) -> None:
-        """Create the callback handler, with the user's callbacks and those that the arguments
-        request.
-        """
-        trainer = self.trainer
-        # Lightning callbacks are passed to the Lightning Trainer instead of the handler.
-        trainer_callbacks: list[Any] = []
-        for callback in callbacks:
-            if is_lightning_callback(callback):
-                trainer.add_callback(callback)
-            else:
-                trainer_callbacks.append(callback)
-
-        trainer.callback_handler = CallbackHandler(
-            construction.callbacks_in_order(trainer.args, trainer_callbacks),
-            trainer.model,
-            trainer.processing_class,
-            trainer.optimizer,
-            trainer.lr_scheduler,
-        )
-        for callback in trainer.callback_handler.callbacks:
-            expose_save_model(trainer, callback)
-
-        # The progress display and the signal listener are called after the others.
-        display = construction.display_callback(trainer.args)
-        if display is not None:
-            trainer.add_callback(display)
-        if trainer.args.enable_jit_checkpoint:
-            self.signals.add_listener()
-
-    def apply_arguments(self) -> None:
-        """Check the arguments again, and apply changes made since the construction.
-
-        Called at the start of a run. In a dry run it prints the plan and exits.
-        """
-        trainer = self.trainer
-        construction.preload_lightning()
-        self.applied_arguments.check(trainer.args)
-
-        plan = construction.plan_of(trainer)
-        plan.strategy.check(trainer.args, trainer.model)
-        self.plan = plan
-
-        changed = self.applied_arguments.changed(trainer.args)
-        if changed:
-            self._update_derived_attributes(changed)
-        stop_if_asked_to(plan, is_main_process=trainer.args.process_index == 0)
-
-    def _update_derived_attributes(self, changed: set[str]) -> None:
-        """Update the attributes that were derived from the arguments with these names.
-
-        An attribute that was set on the Trainer directly is kept, unless its argument has changed
-        too.
-        """
-        trainer = self.trainer
-        args = trainer.args
-        if changed & {"per_device_train_batch_size", "auto_find_batch_size"}:
-            trainer._train_batch_size = args.train_batch_size
-        if "label_names" in changed and args.label_names is not None:
-            trainer.label_names = args.label_names
-        if "label_smoothing_factor" in changed:
-            trainer.label_smoother = construction.make_label_smoother(args, trainer.model)
-        if "neftune_noise_alpha" in changed:
-            trainer.neftune_noise_alpha = args.neftune_noise_alpha
-        self.applied_arguments.remember(args)
-
-    def renew_model(self, trial: object) -> None:
-        """Create a new model for a trial.
-
-        The values of a trial are sampled after a first model was created, as in transformers. If
-        they change the seed, the model is created again with that seed.
-        """
-        trainer = self.trainer
-        self._replace_model(trial)
-        seed = (trainer.args.seed, trainer.args.full_determinism)
-        trainer._hp_search_setup(trial)
-        if seed != (trainer.args.seed, trainer.args.full_determinism):
-            self._replace_model(trial)
-
-    def _replace_model(self, trial: object) -> None:
-        """Replace the model if there is a `model_init`; drop optimizer and schedule."""
-        trainer = self.trainer
-        if trainer.model_init is None:
-            return
-
-        # Free the model of the previous trial first, so that memory never has to hold both.
-        if self.search.current is not None:
-            self.search.current.free_model()
-        seed_everything(trainer.args)
-        trainer.model = trainer.call_model_init(trial)
-        trainer.optimizer = None
-        trainer.lr_scheduler = None
-        if trainer.place_model_on_device:
-            trainer._move_model_to_device(trainer.model, trainer.args.device)
-        trainer.model_wrapped = trainer.model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ from ...lightning_modules.models.generation_config import (
 from ...lightning_modules.models.outputs import read_loss
 from ...lightning_modules.models.signatures import accepted_arguments
 from .components import TrainerComponents
+from .model_setup import ModelSetup
 from .overrides import is_own
 from .steps import loss_and_outputs, no_loss_and_outputs
 
@@ -32,43 +34,36 @@ if TYPE_CHECKING:
     from .. import Seq2SeqTrainer
 
 
-class Seq2SeqComponents(TrainerComponents):
-    """The components of a `Seq2SeqTrainer`, and the state of its generation."""
+class Seq2SeqModelSetup(ModelSetup):
+    """Give a `Seq2SeqTrainer` its model, with the generation config of the arguments."""
+
+    trainer: WeakAttribute[Seq2SeqTrainer] = WeakAttribute()
 
     _applied_generation_config: Any
     """The `args.generation_config` that was applied to the model."""
 
-    # Set by `generate`, and read when its results are gathered.
-    _rows_generated = 0
-    """Number of rows generated for the last batch on this rank."""
-    _rows_per_sample = 1
-    """Number of rows per sample, `num_return_sequences`."""
-
-    trainer: WeakAttribute[Seq2SeqTrainer] = WeakAttribute()
-
-    # Preparation of models.
-
-    def adopt_model(self, model: nn.Module) -> None:
+    def adopt(self, model: nn.Module) -> None:
         """Set the model, and apply the generation config of the arguments to it."""
-        super().adopt_model(model)
+        super().adopt(model)
         self._set_generation_config()
         trainer = self.trainer
         if trainer.args.predict_with_generate and is_own(trainer, "prediction_step"):
             require_generate(model)
 
-    def renew_model(self, trial: object) -> None:
+    def renew(self, trial: object) -> None:
         """Create a new model, and apply the generation config of the arguments to it."""
-        super().renew_model(trial)
+        super().renew(trial)
         if self.trainer.model_init is not None:
             self._set_generation_config()
 
-    def apply_arguments(self) -> None:
-        """Check the arguments again, and apply another generation config to the model."""
-        super().apply_arguments()
+    def update(self, changed: set[str]) -> None:
+        """Update the derived attributes, and apply another generation config to the model."""
+        super().update(changed)
         if self.trainer.args.generation_config is not self._applied_generation_config:
             self._set_generation_config()
 
     def _set_generation_config(self) -> None:
+        """Apply the generation config of the arguments, if any, to the model."""
         trainer = self.trainer
         generation_config = trainer.args.generation_config
         self._applied_generation_config = generation_config
@@ -82,6 +77,20 @@ class Seq2SeqComponents(TrainerComponents):
         )
         config = trainer.load_generation_config(generation_config, **kwargs)
         set_generation_config(trainer.model, config)
+
+
+class Seq2SeqComponents(TrainerComponents):
+    """The components of a `Seq2SeqTrainer`, and the state of its generation."""
+
+    # Set by `generate`, and read when its results are gathered.
+    _rows_generated = 0
+    """Number of rows generated for the last batch on this rank."""
+    _rows_per_sample = 1
+    """Number of rows per sample, `num_return_sequences`."""
+
+    trainer: WeakAttribute[Seq2SeqTrainer] = WeakAttribute()
+
+    model_setup = cached_property(lambda self: Seq2SeqModelSetup(self.trainer))
 
     # Steps of an evaluation.
 

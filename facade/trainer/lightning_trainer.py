@@ -17,7 +17,7 @@ from ...lightning_modules.internals.lightning_import import Trainer as Lightning
 from ...lightning_modules.internals.precision import casting
 from ...lightning_modules.training.router_losses import router_losses_of
 from ..evaluation.module import EvaluationModule
-from .construction import plan_of
+from .planning import plan_of
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
 from ..search.best_model import free_optimizer
 from ..search.search_run import Transport
-from .construction import expose_save_model
+from .callback_setup import expose_save_model
 from .memory_report import MemoryTracker
 
 if TYPE_CHECKING:

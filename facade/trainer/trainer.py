@@ -76,15 +76,19 @@ from ..evaluation.results import EvalLoopOutput, PredictionOutput, TrainingLengt
 from ..evaluation.sets import metrics_of
 from ..hub.pushing import PushInProgress
 from ..strategies.plan import optimizer_config
-from . import checks, construction, optimization, steps
+from . import checks, optimization, steps
+from .applied_arguments import AppliedArguments
+from .callback_setup import expose_save_model, set_up_callbacks
 from .components import TrainerComponents
-from .construction import AppliedArguments, expose_save_model, seed_everything
+from .construction import make_output_dir, seed_everything, set_verbosity
 from .data_loading import chosen_dataset, default_collator, training_length
 from .evaluating import add_speed, data_to_evaluate, evaluate_each, evaluate_loader
 from .lightning_callbacks import check_callback, is_lightning_callback
 from .memory_report import MemoryTracker
 from .meters import RunningLossAttribute
+from .model_setup import make_model
 from .overrides import is_own
+from .planning import plan_of
 from .step_items import equal_part
 from .tracebacks import ShortTraceback
 from .training_run import TrainingRun, save_or_warn
@@ -297,7 +301,7 @@ class Trainer:
         checks.check_construction(self.args, locals(), calls_loss_func=calls_loss_func)
 
         # Process, seed and device.
-        construction.set_verbosity(self.args)
+        set_verbosity(self.args)
         seed_everything(self.args)
         self._memory_tracker = MemoryTracker(self.args.skip_memory_metrics)
         self._memory_tracker.start("init")
@@ -324,7 +328,7 @@ class Trainer:
         # The model, and attributes derived from it.
         if model is None:
             model = self.call_model_init()
-        components.adopt_model(model)
+        components.model_setup.adopt(model)
         if data_collator is None:
             checks.check_label_names(self)
 
@@ -333,8 +337,8 @@ class Trainer:
         self.current_gradient_accumulation_steps = self.args.gradient_accumulation_steps
         self._signature_columns: Any = None
         self._train_batch_size = self.args.train_batch_size
-        components.applied_arguments = AppliedArguments(self.args)
-        components.set_up_callbacks(callbacks or [])
+        components.applied_arguments = AppliedArguments(self)
+        set_up_callbacks(self, callbacks or [])
         self.state = TrainerState(
             is_local_process_zero=self.is_local_process_zero(),
             is_world_process_zero=self.is_world_process_zero(),
@@ -344,7 +348,7 @@ class Trainer:
         if self.args.push_to_hub:
             self.init_hf_repo()
         if self.args.should_save:
-            construction.make_output_dir(str(self.args.output_dir))
+            make_output_dir(str(self.args.output_dir))
         self.control = self.callback_handler.on_init_end(self.args, self.state, self.control)
         self._memory_tracker.stop("init")
 
@@ -389,7 +393,7 @@ class Trainer:
             return vars(self)["plan"]
         if components.plan is not None and components.plan.strategy.is_running:
             return components.plan
-        return construction.plan_of(self)
+        return plan_of(self)
 
     @plan.setter
     def plan(self, value: Any) -> None:
@@ -1172,7 +1176,7 @@ class Trainer:
         """
         components = self._lightrainer
         if components.fitting is None:
-            components.apply_arguments()
+            components.applied_arguments.apply()
         else:
             # The log of the evaluation includes the number of tokens trained so far.
             components.tokens_of_run.flush()
@@ -1283,7 +1287,7 @@ class Trainer:
         """
         components = self._lightrainer
         if components.fitting is None:
-            components.apply_arguments()
+            components.applied_arguments.apply()
         self._memory_tracker.start("test")
         dataloader = self.get_test_dataloader(test_dataset)
         start_time = StartTime()
@@ -1867,7 +1871,7 @@ class Trainer:
             raise checks.MissingModelError(
                 "The Trainer needs a model. Pass model=... or model_init=... to it."
             )
-        return construction.make_model(self.model_init, trial)
+        return make_model(self.model_init, trial)
 
     def _hp_search_setup(self, trial: Any) -> None:
         """Apply the values of a trial, which is None outside of a search; libraries override it.
@@ -1877,7 +1881,7 @@ class Trainer:
         self._trial = trial
         if self._lightrainer.search.apply(trial):
             self._train_batch_size = self.args.train_batch_size
-            self._lightrainer.apply_arguments()
+            self._lightrainer.applied_arguments.apply()
 
     def _report_to_hp_search(self, trial: Any, step: int, metrics: dict[str, float]) -> None:
         """Report an evaluation during a training to the search; libraries override it."""

@@ -107,7 +107,7 @@ class TrainingRun:
         trial = self.trial
 
         # Checks, and the checkpoint to resume from.
-        components.apply_arguments()
+        components.applied_arguments.apply()
         components.signals.begin_training()
         components.hub.begin_training()
         if trial is None:
@@ -129,7 +129,7 @@ class TrainingRun:
         try:
             # The model. This also applies the values of a trial, which may determine the name of
             # its folder.
-            components.renew_model(trial)
+            components.model_setup.renew(trial)
             if trial is not None:
                 components.object_store.begin_training(trainer._get_output_dir(trial))
             components.model_preparation.replace_layers()

@@ -68,7 +68,7 @@ def test_wrong_models(nothing_is_written, changes, kind, words):
 def test_trainer_can_be_pickled_while_its_arguments_are_applied(tmp_path):
     """A method of the Trainer as collator is sent to workers that are spawned."""
     made = trainer(tmp_path)
-    made._lightrainer.apply_arguments()
+    made._lightrainer.applied_arguments.apply()
     assert pickle.loads(pickle.dumps(made)).args == made.args
 
 
