@@ -62,8 +62,14 @@ class AppliedArguments:
         plan.strategy.check(trainer.args, trainer.model)
         trainer._lightrainer.plan = plan
 
-        trainer._lightrainer.model_setup.update(self._changed())
-        self._remember()
+        changed = {
+            name
+            for name, value in self._derived_from.items()
+            if getattr(trainer.args, name) != value
+        }
+        trainer._lightrainer.model_setup.update(changed)
+        if changed:
+            self._remember()
         stop_if_asked_to(plan, is_main_process=trainer.args.process_index == 0)
 
     def _check(self) -> None:
@@ -76,11 +82,6 @@ class AppliedArguments:
         if values != self._checked:
             report(args, *read_fields(args))
             self._checked = values
-
-    def _changed(self) -> set[str]:
-        """Return the names of the arguments that have changed since they were recorded."""
-        args = self.trainer.args
-        return {name for name, value in self._derived_from.items() if getattr(args, name) != value}
 
     def _remember(self) -> None:
         """Record that the attributes of the Trainer were derived from the current arguments."""
