@@ -39,8 +39,8 @@ class Seq2SeqModelSetup(ModelSetup):
 
     trainer: WeakAttribute[Seq2SeqTrainer] = WeakAttribute()
 
-    _applied_generation_config: Any
-    """The `args.generation_config` that was applied to the model."""
+    _applied_generation_config: Any = None
+    """The `args.generation_config` that was applied to the model; None in a copy of a Trainer."""
 
     def adopt(self, model: nn.Module) -> None:
         """Set the model, and apply the generation config of the arguments to it."""

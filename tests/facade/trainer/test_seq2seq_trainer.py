@@ -2,6 +2,7 @@
 does not fit.
 """
 
+import copy
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -259,3 +260,11 @@ def test_seq2seq_generation_config_set_later_is_used(tmp_path):
     trainer.args.generation_num_beams = 0
     with pytest.raises(ValueError, match="generation_num_beams=0"):
         trainer.predict(pairs(3))
+
+
+def test_seq2seq_copied_trainer_evaluates_and_predicts(tmp_path):
+    trainer = seq2seq_trainer(tmp_path, generation_config={"max_length": 3})
+    copied = copy.copy(trainer)
+    assert copied.evaluate(pairs(3)).keys() >= {"eval_loss"}
+    copied.predict(pairs(3))
+    assert trainer.model.calls[-1]["max_length"] == 3
