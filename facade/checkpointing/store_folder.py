@@ -70,15 +70,23 @@ class StoreFolder:
 
     def send_others(self) -> None:
         """Upload changed files outside of checkpoints, except hidden ones."""
-        for path in self.folder.rglob("*"):
+        for path in self._other_files():
             name = path.relative_to(self.folder).as_posix()
-            if _NOT_SENT.search(name) or not path.is_file():
-                continue
             status = path.stat()
             version = (status.st_mtime_ns, status.st_size)
             if self._sent.get(name) != version:
                 self._put(path)
                 self._sent[name] = version
+
+    def _other_files(self) -> Iterator[Path]:
+        """Yield the files outside of checkpoints, except hidden ones."""
+        # Unlike `rglob`, `walk` skips a folder that disappears, such as that of a checkpoint which
+        # the training renames in the meantime.
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                path = Path(folder, name)
+                if not _NOT_SENT.search(path.relative_to(self.folder).as_posix()):
+                    yield path
 
     def discard(self, name: str) -> None:
         """Delete a checkpoint from the store."""

@@ -286,6 +286,27 @@ def test_object_store_raises_programming_errors_unchanged(folder, monkeypatch, c
     assert "still has all files" not in caplog.text
 
 
+def test_store_folder_of_a_checkpoint_renamed_during_an_upload(folder, monkeypatch):
+    """The training finishes a checkpoint while the files beside it are uploaded."""
+    store = open_store(local_folder(folder))
+    staging = store.folder / ".checkpoint-4.partial"
+    (staging / "parts").mkdir(parents=True)
+    (store.folder / "other").mkdir()
+    for name in ("first.txt", "other/second.txt"):
+        (store.folder / name).write_text(name)
+    scandir = os.scandir
+
+    def renamed_before(path):
+        if Path(path) == staging:
+            staging.rename(store.folder / "checkpoint-4")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", renamed_before)
+    store.send_others()
+    assert not staging.exists()
+    assert there(folder) == ["first.txt", "other/second.txt"]
+
+
 def test_object_store_error_of_one_process_is_raised_in_all(folder, monkeypatch):
     """The others have to get it in a class that they can unpickle."""
 
