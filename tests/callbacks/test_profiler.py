@@ -1,7 +1,6 @@
 """The profile of some steps: parts that add up, files, and a command."""
 
 import json
-import re
 import time
 
 import pytest
@@ -12,12 +11,9 @@ from helpers.processes.package_commands import command
 from lightrainer import ProfilerCallback, TrainerCallback
 
 
-@pytest.mark.cpu_only(
-    "a slow collator is not the longest part of a step, as the pretended device computes slowly"
-)
 def test_profiler_separates_the_parts_of_a_step(tmp_path, capsys):
-    """A slow collator is `data`, and named first; files are written, hooks are gone, and the
-    training goes on.
+    """A slow collator is `data`, the longest part is named first, files are written, hooks are
+    gone, and the training goes on.
     """
 
     def slow(samples):
@@ -44,9 +40,11 @@ def test_profiler_separates_the_parts_of_a_step(tmp_path, capsys):
     assert 4 * 0.02 < parts["data"] < sum(parts.values()) < took
     assert not made.model._forward_hooks
     assert not made.model._forward_pre_hooks
-    said = capsys.readouterr().out
-    assert "4 steps" in said
-    assert re.search(r"each:\ndata ", said)
+
+    # Which part is the longest depends on the machine: a checkpoint takes long on a slow disk.
+    rows = capsys.readouterr().out.split("4 steps, each:\n")[1].splitlines()
+    names_in_table = [row.split()[0] for row in rows[: len(parts)]]
+    assert names_in_table == sorted(parts, key=parts.get, reverse=True)
     trace = json.loads((tmp_path / "profile" / "trace.json").read_text())
     names = {event.get("name", "") for event in trace["traceEvents"]}
     assert {f"ProfilerStep#{step}" for step in range(2, 6)} <= names
