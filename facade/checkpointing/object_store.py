@@ -21,6 +21,7 @@ from ...lightning_modules.common.local_paths import local_folder
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ..distributed.collectives import broadcast_from_rank_zero
 from ..hub.errors import describe
+from .complete_checkpoints import CompleteCheckpoints
 from .store_folder import StoreError, StoreFolder, open_store, store_errors
 from .uploader import Uploader
 
@@ -37,12 +38,14 @@ class ObjectStore:
 
     Args:
         trainer: the Trainer.
+        complete: the checkpoints of the local folder that have their final names.
     """
 
     trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, complete: CompleteCheckpoints) -> None:
         self.trainer = trainer
+        self.complete = complete
         self._run_store: StoreFolder | None = None
         """The store of the checkpoint folder, after training has begun."""
         self._uploader = Uploader()
@@ -136,18 +139,16 @@ class ObjectStore:
             store: the store of the checkpoint folder.
             limit: maximum number of checkpoints in the store. 0 keeps all.
         """
-        rotate = self.trainer._lightrainer.checkpoint_saver.rotate
-
-        rotate(limit)
+        self.complete.rotate(limit)
         while True:
             unsent = store.unsent()
             if not unsent:
                 break
             store.send(unsent[-1])
-            rotate(limit)
+            self.complete.rotate(limit)
 
         # All are in the store now, so only the newest must be kept on the local disk.
-        rotate(limit or 1)
+        self.complete.rotate(limit or 1)
         output_store = self._output_store
         if output_store is not None:
             output_store.send_others()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -27,6 +26,7 @@ from ...lightning_modules.common.torch_files import torch_bytes
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.wrappers import unwrap_model
 from ..distributed.collectives import broadcast_from_rank_zero
+from .complete_checkpoints import CompleteCheckpoints
 from .first_save import FirstSave
 from .object_store import ObjectStore
 from .signals import SignalListening
@@ -50,7 +50,8 @@ class CheckpointSaver:
         callbacks: states of its callbacks.
         lightning: states of its Lightning callbacks.
         signals: after a signal, the training state is saved despite `save_only_model`.
-        store: uploads files and calls `rotate`, if `output_dir` is a URL.
+        store: uploads files, if `output_dir` is a URL.
+        complete: the checkpoints that have their final names.
     """
 
     trainer = WeakAttribute["Trainer"]()
@@ -62,12 +63,14 @@ class CheckpointSaver:
         lightning: LightningCallbackStates,
         signals: SignalListening,
         store: ObjectStore,
+        complete: CompleteCheckpoints,
     ) -> None:
         self.trainer = trainer
         self.callbacks = callbacks
         self.lightning = lightning
         self.signals = signals
         self.store = store
+        self.complete = complete
         self.background = BackgroundWriter()
 
         # The checkpoint being written.
@@ -77,23 +80,10 @@ class CheckpointSaver:
         self._newest: Path | None = None
         """The final folder of the last checkpoint, which a thread may still be writing."""
 
-        # Complete checkpoints.
-        self._written: Path | None = None
-        """The newest checkpoint with its final name."""
-        self._best: str | None = None
-        """The best checkpoint that exists."""
-        self._deleting = threading.Lock()
-        self._flushed: Path | None = None
-        """The newest checkpoint that was flushed to the disk and survives a power failure.
-        """
-        self._flushed_at = 0.0
-
         # The training.
         self._owner: str | None = None
         """Token of the saving process, part of the names of staging folders."""
-        self._origin = ""
-        """The working directory when training began."""
-
+        self._flushed_at = 0.0
         self._first_save = FirstSave()
 
     # --- a checkpoint
@@ -128,7 +118,7 @@ class CheckpointSaver:
         saves = args.should_save
 
         # Use an absolute path, because a thread may write after the working directory has changed.
-        parent = os.path.join(self._origin, run_dir)
+        parent = os.path.join(self.complete.origin, run_dir)
         final = Path(parent) / f"{PREFIX_CHECKPOINT_DIR}-{trainer.state.global_step}"
         owner = self._owner or broadcast_from_rank_zero(
             checkpoints.process_token(), args.world_size
@@ -240,7 +230,7 @@ class CheckpointSaver:
             best = name.with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
             if (best == name or best.exists()) and state.best_model_checkpoint != str(best):
                 # Remember the former one in case this one cannot be written.
-                self._note_best(state.best_model_checkpoint)
+                self.complete.note_best(state.best_model_checkpoint)
                 state.best_model_checkpoint = str(best)
 
         if not self.trainer.args.should_save:
@@ -263,38 +253,9 @@ class CheckpointSaver:
         if is_overridden or not (final / TRAINER_STATE_NAME).exists():
             checkpoints.copy_unlisted_files(final, folder)
 
-        # A rotation in between would mistake the new folder for one of an earlier run.
-        with self._deleting:
-            checkpoints.commit(folder, final, flush=False)
-            self._written = final
-            self._note_best(best)
+        self.complete.commit(folder, final, best)
         if self.store.is_open:
             self.store.upload_in_background()
-
-    def _note_best(self, best: str | None) -> None:
-        """Remember the best checkpoint if it exists."""
-        if best is not None and os.path.exists(os.path.join(self._origin, best)):
-            self._best = best
-
-    def rotate(self, limit: int | None) -> None:
-        """Delete the oldest checkpoints beyond a limit.
-
-        Nothing is deleted while a power failure could damage the newest checkpoint of this
-        training.
-        """
-        with self._deleting:
-            if self._written is None or self._written != self._flushed:
-                return
-            best = None
-            if self._best is not None:
-                best = os.path.join(self._origin, self._best)
-            checkpoints.rotate_checkpoints(
-                self._written.parent,
-                limit,
-                best_model_checkpoint=best,
-                newest=self._written,
-                state_name=TRAINER_STATE_NAME,
-            )
 
     def accept_changes(self) -> None:
         """Update the manifest of the newest checkpoint after overrides and callbacks have changed
@@ -386,13 +347,7 @@ class CheckpointSaver:
             older = checkpoints.sort_checkpoints(run_dir, best_model_checkpoint=best)[:-1]
         if best is not None and os.path.exists(best):
             older = [path for path in older if not os.path.samefile(path, best)]
-        with self._deleting:
-            for path in checkpoints.require_space(run_dir, size, spare=older):
-                logger.info(
-                    "Removing %s before the next checkpoint is written: the disk is nearly full",
-                    path,
-                )
-                checkpoints.discard(path)
+        self.complete.make_space(run_dir, size, spare=older)
 
     def _require_one_disk(self, strategy: Strategy, folder: Path, final: Path) -> None:
         """Raise if the shards of a checkpoint would be on several disks.
@@ -516,8 +471,8 @@ class CheckpointSaver:
         """
         self.finish_writing()
         newest = None
-        if self._written is not None:
-            newest = str(self._written)
+        if self.complete.newest is not None:
+            newest = str(self.complete.newest)
         return broadcast_from_rank_zero(newest, self.trainer.args.world_size)
 
     def finish_writing(self, *, flushed: bool = False) -> None:
@@ -533,9 +488,9 @@ class CheckpointSaver:
 
         # Writing the best checkpoint may have failed.
         state = self.trainer.state
-        best = os.path.join(self._origin, state.best_model_checkpoint or "")
-        if self._best is not None and not os.path.exists(best):
-            state.best_model_checkpoint = self._best
+        best = os.path.join(self.complete.origin, state.best_model_checkpoint or "")
+        if self.complete.best is not None and not os.path.exists(best):
+            state.best_model_checkpoint = self.complete.best
 
         # Only the saving process knows.
         state.best_model_checkpoint = broadcast_from_rank_zero(
@@ -558,33 +513,28 @@ class CheckpointSaver:
         # without writing another. If that one is not the newest, leave all alone.
         args = self.trainer.args
         saves = args.should_save and args.save_strategy != "no"
-        if saves and self._written is None and resumed_from is not None and os.path.isdir(run_dir):
+        has_written = self.complete.newest is not None
+        if saves and not has_written and resumed_from is not None and os.path.isdir(run_dir):
             newest = checkpoints.get_last_checkpoint(run_dir)
             if newest is not None and os.path.realpath(newest) == os.path.realpath(resumed_from):
-                self._written = Path(newest).absolute()
-                self._note_best(self.trainer.state.best_model_checkpoint)
+                self.complete.newest = Path(newest).absolute()
+                self.complete.note_best(self.trainer.state.best_model_checkpoint)
         has_limit = bool(args.save_total_limit)
         if has_limit or self.store.is_open or self.signals.is_interrupted:
             self.wait_until_flushed()
 
     def wait_until_flushed(self) -> None:
         """Wait until the newest written checkpoint is on the disk."""
-        if self._written is not None:
+        if self.complete.newest is not None:
             self._begin_to_flush().result()
 
     def _begin_to_flush(self) -> Future[None]:
         self._flushed_at = time.monotonic()
-        return self.background.submit(self._flush)
-
-    def _flush(self) -> None:
-        """Flush the newest complete checkpoint to the disk, then rotate the ones before it."""
-        written = self._written
-        if written is None or written == self._flushed:
-            return
-        if checkpoints.try_to_flush(written):
-            self._flushed = written
-            if not self.store.is_open:
-                self.rotate(self.trainer.args.save_total_limit)
+        limit = self.trainer.args.save_total_limit
+        # A store deletes older checkpoints when it has uploaded the newest.
+        if self.store.is_open:
+            limit = None
+        return self.background.submit(partial(self.complete.flush, limit))
 
     # --- a training
 
@@ -595,13 +545,14 @@ class CheckpointSaver:
         """
         if os.path.isabs(folder) or not self.trainer.is_in_train:
             return folder
-        if not self._origin or os.getcwd() == self._origin:
+        origin = self.complete.origin
+        if not origin or os.getcwd() == origin:
             return folder
 
         state = self.trainer.state
         if state.best_model_checkpoint is not None:
-            state.best_model_checkpoint = os.path.join(self._origin, state.best_model_checkpoint)
-        return os.path.join(self._origin, folder)
+            state.best_model_checkpoint = os.path.join(origin, state.best_model_checkpoint)
+        return os.path.join(origin, folder)
 
     def begin_training(self) -> None:
         """Reset the state of earlier trainings, and check `output_dir`.
@@ -612,15 +563,9 @@ class CheckpointSaver:
             NotADirectoryError, PermissionError: checkpoints cannot be written to `output_dir`.
         """
         args = self.trainer.args
-        self._written = None
-        self._best = None
-        self._flushed = None
+        self.complete.begin_training()
         self._flushed_at = time.monotonic()
         self._owner = broadcast_from_rank_zero(checkpoints.process_token(), args.world_size)
-
-        # The working directory may have been deleted.
-        with contextlib.suppress(FileNotFoundError):
-            self._origin = os.getcwd()
 
         # Check the folder, or the closest existing parent, in which it will be created.
         if not args.should_save or args.save_strategy == "no":
@@ -666,7 +611,7 @@ class CheckpointSaver:
                     self.background.make_room(0, -1)
                 except Exception as error:
                     logger.warning("The last checkpoint could not be written: %s", error)
-                if self._written is not None:
+                if self.complete.newest is not None:
                     self._begin_to_flush()
                 self.background.release()
 

@@ -1,9 +1,10 @@
-"""Keep the model of the best trial of a search, and replace a Trainer's model."""
+"""Keep the model of the best trial of a search."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -20,11 +21,15 @@ class BestModel:
 
     Args:
         direction: `minimize` or `maximize`.
+        install_model: gives a Trainer a new model.
         enabled: False to keep no model.
     """
 
-    def __init__(self, direction: str, *, enabled: bool) -> None:
+    def __init__(
+        self, direction: str, install_model: Callable[[Trainer, nn.Module], None], *, enabled: bool
+    ) -> None:
         self._direction = direction
+        self._install_model = install_model
         self._enabled = enabled
         self._loss = math.inf
         self._state: TrainerState | None = None
@@ -73,31 +78,7 @@ class BestModel:
         """
         if self.model is None or self._state is None or str(self.number) != run_id:
             return False
-        set_model(trainer, self.model)
+        self._install_model(trainer, self.model)
         trainer.state = self._state
         self.model = None
         return True
-
-
-def set_model(trainer: Trainer, model: nn.Module) -> None:
-    """Set the Trainer's model, move it to the device, and free the optimizer of the old one."""
-    if trainer.place_model_on_device:
-        trainer._move_model_to_device(model, trainer.args.device)
-    trainer.model = model
-    trainer.model_wrapped = model
-    trainer.callback_handler.model = model
-    free_optimizer(trainer)
-
-
-def free_optimizer(trainer: Trainer) -> None:
-    """Remove the references to the optimizer and the data of a finished trial.
-
-    The state of an optimizer may be twice as large as the model.
-    """
-    trainer.optimizer = None
-    trainer.lr_scheduler = None
-    handler = trainer.callback_handler
-    handler.optimizer = None
-    handler.lr_scheduler = None
-    handler.train_dataloader = None
-    handler.eval_dataloader = None

@@ -16,7 +16,7 @@ from . import sweep_reports
 from .hyperparameters import default_compute_objective
 from .original_arguments import recreate_accelerator
 from .retries import failure_reasons, format_failures, is_pruned
-from .search_run import OPTIONS, SearchOptions, SearchRun, Transport
+from .search_run import OPTIONS, SearchOptions, SearchRun, TrainerAccess
 from .trial_folders import folder_name
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ class HyperparameterSearch:
 
     Args:
         trainer: the Trainer.
-        transport: moves the Trainer to the processes of Ray.
+        access: the functions that change the Trainer.
     """
 
     trainer = WeakAttribute["Trainer"]()
 
-    def __init__(self, trainer: Trainer, transport: Transport) -> None:
+    def __init__(self, trainer: Trainer, access: TrainerAccess) -> None:
         self.trainer = trainer
-        self.transport = transport
+        self.access = access
         self.current: SearchRun | None = None
 
     def run(
@@ -102,7 +102,7 @@ class HyperparameterSearch:
         trainer.compute_objective = compute_objective
         trainer.hp_name = hp_name
         trainer.hp_search_backend = search_backend.name
-        search = SearchRun(trainer, options, self.transport)
+        search = SearchRun(trainer, options, self.access)
         self.current = search
         logger.info("Search: %s the objective.", ", ".join(options.directions))
 
@@ -221,7 +221,7 @@ class HyperparameterSearch:
         if self.current is not None and isinstance(trial, dict):
             from .ray_backend import report as report_to_ray
 
-            report_to_ray(trainer, metrics, value)
+            report_to_ray(self.current, metrics, value)
             return
 
         # A script may pass its own object as the trial, which cannot be pruned.

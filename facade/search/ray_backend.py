@@ -49,7 +49,6 @@ class RayBackend:
         """Run all trials; `run_summary` of the result is the return value of `ray.tune.run`."""
         tune = import_module("ray.tune")
         assert trainer.hp_space is not None
-        assert search.transport is not None
 
         # Set defaults for options of `ray.tune.run` that the user did not pass.
         tune_options = dict(search.options.backend)
@@ -62,8 +61,8 @@ class RayBackend:
 
         train_trial = tune.with_parameters(
             _train_trial,
-            portable_trainer=search.transport.portable(trainer),
-            revive=search.transport.revive,
+            portable_trainer=search.access.portable(trainer),
+            revive=search.access.revive,
             options=search.options,
         )
         # -1 makes Ray sample values until the timeout.
@@ -92,13 +91,13 @@ def _train_trial(
 
     Args:
         config: the values of the trial.
-        portable_trainer: the copy of the Trainer that `Transport.portable` returned.
-        revive: restores the Trainer from that copy, see `Transport`.
+        portable_trainer: the copy of the Trainer that `TrainerAccess.portable` returned.
+        revive: restores the Trainer from that copy, see `TrainerAccess`.
         options: the options of the search.
     """
     tune = import_module("ray.tune")
     trainer, search_owner = revive(portable_trainer)
-    search = SearchRun(trainer, options)
+    search = SearchRun(trainer, options, search_owner.access)
     search_owner.current = search
     trial_id = str(tune.get_context().get_trial_id())
     search.ray_folder = folder_name(trainer.hp_name, dict(config), trial_id)
@@ -117,18 +116,19 @@ def _train_trial(
     # If there was no evaluation during the training, evaluate at its end.
     if trainer.objective is None:
         metrics = trainer.evaluate()
-        report(trainer, metrics, search.set_objective(metrics))
+        report(search, metrics, search.set_objective(metrics))
 
 
-def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[float]) -> None:
+def report(search: SearchRun, metrics: dict[str, float], objective: float | list[float]) -> None:
     """Report an evaluation to Ray, with a checkpoint if one should be saved at this step.
 
     Args:
-        trainer: the Trainer that evaluated.
+        search: the search whose Trainer evaluated.
         metrics: the metrics of the evaluation.
         objective: the objective, computed from the metrics.
     """
     tune = import_module("ray.tune")
+    trainer = search.trainer
     reported = {**metrics, "objective": objective}
     if not trainer.control.should_save:
         tune.report(reported)
@@ -142,7 +142,7 @@ def report(trainer: Trainer, metrics: dict[str, float], objective: float | list[
         trainer.args.output_dir = folder
         trainer.hp_search_backend = None
         try:
-            trainer._save_checkpoint(trainer.model, None)
+            search.access.save_checkpoint(trainer)
         finally:
             trainer.args.output_dir = output_dir
             trainer.hp_search_backend = backend

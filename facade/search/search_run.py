@@ -17,7 +17,7 @@ from ...lightning_modules.checkpoints import last_intact_checkpoint
 from ...lightning_modules.common.claimed_folder import claim_folder
 from ...lightning_modules.common.local_paths import is_url
 from ..arguments.enums import HPSearchBackend
-from .best_model import BestModel, free_optimizer, set_model
+from .best_model import BestModel
 from .hyperparameters import BestRun, default_compute_objective
 from .metric_objective import objective_value
 from .original_arguments import OriginalArguments
@@ -64,15 +64,24 @@ class SearchOwner(Protocol):
     """The object that holds the current search of a Trainer, a `HyperparameterSearch`."""
 
     current: SearchRun | None
+    access: TrainerAccess
 
 
-class Transport(NamedTuple):
-    """Functions that move a Trainer to another process."""
+class TrainerAccess(NamedTuple):
+    """What a search does to a Trainer beyond its documented methods."""
 
+    install_model: Callable[[Trainer, nn.Module], None]
+    """Gives it a new model, and frees the optimizer of the old one."""
+    free_optimizer: Callable[[Trainer], None]
+    """Frees the optimizer and the data of a finished trial."""
+    load_model: Callable[[Trainer, str], None]
+    """Loads the weights of a checkpoint."""
+    save_checkpoint: Callable[[Trainer], None]
+    """Writes a checkpoint."""
     portable: Callable[[Trainer], Any]
-    """Returns a copy of a Trainer that can be pickled."""
+    """Returns a copy of it that can be pickled."""
     revive: Callable[[Any], tuple[Trainer, SearchOwner]]
-    """Returns the Trainer of such a copy, and the owner of its search, in the other process."""
+    """Returns the Trainer of such a copy, and the owner of its search, in another process."""
 
 
 class SearchRun:
@@ -81,20 +90,18 @@ class SearchRun:
     Args:
         trainer: the Trainer.
         options: the options of the search.
-        transport: moves the Trainer to the processes of Ray.
+        access: the functions that change the Trainer.
     """
 
-    def __init__(
-        self, trainer: Trainer, options: SearchOptions, transport: Transport | None = None
-    ) -> None:
+    def __init__(self, trainer: Trainer, options: SearchOptions, access: TrainerAccess) -> None:
         self.trainer = trainer
         self.options = options
-        self.transport = transport
+        self.access = access
         self.original_arguments = OriginalArguments(trainer)
 
         # With several objectives there may be several best models.
         keeps_best = options.final_model == "best" and not options.has_several_objectives
-        self.best_model = BestModel(options.directions[0], enabled=keeps_best)
+        self.best_model = BestModel(options.directions[0], access.install_model, enabled=keeps_best)
         self.starts: dict[int, Start] = {}
         """The `Start` of each trial of this process, by number."""
         self.folders: dict[int, Path] = {}
@@ -129,7 +136,7 @@ class SearchRun:
                 self.set_objective(trainer.evaluate())
             value: Any = trainer.objective
         finally:
-            free_optimizer(trainer)
+            self.access.free_optimizer(trainer)
         self._last_trial = trial.number
         self._last_value = value
         return value
@@ -202,7 +209,7 @@ class SearchRun:
             return
         # A failure here must not hide the error that ended the search.
         try:
-            set_model(trainer, trainer.call_model_init())
+            self.access.install_model(trainer, trainer.call_model_init())
         except Exception as error:
             logger.warning(
                 "The Trainer has no model now: model_init cannot make one without a trial (%s).",
@@ -299,8 +306,8 @@ class SearchRun:
             best_checkpoint = state.best_model_checkpoint
             if best_checkpoint is not None and Path(best_checkpoint).is_dir():
                 checkpoint = best_checkpoint
-        set_model(trainer, trainer.call_model_init(trial))
-        trainer._load_from_checkpoint(checkpoint)
+        self.access.install_model(trainer, trainer.call_model_init(trial))
+        self.access.load_model(trainer, checkpoint)
         trainer.state = state
         logger.info("The Trainer holds the model of %s.", checkpoint)
         return True
@@ -314,5 +321,5 @@ class SearchRun:
         # If `model_init` failed in the previous trial, there is no model, but `train` inspects one
         # before it creates its own.
         if self.trainer.model is None:
-            set_model(self.trainer, self.trainer.call_model_init(trial))
+            self.access.install_model(self.trainer, self.trainer.call_model_init(trial))
         self.starts[trial.number] = start

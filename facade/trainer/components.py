@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...callbacks import TrainerCallback
 from ...callbacks.ema import trained_weights
 from ...lightning_modules.common.weak_attribute import WeakAttribute
+from ..checkpointing.complete_checkpoints import CompleteCheckpoints
 from ..checkpointing.data_position import DataPosition
 from ..checkpointing.elastic import ElasticResumption
 from ..checkpointing.object_store import ObjectStore
@@ -92,9 +93,13 @@ class TrainerComponents:
             self.lightning_callback_states,
             self.signals,
             self.object_store,
+            self.complete_checkpoints,
         )
     )
-    object_store = cached_property(lambda self: ObjectStore(self.trainer))
+    complete_checkpoints = cached_property(lambda self: CompleteCheckpoints())
+    object_store = cached_property(
+        lambda self: ObjectStore(self.trainer, self.complete_checkpoints)
+    )
     restorer = cached_property(
         lambda self: CheckpointRestorer(
             self.trainer, self.hub, self.object_store, self.checkpoint_saver
@@ -115,9 +120,9 @@ class TrainerComponents:
     def search(self) -> HyperparameterSearch:
         """The hyperparameter search, without trials before `hyperparameter_search`."""
         from ..search.hyperparameter_search import HyperparameterSearch
-        from .portable import TRANSPORT
+        from .search_access import ACCESS
 
-        return HyperparameterSearch(self.trainer, TRANSPORT)
+        return HyperparameterSearch(self.trainer, ACCESS)
 
     @property
     def fitting(self) -> TrainingRun | None:

@@ -88,7 +88,7 @@ class ModelSetup:
             self._replace(trial)
 
     def _replace(self, trial: object) -> None:
-        """Replace the model if there is a `model_init`; drop optimizer and schedule."""
+        """Replace the model if there is a `model_init`."""
         trainer = self.trainer
         if trainer.model_init is None:
             return
@@ -97,12 +97,17 @@ class ModelSetup:
         if trainer._lightrainer.search.current is not None:
             trainer._lightrainer.search.current.free_model()
         seed_everything(trainer.args)
-        trainer.model = trainer.call_model_init(trial)
-        trainer.optimizer = None
-        trainer.lr_scheduler = None
+        self.install(trainer.call_model_init(trial))
+
+    def install(self, model: nn.Module) -> None:
+        """Set a new model, move it to the device, and free the optimizer of the old one."""
+        trainer = self.trainer
+        trainer.model = model
         if trainer.place_model_on_device:
-            trainer._move_model_to_device(trainer.model, trainer.args.device)
-        trainer.model_wrapped = trainer.model
+            trainer._move_model_to_device(model, trainer.args.device)
+        trainer.model_wrapped = model
+        trainer.callback_handler.model = model
+        free_optimizer(trainer)
 
     def update(self, changed: set[str]) -> None:
         """Update the attributes that were derived from the arguments with these names.
@@ -120,6 +125,20 @@ class ModelSetup:
             trainer.label_smoother = make_label_smoother(args, trainer.model)
         if "neftune_noise_alpha" in changed:
             trainer.neftune_noise_alpha = args.neftune_noise_alpha
+
+
+def free_optimizer(trainer: Trainer) -> None:
+    """Remove the references to the optimizer and the data of a finished trial.
+
+    The state of an optimizer may be twice as large as the model.
+    """
+    trainer.optimizer = None
+    trainer.lr_scheduler = None
+    handler = trainer.callback_handler
+    handler.optimizer = None
+    handler.lr_scheduler = None
+    handler.train_dataloader = None
+    handler.eval_dataloader = None
 
 
 def make_model(model_init: Callable[..., nn.Module], trial: object) -> nn.Module:

@@ -348,7 +348,7 @@ def test_background_saving_flush_during_a_rename_deletes_the_oldest(tmp_path, mo
     def commit(*args, **kwargs):
         inner(*args, **kwargs)
         rotations.append(
-            threading.Thread(target=made._lightrainer.checkpoint_saver.rotate, args=(2,))
+            threading.Thread(target=made._lightrainer.complete_checkpoints.rotate, args=(2,))
         )
         rotations[-1].start()
         # waits for the note; without the lock it deletes the new checkpoint now

@@ -309,7 +309,7 @@ def test_files_written_before_a_checkpoint_is_saved_survive_a_rotation(tmp_path)
     def count_and_rotate(trainer, state, control):
         counted(trainer)
         trainer._lightrainer.checkpoint_saver.wait_until_flushed()
-        trainer._lightrainer.checkpoint_saver.rotate(1)
+        trainer._lightrainer.complete_checkpoints.rotate(1)
 
     saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
     trained(tmp_path, callbacks=[At("on_step_end", count_and_rotate)], **saving)

@@ -15,7 +15,7 @@ import pytest
 from helpers.search.small_searches import random_sampler, searcher, space
 from helpers.trainer.tiny_trainings import Tiny, same, tiny, weights
 from lightrainer import TimeLimitCallback, Trainer, TrainerCallback
-from lightrainer.facade.trainer import portable
+from lightrainer.facade.trainer.search_access import portable, revive
 
 
 def test_search_restores_arguments_and_keeps_the_best_model(tmp_path):
@@ -247,7 +247,7 @@ def test_search_with_a_trained_trainer_in_another_process(tmp_path):
     options = {"callbacks": [TimeLimitCallback(7200)], "enable_jit_checkpoint": True}
     made = searcher(tmp_path, model_init=partial(tiny, 3), **options)
     made.train()
-    again, _ = portable.revive(pickle.loads(pickle.dumps(portable.portable(made))))
+    again, _ = revive(pickle.loads(pickle.dumps(portable(made))))
     kinds = [
         [type(one).__name__ for one in each.callback_handler.callbacks] for each in (made, again)
     ]

@@ -1,4 +1,4 @@
-"""Send a Trainer to another process, for searches with Ray."""
+"""Change a Trainer for the trials of a search, and send it to the processes of Ray."""
 
 from __future__ import annotations
 
@@ -6,14 +6,31 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from ...callbacks import LoggerCallback, NotebookProgressCallback, ProgressCallback
-from ..search.best_model import free_optimizer
-from ..search.search_run import Transport
+from ..search.search_run import TrainerAccess
 from .callback_setup import expose_save_model
 from .memory_report import MemoryTracker
+from .model_setup import free_optimizer
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from .. import Trainer
     from ..search.hyperparameter_search import HyperparameterSearch
+
+
+def install_model(trainer: Trainer, model: nn.Module) -> None:
+    """Give a Trainer a new model."""
+    trainer._lightrainer.model_setup.install(model)
+
+
+def load_model(trainer: Trainer, checkpoint: str) -> None:
+    """Load the weights of a checkpoint."""
+    trainer._load_from_checkpoint(checkpoint)
+
+
+def save_checkpoint(trainer: Trainer) -> None:
+    """Write a checkpoint of the current step."""
+    trainer._save_checkpoint(trainer.model, None)
 
 
 def portable(trainer: Trainer) -> Any:
@@ -65,4 +82,11 @@ def revive(sent: Any) -> tuple[Any, HyperparameterSearch]:
     return trainer, trainer._lightrainer.search
 
 
-TRANSPORT = Transport(portable=portable, revive=revive)
+ACCESS = TrainerAccess(
+    install_model=install_model,
+    free_optimizer=free_optimizer,
+    load_model=load_model,
+    save_checkpoint=save_checkpoint,
+    portable=portable,
+    revive=revive,
+)
