@@ -125,11 +125,13 @@ class CheckpointSaver:
         )
         folder = checkpoints.staging_path(final, owner)
 
-        # A thread writes copies while training continues, unless a callback or an override reads
-        # the files right after. Only some ranks may have one, so all ranks decide together.
+        # A thread writes copies while training continues, unless the script, a callback or an
+        # override reads the files right after. Only some ranks may have one, so all ranks decide
+        # together.
         later = False
         if run is not None:
-            may_write_later = not is_overridden and self._may_write_later(strategy)
+            is_read = is_overridden or not run.checkpoint_is_due
+            may_write_later = not is_read and self._may_write_later(strategy)
             later = run.lightning_trainer.strategy.reduce_boolean_decision(may_write_later)
         has_parts = later and strategy.saves_parts(checkpoint=True)
 

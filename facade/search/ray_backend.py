@@ -59,15 +59,15 @@ class RayBackend:
         tune_options.setdefault("resources_per_trial", resources)
         tune_options.setdefault("progress_reporter", tune.CLIReporter(metric_columns=["objective"]))
 
-        train_trial = tune.with_parameters(
-            _train_trial,
+        trainable = tune.with_parameters(
+            train_trial,
             portable_trainer=search.access.portable(trainer),
             revive=search.access.revive,
             options=search.options,
         )
         # -1 makes Ray sample values until the timeout.
         analysis = tune.run(
-            train_trial,
+            trainable,
             config=trainer.hp_space(None),
             num_samples=search.options.n_trials or -1,
             **tune_options,
@@ -81,7 +81,7 @@ class RayBackend:
         return BestRun(best.trial_id, best.last_result["objective"], dict(best.config), analysis)
 
 
-def _train_trial(
+def train_trial(
     config: dict[str, Any],
     portable_trainer: object,
     revive: Callable[[Any], tuple[Trainer, SearchOwner]],

@@ -77,7 +77,7 @@ class TrainerAccess(NamedTuple):
     load_model: Callable[[Trainer, str], None]
     """Loads the weights of a checkpoint."""
     save_checkpoint: Callable[[Trainer], None]
-    """Writes a checkpoint."""
+    """Writes a checkpoint, which is complete afterwards."""
     portable: Callable[[Trainer], Any]
     """Returns a copy of it that can be pickled."""
     revive: Callable[[Any], tuple[Trainer, SearchOwner]]

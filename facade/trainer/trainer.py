@@ -91,7 +91,7 @@ from .overrides import is_own
 from .planning import plan_of
 from .step_items import equal_part
 from .tracebacks import ShortTraceback
-from .training_run import TrainingRun, save_or_warn
+from .training_run import TrainingRun
 
 if TYPE_CHECKING:
     from typing import Self
@@ -1002,7 +1002,7 @@ class Trainer:
         if self.control.should_save:
             run.require_in_all("should_save")
             components.tokens_of_run.flush()
-            if save_or_warn(self, model, trial):
+            if run.save(model, trial, is_due=True):
                 self.control = self.callback_handler.on_save(self.args, self.state, self.control)
                 components.checkpoint_saver.accept_changes()
             else:
@@ -1422,7 +1422,7 @@ class Trainer:
             parts.append(save_data_position)
 
         # Overrides may read or modify the files, so these must be written by then.
-        save_methods = ("save_model", "_save", "_save_checkpoint")
+        save_methods = ("save_model", "_save", "_save_checkpoint", "_maybe_log_save_evaluate")
         is_overridden = not all(is_own(self, name) for name in save_methods)
         folder = self._get_output_dir(trial)
         with components.saved_weights():

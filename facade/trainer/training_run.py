@@ -99,6 +99,10 @@ class TrainingRun:
         self.trial = trial
         self.ignore_keys = ignore_keys
         self.is_fitting = False
+        self.checkpoint_is_due = False
+        """Whether the checkpoint being written was requested by the control, and not written by the
+        script itself.
+        """
 
     def run(self, resume_from_checkpoint: str | bool | None) -> TrainOutput:
         """Check everything before anything is written, create the model, and train."""
@@ -508,12 +512,33 @@ class TrainingRun:
         else:
             log(logs, **accepted_arguments(log, start_time=start_time))
 
+    def save(self, model: nn.Module, trial: object, *, is_due: bool) -> bool:
+        """Write a checkpoint; return False, with a warning, if the disk is full.
+
+        Args:
+            model: the model, passed to `_save_checkpoint`.
+            trial: the trial, passed to `_save_checkpoint`.
+            is_due: whether the control has requested it. Others are read right after.
+        """
+        trainer = self.trainer
+        self.checkpoint_is_due = is_due
+        try:
+            trainer._save_checkpoint(model, trial)
+            # An override may have modified files.
+            trainer._lightrainer.checkpoint_saver.accept_changes()
+        except OSError as error:
+            checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
+            return False
+        finally:
+            self.checkpoint_is_due = False
+        return True
+
     def _save_at_once(self) -> None:
         """Write a checkpoint between two steps, and wait until it is written to disk."""
         trainer = self.trainer
         components = trainer._lightrainer
         components.tokens_of_run.flush()
-        save_or_warn(trainer, trainer.model_wrapped, trainer._trial)
+        self.save(trainer.model_wrapped, trainer._trial, is_due=False)
         components.checkpoint_saver.finish_writing(flushed=True)
 
     def _positioned(self) -> None:
@@ -594,18 +619,6 @@ class TrainingRun:
                 self.windows.epoch,
                 trainer.state.global_step,
             )
-
-
-def save_or_warn(trainer: Trainer, model: nn.Module, trial: object) -> bool:
-    """Write a checkpoint; return False, with a warning, if the disk is full."""
-    try:
-        trainer._save_checkpoint(model, trial)
-        # An override may have modified files.
-        trainer._lightrainer.checkpoint_saver.accept_changes()
-    except OSError as error:
-        checkpoints.warn_if_disk_full(error, trainer._get_output_dir(trial))
-        return False
-    return True
 
 
 def warn_of_differences(

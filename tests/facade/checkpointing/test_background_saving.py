@@ -50,6 +50,29 @@ class Watching(TrainerCallback):
         assert there or not getattr(self, "reads_checkpoints", True)
 
 
+def require_checkpoint(trainer):
+    """Fail unless the checkpoint of the current step is complete."""
+    step = trainer.state.global_step
+    assert problems(Path(trainer.args.output_dir, f"checkpoint-{step}")) == []
+
+
+class ReadsAfterStep(Trainer):
+    """Reads the checkpoint that the step has written."""
+
+    def _maybe_log_save_evaluate(self, *args, **kwargs):
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        require_checkpoint(self)
+
+
+class SavesInStep(Trainer):
+    """Writes a checkpoint itself in each step, and reads it."""
+
+    def training_step(self, *args, **kwargs):
+        self._save_checkpoint(self.model, None)
+        require_checkpoint(self)
+        return super().training_step(*args, **kwargs)
+
+
 class Saves(Trainer):
     def _save(self, output_dir=None, state_dict=None):
         super()._save(output_dir, state_dict)
@@ -122,9 +145,31 @@ def test_background_saving_callback_finds_the_files(tmp_path, threads, reads, th
     assert threads == [thread] * 3 + ["MainThread"]
 
 
-def test_background_saving_override_finds_the_files(tmp_path, threads):
-    trainer(tmp_path / "out", cls=Saves, **EVERY_STEP).train()
+@pytest.mark.parametrize("cls", [Saves, ReadsAfterStep])
+def test_background_saving_override_finds_the_files(tmp_path, threads, cls):
+    trainer(tmp_path / "out", cls=cls, **EVERY_STEP).train()
     assert set(threads) == {"MainThread"}
+
+
+def save_and_read(trainer, state, control):
+    trainer._save_checkpoint(trainer.model, None)
+    require_checkpoint(trainer)
+
+
+@pytest.mark.parametrize("event", ["on_step_begin", "on_step_end", "on_evaluate", "on_epoch_end"])
+def test_background_saving_checkpoint_of_a_callback_is_complete(tmp_path, threads, event):
+    """A callback that writes a checkpoint itself reads it right after."""
+    callbacks = [At(event, save_and_read)]
+    trained(tmp_path / "out", callbacks=callbacks, save_strategy="no", eval_strategy="epoch")
+    assert set(threads) == {"MainThread"}
+
+
+def test_background_saving_checkpoint_of_an_override_is_complete(tmp_path, threads):
+    """It reads its checkpoints right after; those that are due are still written in the thread."""
+    trainer(tmp_path / "out", cls=SavesInStep, save_strategy="steps", save_steps=3).train()
+    # Four of the script, and that of the last step, which is never copied.
+    assert threads.count("MainThread") == 5
+    assert threads.count("checkpoint-writer") == 1
 
 
 def call_as_a_signal_handler(function):

@@ -3,11 +3,15 @@ with.
 """
 
 import copy
+import functools
 import gc
 import json
+import os
 import pickle
+import sys
 import weakref
 from functools import partial
+from types import SimpleNamespace
 
 import optuna
 import pytest
@@ -15,7 +19,12 @@ import pytest
 from helpers.search.small_searches import random_sampler, searcher, space
 from helpers.trainer.tiny_trainings import Tiny, same, tiny, weights
 from lightrainer import TimeLimitCallback, Trainer, TrainerCallback
+from lightrainer.facade.arguments.enums import HPSearchBackend
+from lightrainer.facade.search.hyperparameters import default_compute_objective
+from lightrainer.facade.search.ray_backend import train_trial
+from lightrainer.facade.search.search_run import SearchOptions
 from lightrainer.facade.trainer.search_access import portable, revive
+from lightrainer.lightning_modules.checkpoints import BackgroundWriter, last_intact_checkpoint
 
 
 def test_search_restores_arguments_and_keeps_the_best_model(tmp_path):
@@ -254,6 +263,36 @@ def test_search_with_a_trained_trainer_in_another_process(tmp_path):
     assert kinds[1] == [name for name in kinds[0] if name != "JITCheckpointCallback"] != kinds[0]
     again.train()
     assert same(weights(again.model), weights(made.model))
+
+
+def test_search_reports_complete_checkpoints_to_ray(tmp_path, monkeypatch):
+    """Ray, which is not installed, copies the folder at once."""
+    reported = []
+
+    def report(metrics, checkpoint=None):
+        reported.append(last_intact_checkpoint(checkpoint))
+
+    tune = SimpleNamespace(
+        report=report,
+        get_checkpoint=lambda: None,
+        get_context=lambda: SimpleNamespace(get_trial_id=lambda: "5"),
+        Checkpoint=SimpleNamespace(from_directory=str),
+    )
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
+    monkeypatch.setitem(sys.modules, "ray.tune", tune)
+
+    # The thread writes a checkpoint as late as possible: when the Trainer waits for it.
+    def submit(self, job):
+        return SimpleNamespace(result=functools.cache(job), done=lambda: False)
+
+    monkeypatch.setattr(BackgroundWriter, "submit", submit)
+    made = searcher(tmp_path, save_strategy="steps", save_steps=2)
+    made.compute_objective = default_compute_objective
+    made.hp_space = made.hp_name = None
+    made.hp_search_backend = HPSearchBackend.RAY
+    options = SearchOptions(n_trials=1, directions=["minimize"])
+    train_trial({"learning_rate": 1e-2}, portable(made), revive, options)
+    assert [os.path.basename(path) for path in reported] == ["checkpoint-2", "checkpoint-4"]
 
 
 def test_search_default_space_and_names_that_are_not_arguments(tmp_path, caplog):
