@@ -1532,7 +1532,7 @@ class Trainer:
         components.object_store.upload_written_files()
         if self.args.push_to_hub:
             try:
-                self.push_to_hub(commit_message="Model saved", revision=self.args.hub_revision)
+                self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
             except Exception:
                 logger.error("The model is saved; only its upload to the Hub failed.")
                 raise

@@ -17,6 +17,7 @@ _CALLBACKS = (
     "CallbackHandler DefaultFlowCallback EarlyStoppingCallback ExportableState PrinterCallback "
     "ProgressCallback TrainerCallback TrainerControl TrainerState"
 )
+_COLLATORS = "DataCollatorWithPadding default_data_collator"
 _STRATEGIES = "HubStrategy IntervalStrategy SaveStrategy SchedulerType"
 _FILES = ".lightning_modules.common.file_names"
 _ENUMS = ".facade.arguments.enums"
@@ -146,6 +147,8 @@ _SERVED: dict[str, dict[str, str]] = {
         ),
         _ENUMS: "SchedulerType",
     },
+    # The collators that a Trainer chooses itself, because scripts compare with them.
+    "data.data_collator": {".lightning_modules": _COLLATORS},
     "hf_argparser": {
         ".facade": "HfArg HfArgumentParser",
         ".facade.parser.options": "string_to_bool=to_bool",
@@ -184,6 +187,7 @@ _TOP_LEVEL = {
         "get_inverse_sqrt_schedule get_linear_schedule_with_warmup "
         "get_polynomial_decay_schedule_with_warmup get_scheduler get_wsd_schedule"
     ),
+    "data.data_collator": _COLLATORS,
     "hf_argparser": "HfArgumentParser",
     "debug_utils": "",
 }

@@ -15,7 +15,7 @@ _COLLATORS = (
     "DataCollatorForLanguageModeling DataCollatorForMultipleChoice "
     "DataCollatorForPermutationLanguageModeling DataCollatorForSOP DataCollatorForSeq2Seq "
     "DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening "
-    "DataCollatorWithPadding DefaultDataCollator default_data_collator"
+    "DefaultDataCollator"
 )
 _AVAILABLE = " ".join(availability.NAMES)
 _STRATEGIES = "PaddingStrategy TensorType"

@@ -111,7 +111,7 @@ def test_at_the_end_only_when_it_is_asked_for(hub, tmp_path):
     made = pushed(tmp_path, hub_strategy="end", **EACH_STEP)
     assert messages(hub) == []
     made.save_model()
-    assert messages(hub) == ["Model saved"]
+    assert messages(hub) == ["Model save"]
     assert uploaded(hub) == MODEL
     assert same(weights_of(hub), weights(made.model))
 

@@ -75,6 +75,26 @@ def test_library_is_loaded_on_demand(with_either, tmp_path):
     assert home.startswith("lightrainer.")
 
 
+COLLATORS = """
+import json, tokenizers, torch
+from transformers import DataCollatorWithPadding, default_data_collator, data
+from transformers import PreTrainedTokenizerFast, Trainer, TrainingArguments
+model = tokenizers.models.WordLevel({"a": 0}, unk_token="a")
+words = PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), pad_token="a")
+args = TrainingArguments("out", use_cpu=True, report_to="none")
+chosen = Trainer(torch.nn.Linear(1, 1), args, processing_class=words).data_collator
+plain = Trainer(torch.nn.Linear(1, 1), args).data_collator
+one_class = DataCollatorWithPadding is data.DataCollatorWithPadding
+print(json.dumps([type(chosen) is DataCollatorWithPadding, plain is default_data_collator, one_class]))
+"""
+
+
+def test_library_has_the_collators_that_a_trainer_chooses(with_either, tmp_path):
+    """Scripts compare the collator of a Trainer with them."""
+    assert said(forked(with_either, "-c", COLLATORS, served=True, cwd=tmp_path)) == [True] * 3
+    assert said(forked(with_either, "-c", COLLATORS, cwd=tmp_path)) == [True] * 3
+
+
 TRAINING = """
 import json, logging, os, sys
 import torch
