@@ -136,6 +136,7 @@ class OptunaBackend:
         trainer.study = study
 
         retries.retry_killed_trials(study)
+        retries.retry_unclaimed_trials(study)
 
 
 def make_study(
@@ -190,6 +191,14 @@ class OptunaObjective:
 
         Return NaN if the objective is unusable; Optuna then marks the trial as failed.
         """
+        try:
+            return self._train(trial)
+        except (KeyboardInterrupt, SystemExit) as interruption:
+            self._queue_retry(trial, interruption)
+            raise
+
+    def _train(self, trial: Trial | SharedTrial) -> float | list[float]:
+        """Train with the values of a trial, see `__call__`."""
         import optuna
 
         start = self.channel.run_on_first(lambda: self._start(trial))
@@ -200,9 +209,6 @@ class OptunaObjective:
         except Exception as error:
             message = f"{type(error).__name__}: {error}".strip()
             self._record_failure(trial, message.splitlines()[0])
-            raise
-        except (KeyboardInterrupt, SystemExit) as interruption:
-            self._queue_retry(trial, interruption)
             raise
 
         # A diverging trial must not end the search.

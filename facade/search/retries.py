@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import uuid
 import warnings
 from collections.abc import Iterable
@@ -30,8 +31,12 @@ LOG = "lightrainer:log"
 """User attribute of a trial of a sweep: the file with the output of its script."""
 COMMAND = "lightrainer:command"
 """User attribute of a trial of a sweep: the command that trains it again."""
+SECONDS_TO_CLAIM = 10.0
+"""Seconds within which a process claims a trial that it started; it usually takes milliseconds."""
 _OWNER = "lightrainer:owner"
 """User attribute of a trial: the owner of its folder, see `claim_folder`."""
+_POLL_SECONDS = 0.1
+"""Seconds between two checks whether trials were claimed."""
 
 _RETRY_HISTORY = "retry_history"
 """System attribute of optuna: the numbers of the trials that a trial retries."""
@@ -187,6 +192,22 @@ def retry_killed_trials(
     return sorted(retried_now - retried_before)
 
 
+def retry_unclaimed_trials(study: Study) -> None:
+    """Queue retries of trials whose process was killed before it claimed them.
+
+    Args:
+        study: the study. If it has such trials, this waits until other processes have had the time
+            to claim theirs.
+    """
+    deadline = time.monotonic() + SECONDS_TO_CLAIM
+    while unclaimed := _unclaimed_trials(study):
+        if time.monotonic() > deadline:
+            for number in unclaimed:
+                fail_and_retry(study, number)
+            return
+        time.sleep(_POLL_SECONDS)
+
+
 def possibly_killed_trials(study: Study) -> list[int]:
     """Return the numbers of running trials whose process is not found on this machine."""
     numbers = []
@@ -209,6 +230,18 @@ def is_pruned(trial: Trial | SharedTrial, value: float, position: int) -> bool:
         warnings.filterwarnings("ignore", "The reported value is ignored", UserWarning)
         trial.report(value, position)
     return trial.should_prune()
+
+
+def _unclaimed_trials(study: Study) -> list[int]:
+    """Return the numbers of the running trials that the process of a search has yet to claim."""
+    numbers = []
+    for trial in study.get_trials(deepcopy=False):
+        # An objective of the user claims nothing, but has parameters. A retry inherits its own.
+        may_be_of_a_search = not trial.params or _RETRY_HISTORY in trial.system_attrs
+        is_claimed = _owner_state(trial) is not None
+        if trial.state.name == "RUNNING" and may_be_of_a_search and not is_claimed:
+            numbers.append(trial.number)
+    return numbers
 
 
 def _owner_state(trial: FrozenTrial) -> str | None:

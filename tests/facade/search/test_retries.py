@@ -142,6 +142,46 @@ def test_retries_leave_a_trial_of_a_living_process_alone(tmp_path):
     assert [trial.state.name for trial in study.trials] == ["RUNNING"]
 
 
+def test_retries_of_a_trial_that_is_interrupted_as_it_starts(tmp_path, monkeypatch):
+    def interrupted(study, trial):
+        raise KeyboardInterrupt
+
+    options = {"storage": str(tmp_path / "s.log"), "study_name": "s", "load_if_exists": True}
+    made = searcher(tmp_path / "out")
+    with monkeypatch.context() as early:
+        early.setattr(retries, "record_worker", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            made.hyperparameter_search(space, n_trials=1, **options)
+    assert [trial.state.name for trial in made.study.trials] == ["FAIL", "WAITING"]
+
+
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
+@pytest.mark.parametrize("name", ["s.db", "s.log"])
+def test_retries_of_a_trial_whose_process_was_killed_before_it_claimed_it(
+    tmp_path, monkeypatch, name
+):
+    """The values to try first are tried; a trial of the user's own objective goes its way."""
+    monkeypatch.setattr(retries, "SECONDS_TO_CLAIM", 0.2)
+    address = f"sqlite:///{tmp_path / name}" if name == "s.db" else str(tmp_path / name)
+    study = optuna.create_study(study_name="s", storage=open_storage(address))
+    space(study.ask())
+    study.enqueue_trial({"learning_rate": 0.025})
+    study.ask()
+    study.enqueue_trial({"learning_rate": 0.05})
+    space(study.ask())
+    retries.fail_and_retry(study, 2)
+    study.ask()
+
+    options = {"storage": address, "study_name": "s", "load_if_exists": True}
+    made = searcher(tmp_path / "out")
+    made.hyperparameter_search(space, n_trials=2, **options)
+    trials = made.study.trials
+    states = ["RUNNING", "FAIL", "FAIL", "FAIL", "COMPLETE", "COMPLETE"]
+    assert [trial.state.name for trial in trials] == states
+    assert [trial.params["learning_rate"] for trial in trials[4:]] == [0.025, 0.05]
+    assert retries.interrupted(trials) == {1, 2, 3}
+
+
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
 def test_retries_of_the_last_point_of_a_grid(tmp_path):
     """The sampler must not stop a study that is not running."""
