@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from ._compilation import is_compiled
+from ._files import write_atomically
 from .base import TrainerCallback
 from .state import TrainerControl, TrainerState
 
@@ -227,9 +228,12 @@ class ProfilerCallback(TrainerCallback):
         if steps > 0 and state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / "profile"
             folder.mkdir(parents=True, exist_ok=True)
-            profiler.export_chrome_trace(str(folder / "trace.json"))
+            # Rename the finished trace, so that a former one is replaced as a whole.
+            unfinished_trace = folder / ".trace.json.tmp"
+            profiler.export_chrome_trace(str(unfinished_trace))
+            unfinished_trace.replace(folder / "trace.json")
             table = _table(self.seconds, steps)
-            (folder / "profile.txt").write_text(f"{table}\n", encoding="utf-8")
+            write_atomically(folder / "profile.txt", f"{table}\n".encode())
             # The empty first line ends the line of a progress bar.
             print("", table, f"table and trace: {folder}", sep="\n")
 

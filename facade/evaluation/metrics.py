@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...callbacks._files import write_atomically
 from ...lightning_modules.common.json_files import read_object
 
 
@@ -157,10 +158,6 @@ def write_metrics(folder: str, split: str, metrics: dict[str, float], *, combine
 
 
 def _write_json(folder: str, name: str, content: Mapping[str, object]) -> None:
-    path = os.path.join(folder, name)
     os.makedirs(folder, exist_ok=True)
-
-    # Write to a temporary file and rename it, so that readers never see a partial file.
-    with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=4, sort_keys=True)
-    os.replace(f"{path}.tmp", path)
+    text = json.dumps(content, indent=4, sort_keys=True)
+    write_atomically(os.path.join(folder, name), text.encode())

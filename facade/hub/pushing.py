@@ -46,6 +46,9 @@ NOT_UPLOADED = (
     # safetensors' name pattern of weights files that a killed process was writing.
     ".tmp??????",
     "*/.tmp??????",
+    # Other files that a killed process was writing.
+    ".*.tmp",
+    "*/.*.tmp",
     f"{LAST_CHECKPOINT}/*",
     f"{PREFIX_CHECKPOINT_DIR}-*",
     f"*/{PREFIX_CHECKPOINT_DIR}-*",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import logging
 import os
@@ -13,6 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...callbacks._files import write_atomically
 from ...lightning_modules.common.libraries import is_installed
 from .metric_objective import describe_goal, directions_of, objective_names
 from .retries import COMMAND, FOLDER, LOG, failure_reasons, state_of
@@ -47,10 +49,11 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     rows = table(study)
     columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
-    with (folder / "trials.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(folder / "trials.csv", text.getvalue().encode())
 
     if not is_installed("plotly"):
         raise ImportError(
@@ -58,7 +61,7 @@ def write_report(study: Study, folder: str | os.PathLike[str]) -> Path:
             '"lightrainer[search]"'
         )
     page = folder / "report.html"
-    page.write_text(_page(study), encoding="utf-8")
+    write_atomically(page, _page(study).encode())
     logger.info("The report of the search is in %s.", page)
     return page
 

@@ -131,7 +131,7 @@ def weights_written_to(folder: Path) -> Generator[None]:
 
     # Create a file to learn its rights, because the umask cannot be read without changing it, and
     # a folder may have default rights.
-    sample = folder / f".rights-{os.urandom(4).hex()}"
+    sample = folder / f".rights-{os.urandom(4).hex()}.tmp"
     sample.touch()
     rights = sample.stat().st_mode
     sample.unlink()

@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 from argparse import Namespace
@@ -91,7 +90,7 @@ def warn_of_ambiguous_options(command: str, options: Namespace) -> None:
 
 def run_changed(
     command: str, options: Namespace, arguments: dict[str, Any], **settings: object
-) -> dict[str, Any] | None:
+) -> tuple[dict[str, Any] | None, int]:
     """Run a script with a modified Trainer and a scratch output folder; its output goes to stderr.
 
     Args:
@@ -101,9 +100,11 @@ def run_changed(
         settings: passed to the function `change` of the module.
 
     Returns:
-        The result that `write_result` wrote; None without one, and the reason goes to stderr.
+        The result that `write_result` wrote, or None; and the exit status of the command: 1 if the
+        script failed or has no result, in which case the reason goes to stderr.
     """
     from ..interception import environment
+    from .watched_script import call_watched
 
     warn_of_ambiguous_options(command, options)
     with tempfile.TemporaryDirectory(prefix=f"lightrainer-{command}-") as folder:
@@ -122,25 +123,27 @@ def run_changed(
 
         start = shlex.split(options.launcher) or [sys.executable]
         words = [*start, options.script, *options.words]
-        try:
-            # Send the script's standard output to file descriptor 2, which is stderr.
-            status = subprocess.call(words, env=variables, stdout=2)
-        except OSError as error:
-            problem = f"failed ({error})"
-        else:
-            problem = f"failed (exit status {status})"
-            if status == 0:
-                problem = "exited without a Trainer that trains or evaluates"
+        # Send the script's standard output to file descriptor 2, which is stderr.
+        status = call_watched(words, env=variables, stdout=2)
+        found = None
         if result.exists():
-            return json.loads(result.read_text(encoding="utf-8"))
+            found = json.loads(result.read_text(encoding="utf-8"))
+
+    if found is not None and status == 0:
+        return found, 0
+    problem = f"failed (exit status {status})"
+    if status == 0:
+        problem = "exited without a Trainer that trains or evaluates"
     print(f"lightrainer {command}: {options.script} {problem}.", file=sys.stderr)
-    return None
+    return found, 1
 
 
 def write_result(trainer: Trainer, settings: dict[str, Any], result: dict[str, Any]) -> None:
     """Write the result of a modified run, on rank 0 only."""
+    from ..callbacks._files import write_atomically
+
     if trainer.is_world_process_zero():
-        Path(settings["result"]).write_text(json.dumps(result), encoding="utf-8")
+        write_atomically(settings["result"], json.dumps(result).encode())
 
 
 def _change_arguments(settings: dict[str, Any], module: ModuleType) -> None:

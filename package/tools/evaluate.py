@@ -54,15 +54,15 @@ def evaluate(words: Sequence[str]) -> int:
         )
 
     checkpoint = os.path.abspath(options.checkpoint)
-    metrics = run_changed("evaluate", options, {}, checkpoint=checkpoint)
+    metrics, status = run_changed("evaluate", options, {}, checkpoint=checkpoint)
     if metrics is None:
-        return 1
+        return status
     if options.json:
         print(json.dumps(metrics, indent=2))
     else:
         rows = [("metric", "value"), *metrics.items()]
         print("\n".join(table(rows)))
-    return 0
+    return status
 
 
 def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:

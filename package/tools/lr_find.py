@@ -68,9 +68,9 @@ def lr_find(words: Sequence[str]) -> int:
     for step in range(options.steps):
         rates.append(options.min * growth ** (step / (options.steps - 1)))
     arguments = {**_ARGUMENTS, "max_steps": options.steps}
-    result = run_changed("lr-find", options, arguments, rates=rates)
+    result, status = run_changed("lr-find", options, arguments, rates=rates)
     if result is None:
-        return 1
+        return status
 
     # Choose the rate at which the loss falls fastest.
     losses = smooth(result["losses"])
@@ -87,7 +87,7 @@ def lr_find(words: Sequence[str]) -> int:
         print(json.dumps(content))
     else:
         _print_table(losses, rates, suggestion)
-    return 1 if suggestion is None else 0
+    return 1 if suggestion is None else status
 
 
 def _read_options(words: Sequence[str]) -> Namespace:

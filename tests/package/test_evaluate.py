@@ -31,6 +31,7 @@ trainer = Trainer(
 print("the script speaks")
 if "only" in sys.argv:
     trainer.evaluate("b")
+    assert "fail" not in sys.argv, "no more"
 else:
     trainer.train()
     trainer.save_model("saved")
@@ -91,6 +92,15 @@ def test_evaluate_gives_the_weights_to_a_script_that_evaluates(trained):
     )
     assert json.loads(done.stdout)["eval_loss"] == logged(trained, 2)["eval_b_loss"]
     assert "is passed to train.py" not in done.stderr
+
+
+def test_evaluate_reports_a_script_that_fails_after_an_evaluation(trained):
+    """Its metrics may be only those of the first of several evaluations."""
+    words = ["--json", "out/checkpoint-2", "train.py", "out", 1, "only", "fail"]
+    done = command("evaluate", *words, cwd=trained)
+    assert done.returncode == 1
+    assert "train.py failed (exit status 1)" in done.stderr
+    assert json.loads(done.stdout)["eval_count"] == 13
 
 
 def test_options_after_the_script_and_weights_without_an_epoch(trained):

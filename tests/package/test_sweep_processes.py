@@ -5,19 +5,18 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import optuna
-import psutil
 import pytest
 
+from helpers.processes.waiting import SECONDS, lives, until
 from lightrainer.__main__ import main
 from lightrainer.facade.search import retries
 from lightrainer.facade.search.storages import open_storage
-from lightrainer.tools.sweep import watchdog, workers
+from lightrainer.tools import watchdog
+from lightrainer.tools.sweep import workers
 
-SECONDS = 120
 SPACE = "width: {low: 1, high: 1000000000}"
 
 
@@ -28,21 +27,19 @@ def _quiet():
     optuna.logging.set_verbosity(before)
 
 
-def until(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def kept(folder, code):
     """Start a shell under a watchdog; it may write to `pids`."""
-    words = [sys.executable, "-I", "-S", watchdog.__file__, "bash", "-c", textwrap.dedent(code)]
+    words = [
+        sys.executable,
+        "-I",
+        "-S",
+        watchdog.__file__,
+        "0",
+        "bash",
+        "-c",
+        textwrap.dedent(code),
+    ]
     return subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, start_new_session=True)
-
-
-def lives(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 TREE = """
@@ -94,7 +91,7 @@ import runpy, sys
 names = runpy.run_path(sys.argv[1])
 wait = names["_wait"]
 wait.__globals__["_children"] = list
-sys.exit(names["main"](sys.argv[2:]))
+sys.exit(names["main"](0, sys.argv[2:]))
 """
 
 
@@ -207,7 +204,7 @@ def test_sweep_in_a_journal_names_trials_that_another_machine_has_not_ended(
     tmp_path, monkeypatch, capsys
 ):
     """A journal has no heartbeats, so that nobody can know whether that machine is lost."""
-    monkeypatch.setattr(workers, "_SECONDS_TO_CLAIM", 0.5)
+    monkeypatch.setattr(retries, "SECONDS_TO_CLAIM", 0.5)
     monkeypatch.setattr(workers, "_POLL_SECONDS", 0.1)
     path = str(tmp_path / "study.log")
     study = optuna.create_study(storage=open_storage(path), study_name="s")

@@ -12,6 +12,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
+from ...callbacks._files import write_atomically
 from ..command_line import CommandParser, fraction
 from .differences import compare as compare_results
 from .report import as_dict, as_text
@@ -81,7 +82,7 @@ def compare(flags: Sequence[str]) -> int:
     # The file lists all differences, the terminal only the first ones.
     path = folder / RESULT_FILE
     summary = json.dumps(as_dict(sides, comparisons), indent=2)
-    path.write_text(f"{summary}\n", encoding="utf-8")
+    write_atomically(path, f"{summary}\n".encode())
     print(as_text(sides, comparisons))
     print(f"All differences: {os.path.relpath(path)}")
     return int(any(comparison.differences for comparison in comparisons))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ...interception import environment
 from ...lightning_modules.common.libraries import is_installed
+from ..watched_script import call_watched
 
 REFERENCE = "reference"
 LIGHTRAINER = "lightrainer"
@@ -86,7 +87,12 @@ def empty_folder(folder: Path) -> None:
                     f"--folder {folder} has files that are not from a comparison. Pass an empty "
                     "folder."
                 )
-            shutil.rmtree(folder)
+            # The mark stays, so that a comparison that is killed here can be repeated.
+            for path in folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != RESULT_FILE:
+                    path.unlink()
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CompareError(f"--folder {folder}: {error.strerror}.") from None
@@ -163,7 +169,7 @@ def run_side(script: Script, side: str, folder: Path) -> Run:
     log = folder / "log.txt"
     start_time = time.monotonic()
     with log.open("wb") as stream:
-        status = subprocess.call(
+        status = call_watched(
             [*start, str(script_path), *script.arguments],
             cwd=work,
             env=_environment(side, folder),

@@ -7,17 +7,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from ..watched_script import watchdog_command
 from .plan import SweepPlan
 
 if TYPE_CHECKING:
     from ...facade.arguments.sweep_trial import ChildTrial
     from .space import Value
 
-_WATCHDOG = Path(__file__).with_name("watchdog.py")
 _KILL_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals that other processes send. Any other signal comes from a crash."""
 
@@ -47,10 +45,8 @@ class ScriptProcess(subprocess.Popen[bytes]):
         # The values follow the user's arguments, because argparse uses the last value of an option.
         words = [*plan.script_arguments, *_assign_values(values, plan, trial)]
 
-        # With -I and -S Python skips site-packages, so that the watchdog starts quickly.
-        watchdog = [sys.executable, "-I", "-S", str(_WATCHDOG)]
         super().__init__(
-            [*watchdog, *plan.command, *words],
+            [*watchdog_command(pipe=0), *plan.command, *words],
             env=_environment(trial, gpus),
             stdin=subprocess.PIPE,
             stdout=output,

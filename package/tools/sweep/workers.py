@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 _MAX_LOG_CHARACTERS = 2000
 """Number of characters from the end of a log that an error message shows."""
-_SECONDS_TO_CLAIM = 10.0
-"""Seconds within which a process claims a trial that it added; it usually takes milliseconds."""
 _POLL_SECONDS = 2.0
 """Seconds between two checks of the trials of other processes, when there is nothing to run."""
 
@@ -176,7 +174,7 @@ class Sweep:
             # killed when its heartbeat stops, or when it does not claim its trial in time.
             if idle_since is None:
                 idle_since = time.monotonic()
-            seconds_to_wait = max(2 * plan.heartbeat, _SECONDS_TO_CLAIM) + 2 * _POLL_SECONDS
+            seconds_to_wait = max(2 * plan.heartbeat, retries.SECONDS_TO_CLAIM) + 2 * _POLL_SECONDS
             has_waited = time.monotonic() - idle_since > seconds_to_wait
             running_elsewhere = retries.possibly_killed_trials(self.study)
             if has_waited and running_elsewhere:
@@ -309,7 +307,7 @@ class Sweep:
     def _retry_killed_trials(self) -> None:
         """Queue trials whose process was killed, or that no process claimed in time, again."""
         max_retry = self.plan.max_retry
-        for number in retries.retry_killed_trials(self.study, max_retry, _SECONDS_TO_CLAIM):
+        for number in retries.retry_killed_trials(self.study, max_retry, retries.SECONDS_TO_CLAIM):
             print(f"\nTrial {number} did not finish; retrying it.", file=sys.stderr)
 
     # --- the end

@@ -9,6 +9,7 @@ import re
 import optuna
 import pytest
 
+from helpers.faults.refused_writes import writes_fail_after
 from helpers.search.small_searches import random_sampler, searcher, space
 from lightrainer.facade.search import report
 from lightrainer.facade.search.report import write_report
@@ -33,6 +34,17 @@ def test_report_of_one_objective(tmp_path):
     assert page.count('class="plotly-graph-div"') == 5
     assert len((tmp_path / "report" / "trials.csv").read_text().splitlines()) == 13
     assert not re.search(r"<(script|link|img)[^>]* (src|href)=", page)  # nothing is fetched
+
+
+def test_report_stays_whole_when_a_new_one_cannot_be_written(tmp_path):
+    study = optuna.create_study(sampler=random_sampler())
+    study.optimize(lambda trial: trial.suggest_float("a", 0, 1), n_trials=4)
+    write_report(study, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for size in (10, len(before["trials.csv"])):
+        with writes_fail_after(size):
+            write_report(study, tmp_path)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_values_of_any_kind_are_drawn(tmp_path):

@@ -1,9 +1,9 @@
-"""Run a script for a sweep, and kill all its processes when the sweep ends.
+"""Run a script for a command, and kill all its processes when the command ends.
 
-    watchdog.py COMMAND...
+    watchdog.py PIPE COMMAND...
 
-The sweep holds the other end of the pipe on the standard input of this program. However the sweep
-dies, the pipe closes, and the watchdog kills all processes of the script. SIGTERM is forwarded, so
+The command holds the other end of the pipe. However it dies, the pipe closes, and the watchdog
+kills all processes of the script. SIGTERM is forwarded, so
 that the script can save a checkpoint; processes that are still running a minute later are killed.
 The watchdog exits with the status of the script, or with 128 plus the number of the signal that
 killed it.
@@ -38,8 +38,14 @@ _SET_CHILD_SUBREAPER = 36
 _KILLED_STATUS = 128 + signal.SIGKILL
 
 
-def main(command: Sequence[str]) -> int:
-    """Run the command until it exits or the sweep ends, and return the exit status."""
+def main(pipe: int, command: Sequence[str]) -> int:
+    """Run a script until it exits or the pipe closes, and return its exit status.
+
+    Args:
+        pipe: the file descriptor of a pipe that the caller holds open.
+        command: the words that start the script. It inherits the standard input, unless that is
+            the pipe.
+    """
     _prctl(_SET_CHILD_SUBREAPER, 1)
     stop_requested = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -47,7 +53,7 @@ def main(command: Sequence[str]) -> int:
     try:
         script = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL if pipe == 0 else None,
             start_new_session=True,
             # Safe because this process has only one thread.
             preexec_fn=lambda: _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL),
@@ -55,25 +61,25 @@ def main(command: Sequence[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return 127
-    return _wait(script.pid, stop_requested)
+    return _wait(script.pid, pipe, stop_requested)
 
 
-def _wait(script: int, stop_requested: threading.Event) -> int:
+def _wait(script: int, pipe: int, stop_requested: threading.Event) -> int:
     """Wait for the script, and return its exit status.
 
     After a signal to stop, also wait for all processes that the script started.
 
     Args:
         script: the id of the script's process, which leads its process group.
+        pipe: the file descriptor that becomes readable when the command has ended.
         stop_requested: set when this process receives a signal to stop.
     """
     status: int | None = None
     kill_at = math.inf
     signalled: set[int] = set()
     while True:
-        # Nothing is written to the standard input, so it becomes readable only when the sweep
-        # closes it.
-        closed, _, _ = select.select([0], [], [], _POLL_SECONDS)
+        # Nothing is written to the pipe, so it becomes readable only when it is closed.
+        closed, _, _ = select.select([pipe], [], [], _POLL_SECONDS)
         if closed or time.monotonic() > kill_at:
             _kill_all(script)
             return _KILLED_STATUS if status is None else status
@@ -171,4 +177,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,19 @@
+"""Writes that fail in the middle of a file, as on a full disk."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+@contextmanager
+def writes_fail_after(size: int) -> Iterator[None]:
+    """Let each write beyond this size of a file fail in the block, which has to raise."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
