@@ -16,6 +16,7 @@ from ...callbacks import TrainerState
 from ...lightning_modules import checkpoints
 from ...lightning_modules.checkpoints import owners
 from ...lightning_modules.checkpoints.adapters import is_peft_model
+from ...lightning_modules.checkpoints.staging import restore_replaced
 from ...lightning_modules.common.collectives import gather_objects
 from ...lightning_modules.common.file_names import PREFIX_CHECKPOINT_DIR, TRAINER_STATE_NAME
 from ...lightning_modules.common.version_behavior import version_behavior
@@ -134,6 +135,7 @@ class CheckpointRestorer:
                 )
             # The checkpoint may be a local folder, a URL, or a folder in the Hub repository.
             checkpoint = self.store.fetch(resume_from)
+            restore_replaced(os.path.dirname(os.path.abspath(checkpoint)))
             if not os.path.isdir(checkpoint):
                 checkpoint = self.hub.find_checkpoint(checkpoint) or checkpoint
             if not os.path.isdir(checkpoint):

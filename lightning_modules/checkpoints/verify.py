@@ -28,6 +28,7 @@ from ..common.file_names import (
 from ..common.local_paths import StrPath
 from ..common.torch_files import load_torch
 from .manifest import MANIFEST_NAME, Manifest, checksum, read_manifest
+from .staging import restore_replaced
 from .weight_formats import (
     ADAPTER_FILES,
     INDEX_FILES,
@@ -79,6 +80,8 @@ _LARGEST_FILE_READ = 64 << 20
 def problems(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> list[str]:
     """Return the problems of a checkpoint, one sentence for each file; empty if it is intact.
 
+    A checkpoint whose process was killed while it replaced it is restored first.
+
     Finds a missing folder, missing weights or shards, and files that are truncated or not in the
     expected format. With a manifest, all files are read, so that every missing, truncated or
     modified file is found. Without one, as in checkpoints of the reference, modified bytes are
@@ -92,6 +95,7 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
         weights: require weights in a known format. Pass False if the caller stores them elsewhere.
     """
     folder = Path(folder)
+    restore_replaced(folder.parent)
     if not folder.is_dir():
         return [f"{folder} is not a folder"]
     damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
@@ -99,7 +103,7 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
 
 
 def require_intact(folder: StrPath, *, training_state: bool = True, weights: bool = True) -> None:
-    """Raise if a checkpoint is missing or damaged.
+    """Raise if a checkpoint is missing or damaged. It is restored first, as by `problems`.
 
     Only warns of missing files that nothing but the manifest requires, because they may have been
     removed on purpose.
@@ -115,6 +119,7 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
         ValueError: it has no weights or is damaged. The message describes the problem of each file.
     """
     folder = Path(folder)
+    restore_replaced(folder.parent)
     if not folder.exists():
         raise FileNotFoundError(
             f"the checkpoint {folder} does not exist; pass an existing folder checkpoint-<step>"

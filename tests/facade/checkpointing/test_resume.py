@@ -38,6 +38,7 @@ from lightrainer import (
     TrainerCallback,
     default_data_collator,
 )
+from lightrainer.lightning_modules.checkpoints import process_token, staging_path
 from lightrainer.lightning_modules.common.safe_serialization import from_plain
 
 # torchdata 0.11 with torch 2.13.
@@ -831,6 +832,16 @@ def test_resume_from_a_file_names_it(tmp_path):
     file.touch()
     with pytest.raises(FileNotFoundError, match="it is a file, not a folder"):
         train(tmp_path, resume=str(file))
+
+
+def test_resume_from_a_named_checkpoint_that_was_being_replaced(uninterrupted, tmp_path, caplog):
+    """Between the two renames of a process that was killed."""
+    whole = uninterrupted("samples")
+    folder = whole.killed_after(3, tmp_path)
+    machine, pid, _ = process_token().rsplit("-", 2)
+    Path(folder).rename(staging_path(folder, f"{machine}-{pid}-1", kind="replaced"))
+    assert train(tmp_path, KINDS["samples"], resume=folder).end == whole.end
+    assert "was restored" in caplog.text
 
 
 def test_data_that_changed_is_told(uninterrupted, tmp_path, caplog):

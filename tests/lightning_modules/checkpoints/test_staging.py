@@ -10,14 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from lightrainer.lightning_modules.checkpoints import (
     begin,
     discard,
     disk,
     get_last_checkpoint,
+    problems,
     process_token,
     remove_leftovers,
+    require_intact,
     require_visible,
     staged_folder,
     staging_path,
@@ -181,6 +185,17 @@ def test_interrupted_replacement_is_undone(final: Path, caplog):
     assert (final / "file").read_text() == "replaced"
     assert _hidden(final.parent) == []
     assert "was restored" in caplog.text
+
+
+@pytest.mark.parametrize("check", [problems, require_intact])
+def test_interrupted_replacement_is_undone_for_a_reader_of_the_folder(final: Path, check):
+    """As `fit(ckpt_path=...)` and `lightrainer evaluate` name it."""
+    replaced = staging_path(final, _dead_owner(), kind="replaced")
+    replaced.mkdir()
+    save_file({"weight": torch.ones(2)}, replaced / "model.safetensors")
+    check(final, training_state=False)
+    assert (final / "model.safetensors").exists()
+    assert _hidden(final.parent) == []
 
 
 def test_staging_hides_a_folder_before_deleting_it(final: Path, monkeypatch, caplog):
