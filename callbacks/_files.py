@@ -18,6 +18,9 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
     The content is written to a temporary file in the same folder, flushed to the disk, and renamed.
     If anything fails, the temporary file is removed and the old file stays unchanged.
+
+    Raises:
+        OSError: the file could not be written; names it.
     """
     # A link stays a link: the file that it points to is replaced.
     target = Path(os.path.realpath(path))
@@ -29,9 +32,12 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
             file.flush()
             flush(file.fileno())
         os.replace(temporary_file, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary_file.unlink()
+        # Python names the file only in errors of opening and renaming.
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(target)
         raise
 
 

@@ -22,7 +22,7 @@ from ...lightning_modules.common.file_names import (
     TRAINER_STATE_NAME,
     TRAINING_ARGS_NAME,
 )
-from ...lightning_modules.common.torch_files import torch_bytes
+from ...lightning_modules.common.torch_files import torch_bytes, writing_to
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.models.wrappers import unwrap_model
 from ..distributed.collectives import broadcast_from_rank_zero
@@ -443,7 +443,8 @@ class CheckpointSaver:
         if processing_class is None:
             processing_class = getattr(trainer.data_collator, "tokenizer", None)
         if processing_class is not None and hasattr(processing_class, "save_pretrained"):
-            processing_class.save_pretrained(folder)
+            with writing_to(folder):
+                processing_class.save_pretrained(folder)
 
         # Arguments without access tokens, because saved models are shared.
         args = object.__new__(type(trainer.args))

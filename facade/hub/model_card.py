@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...callbacks._files import write_atomically
 from ...callbacks.report.pictures import draw_loss_curve
 from ...lightning_modules.common.libraries import loaded
 from .evaluations import Evaluation, evaluations
@@ -72,7 +72,7 @@ class ModelCard:
         if _draw_losses(facts, folder):
             picture = PICTURE_NAME
         text = card.text(picture)
-        _replace_file(path, text.encode())
+        write_atomically(path, text.encode())
 
     def text(self, picture: str | None = None) -> str:
         """Return the whole card.
@@ -210,7 +210,7 @@ def _draw_losses(facts: CardFacts, folder: Path) -> bool:
     try:
         picture = draw_loss_curve(facts.log_history, "svg")
         if picture is not None:
-            _replace_file(folder / PICTURE_NAME, picture)
+            write_atomically(folder / PICTURE_NAME, picture)
     except Exception as error:
         # Continue without the picture, because the card also lists the losses as numbers.
         _warn_once(f"The model card has no loss curve: {type(error).__name__}: {error}")
@@ -225,15 +225,6 @@ def _warn_once(message: str) -> None:
     Uploads during a training write many cards.
     """
     logger.warning(message)
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    """Replace a file instead of writing to it, because it may be a hard link to a file of a
-    checkpoint.
-    """
-    temporary = path.with_name(f"_{path.name}")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
 
 
 def _tags_of(card: Path) -> list[object]:

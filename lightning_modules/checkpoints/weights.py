@@ -26,7 +26,7 @@ from ..common.file_names import SAFE_WEIGHTS_NAME
 from ..common.local_paths import StrPath, require_local
 from ..common.parameter_rules import plain_name
 from ..common.seeding import preserved_host_rng
-from ..common.torch_files import load_torch, on_host, state_on_host
+from ..common.torch_files import load_torch, on_host, state_on_host, writing_to
 from ..distributed.sharding import FullModel, KeyDifferences
 from ..internals.torch_names import renames_what_it_loads
 from ..models.signatures import accepted_arguments
@@ -125,7 +125,8 @@ def weights_written_to(folder: Path) -> Generator[None]:
     """
     before = _file_stamps(folder)
     try:
-        yield
+        with writing_to(folder):
+            yield
     except SafetensorError as error:
         raise OSError(f"the weights could not be written to {folder}: {error}") from error
 

@@ -5,8 +5,8 @@ import os
 import pytest
 
 from helpers.trainer.tiny_trainings import files
+from lightrainer.callbacks._files import write_atomically
 from lightrainer.facade.hub import pushing
-from lightrainer.facade.hub.model_card import _replace_file
 from lightrainer.facade.hub.pushing import StagingFolder
 
 CHECKPOINT = {
@@ -78,6 +78,6 @@ def test_staging_new_card_leaves_that_of_the_checkpoint(out):
     """Both are the same file at first."""
     write(out / "checkpoint-2", {"README.md": b"of the checkpoint"})
     root = StagingFolder(out / "checkpoint-2", out).fill()
-    _replace_file(root / "README.md", b"new")
+    write_atomically(root / "README.md", b"new")
     assert (root / "README.md").read_bytes() == b"new"
     assert (out / "checkpoint-2" / "README.md").read_bytes() == b"of the checkpoint"

@@ -4,12 +4,14 @@ import json
 import math
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from helpers.contract.of_reporting import SometimesNotANumber
+from helpers.faults.refused_writes import writes_fail_after
 from helpers.trainer.tiny_trainings import Tiny, files, losses, points, trained, trainer
 from lightrainer import Trainer
 from lightrainer.facade.trainer.memory_report import MemoryTracker
@@ -33,6 +35,38 @@ def test_metrics_as_files(tmp_path):
     assert read["train_results.json"] == {"train_loss": 0.123456789, "epoch": 1.0}
     assert read["test_results.json"] == {"test_loss": 3.0}
     assert read["all_results.json"] == {"train_loss": 0.123456789, "epoch": 1.5, "eval_loss": 2.0}
+
+
+class Words:
+    """A processing class with more to save than a model."""
+
+    def save_pretrained(self, folder):
+        (Path(folder) / "words.txt").write_text("word " * 40_000)
+
+
+SAVES = {
+    "save_metrics": (10, lambda made: made.save_metrics("train", {"train_loss": 0.5})),
+    "save_state": (10, lambda made: made.save_state()),
+    "create_model_card": (10, lambda made: made.create_model_card()),
+    "save_model": (10, lambda made: made.save_model()),
+    "the processing class": (100_000, lambda made: made.save_model()),
+}
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_save_on_a_full_disk_names_the_place_and_keeps_the_older_files(tmp_path, name):
+    size, save = SAVES[name]
+    made = trainer(tmp_path, processing_class=Words())
+    save(made)
+    before = {path: (tmp_path / path).read_bytes() for path in files(tmp_path)}
+    with writes_fail_after(size) as raised:
+        save(made)
+    assert str(tmp_path) in str(raised.value)
+    # What another class writes, it truncates itself.
+    before.pop("words.txt", None)
+    assert (
+        before.items() <= {path: (tmp_path / path).read_bytes() for path in files(tmp_path)}.items()
+    )
 
 
 def test_other_ranks_write_and_print_nothing(tmp_path, capsys, monkeypatch):
