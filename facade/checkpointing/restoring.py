@@ -135,7 +135,8 @@ class CheckpointRestorer:
                 )
             # The checkpoint may be a local folder, a URL, or a folder in the Hub repository.
             checkpoint = self.store.fetch(resume_from)
-            restore_replaced(os.path.dirname(os.path.abspath(checkpoint)))
+            if not os.path.isdir(checkpoint):
+                restore_replaced(Path(checkpoint).parent)
             if not os.path.isdir(checkpoint):
                 checkpoint = self.hub.find_checkpoint(checkpoint) or checkpoint
             if not os.path.isdir(checkpoint):

@@ -95,7 +95,8 @@ def problems(folder: StrPath, *, training_state: bool = True, weights: bool = Tr
         weights: require weights in a known format. Pass False if the caller stores them elsewhere.
     """
     folder = Path(folder)
-    restore_replaced(folder.parent)
+    if not folder.exists():
+        restore_replaced(folder.parent)
     if not folder.is_dir():
         return [f"{folder} is not a folder"]
     damage, missing = _damaged_and_missing(folder, training_state=training_state, weights=weights)
@@ -119,7 +120,8 @@ def require_intact(folder: StrPath, *, training_state: bool = True, weights: boo
         ValueError: it has no weights or is damaged. The message describes the problem of each file.
     """
     folder = Path(folder)
-    restore_replaced(folder.parent)
+    if not folder.exists():
+        restore_replaced(folder.parent)
     if not folder.exists():
         raise FileNotFoundError(
             f"the checkpoint {folder} does not exist; pass an existing folder checkpoint-<step>"
