@@ -217,13 +217,14 @@ class Accelerator(Processes):
         self._optimizer_of_run = optimizer
         # Cached, because each step asks.
         self._run_needs_no_scaler = self.scaler is None
+        self.gradient_state.loader_end = None
         try:
-            yield
+            with self.keep_loader_position():
+                yield
         finally:
             self._backward = None
             self._optimizer_of_run = lambda: None
             self._run_needs_no_scaler = False
-            self.gradient_state.loader_end = None
 
     @property
     def trackers(self) -> list[object]:
@@ -293,12 +294,16 @@ class Accelerator(Processes):
 
     @contextlib.contextmanager
     def keep_loader_position(self) -> Iterator[None]:
-        """Restore `end_of_dataloader` and `remainder` after the block has read another loader."""
+        """Restore `end_of_dataloader` and `remainder` after the block has read other loaders, even
+        if it has not read them to their end.
+        """
         loader_end = self.gradient_state.loader_end
+        active_loaders = list(self.gradient_state.active_loaders)
         try:
             yield
         finally:
             self.gradient_state.loader_end = loader_end
+            self.gradient_state.active_loaders = active_loaders
 
     # Backward pass.
 

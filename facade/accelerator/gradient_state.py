@@ -34,7 +34,7 @@ class GradientState:
     def __init__(self, settings: dict[str, object]) -> None:
         self.plugin_kwargs = settings
         self.sync_gradients = True
-        self._active_loaders: list[weakref.ref[EpochLoader]] = []
+        self.active_loaders: list[weakref.ref[EpochLoader]] = []
         """The prepared loaders being read, the innermost last."""
         self.loader_end: tuple[bool, int] | None = None
         """`end_of_dataloader` and `remainder` as an evaluation, or a script, has set them.
@@ -57,7 +57,7 @@ class GradientState:
     def dataloader_references(self) -> list[EpochLoader | None]:
         """Return None followed by the prepared loaders being read, the innermost last."""
         loaders: list[EpochLoader | None] = [None]
-        for reference in self._active_loaders:
+        for reference in self.active_loaders:
             loader = reference()
             if loader is not None:
                 loaders.append(loader)
@@ -105,16 +105,16 @@ class GradientState:
         if self.active_dataloader is not loader:
             # It may be an outer loader whose inner loop was left early.
             self.exit_loader(loader)
-            self._active_loaders.append(weakref.ref(loader))
+            self.active_loaders.append(weakref.ref(loader))
 
     def exit_loader(self, loader: EpochLoader) -> None:
         """Remove an exhausted loader from the active ones, and those that no longer exist."""
         self.loader_end = None
         still_active: list[weakref.ref[EpochLoader]] = []
-        for reference in self._active_loaders:
+        for reference in self.active_loaders:
             if reference() not in (None, loader):
                 still_active.append(reference)
-        self._active_loaders = still_active
+        self.active_loaders = still_active
 
     def _set_sync_gradients(self, sync_gradients: bool) -> None:
         """Set `sync_gradients`; subclasses of the Trainer call this private name."""

@@ -232,11 +232,11 @@ def prepared_loader(
     config = cast("AcceleratorConfig", accelerator.dataloader_config)
     sharing_options = sharding_options(accelerator.args, config, accelerator.even_batches)
     sharded_loader = rebuild_loader(loader, **sharing_options)
-    sharded_loader.watcher = _Watcher(accelerator, moves_batches=moves_batches)
+    sharded_loader.watcher = LoaderWatcher(accelerator, moves_batches=moves_batches)
     return sharded_loader
 
 
-class _Watcher:
+class LoaderWatcher:
     """Move batches to the device, and record the active loader in the accelerator."""
 
     def __init__(self, accelerator: ReadableAccelerator, *, moves_batches: bool) -> None:

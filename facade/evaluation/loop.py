@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -201,21 +201,21 @@ class Evaluation:
             main_input = getattr(trainer.model, "main_input_name", "input_ids")
             inputs = self.to_device(batch[main_input])
 
-        # Gather and keep. In a single process only the last batch is gathered, to remove
-        # duplicates, unless the user has replaced the gather function.
-        gathers = is_last or not self.is_alone
-        if trainer.gather_function != accelerator.gather_for_metrics:
-            gathers = True
+        # Gather and keep. A single process has no duplicates to remove, so it only calls a gather
+        # function of the user.
+        gathers = not self.is_alone or trainer.gather_function != accelerator.gather_for_metrics
         losses = None
         if loss is not None:
-            # A view of a scalar loss suffices, unless it is passed to the user's gather function.
-            if loss.ndim == 0 and not gathers:
+            # Gathering the losses of the last batch leaves one for each of its samples. A view of a
+            # scalar loss suffices, unless it is passed to the gather function.
+            gathers_losses = gathers or is_last
+            if loss.ndim == 0 and not gathers_losses:
                 losses = loss.expand(self.batch_size)
             else:
                 losses = loss.repeat(self.batch_size)
             if self.gather_losses is not None:
                 losses = self.gather_losses(losses)
-            elif gathers:
+            elif gathers_losses:
                 losses = trainer.gather_function(losses)
             self.losses.add(losses)
         if gathers:
@@ -242,6 +242,8 @@ class Evaluation:
         if logits is not None:
             self.predictions.add(logits)
         if labels is not None:
+            if self.steps == 0 and _lists_samples(labels):
+                self.labels = ObjectCollector(self.trainer.args.eval_do_concat_batches)
             self.labels.add(labels)
 
     def _to_host(self) -> None:
@@ -324,7 +326,8 @@ class Evaluation:
         elif not self.is_alone:
             # Tensors must have the same shape on all processes.
             inputs = self._padded(inputs)
-            labels = self._padded(labels)
+            if not _lists_samples(labels):
+                labels = self._padded(labels)
             logits = self._padded(logits)
             if isinstance(logits, (tuple, list)):
                 logits = map_nested(functools.partial(pad_rows, samples=samples), logits)
@@ -336,7 +339,10 @@ class Evaluation:
         if logits is not None:
             logits = gather(logits)
         if labels is not None:
-            labels = gather(labels)
+            options = {}
+            if _lists_samples(labels):
+                options = accepted_arguments(trainer.gather_function, use_gather_object=True)
+            labels = gather(labels, **options)
         return inputs, logits, labels
 
     def _padded(self, value: object) -> object:
@@ -389,6 +395,20 @@ class Evaluation:
         else:
             count = self.seen
         return count or self.seen
+
+
+def _lists_samples(labels: object) -> bool:
+    """Return whether labels are a list with a dict for each sample, as in object detection, or
+    contain one.
+
+    Its tensors have a row for each object, so their shapes differ between samples.
+    """
+    if isinstance(labels, tuple):
+        return any(_lists_samples(part) for part in cast("tuple[object, ...]", labels))
+    if not isinstance(labels, list) or not labels:
+        return False
+    samples = cast("list[object]", labels)
+    return all(isinstance(sample, Mapping) for sample in samples)
 
 
 def _keys_of(batch: object) -> list[str] | None:

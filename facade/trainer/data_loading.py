@@ -13,13 +13,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
 from ...lightning_modules.common.libraries import is_instance
-from ...lightning_modules.common.nested import to_device
 from ...lightning_modules.common.seeding import seed_worker
 from ...lightning_modules.common.version_behavior import version_behavior
 from ...lightning_modules.common.weak_attribute import WeakAttribute
 from ...lightning_modules.common.worker_processes import attached_worker, ignore_signals
 from ...lightning_modules.data.collators import DataCollatorWithPadding, default_data_collator
-from ...lightning_modules.data.epoch_loader import EpochLoader
 from ...lightning_modules.data.length_grouping import LengthGroupedSampler
 from ...lightning_modules.data.lengths import (
     LengthCache,
@@ -32,6 +30,7 @@ from ...lightning_modules.data.loaders import build_loader
 from ...lightning_modules.data.stateful_parts import random_states, restore_random_states
 from ...lightning_modules.data.token_budget import TokenBudgetSampler
 from ...lightning_modules.models.signatures import accepted_arguments
+from ..accelerator.prepared import LoaderWatcher
 from ..arguments.parallelism import copies_of_batches, data_rank, order_seed, sharding_options
 from ..evaluation.results import TrainingLength
 from .checks import require_dataset
@@ -102,10 +101,9 @@ class DataLoading:
             **self._worker_options(is_training and not is_stream),
         )
 
-        # Overrides and scripts that iterate over the loader expect the batches to be on the device.
-        if args.device.type != "cpu":
-            config: Any = args.accelerator_config
-            loader.watcher = DevicePlacement(args.device, config.non_blocking)
+        # Overrides and scripts that iterate over the loader expect the batches to be on the device,
+        # and `gather_for_metrics` to drop the samples that pad the last one.
+        loader.watcher = LoaderWatcher(trainer.accelerator, moves_batches=args.device.type != "cpu")
 
         # Keep a reference to the loader, because its persistent workers exit with it.
         if key is not None and args.dataloader_persistent_workers:
@@ -253,26 +251,6 @@ class DataLoading:
         if start is not None:
             options["worker_init_fn"] = start
         return options
-
-
-class DevicePlacement:
-    """Move the batches of a loader to the device, for overrides and scripts that iterate over it.
-
-    Args:
-        device: the device of the process.
-        non_blocking: see `to_device`.
-    """
-
-    def __init__(self, device: torch.device, non_blocking: bool) -> None:
-        self.device = device
-        self.non_blocking = non_blocking
-
-    def on_batch(self, loader: EpochLoader, batch: object) -> Any:
-        """Return the batch on the device."""
-        return to_device(batch, self.device, self.non_blocking)
-
-    def on_end(self, loader: EpochLoader) -> None:
-        """Do nothing."""
 
 
 _PADDING_OPTIONS = dict.fromkeys(("padding", "max_length", "pad_to_multiple_of", "return_tensors"))

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from torch.utils.data import BatchSampler
 
+from ..common.lengths import length_or_none
+
 Item = TypeVar("Item")
 
 _LOADER_OPTIONS = (
@@ -239,6 +241,23 @@ class SkipBatchSampler(BatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(self.batches, self.skipped, None)
+
+
+def samples_in_epoch(dataset: Any, batch_sampler: Any) -> int:
+    """Return the number of samples that all processes read in an epoch.
+
+    Args:
+        dataset: the dataset; a custom batch sampler is assumed to yield all of its samples.
+        batch_sampler: its batch sampler, sharded or not, whose sampler may select some of them, or
+            repeat them.
+    """
+    batches = getattr(batch_sampler, "batch_sampler", batch_sampler)
+    number = None
+    if type(batches) is BatchSampler:
+        number = length_or_none(batches.sampler)
+    if number is None:
+        return len(dataset)
+    return number
 
 
 def batch_size_of_rank(batch_size: int, world_size: int, split_batches: bool) -> int:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..common.nested import count_rows
 from ..common.seeding import capture_host_rng, restore_host_rng
-from .batch_samplers import SkipBatchSampler
+from .batch_samplers import SkipBatchSampler, samples_in_epoch
 from .iteration import batches_of, replaced_attributes
 from .loader_state import (
     is_between_epochs,
@@ -444,8 +444,8 @@ class EpochLoader(DataLoader[Any]):
         self.set_epoch(epoch)
         self.end_of_loader = False
         if self.total is not None:
-            # The length of the dataset may have changed since the last epoch.
-            self.total = len(self.dataset)
+            # The length of dataset and sampler may have changed since the last epoch.
+            self.total = samples_in_epoch(self.dataset, self.batch_sampler)
 
         position = IterationPosition(epoch, num_workers, files_in_turn)
         if self.tracked:

@@ -16,7 +16,13 @@ from torch.utils.data import (
 )
 
 from ..common.libraries import is_instance
-from .batch_samplers import ShardedBatchSampler, SkipBatchSampler, batch_size_of_rank, options_of
+from .batch_samplers import (
+    ShardedBatchSampler,
+    SkipBatchSampler,
+    batch_size_of_rank,
+    options_of,
+    samples_in_epoch,
+)
 from .dispatch import DispatchLoader
 from .epoch_loader import EpochLoader
 from .iteration import TorchLoader, iterate
@@ -116,7 +122,7 @@ def build_loader(
     elif isinstance(sampler, TokenBudgetSampler):
         # The sampler only yields the batches of this process.
         samples_per_rank = batch_size
-        options |= {"total": len(dataset), "batch_sampler": sampler}
+        options |= {"total": None, "drops_last": True, "batch_sampler": sampler}
     else:
         # Map-style dataset: all processes draw the same order, and take their batches from it.
         if sampler is None:
@@ -137,7 +143,7 @@ def build_loader(
             batch_sampler.sampler = _with_shared_order(inner_sampler, seed, seedable, readers)
         samples_per_rank = batch_sampler.samples_per_rank
         options |= {
-            "total": len(dataset),
+            "total": samples_in_epoch(dataset, batch_sampler),
             "batch_sampler": batch_sampler,
             "drops_last": batch_sampler.drop_last,
         }

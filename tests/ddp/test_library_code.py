@@ -1,6 +1,6 @@
 """What libraries do around a Trainer has the same results in two processes as with transformers:
 fetchers set in torch, files written into checkpoints, collators of evaluations, metrics gathered
-by a loss.
+by a loss and from loaders that user code reads.
 """
 
 import json
@@ -49,6 +49,21 @@ def test_gather_for_metrics_in_a_training_has_the_results_of_transformers(seen, 
     for ours, reference in zip(seen["lightrainer"], seen["transformers"], strict=True):
         assert ours[f"gathered{kind}"]["steps"] == reference[f"gathered{kind}"]["steps"]
         assert ours[f"gathered{kind}"]["afterwards"] == 16
+
+
+def test_rows_of_loaders_that_user_code_reads_are_gathered_once(seen):
+    """By a callback during a training, and by the script before and after it."""
+    for ours, reference in zip(seen["lightrainer"], seen["transformers"], strict=True):
+        assert [len(rows) for rows in ours["read"]] == [8, 5, *[8, 3] * 3, 8, 1]
+        assert ours["read"] == reference["read"]
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_labels_with_a_row_for_each_box_are_gathered(seen, joins):
+    """They are lists of dicts, whose tensors have other shapes in each process."""
+    for rank in seen["lightrainer"]:
+        boxes = rank[f"detected, joined {joins}"]
+        assert boxes == [[[index] * 2] * (1 + (3 * index) % 5) for index in range(11)]
 
 
 def test_library_code_has_effects(seen):

@@ -209,6 +209,54 @@ def gathered(api: Any, folder: Path, train_dataset: Any, **changes: Any) -> dict
     return {"steps": found, "afterwards": len(rows)}
 
 
+def read(api: Any, folder: Path) -> list[Any]:
+    """Return the rows gathered from loaders that a callback and the script read."""
+    found = []
+
+    def gather(count: int) -> None:
+        for batch in trainer.get_eval_dataloader(points(count)):
+            found.append(trainer.accelerator.gather_for_metrics(batch["x"]).tolist())
+
+    class Reading(api.TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            gather(11)
+
+    options = {"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 4}
+    trainer = made(api, api.Trainer, folder, points(18), max_steps=3, **options)
+    trainer.add_callback(Reading())
+    gather(13)
+    trainer.train()
+    gather(9)
+    return found
+
+
+class Detector(torch.nn.Linear):
+    def forward(self, x: torch.Tensor, labels: Any) -> dict[str, torch.Tensor]:
+        scores = super().forward(x)
+        loss = torch.stack([label["boxes"].sum() for label in labels]).sum() * scores.mean()
+        return {"loss": loss, "logits": scores}
+
+
+def detected(api: Any, folder: Path, *, joins: bool) -> Any:
+    """Return the labels of an evaluation that have a row for each box of an image."""
+    samples = points(11)
+    for index, sample in enumerate(samples):
+        boxes = torch.full((1 + (3 * index) % 5, 2), float(index))
+        sample["labels"] = {"boxes": boxes}
+
+    def collate(images: list[Any]) -> dict[str, Any]:
+        labels = [image["labels"] for image in images]
+        return {"x": torch.stack([image["x"] for image in images]), "labels": labels}
+
+    options = {"per_device_eval_batch_size": 4, "eval_do_concat_batches": joins, **QUIET}
+    arguments = api.TrainingArguments(str(folder), ddp_timeout=60, **options)
+    trainer = api.Trainer(Detector(8, 2), arguments, data_collator=collate)
+    labels = trainer.predict(samples).label_ids
+    if not joins:
+        labels = [label for batch in labels for label in batch]
+    return [label["boxes"].tolist() for label in labels]
+
+
 def run(api: Any, folder: Path) -> None:
     place = folder / api.__name__
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
@@ -221,8 +269,13 @@ def run(api: Any, folder: Path) -> None:
         "files, weights only": written(api, place / "only", save_only_model=True),
         "files, best": written(api, place / "best", save_total_limit=1, **best),
         "collator": collated(api, place / "collator"),
+        "read": read(api, place / "read"),
         **gatherings(api, place),
     }
+    # The reference cannot gather tensors of different shapes.
+    if api is lightrainer:
+        for joins in (True, False):
+            found[f"detected, joined {joins}"] = detected(api, place / "detected", joins=joins)
     rank = os.environ["RANK"]
     (folder / f"{api.__name__}-rank{rank}.json").write_text(json.dumps(found))
 

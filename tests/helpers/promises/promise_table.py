@@ -610,6 +610,39 @@ PROMISES: dict[str, Promise] = {
         },
         others="Trials are pruned by their metrics.",
     ),
+    "of results with other rows than samples": Promise(
+        {
+            "own module": (
+                "tests/facade/evaluation/test_predictions.py"
+                "::test_labels_of_the_last_batch_keep_all_boxes"
+            ),
+            "two processes": (
+                "tests/ddp/test_evaluation.py::test_predictions_with_rows_of_tokens_are_gathered"
+            ),
+        },
+        others="A single process gathers no results, of whatever model.",
+    ),
+    "labels that are lists of dicts": Promise(
+        {
+            "own module": (
+                "tests/facade/evaluation/test_predictions.py"
+                "::test_labels_of_the_last_batch_keep_all_boxes"
+            ),
+            "two processes": (
+                "tests/ddp/test_library_code.py::test_labels_with_a_row_for_each_box_are_gathered"
+            ),
+        },
+        others="Labels come from the collator, whatever model they are for.",
+    ),
+    "a sampler of an evaluation": Promise(
+        {
+            "override": (
+                "tests/facade/evaluation/test_predictions.py"
+                "::test_samples_of_a_sampler_are_all_predicted"
+            ),
+        },
+        others="Only an override chooses the sampler of an evaluation.",
+    ),
     "with accumulation, `accelerator.gather_for_metrics` in a loss": Promise(
         {
             "two processes": (

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lightrainer.lightning_modules.data.batch_samplers import SkipBatchSampler
+from lightrainer.lightning_modules.data.loaders import build_loader
 from lightrainer.lightning_modules.data.token_budget import TokenBudgetSampler
 
 LENGTHS = np.random.default_rng(0).lognormal(3, 1, 1000).astype(int).clip(1, 400)
@@ -79,3 +80,11 @@ def test_samples_that_do_not_fit_are_named():
     message = r"max_tokens_per_batch=8 is too small for 2 of 4 samples: sample 1 has 9 tokens, the longest has 30"
     with pytest.raises(ValueError, match=message):
         TokenBudgetSampler([8, 9, 30, 1], 8)
+
+
+def test_no_samples_of_a_last_batch_count_as_repeated():
+    """Batches differ in size, so `gather_for_metrics` must not cut the last one."""
+    sampler = TokenBudgetSampler([3, 5, 2, 4, 6], max_tokens=8)
+    loader = build_loader(list(range(5)), batch_size=2, sampler=sampler)
+    assert len(list(loader)) == len(sampler)
+    assert loader.remainder == -1
