@@ -102,7 +102,7 @@ class GradientState:
     def enter_loader(self, loader: EpochLoader) -> None:
         """Make a prepared loader, which yields a batch, the active one."""
         self.loader_end = None
-        if self.active_dataloader is not loader:
+        if not self.active_loaders or self.active_loaders[-1]() is not loader:
             # It may be an outer loader whose inner loop was left early.
             self.exit_loader(loader)
             self.active_loaders.append(weakref.ref(loader))
