@@ -35,8 +35,9 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     except BaseException as error:
         with contextlib.suppress(OSError):
             temporary_file.unlink()
-        # Python names the file only in errors of opening and renaming.
-        if isinstance(error, OSError) and error.filename is None:
+        # Python names the file only in errors of opening and renaming. One without a number has a
+        # message of its own, which the name would hide.
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = os.fspath(target)
         raise
 
