@@ -26,7 +26,11 @@ class BestModel:
     """
 
     def __init__(
-        self, direction: str, install_model: Callable[[Trainer, nn.Module], None], *, enabled: bool
+        self,
+        direction: str,
+        install_model: Callable[[Trainer, nn.Module], None],
+        *,
+        enabled: bool,
     ) -> None:
         self._direction = direction
         self._install_model = install_model
@@ -48,7 +52,10 @@ class BestModel:
         # Do not keep a sharded model; the best one is loaded from its checkpoint at the end.
         if not self._enabled or trainer.accelerator.strategy.configures_model:
             return
-        loss = -value if self._direction == "maximize" else value
+        loss = value
+        if self._direction == "maximize":
+            loss = -value
+
         # A trial with an unusable objective counts as failed, see `why_unusable`.
         is_unusable = math.isnan(loss) or loss == -math.inf
         if not is_unusable and (self.number is None or loss < self._loss):

@@ -3,10 +3,9 @@
     watchdog.py PIPE COMMAND...
 
 The command holds the other end of the pipe. However it dies, the pipe closes, and the watchdog
-kills all processes of the script. SIGTERM is forwarded, so
-that the script can save a checkpoint; processes that are still running a minute later are killed.
-The watchdog exits with the status of the script, or with 128 plus the number of the signal that
-killed it.
+kills all processes of the script. SIGTERM is forwarded, so that the script can save a checkpoint;
+processes that are still running a minute later are killed. The watchdog exits with the status of
+the script, or with 128 plus the number of the signal that killed it.
 
 On Linux the watchdog is a subreaper: orphaned processes become its children, even those in other
 sessions such as the workers of torchrun, and /proc lists them. On other systems it only reaches the
