@@ -24,6 +24,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # of GPUs. Where torch asks CUDA for it, and not NVML, no forked process can use CUDA any more.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
+# Python closes the queues of a loader that is left in a reference cycle, as after an exception, before
+# the loader asks its workers to end. torch then waits this long for each of them, 5 seconds by default.
+torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
+
 SERVERS = "LIGHTRAINER_TESTS_SERVERS"
 
 

@@ -11,6 +11,8 @@ ACCOUNT = {
     "AWS_ACCESS_KEY_ID": "key-of-tests",
     "AWS_SECRET_ACCESS_KEY": "secret",
     "AWS_DEFAULT_REGION": "us-east-1",
+    # Requests that fail are repeated by the uploads themselves.
+    "AWS_MAX_ATTEMPTS": "1",
 }
 
 
