@@ -39,8 +39,10 @@ def make(trainer: type, config: type, output_dir: str, model=None, **more):
         reward_funcs=likes_order,
         args=config(**wanted),
         train_dataset=Dataset.from_dict({"prompt": [text.split()[0] for text in sentences(24)]}),
+        # As many prompts as fill the round of two processes: transformers takes their number for that
+        # of the answers, and leaves out some of an incomplete one.
         eval_dataset=Dataset.from_dict(
-            {"prompt": [text.split()[0] for text in sentences(4, seed=1)]}
+            {"prompt": [text.split()[0] for text in sentences(8, seed=1)]}
         ),
         processing_class=tokenizer(),
     )
