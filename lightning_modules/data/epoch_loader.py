@@ -162,6 +162,9 @@ class EpochLoader(DataLoader[Any]):
     batches_of_round = 1
     """Number of batches of the batch sampler per yielded batch."""
 
+    ends_with_stream = False
+    """Whether `len` includes all batches of a stream, for a loop that stops after that number."""
+
     def __init__(
         self,
         dataset: Any,
@@ -196,6 +199,14 @@ class EpochLoader(DataLoader[Any]):
         self._stream_passes = StreamPasses(stream)
         self._dataset_in_epoch: DatasetInEpoch | None = None
         """The wrapper through which persistent workers read the dataset."""
+
+    def __len__(self) -> int:
+        """Return the number of batches; at most that many if `ends_with_stream`."""
+        batches = super().__len__()
+        # Each worker ends with an incomplete batch, of which torch only counts one.
+        if self.ends_with_stream and self.num_workers > 0:
+            batches += self.num_workers - 1
+        return batches
 
     @property
     def full_dataset(self) -> Any:

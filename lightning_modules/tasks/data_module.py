@@ -85,7 +85,7 @@ class DataModule(LightningDataModule):
     of this works with any LightningModule.
 
     The loaders of `predict` are plain torch loaders with Lightning's sampler, which Lightning needs
-    to gather predictions.
+    to gather predictions. A stream has no sampler.
 
     Args:
         train_dataset: a map-style dataset (including those of the library `datasets`) or an
@@ -298,12 +298,18 @@ class DataModule(LightningDataModule):
             return []
         _require_dataset(self.predict_dataset, "predict_dataset")
         dataset, collate_fn = self._without_unused_columns(self.predict_dataset)
-        return DataLoader(
-            dataset,
-            batch_size=self._eval_batch_size,
-            collate_fn=collate_fn,
+        options: dict[str, Any] = {
+            "batch_size": self._eval_batch_size,
+            "collate_fn": collate_fn,
             **self._worker_options(),
+        }
+        if not isinstance(dataset, IterableDataset):
+            return DataLoader(dataset, **options)
+        loader = EpochLoader(
+            dataset, total=None, samples_per_round=self._eval_batch_size, **options
         )
+        loader.ends_with_stream = True
+        return loader
 
     @property
     def _eval_batch_size(self) -> int:
@@ -360,7 +366,9 @@ class DataModule(LightningDataModule):
         sampler = None
         if self.group_by_length and not isinstance(dataset, IterableDataset):
             sampler = self._length_sampler(dataset, self._eval_batch_size)
-        return self._build_loader(dataset, self._eval_batch_size, sampler)
+        loader = self._build_loader(dataset, self._eval_batch_size, sampler)
+        loader.ends_with_stream = isinstance(dataset, IterableDataset)
+        return loader
 
     def _build_loader(
         self, dataset: object, batch_size: int, sampler: Sampler[int] | None, **options: Any

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torchmetrics.classification import MulticlassAccuracy
 
 from helpers.lightning.tiny_modules import (
@@ -57,6 +57,18 @@ class Noisy(Dataset):
 class Endless(IterableDataset):
     def __iter__(self):
         return ({"x": item["x"], "labels": item["labels"]} for item in itertools.cycle(points(50)))
+
+
+class SizedStream(IterableDataset):
+    """11 rows, which the workers share; torch counts 3 batches of 4 of them."""
+
+    def __len__(self):
+        return 11
+
+    def __iter__(self):
+        rows = points(11)
+        worker = get_worker_info()
+        return iter(rows if worker is None else rows[worker.id :: worker.num_workers])
 
 
 def to_lists(items):
@@ -371,3 +383,26 @@ def test_data_module_refuses_a_sampler_object():
     data = DataModule(points(), sampler=torch.utils.data.SequentialSampler(points()))
     with pytest.raises(TypeError, match=r"sampler=lambda data: SequentialSampler"):
         make_trainer().fit(LossModule(seeded(Net)), data)
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.filterwarnings("ignore:Your `IterableDataset` has `__len__`")
+def test_data_module_evaluates_the_whole_of_a_sized_stream(stage, num_workers):
+    """The incomplete last batches of all workers too, of which torch's length counts one."""
+    rows = []
+
+    class Counting(LossModule):
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            rows.extend(batch["labels"].tolist())
+
+        def predict_step(self, batch, batch_idx, dataloader_idx=0):
+            rows.extend(batch["labels"].tolist())
+            return batch["labels"]
+
+        test_step = validation_step
+
+    stream = SizedStream()
+    data = DataModule(None, stream, stream, stream, batch_size=4, num_workers=num_workers)
+    getattr(make_trainer(), stage)(Counting(seeded(Net)), data)
+    assert sorted(rows) == sorted(row["labels"].item() for row in points(11))
