@@ -124,7 +124,7 @@ def run_changed(
         start = shlex.split(options.launcher) or [sys.executable]
         words = [*start, options.script, *options.words]
         # Send the script's standard output to file descriptor 2, which is stderr.
-        status = call_watched(words, env=variables, stdout=2)
+        status = call_watched(words, scratch=folder, env=variables, stdout=2)
         found = None
         if result.exists():
             found = json.loads(result.read_text(encoding="utf-8"))

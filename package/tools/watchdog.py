@@ -1,11 +1,12 @@
 """Run a script for a command, and kill all its processes when the command ends.
 
-    watchdog.py PIPE COMMAND...
+    watchdog.py PIPE SCRATCH COMMAND...
 
 The command holds the other end of the pipe. However it dies, the pipe closes, and the watchdog
-kills all processes of the script. SIGTERM is forwarded, so that the script can save a checkpoint;
-processes that are still running a minute later are killed. The watchdog exits with the status of
-the script, or with 128 plus the number of the signal that killed it.
+kills all processes of the script, and removes the folder SCRATCH, unless that is an empty word.
+SIGTERM is forwarded, so that the script can save a checkpoint; processes that are still running a
+minute later are killed. The watchdog exits with the status of the script, or with 128 plus the
+number of the signal that killed it.
 
 On Linux the watchdog is a subreaper: orphaned processes become its children, even those in other
 sessions such as the workers of torchrun, and /proc lists them. On other systems it only reaches the
@@ -19,6 +20,7 @@ import ctypes
 import math
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,11 +39,12 @@ _SET_CHILD_SUBREAPER = 36
 _KILLED_STATUS = 128 + signal.SIGKILL
 
 
-def main(pipe: int, command: Sequence[str]) -> int:
+def main(pipe: int, scratch: str, command: Sequence[str]) -> int:
     """Run a script until it exits or the pipe closes, and return its exit status.
 
     Args:
         pipe: the file descriptor of a pipe that the caller holds open.
+        scratch: the folder to remove if the pipe closes, because a killed caller cannot; or "".
         command: the words that start the script. It inherits the standard input, unless that is
             the pipe.
     """
@@ -60,10 +63,10 @@ def main(pipe: int, command: Sequence[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return 127
-    return _wait(script.pid, pipe, stop_requested)
+    return _wait(script.pid, pipe, scratch, stop_requested)
 
 
-def _wait(script: int, pipe: int, stop_requested: threading.Event) -> int:
+def _wait(script: int, pipe: int, scratch: str, stop_requested: threading.Event) -> int:
     """Wait for the script, and return its exit status.
 
     After a signal to stop, also wait for all processes that the script started.
@@ -71,6 +74,7 @@ def _wait(script: int, pipe: int, stop_requested: threading.Event) -> int:
     Args:
         script: the id of the script's process, which leads its process group.
         pipe: the file descriptor that becomes readable when the command has ended.
+        scratch: the folder to remove in that case, or "".
         stop_requested: set when this process receives a signal to stop.
     """
     status: int | None = None
@@ -81,6 +85,8 @@ def _wait(script: int, pipe: int, stop_requested: threading.Event) -> int:
         closed, _, _ = select.select([pipe], [], [], _POLL_SECONDS)
         if closed or time.monotonic() > kill_at:
             _kill_all(script)
+            if closed and scratch:
+                shutil.rmtree(scratch, ignore_errors=True)
             return _KILLED_STATUS if status is None else status
 
         script_status, has_children = _reap(script)
@@ -176,4 +182,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))

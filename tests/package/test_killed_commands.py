@@ -1,9 +1,10 @@
-"""Commands that run a script, when they are killed: their script ends with them, and the same
-command works again.
+"""Commands that run a script, when they are killed: their script ends with them, nothing is left in
+the temporary folder, and the same command works again.
 """
 
 import os
 import signal
+import tempfile
 
 import pytest
 
@@ -25,10 +26,10 @@ time.sleep(600)
 @pytest.mark.parametrize("command", ["compare", "lr-find"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_command_ends_all_processes_of_its_script(tmp_path, monkeypatch, command, number):
-    """Otherwise they write into the folder of the next comparison."""
+    """Otherwise they write into the folder of the next comparison. Scratch folders are removed."""
     pytest.importorskip("accelerate")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pids = tmp_path / "pids"
     (tmp_path / "script.py").write_text(WAITS.format(pids=str(pids)))
 
@@ -47,6 +48,7 @@ def test_killed_command_ends_all_processes_of_its_script(tmp_path, monkeypatch, 
     os.waitpid(killed, 0)
     started = [int(word) for word in pids.read_text().split()]
     until(lambda: not any(lives(pid) for pid in started))
+    until(lambda: not any(tmp_path.glob("lightrainer-*")))
 
 
 def test_comparison_is_repeated_in_a_folder_that_was_being_emptied(tmp_path, monkeypatch):

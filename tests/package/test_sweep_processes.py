@@ -35,6 +35,7 @@ def kept(folder, code):
         "-S",
         watchdog.__file__,
         "0",
+        "",
         "bash",
         "-c",
         textwrap.dedent(code),
@@ -91,7 +92,7 @@ import runpy, sys
 names = runpy.run_path(sys.argv[1])
 wait = names["_wait"]
 wait.__globals__["_children"] = list
-sys.exit(names["main"](0, sys.argv[2:]))
+sys.exit(names["main"](0, "", sys.argv[2:]))
 """
 
 
