@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..lightning_modules.common.flushing import flush
+from ..lightning_modules.common.process_identity import process_token
 
 logger = logging.getLogger(__name__)
 
@@ -17,15 +18,17 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write `content` to `path` atomically: a reader sees the old file or the new one.
 
     The content is written to a temporary file in the same folder, flushed to the disk, and renamed.
-    If anything fails, the temporary file is removed and the old file stays unchanged.
+    If anything fails, the temporary file is removed and the old file stays unchanged. Its name is
+    that of an unfinished checkpoint, so if the process is killed, the next training in the folder
+    removes it.
 
     Raises:
         OSError: the file could not be written; names it.
     """
     # A link stays a link: the file that it points to is replaced.
     target = Path(os.path.realpath(path))
-    unique = f"{os.getpid()}-{os.urandom(4).hex()}"
-    temporary_file = target.with_name(f".{target.name}.{unique}.tmp")
+    unique_name = f".{target.name}.{os.urandom(4).hex()}.partial-{process_token()}"
+    temporary_file = target.with_name(unique_name)
     try:
         with open(temporary_file, "wb") as file:
             file.write(content)

@@ -41,12 +41,13 @@ _UPLOAD_PREFIX = "hub-upload-"
 
 NOT_UPLOADED = (
     "_*",
-    f".{_UPLOAD_PREFIX}*",
     ".training.lock",
-    # safetensors' name pattern of weights files that a killed process was writing.
+    # Files and folders that a process is writing, or was writing when it was killed.
+    ".*.partial-*",
+    "*/.*.partial-*",
+    # Weights files that safetensors was writing, and other such files.
     ".tmp??????",
     "*/.tmp??????",
-    # Other files that a killed process was writing.
     ".*.tmp",
     "*/.*.tmp",
     f"{LAST_CHECKPOINT}/*",

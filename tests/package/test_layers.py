@@ -34,6 +34,7 @@ MAY_IMPORT = {
 COMMON = {
     ("lightrainer", "lightning_modules", "common", "suggestions", "did_you_mean"),
     ("lightrainer", "lightning_modules", "common", "flushing", "flush"),
+    ("lightrainer", "lightning_modules", "common", "process_identity", "process_token"),
     ("lightrainer", "lightning_modules", "common", "loss_scale", "unscale_gradients"),
     ("lightrainer", "lightning_modules", "common", "version_behavior", "version_behavior"),
     ("lightrainer", "lightning_modules", "common", "lengths", "length_or_none"),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -375,6 +376,19 @@ def test_saving_leaves_a_folder_in_use_alone(tmp_path, monkeypatch, saves):
         trainer(tmp_path, **settings).train()
     assert not leftover.exists()
     assert not (tmp_path / owners.LOCK_NAME).exists()
+
+
+def test_training_removes_the_metrics_that_a_killed_process_was_writing(tmp_path):
+    made = trainer(tmp_path)
+    killed = os.fork()
+    if not killed:
+        os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+        made.save_metrics("eval", {"eval_loss": 1.0})
+    assert os.WTERMSIG(os.waitpid(killed, 0)[1]) == signal.SIGKILL
+    assert len(files(tmp_path)) == 1
+
+    made.train()
+    assert files(tmp_path) == []
 
 
 def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):

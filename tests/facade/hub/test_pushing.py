@@ -232,7 +232,7 @@ def test_push_takes_what_else_is_in_the_folder(hub, tmp_path):
         "_mine",
         ".tmpK2IOf7",
         "merged/.tmpK2IOf8",
-        ".trainer_state.json.2156-5edce1db.tmp",
+        ".trainer_state.json.5edce1db.partial-host-2156-7",
         "profile/.trace.json.tmp",
         "checkpoint-7/model.safetensors",
         "model-00001-of-00002.safetensors",
