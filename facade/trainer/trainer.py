@@ -1673,6 +1673,7 @@ class Trainer:
         """
         if self.is_world_process_zero():
             write_metrics(str(self.args.output_dir), split, metrics, combined=combined)
+            self._lightrainer.object_store.upload_written_files()
 
     def save_state(self) -> None:
         """Write the state to `trainer_state.json` in `output_dir`, on rank 0.
@@ -1739,6 +1740,7 @@ class Trainer:
         del facts["self"]
         if self.is_world_process_zero():
             self._lightrainer.hub.write_card(**facts)
+            self._lightrainer.object_store.upload_written_files()
 
     def push_to_hub(
         self,

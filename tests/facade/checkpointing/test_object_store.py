@@ -118,6 +118,10 @@ def test_object_store_resumption_on_another_machine_is_exact(bucket, tmp_path, m
     first.save_state()
     assert checkpoints(bucket) == ["checkpoint-2", "checkpoint-8"]
     assert {"model.safetensors", "trainer_state.json"} <= set(there(bucket))
+    first.save_metrics("eval", {"eval_f": 9.0})
+    assert {"eval_results.json", "all_results.json"} <= set(there(bucket))
+    first.create_model_card()
+    assert "README.md" in there(bucket)
     assert any("tfevents" in name for name in there(bucket))
     assert not any(name.endswith("_incomplete") or name.startswith(".") for name in there(bucket))
     elsewhere(monkeypatch, tmp_path)
