@@ -542,6 +542,14 @@ PROMISES: dict[str, Promise] = {
         {"two processes": FAILED + "test_torchrun_starts_it_again_until_it_is_done"},
         others="What is resumed is in the row of resuming.",
     ),
+    "`Seq2SeqTrainer` repeats the samples": Promise(
+        {
+            "two processes": (
+                "tests/ddp/test_seq2seq.py::test_seq2seq_reference_generates_some_samples_twice"
+            )
+        },
+        others="One process has no samples to fill up a round.",
+    ),
     "an evaluation with `even_batches=False`": Promise(
         {"two processes": FAILED + "test_evaluations_without_even_batches_give_every_sample_once"},
         others="One process has one round.",
