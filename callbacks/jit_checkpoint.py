@@ -316,7 +316,15 @@ class JITCheckpointCallback(TrainerCallback):
             if handler is not None:
                 signal.signal(signal.SIGTERM, handler)
 
-        # A signal that came after the last step, on any rank.
+        self.finish_steps(state)
+        self.stop_listening()
+
+    def finish_steps(self, state: TrainerState) -> None:
+        """Save for a signal that came after the last step, on any rank.
+
+        The Trainer calls this before it loads the best model: a checkpoint that is written later
+        would have those weights. A second call only notes the signal.
+        """
         if not self.is_listening:
             return
         if self._listener.has_signal(wait=True) and not self.is_stopping:
@@ -324,7 +332,7 @@ class JITCheckpointCallback(TrainerCallback):
             if self._last_saved_step_of_loop != state.global_step:
                 self._announce_stop(state)
                 self.save_now(state)
-        self.stop_listening()
+        self._last_saved_step_of_loop = state.global_step
 
     # Signals.
 

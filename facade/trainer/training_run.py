@@ -347,6 +347,8 @@ class TrainingRun:
         components = trainer._lightrainer
         args = trainer.args
         state = trainer.state
+        for listener in components.signals.listeners():
+            listener.finish_steps(state)
         is_leaving = components.signals.is_leaving
 
         # Metrics.

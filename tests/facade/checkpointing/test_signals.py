@@ -18,10 +18,10 @@ from helpers import HELPERS
 from helpers.checkpoints.signals_script import SCENARIOS
 from helpers.processes.starting import finished_ranks, forked_ranks
 from helpers.trainer.tiny_trainings import At, points, told, trainer
-from lightrainer import get_last_checkpoint
+from lightrainer import Trainer, get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.facade.checkpointing.saving import CheckpointSaver
-from lightrainer.lightning_modules.checkpoints import problems
+from lightrainer.lightning_modules.checkpoints import list_checkpoints, problems
 from lightrainer.lightning_modules.common.worker_processes import ignore_signals
 
 pytestmark = pytest.mark.skipif(
@@ -435,3 +435,19 @@ def test_checkpoint_manager_marks_an_incomplete_checkpoint(tmp_path, monkeypatch
         manager.execute_jit_checkpoint()
     assert os.listdir(tmp_path / "checkpoint-9") == ["checkpoint-is-incomplete.txt"]
     assert problems(tmp_path / "checkpoint-9") != []
+
+
+def test_signal_while_the_best_model_is_loaded_saves_nothing(tmp_path):
+    """A checkpoint of the last step would have the weights of the best one."""
+
+    class Terminated(Trainer):
+        def _load_best_model(self):
+            super()._load_best_model()
+            signal.raise_signal(signal.SIGTERM)
+
+    best = {"metric_for_best_model": "loss", "greater_is_better": True}
+    saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best"}
+    made = trainer(tmp_path, cls=Terminated, load_best_model_at_end=True, **best, **saving)
+    with pytest.raises(SystemExit):
+        made.train()
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-2"]
