@@ -66,8 +66,8 @@ def main(arguments: list[str]) -> int:
         return importlib.import_module("benchmarks.gpu").main(arguments[1:])
     if "--list" in arguments or "-h" in arguments or "--help" in arguments:
         print(__doc__)
-        for name, what in NAMES.items():
-            print(f"  {name:14} {what}")
+        for name, description in NAMES.items():
+            print(f"  {name:14} {description}")
         return 0
     unknown = [name for name in arguments if name not in NAMES]
     if unknown:

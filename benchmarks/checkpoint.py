@@ -105,14 +105,14 @@ class Times:
             if step in self.begins
         }
         steps = {step: self.ends[step].since(self.begins[step - 1]).thread for step in self.ends}
-        usual = [each for step, each in between.items() if step not in saved]
-        wait, own = (
+        without_save = [each for step, each in between.items() if step not in saved]
+        wait, in_thread = (
             statistics.median(values)
-            for values in zip(*((one.wall, one.thread) for one in usual), strict=True)
+            for values in zip(*((times.wall, times.thread) for times in without_save), strict=True)
         )
         standstills = [between[step].wall - wait for step in saved]
         end, training = returned.since(self.ends[last]), self.ends[last].since(self.ends[EVERY])
-        trained = sum(steps[step] + own for step in range(EVERY + 1, last + 1))
+        trained = sum(steps[step] + in_thread for step in range(EVERY + 1, last + 1))
         return {
             "standstill": statistics.median(standstills),
             "end": end.wall,
@@ -165,15 +165,15 @@ def main() -> list[Figure]:
     )
     rows: list[tuple[str, str]] = []
     results: dict[str, Any] = {}
-    for what, (label, unit) in LABELS.items():
-        rounds = {name: [each[what] for each in values] for name, values in measured.items()}
+    for quantity, (label, unit) in LABELS.items():
+        rounds = {name: [each[quantity] for each in values] for name, values in measured.items()}
         seconds = medians(rounds)
         ratio = seconds["lightrainer"] / seconds["transformers"]
         rows += [
             (f"{name}, {label}", f"{value * 1e3:6.0f} {unit}") for name, value in seconds.items()
         ]
         rows.append((f"lightrainer / transformers, {label}", f"{ratio:.2f}"))
-        results[what] = {"seconds": seconds, "ratio": ratio, "rounds": rounds}
+        results[quantity] = {"seconds": seconds, "ratio": ratio, "rounds": rounds}
     figures = [
         Figure(
             "training stands still for a checkpoint of 240 MB", results["standstill"]["ratio"], 0.2

@@ -102,14 +102,14 @@ def medians(measured: dict[str, list[float]]) -> dict[str, float]:
 
 def versions() -> dict[str, Any]:
     """Return the machine and the versions that a number belongs to."""
-    found: dict[str, Any] = {}
+    versions_by_name: dict[str, Any] = {}
     for name in ("torch", "lightning", "transformers", "lightrainer"):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions_by_name[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = None
+            versions_by_name[name] = None
     return {
-        **found,
+        **versions_by_name,
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),

@@ -202,17 +202,17 @@ def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
     """
     dataset = tiny_dataset(TINY_BATCHES * BATCH)
     rows, results = [], {}
-    for what, metrics in (("loss", None), ("predictions", lambda prediction: {})):
+    for gathered, metrics in (("loss", None), ("predictions", lambda prediction: {})):
         candidates = {"bare": lambda: bare_loop(dataset)}
         with tempfile.TemporaryDirectory() as folder:
             for name in LIBRARIES:
                 arguments = quiet_arguments(name, folder, per_device_eval_batch_size=BATCH)
-                made = {
+                inputs = {
                     "eval_dataset": dataset,
                     "data_collator": default_collate,
                     "compute_metrics": metrics,
                 }
-                trainer = library(name).Trainer(TinyModel(), arguments, **made)
+                trainer = library(name).Trainer(TinyModel(), arguments, **inputs)
                 candidates[name] = lambda trainer=trainer: tiny_evaluation(trainer)
             # The shortest of many rounds: what else runs on the machine only adds to it.
             batch = {
@@ -221,11 +221,11 @@ def overhead() -> tuple[list[tuple[str, str]], dict[str, Any]]:
             }
         ratio = (batch["lightrainer"] - batch["bare"]) / (batch["transformers"] - batch["bare"])
         rows += [
-            (f"{name}, one batch of a tiny model, {what}", f"{value:5.0f} us")
+            (f"{name}, one batch of a tiny model, {gathered}", f"{value:5.0f} us")
             for name, value in batch.items()
         ]
-        rows.append((f"(lightrainer - bare) / (transformers - bare), {what}", f"{ratio:.2f}"))
-        results[what] = {"microseconds": batch, "ratio": ratio}
+        rows.append((f"(lightrainer - bare) / (transformers - bare), {gathered}", f"{ratio:.2f}"))
+        results[gathered] = {"microseconds": batch, "ratio": ratio}
     return rows, results
 
 
@@ -239,15 +239,15 @@ def memory_growth() -> tuple[list[tuple[str, str]], dict[str, Any]]:
         *(("lightrainer", kind, large) for kind in ARRAYS),
     ]
     for name, kind, size in cases:
-        found = results[f"{name}, {kind}"] = memory(name, size, kind)
-        times = f"{found['growth'] / found['logits']:.2f} times the arrays"
+        result = results[f"{name}, {kind}"] = memory(name, size, kind)
+        times = f"{result['growth'] / result['logits']:.2f} times the arrays"
         rows.append((f"{name}, growth of memory at {size} MB, {ARRAYS[kind]}", times))
     for size in MEGABYTES:
-        found = results[f"lightrainer, metric, {size} MB"] = memory("lightrainer", size, "metric")
+        result = results[f"lightrainer, metric, {size} MB"] = memory("lightrainer", size, "metric")
         rows.append(
             (
                 f"lightrainer, growth of memory at {size} MB, torchmetrics",
-                f"{found['growth']:.1f} MB",
+                f"{result['growth']:.1f} MB",
             )
         )
     return rows, results
@@ -288,8 +288,8 @@ def main() -> list[Figure]:
         Figure(f"evaluation with {large} MB of logits", ratio, 1.0),
         Figure(f"evaluation with {large} MB of logits, against a bare loop", beside_bare, 1.3),
         *(
-            Figure(f"an evaluation batch beyond a bare loop, {what}", each["ratio"], 0.6)
-            for what, each in tiny.items()
+            Figure(f"an evaluation batch beyond a bare loop, {gathered}", each["ratio"], 0.6)
+            for gathered, each in tiny.items()
         ),
     ]
     return report("evaluation", rows + memory_rows + tiny_rows, results, figures)

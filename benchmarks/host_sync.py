@@ -54,14 +54,14 @@ def _counted(
 ) -> dict[str, Waits]:
     from helpers.devices import pretended_cuda
 
-    found: dict[str, Waits] = {}
+    waits: dict[str, Waits] = {}
     with pretended_cuda.pretended_device():
         for title, setting in settings.items():
-            found[title] = {}
+            waits[title] = {}
             for name in LIBRARIES:
                 if name == "lightrainer" or not setting.is_only_here:
-                    found[title][name] = count(library(name), setting)
-    return found
+                    waits[title][name] = count(library(name), setting)
+    return waits
 
 
 def table(waits: dict[str, Waits], unit: str) -> list[str]:
@@ -84,7 +84,7 @@ def published() -> dict[str, tuple[str, str]]:
     """Return the figures of both libraries on the page, by setting."""
     _, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     rows = ROW.findall(rest.partition(END)[0])
-    return {title: (reference, here) for title, reference, here, _ in rows}
+    return {title: (reference, own) for title, reference, own, _ in rows}
 
 
 def publish(lines: list[str]) -> None:
@@ -107,14 +107,16 @@ def main() -> list[Figure]:
         )
         rows.append((title, counts))
     results = {"steps": _summary(steps), "evaluations": _summary(evaluations)}
-    usual = {
+    waits_per_step = {
         name: waits["lightrainer"].total() / COUNT
         for name, waits in {**steps, **evaluations}.items()
     }
-    most = max(usual[name] for name in evaluations)
+    most = max(waits_per_step[name] for name in evaluations)
     figures = [
         Figure(
-            "host synchronisations in a step between two logs, by default", usual["defaults"], 0
+            "host synchronisations in a step between two logs, by default",
+            waits_per_step["defaults"],
+            0,
         ),
         Figure("host synchronisations for a batch of an evaluation, at most", most, 1),
     ]
@@ -128,8 +130,8 @@ def main() -> list[Figure]:
 def _summary(waits: dict[str, Waits]) -> dict[str, Any]:
     return {
         title: {
-            name: {f"{what} {line}": count for (what, line), count in found.items()}
-            for name, found in each.items()
+            name: {f"{kind} {line}": count for (kind, line), count in counts.items()}
+            for name, counts in each.items()
         }
         for title, each in waits.items()
     }

@@ -235,11 +235,11 @@ def show(steps: dict[str, float]) -> list[Figure]:
     named = {"torch": "Keras on torch", "bridge": "a model that computes in TensorFlow"}
     figures = [
         Figure(
-            f"step of {what}, width 512, against TensorFlow's own",
+            f"step of {description}, width 512, against TensorFlow's own",
             ratios[f"{side} 512"],
             GOALS[side],
         )
-        for side, what in named.items()
+        for side, description in named.items()
     ]
     return report("keras_steps", rows, {"steps_us": steps, "ratios": ratios}, figures)
 

@@ -63,10 +63,10 @@ def training(name: str, case: str, folder: str) -> Callable[[], Any]:
             else "lightrainer.lightning_modules"
         )
         # The reference measures each sample otherwise, and wants a list.
-        given: Any = lengths().tolist() if name == "transformers" else lengths()
-        sampler = library(home).LengthGroupedSampler(BATCH, lengths=given)
-        own = {"_get_train_sampler": lambda self, *dataset: sampler}
-        trainer_class = type("Grouped", (used.Trainer,), own)
+        values: Any = lengths().tolist() if name == "transformers" else lengths()
+        sampler = library(home).LengthGroupedSampler(BATCH, lengths=values)
+        overrides = {"_get_train_sampler": lambda self, *dataset: sampler}
+        trainer_class = type("Grouped", (used.Trainer,), overrides)
     used.Trainer(TinyModel(), arguments, train_dataset=Rows(BATCH)).train()
     return trainer_class(TinyModel(), arguments, train_dataset=Rows(COUNT)).train
 
@@ -77,7 +77,7 @@ def loader(name: str, case: str) -> Callable[[], Any]:
     if name == "lightrainer":
         from lightrainer.lightning_modules import build_loader
 
-        made: Any = build_loader(
+        random_loader: Any = build_loader(
             data,
             batch_size=BATCH,
             sampler=RandomSampler(data),
@@ -85,19 +85,23 @@ def loader(name: str, case: str) -> Callable[[], Any]:
             rank=processes - 1,
             world_size=processes,
         )
-        made.skip(MIDDLE if case == "middle" else 0)
+        random_loader.skip(MIDDLE if case == "middle" else 0)
     else:
         from accelerate.data_loader import prepare_data_loader, skip_first_batches
 
         plain = DataLoader(data, batch_size=BATCH, shuffle=True)
-        ways: dict[str, Any] = {
+        options: dict[str, Any] = {
             "num_processes": processes,
             "process_index": processes - 1,
             "data_seed": 1,
         }
-        made = prepare_data_loader(plain, put_on_device=False, use_seedable_sampler=True, **ways)
-        made = skip_first_batches(made, MIDDLE) if case == "middle" else made
-    return lambda: next(iter(made))
+        random_loader = prepare_data_loader(
+            plain, put_on_device=False, use_seedable_sampler=True, **options
+        )
+        random_loader = (
+            skip_first_batches(random_loader, MIDDLE) if case == "middle" else random_loader
+        )
+    return lambda: next(iter(random_loader))
 
 
 def measure(name: str, case: str) -> tuple[float, float]:
@@ -134,10 +138,10 @@ def billion() -> None:
 
     torch.set_num_threads(1)
     data = Rows(10**9)
-    made = build_loader(
+    random_loader = build_loader(
         data, batch_size=BATCH, sampler=RandomSampler(data), seed=1, rank=7, world_size=8
     )
-    batches = iter(made)
+    batches = iter(random_loader)
     seconds, grown = measured(lambda: next(batches), 1)
     print(f"{seconds:.0f} s to the first batch; {grown / 1e9:.2f} GB more")
 
@@ -146,20 +150,20 @@ def main() -> list[Figure]:
     rows: list[tuple[str, str]] = []
     results: dict[str, Any] = {}
     figures = []
-    for case, what in CASES.items():
-        found = interleaved(ROUNDS, {name: partial(in_process, name, case) for name in LIBRARIES})
+    for case, description in CASES.items():
+        rounds = interleaved(ROUNDS, {name: partial(in_process, name, case) for name in LIBRARIES})
         seconds, grown = (
-            {name: float(np.median([each[part] for each in found[name]])) for name in found}
+            {name: float(np.median([each[part] for each in rounds[name]])) for name in rounds}
             for part in (0, 1)
         )
         results[case] = {"seconds": seconds, "bytes a sample": grown}
         rows += [
-            (f"{name}, {what}", f"{seconds[name]:6.2f} s, {grown[name]:5.1f} bytes a sample")
+            (f"{name}, {description}", f"{seconds[name]:6.2f} s, {grown[name]:5.1f} bytes a sample")
             for name in LIBRARIES
         ]
         figures.append(
             Figure(
-                f"first step of 20 million samples, {what}",
+                f"first step of 20 million samples, {description}",
                 seconds["lightrainer"] / seconds["transformers"],
                 0.5,
             )

@@ -45,7 +45,7 @@ def main() -> list[Figure]:
     work: dict[int, float] = {}
     api, process = library("lightrainer"), psutil.Process()
     times: list[float] = []
-    there: dict[int, dict[str, int]] = {}
+    results: dict[int, dict[str, int]] = {}
 
     class Watch(api.TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
@@ -53,7 +53,7 @@ def main() -> list[Figure]:
             if state.global_step in (WARM - 1, STEPS - WINDOW - 1):
                 work[state.global_step] = fixed_work()
             if state.global_step in (WARM, STEPS):
-                there[state.global_step] = {
+                results[state.global_step] = {
                     "bytes": process.memory_info().rss,
                     "files": process.num_fds(),
                     "threads": process.num_threads(),
@@ -70,17 +70,17 @@ def main() -> list[Figure]:
         open(os.devnull, "w") as nowhere,
         contextlib.redirect_stdout(nowhere),
     ):
-        made = {
+        inputs = {
             "train_dataset": tiny_dataset(8_000),
             "data_collator": default_collate,
             "callbacks": [Watch()],
         }
         api.Trainer(
-            TinyModel(), quiet_arguments("lightrainer", folder, **arguments), **made
+            TinyModel(), quiet_arguments("lightrainer", folder, **arguments), **inputs
         ).train()
     first, last = window(times, WARM), window(times, STEPS - WINDOW)
     machine = work[STEPS - WINDOW - 1] / work[WARM - 1]
-    grown = {name: there[STEPS][name] - there[WARM][name] for name in there[STEPS]}
+    grown = {name: results[STEPS][name] - results[WARM][name] for name in results[STEPS]}
     rows = [
         ("a step early on", f"{first * 1e6:.1f} us"),
         ("one of the last steps", f"{last * 1e6:.1f} us"),

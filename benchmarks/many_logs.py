@@ -40,8 +40,8 @@ def training(name: str, dataset: list[dict[str, torch.Tensor]]) -> float:
         contextlib.redirect_stdout(nowhere),
     ):
         arguments = quiet_arguments(name, folder, max_steps=STEPS, logging_steps=1)
-        made: dict[str, Any] = {"train_dataset": dataset, "data_collator": default_collate}
-        trainer = library(name).Trainer(TinyModel(), arguments, **made)
+        inputs: dict[str, Any] = {"train_dataset": dataset, "data_collator": default_collate}
+        trainer = library(name).Trainer(TinyModel(), arguments, **inputs)
         begin = time.process_time()
         trainer.train()
         return time.process_time() - begin

@@ -113,8 +113,8 @@ class Mirror(dist.ProcessGroup):
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None
     ) -> Any:
         """Copy the input for each rank."""
-        for found, sent in zip(outputs, inputs, strict=True):
-            for place in found:
+        for output, sent in zip(outputs, inputs, strict=True):
+            for place in output:
                 place.copy_(sent)
         return self._done(outputs, inputs)
 
@@ -199,21 +199,25 @@ def count(name: str, size: int) -> Counts:
             marks,
             lambda: {of: dict(counter) for of, counter in counters.items()},
         )
-    found: Counts = {}
+    counts: Counts = {}
     before = {"all": {}, "signals": {}}
     for phase, now in marks:
-        own = {
+        counts_of_phase = {
             kind: now["all"].get(kind, 0) - before["all"].get(kind, 0)
             for kind in ("calls", "bytes")
         }
-        own["signals"] = now["signals"].get("calls", 0) - before["signals"].get("calls", 0)
-        found[phase] = (
-            own
-            if phase != "step" or "step" not in found or own["calls"] < found[phase]["calls"]
-            else found[phase]
+        counts_of_phase["signals"] = now["signals"].get("calls", 0) - before["signals"].get(
+            "calls", 0
+        )
+        counts[phase] = (
+            counts_of_phase
+            if phase != "step"
+            or "step" not in counts
+            or counts_of_phase["calls"] < counts[phase]["calls"]
+            else counts[phase]
         )
         before = now
-    return found
+    return counts
 
 
 def timed(name: str, folder: str) -> dict[str, float]:
@@ -267,23 +271,23 @@ def table(
             lines.append(f"| {label} | {', '.join(f'{size:,}' for size in sizes)} | {cells} |")
     lines += ["", "| | processes | time here, of transformers' |", "|---|---|---|"]
     for phase, label in PHASES.items():
-        for size, found in seconds.items():
+        for size, times in seconds.items():
             lines.append(
                 f"| {label} | {size} | "
-                f"{found['lightrainer'][phase] / found['transformers'][phase]:.2f} |"
+                f"{times['lightrainer'][phase] / times['transformers'][phase]:.2f} |"
             )
     return "\n".join(lines) + "\n"
 
 
 def _grouped(counts: dict[str, dict[int, Counts]], phase: str) -> dict[str, list[int]]:
     """Return the sizes of world that have the same numbers, by these numbers."""
-    found: dict[str, list[int]] = collections.defaultdict(list)
+    groups: dict[str, list[int]] = collections.defaultdict(list)
     for size in COUNTED:
         sides = (counts[name][size][phase] for name in LIBRARIES)
-        found[" | ".join(f"{each['calls']} ({each['bytes']:,} bytes)" for each in sides)].append(
+        groups[" | ".join(f"{each['calls']} ({each['bytes']:,} bytes)" for each in sides)].append(
             size
         )
-    return found
+    return groups
 
 
 def main() -> list[Figure]:

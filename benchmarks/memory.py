@@ -36,8 +36,8 @@ CASES = {
 
 def trainer(name: str, folder: str, **changes: Any) -> Any:
     arguments = quiet_arguments(name, folder, per_device_train_batch_size=BATCH, **changes)
-    made = {"train_dataset": token_rows(256, LENGTH), "data_collator": default_collate}
-    return library(name).Trainer(Gpt(width=320), arguments, **made)
+    inputs = {"train_dataset": token_rows(256, LENGTH), "data_collator": default_collate}
+    return library(name).Trainer(Gpt(width=320), arguments, **inputs)
 
 
 def train(name: str, case: str, folder: str, watched: AbstractContextManager[Any]) -> None:
@@ -109,16 +109,17 @@ def main() -> list[Figure]:
     results: dict[str, dict[str, float]] = {}
     figures = []
     for case, of_case in CASES.items():
-        for what, rounds in ROUNDS.items():
+        for quantity, rounds in ROUNDS.items():
             measured = interleaved(
-                rounds, {name: partial(in_process, name, case, what) for name in LIBRARIES}
+                rounds, {name: partial(in_process, name, case, quantity) for name in LIBRARIES}
             )
-            peak = results[f"{case}, {what}"] = medians(measured)
+            peak = results[f"{case}, {quantity}"] = medians(measured)
             rows += [
-                (f"{name}, {of_case}, {what}", f"{value:6.1f} MB") for name, value in peak.items()
+                (f"{name}, {of_case}, {quantity}", f"{value:6.1f} MB")
+                for name, value in peak.items()
             ]
             ratio = peak["lightrainer"] / peak["transformers"]
-            figures.append(Figure(f"peak of memory, {of_case}, {what}", ratio, 1.0))
+            figures.append(Figure(f"peak of memory, {of_case}, {quantity}", ratio, 1.0))
     return report("memory", rows, {"megabytes": results}, figures)
 
 

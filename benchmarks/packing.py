@@ -49,9 +49,9 @@ def padded(samples: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
 
 def seconds(items: list[dict[str, list[int]]], collator: Any, **ways: Any) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        made = {"args": quiet_arguments("lightrainer", folder, num_train_epochs=1, **ways)}
+        inputs = {"args": quiet_arguments("lightrainer", folder, num_train_epochs=1, **ways)}
         trainer = library("lightrainer").Trainer(
-            gpt(), train_dataset=items, data_collator=collator, **made
+            gpt(), train_dataset=items, data_collator=collator, **inputs
         )
         began = time.perf_counter()
         trainer.train()

@@ -33,15 +33,17 @@ def spent_by(words: Sequence[object]) -> Spent:
     shown if it fails.
     """
     command = [sys.executable, "-W", "ignore", *map(str, words)]
-    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "said.txt", "w+b") as said:
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "said.txt", "w+b") as output:
         begin = time.perf_counter()
-        process = subprocess.Popen(command, cwd=folder, env=environment(), stdout=said, stderr=said)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment(), stdout=output, stderr=output
+        )
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            said.seek(0)
+            output.seek(0)
             raise RuntimeError(
-                f"{command} ended with {process.returncode}:\n{said.read().decode()}"
+                f"{command} ended with {process.returncode}:\n{output.read().decode()}"
             )
     return Spent(usage.ru_utime + usage.ru_stime, wall)

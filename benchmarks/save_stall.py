@@ -67,12 +67,12 @@ def training(name: str, megabytes: float, case: str, *, saves: bool) -> float:
             "save_total_limit": 2,
         }
         arguments = quiet_arguments(name, folder, max_steps=EVERY * SAVES[case], **saving)
-        made: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             "train_dataset": dataset,
             "data_collator": default_collate,
             "callbacks": [Pause()],
         }
-        trainer = api.Trainer(model, arguments, **made)
+        trainer = api.Trainer(model, arguments, **inputs)
         begin = time.perf_counter()
         trainer.train()
         return time.perf_counter() - begin - slept
@@ -110,13 +110,14 @@ def main(sizes: tuple[float, ...] = SIZES) -> list[Figure]:
         for megabytes in sizes:
             rounds = standstills(megabytes, case)
             seconds = {name: statistics.median(values) for name, values in rounds.items()}
-            what = f"standstill for a checkpoint of {megabytes:g} MB, {case}"
+            case_name = f"standstill for a checkpoint of {megabytes:g} MB, {case}"
             rows += [
-                (f"{name}, {what}", f"{value * 1e3:6.1f} ms") for name, value in seconds.items()
+                (f"{name}, {case_name}", f"{value * 1e3:6.1f} ms")
+                for name, value in seconds.items()
             ]
             results[f"{megabytes:g} MB, {case}"] = {"seconds": seconds, "rounds": rounds}
             figures.append(
-                Figure(what, seconds["lightrainer"] / seconds["transformers"], GOALS[case])
+                Figure(case_name, seconds["lightrainer"] / seconds["transformers"], GOALS[case])
             )
     return report("save_stall", rows, results, figures)
 

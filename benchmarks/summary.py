@@ -14,7 +14,7 @@ COLOURS = {"kept": "tab:green", "missed": "tab:red"}
 def write(figures: dict[str, list[Figure]]) -> str:
     """Write the figures, by the name of their benchmark, and return the table."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    found = [
+    rows = [
         {
             "benchmark": name,
             "what": each.what,
@@ -25,7 +25,7 @@ def write(figures: dict[str, list[Figure]]) -> str:
         for name, those in figures.items()
         for each in those
     ]
-    content = {"figures": found, "versions": versions()}
+    content = {"figures": rows, "versions": versions()}
     (FOLDER / "figures.json").write_text(f"{json.dumps(content, indent=2)}\n", encoding="utf-8")
     every = [each for those in figures.values() for each in those]
     draw(every, FOLDER / "figures.png")

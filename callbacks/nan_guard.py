@@ -397,9 +397,9 @@ def _description(step: int, losses: list[torch.Tensor], bad_names: list[str]) ->
         facts.append(f"the loss is {', '.join(loss_values)}")
     if bad_names:
         listed_names = ", ".join(bad_names[:_MAX_NAMED_PARAMETERS])
-        rest = len(bad_names) - _MAX_NAMED_PARAMETERS
-        if rest > 0:
-            listed_names += f" and {rest} more"
+        unnamed = len(bad_names) - _MAX_NAMED_PARAMETERS
+        if unnamed > 0:
+            listed_names += f" and {unnamed} more"
         facts.append(f"gradients are NaN or infinite in {listed_names}")
     if not facts:
         facts.append("another process has a loss that is NaN or infinite")

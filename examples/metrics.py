@@ -63,9 +63,9 @@ def translation() -> dict[str, float]:
     data = [{"x": row, "labels": row.clone()} for row in torch.randint(len(NUMBERS), (200, 6))]
 
     def texts(predictions: torch.Tensor, labels: torch.Tensor) -> tuple[list[str], list[list[str]]]:
-        said = [" ".join(NUMBERS[token] for token in row) for row in predictions.argmax(-1)]
+        sentences = [" ".join(NUMBERS[token] for token in row) for row in predictions.argmax(-1)]
         meant = [[" ".join(NUMBERS[token] for token in row)] for row in labels]
-        return said, meant
+        return sentences, meant
 
     model = WithLoss(nn.Embedding(len(NUMBERS), len(NUMBERS)))
     return trained(
@@ -191,10 +191,12 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"no task {', '.join(unknown)}; there are {', '.join(TASKS)}")
     for name in chosen:
         torch.manual_seed(0)
-        found = TASKS[name]()
+        metrics = TASKS[name]()
         print(
             f"{name}: "
-            + ", ".join(f"{key} {value:.3f}" for key, value in found.items() if "_per_" not in key)
+            + ", ".join(
+                f"{key} {value:.3f}" for key, value in metrics.items() if "_per_" not in key
+            )
         )
 
 

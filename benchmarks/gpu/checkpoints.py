@@ -28,7 +28,7 @@ def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
         name: Training(shape, STEPS, 2, "bf16", extra=_saving(EVERY))
         for name in setting.libraries()
     }
-    found = {
+    cases_by_name = {
         f"standstill, {name}": functools.partial(standstill, name, each, setting)
         for name, each in saved.items()
     }
@@ -36,8 +36,8 @@ def cases(setting: Setting) -> dict[str, Callable[[], Outcome]]:
         training = Training(
             small, 8, 2, precision, clip=1.0, extra={**_saving(4), "full_determinism": True}
         )
-        found[f"resumption, {precision}"] = functools.partial(resumption, training, setting)
-    return found
+        cases_by_name[f"resumption, {precision}"] = functools.partial(resumption, training, setting)
+    return cases_by_name
 
 
 def _saving(every: int) -> dict[str, Any]:

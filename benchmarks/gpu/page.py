@@ -75,9 +75,9 @@ def _measured(results: Results) -> str:
         figures = "; ".join(
             f"{name}: {value:.4g}" for name, value in figures_of(row, results).items()
         )
-        said = figures or " ".join(row["note"].splitlines()[-1:])
+        cell = figures or " ".join(row["note"].splitlines()[-1:])
         lines.append(
-            f"| {row['stage']} | {row['case']} | {row['outcome']} | {said} | {row['commit']} |"
+            f"| {row['stage']} | {row['case']} | {row['outcome']} | {cell} | {row['commit']} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -57,7 +57,7 @@ def comparable(training: Training, setting: Setting) -> bool:
     """Return whether the reference is there and means the same; 5.3 makes gradients under
     accumulation too small.
     """
-    there = "transformers" in setting.libraries()
-    return there and (
+    has_reference = "transformers" in setting.libraries()
+    return has_reference and (
         training.accumulation == 1 or Version(version("transformers")) >= Version("5.4")
     )

@@ -107,7 +107,7 @@ class Training:
             for block in model.blocks:
                 fully_shard(block)
             fully_shard(model)
-        called = torch.compile(model, backend=backend(setting)) if self.compiled else model
+        forward = torch.compile(model, backend=backend(setting)) if self.compiled else model
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=1e-3, eps=1e-4, weight_decay=0.0, fused=True
         )
@@ -127,7 +127,7 @@ class Training:
                 for name, values in batch.items()
             }
             with torch.autocast(setting.device, **autocast):
-                loss = called(**batch)["loss"] / self.accumulation
+                loss = forward(**batch)["loss"] / self.accumulation
             scaler.scale(loss).backward()
             summed += loss.detach()
             if number % self.accumulation:

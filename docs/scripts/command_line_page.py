@@ -44,10 +44,10 @@ def page() -> str:
 
 def run_section() -> str:
     """Return the output of `lightrainer run --help`."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
         main(["run", "--help"])
-    return f"## run\n\n```text\n{said.getvalue().strip()}\n```\n"
+    return f"## run\n\n```text\n{output.getvalue().strip()}\n```\n"
 
 
 def section(command: str) -> str:
@@ -60,13 +60,13 @@ def section(command: str) -> str:
 
 def parser_of(words: list[str]) -> argparse.ArgumentParser:
     """Return the parser of a command, as it is when its help is asked for."""
-    found: list[argparse.ArgumentParser] = []
+    parsers: list[argparse.ArgumentParser] = []
     patch = mock.patch.object(
-        argparse.ArgumentParser, "print_help", lambda self, file=None: found.append(self)
+        argparse.ArgumentParser, "print_help", lambda self, file=None: parsers.append(self)
     )
     with patch, contextlib.suppress(SystemExit):
         main([*words, "--help"])
-    return found[0]
+    return parsers[0]
 
 
 def table(parser: argparse.ArgumentParser, title: str) -> str:

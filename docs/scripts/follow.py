@@ -49,13 +49,13 @@ def nameless(older: Any, newer: Any, first: str, last: str) -> list[str]:
         last: the number of the newer one.
     """
     page = PAGE.read_text(encoding="utf-8")
-    found, rows, inside = set(changes(older, newer)), set(), set()
+    changed, rows, inside = set(changes(older, newer)), set(), set()
     for begin, end, text in sections(page):
         if begin < Version(last) and Version(first) < end:
             rows.update(named(text))
             inside.update(named(text) if Version(first) <= begin and end <= Version(last) else ())
-    known = {change for change in found for row in rows if fnmatchcase(change, row)}
-    stale = {row for row in inside if not any(fnmatchcase(change, row) for change in found)}
+    listed = {change for change in changed for row in rows if fnmatchcase(change, row)}
+    stale = {row for row in inside if not any(fnmatchcase(change, row) for change in changed)}
     newest = max(end for _, end, _ in sections(page))
     return [
         *[f"no section leads to {last}: make follow FROM={newest} TO={last}"][
@@ -63,7 +63,7 @@ def nameless(older: Any, newer: Any, first: str, last: str) -> list[str]:
         ],
         *(
             f"{change} changed from {first} to {last} and has no row"
-            for change in sorted(found - known)
+            for change in sorted(changed - listed)
         ),
         *(f"{row} has a row and did not change" for row in sorted(stale)),
         *(f"the row {row} does not fill the columns of its table" for row in unexplained(page)),
@@ -86,12 +86,12 @@ def pieces(library: Any, module: str) -> dict[str, str]:
     none of a missing one.
     """
     file = library / (module.replace(".", "/") + ".py")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, node in _named(
         ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []
     ):
-        found[name] = found.get(name, "") + ast.dump(_WithoutWords().visit(node))
-    return found
+        texts[name] = texts.get(name, "") + ast.dump(_WithoutWords().visit(node))
+    return texts
 
 
 def _named(body: Iterable[ast.stmt], outer: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -116,12 +116,12 @@ class _WithoutWords(ast.NodeTransformer):
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
     def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        kept = [
+        items = [
             (k, v)
             for k, v in zip(node.keys, node.values, strict=True)
             if not (isinstance(k, ast.Constant) and k.value == "help")
         ]
-        return self.generic_visit(ast.Dict([k for k, _ in kept], [v for _, v in kept]))
+        return self.generic_visit(ast.Dict([k for k, _ in items], [v for _, v in items]))
 
 
 def named(section: str) -> Iterator[str]:

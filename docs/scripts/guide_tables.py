@@ -199,7 +199,7 @@ def grouped(reasons: dict[str, str]) -> list[tuple[str, str]]:
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
-    return [(codes(together), reason) for reason, together in names.items()]
+    return [(codes(names_of_reason), reason) for reason, names_of_reason in names.items()]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -23,10 +23,10 @@ def notebook(name: str) -> str:
     page = DOWNLOAD.sub("", (START / f"{name}.md").read_text(encoding="utf-8"))
     cells: list[dict[str, Any]] = []
     end = 0
-    for found in BLOCK.finditer(page):
-        add_text(cells, page[end : found.start()])
-        end = found.end()
-        language, code = found.groups()
+    for block in BLOCK.finditer(page):
+        add_text(cells, page[end : block.start()])
+        end = block.end()
+        language, code = block.groups()
         if language == "output":
             continue
         file_name = FILE_NAME.match(code)

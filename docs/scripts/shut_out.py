@@ -25,11 +25,11 @@ def shutting_out(newest: dict[str, str], packages: Iterable[Any]) -> Iterator[st
         packages: distributions; of the extras only those of this one count.
     """
     for package in packages:
-        own = package.name == "lightrainer"
+        is_own = package.name == "lightrainer"
         for line in package.requires or ():
             needed = Requirement(line)
             latest = newest.get(canonicalize_name(needed.name))
-            counts = own or needed.marker is None or needed.marker.evaluate({"extra": ""})
+            counts = is_own or needed.marker is None or needed.marker.evaluate({"extra": ""})
             if latest and counts and not needed.specifier.contains(latest, prereleases=True):
                 yield f"{package.name} shuts out {needed.name} {latest}: {line}"
 
@@ -37,8 +37,8 @@ def shutting_out(newest: dict[str, str], packages: Iterable[Any]) -> Iterator[st
 def newest_release(name: str) -> str | None:
     """Ask the package index; None where it has nothing for this Python."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", name]
-    found = re.match(r"\S+ \((\S+)\)", subprocess.run(pip, capture_output=True, text=True).stdout)
-    return found and found[1]
+    listed = re.match(r"\S+ \((\S+)\)", subprocess.run(pip, capture_output=True, text=True).stdout)
+    return listed and listed[1]
 
 
 if __name__ == "__main__":

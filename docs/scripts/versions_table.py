@@ -57,8 +57,8 @@ def requirements_of(project: dict[str, Any], extra: str) -> Iterator[str]:
 
 def pins(path: Path) -> dict[str, str]:
     """Return the versions in a file of constraints."""
-    found = re.findall(r"^([\w-]+)==([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
-    return {_known(name): version for name, version in found}
+    pairs = re.findall(r"^([\w-]+)==([\w.]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {_known(name): version for name, version in pairs}
 
 
 def _known(name: str) -> str:
@@ -67,11 +67,11 @@ def _known(name: str) -> str:
 
 def table() -> str:
     """Return a line for each package; where the pins leave the version open the cell is empty."""
-    oldest, here, newest = (
+    oldest, pinned, newest = (
         pins(ROOT / name / "constraints.txt") for name in (".venv-oldest", "", ".venv-newest")
     )
     rows = [
-        f"| {name} | {oldest[name]} | {here.get(name, '')} | {newest[name]} |\n"
+        f"| {name} | {oldest[name]} | {pinned.get(name, '')} | {newest[name]} |\n"
         for name in sorted(bounds())
     ]
     return HEAD + "".join(rows)

@@ -88,7 +88,7 @@ def main() -> bool:
         folder = Path(name)
         straight = trained(folder)
         resumed = trained(folder / "again", start=folder / "step=15.ckpt")
-    same = all(torch.equal(one, other) for one, other in zip(straight, resumed, strict=True))
+    same = all(torch.equal(left, right) for left, right in zip(straight, resumed, strict=True))
     print("the same weights" if same else "other weights")
     return same
 

@@ -87,9 +87,9 @@ def main() -> float:
         trained = CausalLMModule.load_from_checkpoint(
             trainer.checkpoint_callback.best_model_path, model=Letters()
         )
-        (found,) = trainer.validate(trained, held_out, verbose=False)
-    print(f"perplexity {found['val_perplexity']:.2f} among {len(LETTERS)} letters")
-    return found["val_perplexity"]
+        (metrics,) = trainer.validate(trained, held_out, verbose=False)
+    print(f"perplexity {metrics['val_perplexity']:.2f} among {len(LETTERS)} letters")
+    return metrics["val_perplexity"]
 
 
 if __name__ == "__main__":

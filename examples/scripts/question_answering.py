@@ -224,7 +224,7 @@ def best_answers(examples, pieces, scores, data_args: DataArguments) -> dict[str
         pieces_of[example_id].append(position)
     answers = {}
     for example in examples:
-        found = []
+        candidates = []
         for position in pieces_of[example["id"]]:
             offsets = pieces[position]["offset_mapping"]
             for first in starts[position].argsort()[: -data_args.n_best_size - 1 : -1].tolist():
@@ -232,20 +232,20 @@ def best_answers(examples, pieces, scores, data_args: DataArguments) -> dict[str
                     inside = max(first, last) < len(offsets) and offsets[first] and offsets[last]
                     if inside and first <= last < first + data_args.max_answer_length:
                         score = float(starts[position][first] + ends[position][last])
-                        found.append(
+                        candidates.append(
                             (score, example["context"][offsets[first][0] : offsets[last][1]])
                         )
-        answers[example["id"]] = max(found, default=(0.0, ""), key=lambda pair: pair[0])[1]
+        answers[example["id"]] = max(candidates, default=(0.0, ""), key=lambda pair: pair[0])[1]
     return answers
 
 
 def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
     """Answers that are the same, and the overlap of words, both in percent."""
     same, overlaps = [], []
-    for found, meant in zip(prediction.predictions, prediction.label_ids, strict=True):
-        same.append(found["answer"] == meant["answer"])
-        words, wanted = set(found["answer"].split()), set(meant["answer"].split())
-        overlaps.append(2 * len(words & wanted) / max(1, len(words) + len(wanted)))
+    for answer, expected in zip(prediction.predictions, prediction.label_ids, strict=True):
+        same.append(answer["answer"] == expected["answer"])
+        words, expected_words = set(answer["answer"].split()), set(expected["answer"].split())
+        overlaps.append(2 * len(words & expected_words) / max(1, len(words) + len(expected_words)))
     return {"exact_match": 100 * sum(same) / len(same), "f1": 100 * sum(overlaps) / len(overlaps)}
 
 

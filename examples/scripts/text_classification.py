@@ -211,10 +211,10 @@ def main() -> None:
         model = AutoModelForSequenceClassification.from_config(config)
 
     def prepare(rows):
-        found = tokenizer(rows["text"], truncation=True, max_length=data_args.max_seq_length)
+        encoding = tokenizer(rows["text"], truncation=True, max_length=data_args.max_seq_length)
         if "label" in rows:
-            found["labels"] = [labels.index(label) for label in rows["label"]]
-        return found
+            encoding["labels"] = [labels.index(label) for label in rows["label"]]
+        return encoding
 
     with training_args.main_process_first(desc="making tokens of texts"):
         prepared = {
@@ -227,8 +227,8 @@ def main() -> None:
             for split, rows in data.items()
         }
     if data_args.max_train_samples is not None:
-        kept = min(data_args.max_train_samples, len(prepared["train"]))
-        prepared["train"] = prepared["train"].select(range(kept))
+        number_of_samples = min(data_args.max_train_samples, len(prepared["train"]))
+        prepared["train"] = prepared["train"].select(range(number_of_samples))
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         scores = (
@@ -272,7 +272,9 @@ def main() -> None:
 
     if training_args.do_predict:
         unlabelled = prepared["test"].select_columns(["input_ids", "attention_mask"])
-        found = trainer.predict(unlabelled, metric_key_prefix="predict").predictions.argmax(axis=-1)
+        predicted = trainer.predict(unlabelled, metric_key_prefix="predict").predictions.argmax(
+            axis=-1
+        )
         if trainer.is_world_process_zero():
             with open(
                 os.path.join(training_args.output_dir, "predict_results.txt"),
@@ -281,7 +283,7 @@ def main() -> None:
             ) as out:
                 out.writelines(
                     f"{labels[best]}\t{text}\n"
-                    for best, text in zip(found, data["test"]["text"], strict=True)
+                    for best, text in zip(predicted, data["test"]["text"], strict=True)
                 )
 
     card = {

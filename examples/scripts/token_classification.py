@@ -135,14 +135,14 @@ def set_up_logging(training_args: TrainingArguments) -> None:
 
 def entities(tags: list[str]) -> set[tuple[str, int, int]]:
     """Kind, first word and end of every name."""
-    found, begin = set(), None
+    entities_in_row, begin = set(), None
     for position, tag in enumerate([*tags, "O"]):
         if begin is not None and tag != f"I-{tags[begin][2:]}":
-            found.add((tags[begin][2:], begin, position))
+            entities_in_row.add((tags[begin][2:], begin, position))
             begin = None
         if begin is None and tag != "O":
             begin = position
-    return found
+    return entities_in_row
 
 
 def scores(meant: set, found: set) -> dict[str, float]:
@@ -237,18 +237,19 @@ def main() -> None:
         ]
 
     def compute_metrics(prediction) -> dict[str, float]:
-        meant, found = set(), set()
+        expected, predicted = set(), set()
         for into, numbers in (
-            (meant, prediction.label_ids),
-            (found, prediction.predictions.argmax(axis=-1)),
+            (expected, prediction.label_ids),
+            (predicted, prediction.predictions.argmax(axis=-1)),
         ):
             for sentence, tags in enumerate(tags_of(numbers, prediction.label_ids)):
                 into |= {(*entity, sentence) for entity in entities(tags)}
-        metrics = scores(meant, found)
+        metrics = scores(expected, predicted)
         if data_args.return_entity_level_metrics:
-            for kind in sorted({entity[0] for entity in meant | found}):
+            for kind in sorted({entity[0] for entity in expected | predicted}):
                 of_kind = (
-                    {entity for entity in side if entity[0] == kind} for side in (meant, found)
+                    {entity for entity in side if entity[0] == kind}
+                    for side in (expected, predicted)
                 )
                 metrics |= {f"{kind}_{name}": value for name, value in scores(*of_kind).items()}
         counted = prediction.label_ids != -100

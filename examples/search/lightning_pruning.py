@@ -59,10 +59,10 @@ def main(n_trials: int = 8) -> dict[str, Any]:
     if PROCESSES == 1 or dist.get_rank() == 0:
         pruner = optuna.pruners.MedianPruner(n_startup_trials=2)
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1), pruner=pruner)
-    found = optimize_together(study, objective, n_trials=n_trials, result=summary)
+    best = optimize_together(study, objective, n_trials=n_trials, result=summary)
     if study is not None:
-        print(found)
-    return found
+        print(best)
+    return best
 
 
 def summary(study: optuna.Study) -> dict[str, Any]:

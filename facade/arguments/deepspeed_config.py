@@ -344,13 +344,13 @@ REFUSED: dict[str, tuple[Callable[[object], bool], str]] = {
 
 def key_problems(config: Mapping[str, object]) -> list[str]:
     """Return one sentence for each unknown or unsupported key of a configuration."""
-    known = PASSED_ON | {key.partition(".")[0] for key in REFUSED}
+    known_keys = PASSED_ON | {key.partition(".")[0] for key in REFUSED}
     problems: list[str] = []
     for key in config:
-        if key not in known:
+        if key not in known_keys:
             problems.append(
                 f"deepspeed: {key!r} is not a key of DeepSpeed's configuration."
-                f"{did_you_mean(key, known)} Remove it."
+                f"{did_you_mean(key, known_keys)} Remove it."
             )
     for key, (is_requested, reason) in REFUSED.items():
         value = value_at(config, key)

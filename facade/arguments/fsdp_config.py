@@ -335,14 +335,14 @@ def read_keys(config: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
         The values in torch's terms of keys that are set and valid, and one sentence for each key
         that is unknown or has an invalid value.
     """
-    known = [*READERS, *REFUSED]
+    known_keys = [*READERS, *REFUSED]
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, raw_value in config.items():
-        if key not in known:
+        if key not in known_keys:
             problems.append(
-                f"fsdp_config has the key {key!r}, which is not known.{did_you_mean(key, known)} "
-                f"Known: {', '.join(READERS)}."
+                f"fsdp_config has the key {key!r}, which is not known."
+                f"{did_you_mean(key, known_keys)} Known: {', '.join(READERS)}."
             )
         elif key in READERS and raw_value is not None:
             read, expected = READERS[key]

@@ -42,8 +42,8 @@ def metrics_type_problem(compute_metrics: object) -> str | None:
         return f"compute_metrics is the class {compute_metrics.__name__}: pass an instance of it."
     if compute_metrics is None or callable(compute_metrics):
         return None
-    found = f"{type(compute_metrics).__name__} ({compute_metrics!r:.60})"
-    return f"compute_metrics must be callable, or made of torchmetrics objects, but is {found}."
+    actual = f"{type(compute_metrics).__name__} ({compute_metrics!r:.60})"
+    return f"compute_metrics must be callable, or made of torchmetrics objects, but is {actual}."
 
 
 def metrics_value_problem(args: TrainingArguments, compute_metrics: object) -> str | None:

@@ -27,9 +27,9 @@ class StartTime(float):
 
     def __new__(cls) -> StartTime:
         """Read both clocks."""
-        made = super().__new__(cls, time.time())
-        made._clock = time.perf_counter()
-        return made
+        start = super().__new__(cls, time.time())
+        start._clock = time.perf_counter()
+        return start
 
     _clock: float
 
@@ -151,10 +151,10 @@ def write_metrics(folder: str, split: str, metrics: dict[str, float], *, combine
     _write_json(folder, f"{split}_results.json", metrics)
     if combined:
         path = os.path.join(folder, "all_results.json")
-        known = {}
+        metrics_before = {}
         if os.path.exists(path):
-            known = read_object(path, keys="metrics")
-        _write_json(folder, "all_results.json", {**known, **metrics})
+            metrics_before = read_object(path, keys="metrics")
+        _write_json(folder, "all_results.json", {**metrics_before, **metrics})
 
 
 def _write_json(folder: str, name: str, content: Mapping[str, object]) -> None:

@@ -28,9 +28,9 @@ def check_parameters(model: Any, args: Any) -> None:
         TypeError: `model` is not a Keras model, or `args` has another type.
     """
     if not isinstance(args, TFTrainingArguments):
-        found = f"{type(args).__name__} ({args!r:.60})"
+        actual = f"{type(args).__name__} ({args!r:.60})"
         raise TypeError(
-            f"args must be TFTrainingArguments, but is {found}. The order is TFTrainer(model, "
+            f"args must be TFTrainingArguments, but is {actual}. The order is TFTrainer(model, "
             "args, ...)."
         )
     if not callable(getattr(model, "call", None)):

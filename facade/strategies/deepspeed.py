@@ -599,9 +599,9 @@ def require_deepspeed() -> None:
         raise ImportError(
             f"The argument deepspeed needs the package deepspeed, which is not installed: {command}"
         )
-    found = installed("deepspeed")
-    if found is not None and is_older(found, _LOWEST_VERSION):
+    version = installed("deepspeed")
+    if version is not None and is_older(version, _LOWEST_VERSION):
         raise ImportError(
-            f"deepspeed {found} is installed, but versions before {_LOWEST_VERSION} may accumulate "
-            f"wrong gradients: {command}"
+            f"deepspeed {version} is installed, but versions before {_LOWEST_VERSION} may "
+            f"accumulate wrong gradients: {command}"
         )

@@ -240,8 +240,8 @@ class TokenCounter:
         args = trainer.args
         if args.include_num_input_tokens_seen == "no" or args.world_size == 1:
             return
-        seen = trainer.accelerator.reduce(torch.as_tensor(self.pending, device=args.device))
-        trainer.state.num_input_tokens_seen += int(seen) // copies_of_batches(args)
+        tokens = trainer.accelerator.reduce(torch.as_tensor(self.pending, device=args.device))
+        trainer.state.num_input_tokens_seen += int(tokens) // copies_of_batches(args)
         self.pending = 0
 
     def flush_own(self) -> None:

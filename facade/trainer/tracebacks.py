@@ -83,15 +83,15 @@ def _shorten(error: BaseException) -> int:
         return 0
 
     # Keep the first frame, which catches the error, and the last one, which raised it.
-    kept = [links[0], *(link for link in links[1:-1] if _is_shown(link))]
+    shown = [links[0], *(link for link in links[1:-1] if _is_shown(link))]
     # The line at which an interrupt arrived is irrelevant if it is in this package.
     is_interrupt = not isinstance(error, Exception)
     if len(links) > 1 and (_is_shown(links[-1]) or not is_interrupt):
-        kept.append(links[-1])
+        shown.append(links[-1])
 
-    for link, following in zip(kept, [*kept[1:], None], strict=True):
+    for link, following in zip(shown, [*shown[1:], None], strict=True):
         link.tb_next = following
-    return len(links) - len(kept)
+    return len(links) - len(shown)
 
 
 def _package(link: TracebackType) -> str:

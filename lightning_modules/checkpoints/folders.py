@@ -193,12 +193,12 @@ def _without_unfinished(
     checkpoints: list[str], newest: str, prefix: str, state_name: str
 ) -> list[str]:
     """Drop the checkpoints that have a higher step than the newest one and no state file."""
-    kept: list[str] = []
+    finished: list[str] = []
     for path in checkpoints:
         is_later = _is_later(Path(path).name, newest, prefix)
         if not is_later or os.path.exists(os.path.join(path, state_name)):
-            kept.append(path)
-    return kept
+            finished.append(path)
+    return finished
 
 
 def _is_later(name: str, newest: str, prefix: str) -> bool:

@@ -34,12 +34,12 @@ def last_round_filled(sampler: Any) -> Generator[None]:
     if not hasattr(sampler, "even_batches"):
         yield
         return
-    usual = sampler.even_batches
+    even_batches_before = sampler.even_batches
     sampler.even_batches = True
     try:
         yield
     finally:
-        sampler.even_batches = usual
+        sampler.even_batches = even_batches_before
 
 
 class ShardedBatchSampler(BatchSampler):

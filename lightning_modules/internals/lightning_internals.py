@@ -34,12 +34,12 @@ def packages_searched_once() -> Iterator[None]:
     sweep, is omitted.
     """
     searching: Any = registry
-    usual = searching.entry_points
+    search = searching.entry_points
     searching.entry_points = lambda *, group: _entry_points(group)
     try:
         yield
     finally:
-        searching.entry_points = usual
+        searching.entry_points = search
 
 
 @functools.cache

@@ -132,9 +132,9 @@ def normalize_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) ->
     # Repeat an interrupted validation from its first batch.
     validation = fit_loop.get(_VALIDATION_PROGRESS)
     if validation is not None:
-        seen = validation["total"]["ready"]
+        ready = validation["total"]["ready"]
         fit_loop[_VALIDATION_PROGRESS] = {
-            "total": _counted(seen, seen),
+            "total": _counted(ready, ready),
             "current": _counted(0, 0),
             "is_last_batch": False,
         }
@@ -337,7 +337,7 @@ def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
         loop_position: a position within an epoch.
     """
     loop: Any = trainer.fit_loop.epoch_loop
-    usual = loop.advance
+    advance_loop = loop.advance
 
     # Each of these functions replaces `advance` for one iteration of the loop, and then removes
     # itself.
@@ -350,7 +350,7 @@ def resume_inside_epoch(trainer: Trainer, loop_position: LoopPosition) -> None:
     def read_on(fetcher: Any) -> None:
         loop.restarting = False
         del loop.advance
-        usual(fetcher)
+        advance_loop(fetcher)
 
     # Otherwise Lightning would not step plateau schedules at the end of the epoch.
     trainer.fit_loop._restarting = False

@@ -110,5 +110,5 @@ def _bias_correction(beta1: Any, beta2: Any, steps: Any) -> Any:
 
     It is computed in the precision of the arguments.
     """
-    one = type(beta1)(1)
-    return np.sqrt(one - beta2**steps) / (one - beta1**steps)
+    unit = type(beta1)(1)
+    return np.sqrt(unit - beta2**steps) / (unit - beta1**steps)

@@ -88,15 +88,15 @@ def checkpoint_activations(
         ValueError: an option is unknown.
     """
     # torch reads `preserve_rng_state` from `kwargs`, so the signature does not have it.
-    known = ["preserve_rng_state"]
+    accepted = ["preserve_rng_state"]
     for name in inspect.signature(checkpoint).parameters:
         if name not in ("function", "args", "kwargs"):
-            known.append(name)
+            accepted.append(name)
     for name in options:
-        if name not in known:
+        if name not in accepted:
             raise ValueError(
-                f"gradient_checkpointing_kwargs has no option {name!r}.{did_you_mean(name, known)} "
-                f"The options are: {', '.join(known)}."
+                f"gradient_checkpointing_kwargs has no option {name!r}."
+                f"{did_you_mean(name, accepted)} The options are: {', '.join(accepted)}."
             )
 
     layers = find_layers(model)[::every_n_layers]

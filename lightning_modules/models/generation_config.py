@@ -153,14 +153,14 @@ def require_accepted(model: nn.Module, options: Mapping[str, object], source: st
     if not refused:
         return
 
-    known = generate_parameters(model)
+    parameters = generate_parameters(model)
     listed = ", ".join(f"{name}={options[name]!r}" for name in refused)
     suggestion = ""
     if len(refused) == 1:
-        suggestion = did_you_mean(refused[0], known)
+        suggestion = did_you_mean(refused[0], parameters)
     raise ValueError(
         f"{source}: {type(model).__name__}.generate does not accept {listed}.{suggestion} It "
-        f"accepts: {', '.join(known)}."
+        f"accepts: {', '.join(parameters)}."
     )
 
 
@@ -218,13 +218,13 @@ def _copy_with_settings(model_config: object, settings: Mapping[str, object]) ->
     return config
 
 
-def _require_known(settings: Mapping[str, object], known: Iterable[str], class_name: str) -> None:
+def _require_known(settings: Mapping[str, object], names: Iterable[str], class_name: str) -> None:
     """Raise a ValueError that lists unknown settings with suggestions."""
-    known = set(known)
+    known_names = set(names)
     problems: list[str] = []
     for name in settings:
-        if name not in known:
-            suggestion = did_you_mean(name, known)
+        if name not in known_names:
+            suggestion = did_you_mean(name, known_names)
             problems.append(f"generation_config: {class_name} has no setting {name!r}.{suggestion}")
     if problems:
         raise ValueError("\n".join(problems))

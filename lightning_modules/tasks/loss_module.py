@@ -373,8 +373,8 @@ class LossModule(MetricsModule):
         if prepare is None or not isinstance(labels, torch.Tensor):
             return {}
         signature = inspect.signature(base_of_adapter(self.model).forward)
-        given = {*kwargs, *signature.bind_partial(*args, **kwargs).arguments}
-        if given & {"decoder_input_ids", "decoder_inputs_embeds"}:
+        passed_names = {*kwargs, *signature.bind_partial(*args, **kwargs).arguments}
+        if passed_names & {"decoder_input_ids", "decoder_inputs_embeds"}:
             return {}
         return {"decoder_input_ids": prepare(labels=labels)}
 

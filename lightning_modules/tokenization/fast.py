@@ -163,12 +163,12 @@ class PreTrainedTokenizerFast(PreTrainedTokenizerBase):
                 are added after these.
         """
         tokens: list[AddedToken] = [added[index] for index in sorted(added)]
-        known = {*self.added_tokens_encoder, *map(str, tokens)}
+        vocabulary = {*self.added_tokens_encoder, *map(str, tokens)}
         named_tokens = [token for token in self._special_tokens_map.values() if token is not None]
         for token in (*named_tokens, *self._extra_special_tokens):
-            if str(token) in known:
+            if str(token) in vocabulary:
                 continue
-            known.add(str(token))
+            vocabulary.add(str(token))
             if isinstance(token, str):
                 token = AddedToken(token, special=True)
             tokens.append(token)

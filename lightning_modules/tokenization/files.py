@@ -305,9 +305,9 @@ def _merge_special_tokens(
             arguments[name] = value
         else:
             tokens = list(arguments.get(name) or [])
-            known = set(map(str, tokens))
+            known_tokens = set(map(str, tokens))
             for token in map(_special, value):
-                if str(token) not in known:
+                if str(token) not in known_tokens:
                     tokens.append(token)
             arguments[name] = tokens
 

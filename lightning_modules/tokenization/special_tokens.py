@@ -61,8 +61,10 @@ class SpecialTokens:
         """Add attributes for tokens that only this model has."""
         if not tokens:
             return
-        known = self.SPECIAL_TOKENS_ATTRIBUTES
-        self.SPECIAL_TOKENS_ATTRIBUTES = known + [name for name in tokens if name not in known]
+        attributes = self.SPECIAL_TOKENS_ATTRIBUTES
+        self.SPECIAL_TOKENS_ATTRIBUTES = attributes + [
+            name for name in tokens if name not in attributes
+        ]
         for name, token in tokens.items():
             self._special_tokens_map[name] = _token_or_none(name, token)
 
@@ -152,12 +154,12 @@ class SpecialTokens:
             tokens_by_name.setdefault("extra_special_tokens", tokens)
 
         # Check all names before setting anything.
-        known = [*self.SPECIAL_TOKENS_ATTRIBUTES, "extra_special_tokens"]
+        attributes = [*self.SPECIAL_TOKENS_ATTRIBUTES, "extra_special_tokens"]
         for name in tokens_by_name:
-            if name not in known:
+            if name not in attributes:
                 raise ValueError(
-                    f"{name!r} is not a special token.{did_you_mean(name, known)} The special "
-                    f"tokens are: {', '.join(known)}."
+                    f"{name!r} is not a special token.{did_you_mean(name, attributes)} The special "
+                    f"tokens are: {', '.join(attributes)}."
                 )
 
         new_tokens: list[str | AddedToken] = []
@@ -180,8 +182,8 @@ class SpecialTokens:
                 self._extra_special_tokens = list(tokens)
             return tokens
 
-        known = set(map(str, self._extra_special_tokens))
-        new_tokens = [token for token in tokens if str(token) not in known]
+        known_tokens = set(map(str, self._extra_special_tokens))
+        new_tokens = [token for token in tokens if str(token) not in known_tokens]
         self._extra_special_tokens = [*self._extra_special_tokens, *new_tokens]
         return new_tokens
 

@@ -125,17 +125,17 @@ def run_changed(
         words = [*start, options.script, *options.words]
         # Send the script's standard output to file descriptor 2, which is stderr.
         status = call_watched(words, scratch=folder, env=variables, stdout=2)
-        found = None
+        recorded = None
         if result.exists():
-            found = json.loads(result.read_text(encoding="utf-8"))
+            recorded = json.loads(result.read_text(encoding="utf-8"))
 
-    if found is not None and status == 0:
-        return found, 0
+    if recorded is not None and status == 0:
+        return recorded, 0
     problem = f"failed (exit status {status})"
     if status == 0:
         problem = "exited without a Trainer that trains or evaluates"
     print(f"lightrainer {command}: {options.script} {problem}.", file=sys.stderr)
-    return found, 1
+    return recorded, 1
 
 
 def write_result(trainer: Trainer, settings: dict[str, Any], result: dict[str, Any]) -> None:
