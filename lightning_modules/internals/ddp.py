@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .lightning_import import DDPStrategy
+from .lightning_import import DDPStrategy, Trainer
 
 
 class ModelDDPStrategy(DDPStrategy):
@@ -30,3 +30,19 @@ class ModelDDPStrategy(DDPStrategy):
     def configure_ddp(self) -> None:
         """Wrap the model, not the LightningModule, whose steps are called directly."""
         self._wrap(self.root_device)
+
+    def setup(self, trainer: Trainer) -> None:
+        """Set up a training as Lightning does, and an evaluation without changing the model.
+
+        For an evaluation Lightning copies all weights and buffers of rank 0 to the other ranks.
+        """
+        if trainer.training:
+            super().setup(trainer)
+            return
+
+        assert self.accelerator is not None
+        assert self.model is not None
+        self.accelerator.setup(trainer)
+        self.precision_plugin.convert_module(self.model)
+        self.model_to_device()
+        self.setup_precision_plugin()

@@ -117,6 +117,16 @@ def test_evaluation_in_training_is_of_the_saved_model(two_ranks):
         assert loss == pytest.approx(model(**batch)["loss"].item(), rel=1e-5)
 
 
+def test_evaluation_outside_of_a_training_keeps_the_model_of_each_rank(two_ranks):
+    """Lightning would copy the model of rank 0 to the others."""
+    found = [rank["own model"] for rank in two_ranks(OURS, "evaluation2").ranks]
+    assert found[0]["before"] != found[1]["before"]
+    mean = sum(rank["alone"] for rank in found) / len(found)
+    for rank in found:
+        assert rank["after"] == rank["before"]
+        assert rank["reported"] == pytest.approx([mean, mean], rel=1e-5)
+
+
 def test_evaluation_in_training_is_of_one_model_for_all_kinds(two_ranks):
     pytest.importorskip("transformers")
     pytest.importorskip("peft")

@@ -187,6 +187,33 @@ def evaluations_in_training(folder: Path) -> dict[str, Any]:
     return {"losses": losses, "statistics": statistics}
 
 
+def evaluation_of_own_model(folder: Path) -> dict[str, Any]:
+    """Evaluate and predict, outside of a training, with weights and statistics that differ between
+    the ranks; return this rank's before and after, its loss alone, and those that were reported.
+    """
+    from lightrainer import Trainer, TrainingArguments
+
+    rank = int(os.environ["RANK"])
+    model = Normalized().eval()
+    with torch.no_grad():
+        model.last.bias.add_(rank * torch.arange(CLASSES))
+        model.norm.running_mean.add_(rank)
+    before = {name: value.tolist() for name, value in model.state_dict().items()}
+    rows = points(int(os.environ["WORLD_SIZE"]) * BATCH, seed=2)
+    own_rows = rows[rank * BATCH : (rank + 1) * BATCH]
+    batch = {name: torch.stack([row[name] for row in own_rows]) for name in own_rows[0]}
+    alone = model(**batch)["loss"].item()
+
+    options = {"per_device_eval_batch_size": BATCH, "ddp_broadcast_buffers": False, **QUIET}
+    trainer = Trainer(model, TrainingArguments(str(folder / "own"), **options))
+    reported = [
+        trainer.evaluate(rows)["eval_loss"],
+        trainer.predict(rows).metrics["test_loss"],
+    ]
+    after = {name: value.tolist() for name, value in model.state_dict().items()}
+    return {"before": before, "after": after, "alone": alone, "reported": reported}
+
+
 def images(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     return [
@@ -291,6 +318,7 @@ def main(library: str, scenario: str, folder: Path) -> None:
         prediction = routed.predict(samples(17)).predictions
         results["routed"] = [prediction[1].tolist(), prediction[2][0].tolist()]
         results["in training"] = evaluations_in_training(folder / scenario)
+        results["own model"] = evaluation_of_own_model(folder / scenario)
         if importlib.util.find_spec("transformers") and importlib.util.find_spec("peft"):
             results["kinds in training"] = kinds_in_training(folder / scenario)
     (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(results))
