@@ -41,13 +41,13 @@ def pytest_configure(config):
         _pretend(config)
     if SERVERS in os.environ:
         return
-    usual, folder = tempfile.gettempdir(), tempfile.mkdtemp(prefix="tests-")
+    default_folder, folder = tempfile.gettempdir(), tempfile.mkdtemp(prefix="tests-")
     changes = pytest.MonkeyPatch()
     changes.setenv("TMPDIR", folder)
     changes.setenv(SERVERS, os.path.join(folder, "forking"))
     # the folders of tests stay where pytest keeps those of three runs
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ:
-        changes.setenv("PYTEST_DEBUG_TEMPROOT", usual)
+        changes.setenv("PYTEST_DEBUG_TEMPROOT", default_folder)
     changes.setattr(tempfile, "tempdir", folder)
     config.add_cleanup(lambda: (changes.undo(), shutil.rmtree(folder, ignore_errors=True)))
 
@@ -189,8 +189,8 @@ def pytest_collection_modifyitems(config, items):
 
 def _leave_out_unless_asked_for(config, items):
     """Leave out the tests with each of the marks that `-m` does not name."""
-    asked = config.getoption("markexpr") or ""
-    marks = [mark for mark in ASKED_FOR if mark not in asked]
+    expression = config.getoption("markexpr") or ""
+    marks = [mark for mark in ASKED_FOR if mark not in expression]
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

@@ -38,8 +38,8 @@ def test_states_run_no_program_and_are_not_stepped_with_where_they_do_not_fit(tm
         "library": "lightrainer and deepspeed",
     }
     finished_ranks(SCRIPT, str(tmp_path), **options, DS_ACCELERATOR="cpu")
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert {attack.partition(" ")[0] for attack in found} == SAID.keys()
-    for attack, came in found.items():
-        assert SAID[attack.partition(" ")[0]] in came["said"], attack
-        assert not came["ran"], attack
+    results = json.loads((tmp_path / "found.json").read_text())
+    assert {attack.partition(" ")[0] for attack in results} == SAID.keys()
+    for attack, result in results.items():
+        assert SAID[attack.partition(" ")[0]] in result["said"], attack
+        assert not result["ran"], attack

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from helpers.checkpoints.harmful_checkpoints import WARNINGS, lightning_trainer
-from helpers.trainer.tiny_trainings import points, tiny, trainer
+from helpers.trainer.tiny_trainings import make_trainer, points, tiny
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 from lightrainer.lightning_modules.distributed import sharding
@@ -155,13 +155,13 @@ def test_optimizer_state_of_another_shape_is_refused(name):
     model, optimizer = stepped(name)
     whole = optimizer.state_dict()
     number = next(iter(whole["state"]))
-    wanted = [
+    tensor_keys = [
         key
         for key, value in whole["state"][number].items()
         if isinstance(value, torch.Tensor) and value.dim()
     ]
-    assert wanted
-    for key in wanted:
+    assert tensor_keys
+    for key in tensor_keys:
         for way, wrong in resized(whole["state"][number][key]).items():
             if way == "whole numbers" and "reference" in name:  # its steps are Python's, and cast
                 continue
@@ -224,7 +224,7 @@ def test_optimizer_state_that_does_not_fit_is_refused(change, match):
 def test_optimizer_states_of_layerwise_optimizers():
     model = tiny()
     make = lambda: LayerwiseOptimizer(
-        {one: torch.optim.AdamW([one], fused=True) for one in model.parameters()}
+        {parameter: torch.optim.AdamW([parameter], fused=True) for parameter in model.parameters()}
     )
     optimizer = make()
     model(torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))["loss"].backward()
@@ -339,7 +339,7 @@ def spoil(checkpoint):
 
 @pytest.fixture
 def written(tmp_path):
-    trainer(
+    make_trainer(
         tmp_path / "out", save_strategy="steps", save_steps=2, optim="adamw_torch_fused"
     ).train()
     checkpoint = tmp_path / "out" / "checkpoint-2"
@@ -355,20 +355,20 @@ MESSAGE = re.compile(
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch"])
 def test_trainer_refuses_damaged_optimizer_states(written, tmp_path, optim):
     spoil(written)
-    made = trainer(tmp_path / "new", optim=optim)
+    trainer = make_trainer(tmp_path / "new", optim=optim)
     with pytest.raises(ValueError, match=MESSAGE):
-        made.train(resume_from_checkpoint=str(written))
-    assert made.optimizer.state == {}
+        trainer.train(resume_from_checkpoint=str(written))
+    assert trainer.optimizer.state == {}
 
 
 def fit(with_plugin, start=None, **changes):
     module = LossModule(tiny())
     with lightning_internals.quiet():
-        made = lightning_trainer(
+        trainer = lightning_trainer(
             plugins=[FolderCheckpointIO(module)] if with_plugin else [], **changes
         )
-        made.fit(module, build_loader(points(), batch_size=4), ckpt_path=start)
-    return made
+        trainer.fit(module, build_loader(points(), batch_size=4), ckpt_path=start)
+    return trainer
 
 
 @pytest.mark.parametrize("with_plugin", [True, False])

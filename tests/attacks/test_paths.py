@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import lightrainer
 from helpers.checkpoints.harmful_checkpoints import WARNINGS, lightning_trainer
-from helpers.trainer.tiny_trainings import At, files, points, tiny, told, trainer
+from helpers.trainer.tiny_trainings import At, files, make_trainer, points, tiny, told
 from lightrainer.__main__ import main
 from lightrainer.callbacks._files import trial_folder
 from lightrainer.facade.checkpointing import training_state
@@ -56,20 +56,20 @@ def saving(tmp_path) -> ModelCheckpoint:
 
 
 def state_of(saving: ModelCheckpoint, **paths: Any) -> dict[str, Any]:
-    own = f"{saving.dirpath}/step=1.ckpt"
-    usual = {
+    checkpoint = f"{saving.dirpath}/step=1.ckpt"
+    defaults = {
         "best_k_models": {
-            own: torch.tensor(1.0),
+            checkpoint: torch.tensor(1.0),
             f"{saving.dirpath}/step=2.ckpt": torch.tensor(2.0),
         },
-        "best_model_path": own,
+        "best_model_path": checkpoint,
         "best_model_score": torch.tensor(1.0),
         "kth_best_model_path": f"{saving.dirpath}/step=2.ckpt",
         "kth_value": torch.tensor(2.0),
-        "last_model_path": own,
+        "last_model_path": checkpoint,
         "dirpath": saving.dirpath,
     }
-    return {**usual, **paths}
+    return {**defaults, **paths}
 
 
 def cleaned(saving: ModelCheckpoint, state: dict[str, Any], checkpoint: Path) -> dict[str, Any]:
@@ -103,14 +103,16 @@ def path_of(way: str, tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("way", OUTSIDE)
 def test_path_outside_of_the_run_is_dropped(saving, victim, tmp_path, caplog, way):
-    path, own = path_of(way, tmp_path), state_of(saving)
+    path, state = path_of(way, tmp_path), state_of(saving)
     fields = dict.fromkeys(("best_model_path", "kth_best_model_path", "last_model_path"), path)
-    models = {**own["best_k_models"], path: torch.tensor(9.0)}
-    found = cleaned(
-        saving, {**own, **fields, "best_k_models": models}, tmp_path / "downloads" / "checkpoint-2"
+    models = {**state["best_k_models"], path: torch.tensor(9.0)}
+    restored = cleaned(
+        saving,
+        {**state, **fields, "best_k_models": models},
+        tmp_path / "downloads" / "checkpoint-2",
     )
     assert repr(path) in caplog.text
-    saving.load_state_dict(found)
+    saving.load_state_dict(restored)
     assert saving.best_k_models == {}
     assert saving.kth_best_model_path == saving.best_model_path == saving.last_model_path == ""
 
@@ -125,9 +127,9 @@ def test_best_checkpoint_of_an_earlier_run_is_read_but_not_deleted(saving, tmp_p
     """A run resumed in another folder has its best model in the old one, beside the checkpoint."""
     before = str(tmp_path / "before" / "step=3.ckpt")
     state = state_of(saving, best_model_path=before, best_k_models={before: torch.tensor(0.5)})
-    found = cleaned(saving, state, tmp_path / "before" / "checkpoint-3")
-    assert found["best_model_path"] == before
-    assert found["best_k_models"] == {}
+    restored = cleaned(saving, state, tmp_path / "before" / "checkpoint-3")
+    assert restored["best_model_path"] == before
+    assert restored["best_k_models"] == {}
 
 
 @pytest.mark.parametrize(
@@ -141,8 +143,8 @@ def test_best_checkpoint_of_an_earlier_run_is_read_but_not_deleted(saving, tmp_p
 def test_places_that_are_not_local(tmp_path, path, stays):
     saving = SimpleNamespace(state_key="k", dirpath="s3://bucket/run", mode="max")
     state = {"best_k_models": {path: 1.0}, "best_model_path": ""}
-    found = remove_foreign_paths({"k": state}, [saving], tmp_path)
-    assert list(found["k"]["best_k_models"]) == [path] * stays
+    cleaned_states = remove_foreign_paths({"k": state}, [saving], tmp_path)
+    assert list(cleaned_states["k"]["best_k_models"]) == [path] * stays
 
 
 class Metric(Callback):
@@ -191,7 +193,7 @@ def lightning_fit(tmp_path: Path, victim: Path, *, with_plugin: bool) -> None:
 
 def facade_train(tmp_path: Path, victim: Path) -> None:
     out, folder = tmp_path / "run", tmp_path / "run" / "lightning"
-    trainer(
+    make_trainer(
         out, save_strategy="steps", save_steps=2, max_steps=2, callbacks=[Metric(), saver(folder)]
     ).train()
     checkpoint = out / "checkpoint-2"
@@ -203,7 +205,7 @@ def facade_train(tmp_path: Path, victim: Path) -> None:
     save_torch(
         {**content, "callbacks": {key: to_plain(state) for key, state in states.items()}}, path
     )
-    again = trainer(out, max_steps=4, callbacks=[Metric(), saver(folder)])
+    again = make_trainer(out, max_steps=4, callbacks=[Metric(), saver(folder)])
     again.train(resume_from_checkpoint=str(checkpoint))
     assert again.state.global_step == 4
 
@@ -234,13 +236,13 @@ def test_checkpoint_cannot_name_a_folder_to_delete(
 
 def resumed(tmp_path: Path, entries: dict[str, Any], callbacks: Any = (), **changes: Any) -> Any:
     """A run that goes on from a checkpoint whose state says these things of itself."""
-    trainer(tmp_path / "out", save_strategy="steps", save_steps=2).train()
+    make_trainer(tmp_path / "out", save_strategy="steps", save_steps=2).train()
     path = tmp_path / "out" / "checkpoint-2" / "trainer_state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
     (path.parent / "_manifest.json").unlink()
-    made = told(trainer(tmp_path / "out", callbacks=list(callbacks), **changes))
-    made.train(resume_from_checkpoint=str(path.parent))
-    return made
+    trainer = told(make_trainer(tmp_path / "out", callbacks=list(callbacks), **changes))
+    trainer.train(resume_from_checkpoint=str(path.parent))
+    return trainer
 
 
 def test_trainer_state_cannot_turn_a_run_into_a_trial(tmp_path):
@@ -292,10 +294,10 @@ def test_best_checkpoint_outside_of_the_run_is_refused(tmp_path, victim, caplog,
 
 
 def test_best_checkpoint_of_a_moved_run_is_found(tmp_path, caplog):
-    made = resumed(
+    trainer = resumed(
         tmp_path, {"best_model_checkpoint": "/gone/out/checkpoint-2", "best_metric": 0.1}
     )
-    assert made.state.best_model_checkpoint == str(tmp_path / "out" / "checkpoint-2")
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "out" / "checkpoint-2")
     assert "the run has been moved" in caplog.text
 
 

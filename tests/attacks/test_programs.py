@@ -234,8 +234,8 @@ def test_genuine_checkpoint_passes_every_door(genuine, checkpoint):
     """Negative control: nothing is refused where nothing is wrong, and the matrix tries every
     file there is.
     """
-    found = {path.relative_to(genuine).as_posix() for path in Path(genuine).rglob("*")}
-    pickles = {name for name in found if name.endswith((".pt", ".pth", ".bin"))}
+    file_names = {path.relative_to(genuine).as_posix() for path in Path(genuine).rglob("*")}
+    pickles = {name for name in file_names if name.endswith((".pt", ".pth", ".bin"))}
     assert pickles <= set(FILES)
     assert {
         "callback_states.pt",

@@ -40,7 +40,7 @@ def arguments(tmp_path, **changed):
         "logging_first_step": False,
         "eval_delay": 0,
     }
-    values |= {f"{what}_strategy": "steps" for what in ("logging", "eval", "save")}
+    values |= {f"{kind}_strategy": "steps" for kind in ("logging", "eval", "save")}
     values |= {
         "metric_for_best_model": "loss",
         "greater_is_better": False,
@@ -71,13 +71,13 @@ def everything():
 
 
 def test_callbacks_of_the_package_are_all_tested():
-    found = {
+    names = {
         name
         for name in ours.__all__
         if inspect.isclass(getattr(ours, name))
         and issubclass(getattr(ours, name), ours.TrainerCallback)
     } - TRACKERS
-    assert found - NOT_A_CALLBACK_TO_PASS == set(CALLBACKS)
+    assert names - NOT_A_CALLBACK_TO_PASS == set(CALLBACKS)
 
 
 def test_callback_events_equal_the_reference():

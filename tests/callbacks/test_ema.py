@@ -58,17 +58,19 @@ def test_evaluations_are_those_of_the_average(tmp_path):
         at = {}
 
         def on_evaluate(self, args, state, control, **kwargs):
-            self.at[state.global_step] = {name: one.clone() for name, one in ema.averages.items()}
+            self.at[state.global_step] = {
+                name: average.clone() for name, average in ema.averages.items()
+            }
 
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     ema, keeps = EMACallback(0.9), Keeps()
-    found = evaluations(trained(tmp_path, [ema, keeps], **changes))
+    averaged = evaluations(trained(tmp_path, [ema, keeps], **changes))
     plain = evaluations(trained(tmp_path, **changes))
-    assert found.keys() == plain.keys() == {4, 8, 12, 16}
+    assert averaged.keys() == plain.keys() == {4, 8, 12, 16}
     for step, average in keeps.at.items():
         other = make_trainer(tmp_path)
         other.model.load_state_dict(average, strict=False)
-        assert other.evaluate()["eval_loss"] == found[step] != plain[step]
+        assert other.evaluate()["eval_loss"] == averaged[step] != plain[step]
 
 
 class CallsParts(Trainer):
@@ -81,11 +83,11 @@ class CallsParts(Trainer):
 
 def test_evaluations_that_call_parts_of_the_model_use_the_average(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
-    found = [
+    results = [
         evaluations(trained(tmp_path, [EMACallback(0.9)], kind=kind, **changes))
         for kind in (Trainer, CallsParts)
     ]
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_forward_pass_in_training_mode_within_an_evaluation(tmp_path):
@@ -105,7 +107,9 @@ def test_forward_pass_in_training_mode_within_an_evaluation(tmp_path):
 def test_two_averages_leave_the_training_unchanged(tmp_path):
     class Keeps(TrainerCallback):
         def on_train_end(self, args, state, control, model=None, **kwargs):
-            self.weights = {name: one.detach().clone() for name, one in model.named_parameters()}
+            self.weights = {
+                name: parameter.detach().clone() for name, parameter in model.named_parameters()
+            }
 
     class Slower(EMACallback):
         pass
@@ -286,7 +290,8 @@ def test_ema_can_be_applied_for_a_while(tmp_path):
     before = weights(trainer)
     with ema.applied_to(trainer.model):
         assert same(
-            {name: one.detach() for name, one in trainer.model.named_parameters()}, ema.averages
+            {name: parameter.detach() for name, parameter in trainer.model.named_parameters()},
+            ema.averages,
         )
     assert same(before, weights(trainer))
 
@@ -310,11 +315,11 @@ def test_weights_of_few_digits_are_averaged_in_more():
         moved, 0.001 * (model.weight.detach().float() - start), rtol=1e-3, atol=1e-7
     )
     model.eval()
-    seen = model(torch.eye(4).bfloat16()) - model.bias
+    product = model(torch.eye(4).bfloat16()) - model.bias
     assert model.weight.dtype is torch.bfloat16
     # it was the average that it multiplied with
-    assert not torch.allclose(seen.T, model.weight, atol=0.1)
-    torch.testing.assert_close(seen.T.float(), start, rtol=0.05, atol=0.05)
+    assert not torch.allclose(product.T, model.weight, atol=0.1)
+    torch.testing.assert_close(product.T.float(), start, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

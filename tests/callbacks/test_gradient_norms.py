@@ -35,9 +35,9 @@ def test_gradient_norms_add_up_to_the_total(tmp_path, changes):
     logs = training_logs(trained(tmp_path, [GradientNormCallback()], **changes))
     assert logs
     for entry in logs:
-        found = norms(entry)
-        assert set(found) == LAYERS
-        whole = math.sqrt(sum(value * value for value in found.values()))
+        gradient_norms = norms(entry)
+        assert set(gradient_norms) == LAYERS
+        whole = math.sqrt(sum(value * value for value in gradient_norms.values()))
         assert whole == pytest.approx(entry["grad_norm"], rel=1e-4)
     assert len({norms(entry)["h.0"] for entry in logs}) == len(logs)
 

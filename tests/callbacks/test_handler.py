@@ -89,15 +89,15 @@ def test_events_take_keywords_of_a_script():
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_handler_replaced_call_event_sees_every_event(event):
-    handler, seen = make(), []
+    handler, events = make(), []
     original = handler.call_event
     handler.call_event = lambda name, *args, **kwargs: (
-        seen.append(name),
+        events.append(name),
         original(name, *args, **kwargs),
     )[1]
     handler.callbacks[:] = []
     assert isinstance(fire(handler, event), TrainerControl)
-    assert seen == [event]
+    assert events == [event]
 
 
 def test_events_put_in_place_later_are_called(monkeypatch):
@@ -123,16 +123,16 @@ def test_events_put_in_place_later_are_called(monkeypatch):
 
 def test_handler_passes_on_a_returned_control():
     """Something else is an error that names the callback."""
-    other, seen = TrainerControl(should_save=True), []
+    other, controls = TrainerControl(should_save=True), []
     replaces, looks = (
         SimpleNamespace(on_save=hook)
         for hook in (
             lambda *args, **kwargs: other,
-            lambda args, state, control, **kwargs: seen.append(control),
+            lambda args, state, control, **kwargs: controls.append(control),
         )
     )
     assert fire(make(replaces, looks), "on_save") is other
-    assert seen == [other]
+    assert controls == [other]
     confused = type("Confused", (TrainerCallback,), {"on_save": lambda *args, **kwargs: True})
     with pytest.raises(TypeError, match=r"Confused\.on_save .*True"):
         fire(make(confused), "on_save")
@@ -141,11 +141,11 @@ def test_handler_passes_on_a_returned_control():
 def test_handler_warns_of_another_result_at_the_end_of_a_training(caplog):
     """As in transformers the training ends well: its model must not be lost."""
     confused = type("Confused", (TrainerCallback,), {"on_train_end": lambda *_, **__: True})
-    seen = []
-    looks = SimpleNamespace(on_train_end=lambda args, state, control, **_: seen.append(control))
+    controls = []
+    looks = SimpleNamespace(on_train_end=lambda args, state, control, **_: controls.append(control))
     control = fire(make(confused, looks), "on_train_end")
     assert isinstance(control, TrainerControl)
-    assert seen == [control]
+    assert controls == [control]
     assert "Confused.on_train_end returned True" in caplog.text
 
 
@@ -180,7 +180,7 @@ def test_handler_list_may_change_during_an_event(change, called):
     handler = make(others[0], Changes)
     handler.callbacks += others[1:3]
     fire(handler, "on_train_begin")
-    assert [len(one.seen) for one in others] == called
+    assert [len(recorder.seen) for recorder in others] == called
 
 
 def test_events_of_ones_own_can_be_called_and_misspelt_ones_are_refused():

@@ -14,9 +14,9 @@ ARGUMENTS = SimpleNamespace(save_only_model=False)
 
 @pytest.fixture
 def callback():
-    made = JITCheckpointCallback([signal.SIGUSR1])
-    yield made
-    made.stop_listening()
+    listener = JITCheckpointCallback([signal.SIGUSR1])
+    yield listener
+    listener.stop_listening()
 
 
 def ask():
@@ -192,7 +192,7 @@ dist.destroy_process_group()
 
 
 def test_jit_checkpoint_stops_all_ranks_at_the_same_step(tmp_path):
-    """The others hear of the signal at the next step; where steps are short, at the first after
+    """The others learn of the signal at the next step; where steps are short, at the first after
     some 25 milliseconds.
 
     By a clock that is made of steps, of which those of the second process take twice as long. Steps
@@ -203,8 +203,8 @@ def test_jit_checkpoint_stops_all_ranks_at_the_same_step(tmp_path):
     script.write_text(TOGETHER)
     finished_ranks(script, str(tmp_path), log=tmp_path / "log", seconds=60)
     for rank in (0, 1):
-        said = (tmp_path / f"{rank}.txt").read_text().split("\n")
-        assert said == [f"{step} True {int(signal.SIGTERM)}" for step in (6, 8, 112)]
+        lines = (tmp_path / f"{rank}.txt").read_text().split("\n")
+        assert lines == [f"{step} True {int(signal.SIGTERM)}" for step in (6, 8, 112)]
 
 
 def test_jit_checkpoint_manager_stops_without_a_signal(callback):

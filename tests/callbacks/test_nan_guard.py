@@ -44,10 +44,10 @@ class Model(nn.Module):
 
 def samples(bad=(2 * BAD - 2,), value=math.nan, where="x", count=16):
     torch.manual_seed(1)
-    found = [{"x": torch.randn(4), "labels": torch.randn(())} for _ in range(count)]
+    dataset = [{"x": torch.randn(4), "labels": torch.randn(())} for _ in range(count)]
     for index in bad:
-        found[index][where] = torch.full_like(found[index][where], value)
-    return found
+        dataset[index][where] = torch.full_like(dataset[index][where], value)
+    return dataset
 
 
 def make(folder, data, *callbacks, model=None, **changes):
@@ -220,10 +220,10 @@ def test_names_of_the_gradients_where_clipping_has_not_spread_them(tmp_path, cap
 
     class Root(Model):
         def forward(self, x, labels=None):
-            found = super().forward(x, labels)
+            outputs = super().forward(x, labels)
             return {
-                **found,
-                "loss": found["loss"] + (self.second.bias * 0 * labels.mean()).abs().sqrt().sum(),
+                **outputs,
+                "loss": outputs["loss"] + (self.second.bias * 0 * labels.mean()).abs().sqrt().sum(),
             }
 
     torch.manual_seed(3)
@@ -296,13 +296,13 @@ def test_nan_guard_with_an_optimizer_that_counts_without_gradients(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch):
-    """The scale begins far too large, and is found in the first steps; a loss that is NaN counts
-    as ever.
+    """The scale begins far too large, and is found in the first steps; a loss that is NaN still
+    counts.
     """
     from lightrainer.lightning_modules.internals import precision
 
-    usual = precision.LossScaler.__init__
-    large = lambda self, device, **options: usual(
+    original_init = precision.LossScaler.__init__
+    large = lambda self, device, **options: original_init(
         self, device, **{**options, "init_scale": 2.0**40}
     )
     monkeypatch.setattr(precision.LossScaler, "__init__", large)
@@ -360,7 +360,7 @@ def test_going_back_needs_a_checkpoint(tmp_path, caplog):
 def test_going_back_only_skips_the_step_if_weights_are_averaged(tmp_path, caplog):
     guard = NaNGuardCallback("go_back")
     callbacks = [guard, EMAWeightAveraging(decay=0.9)]
-    made = make(tmp_path, samples(**AT_STEP_5), *callbacks, save_strategy="steps", save_steps=3)
-    made.train()
+    trainer = make(tmp_path, samples(**AT_STEP_5), *callbacks, save_strategy="steps", save_steps=3)
+    trainer.train()
     assert guard.skipped == [5]
     assert "Cannot roll back at step 5 (a Lightning callback averages the weights)" in caplog.text

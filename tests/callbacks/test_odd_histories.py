@@ -97,9 +97,10 @@ def test_report_of_an_odd_history_has_a_page_and_pictures(name):
     picture = draw_loss_curve(history)
     assert picture is None or picture.startswith(b"\x89PNG")
     assert (draw_loss_curve(history, "svg") is None) == (picture is None)
-    for found in evaluations(history):
+    for evaluation in evaluations(history):
         assert all(
-            math.isfinite(value) or isinstance(value, float) for value in found.metrics.values()
+            math.isfinite(value) or isinstance(value, float)
+            for value in evaluation.metrics.values()
         )
 
 

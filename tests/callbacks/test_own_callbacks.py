@@ -118,7 +118,7 @@ def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
     callbacks = measuring()
     bridge, module, _ = fit(tmp_path, callbacks)
     logs = [entry for entry in bridge.state.log_history if "loss" in entry]
-    wanted = {
+    expected = {
         "samples_per_second",
         "steps_per_second",
         "host_memory_gib",
@@ -126,12 +126,15 @@ def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
     }
     assert len(logs) >= 4
     for entry in logs[1:]:
-        assert wanted <= entry.keys()
+        assert expected <= entry.keys()
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "samples_per_second" in page
     ema = callbacks[4]
     assert ema.updates == 16
-    assert same({name: one.detach() for name, one in module.model.named_parameters()}, ema.averages)
+    assert same(
+        {name: parameter.detach() for name, parameter in module.model.named_parameters()},
+        ema.averages,
+    )
 
 
 class SavesByEpochs(TrainerCallback):

@@ -21,12 +21,14 @@ def test_profiler_separates_the_parts_of_a_step(tmp_path, capsys):
         return torch.utils.data.default_collate(samples)
 
     callback = ProfilerCallback(wait=1, warmup=1, active=4)
-    made = make_trainer(tmp_path, [callback], logging_steps=2, save_strategy="steps", save_steps=4)
-    made.data_collator = slow
+    trainer = make_trainer(
+        tmp_path, [callback], logging_steps=2, save_strategy="steps", save_steps=4
+    )
+    trainer.data_collator = slow
     begin = time.perf_counter()
-    made.train()
+    trainer.train()
     took = time.perf_counter() - begin
-    assert made.state.global_step == 16
+    assert trainer.state.global_step == 16
     parts = callback.seconds
     assert set(parts) == {
         "data",
@@ -38,8 +40,8 @@ def test_profiler_separates_the_parts_of_a_step(tmp_path, capsys):
         "saving",
     }
     assert 4 * 0.02 < parts["data"] < sum(parts.values()) < took
-    assert not made.model._forward_hooks
-    assert not made.model._forward_pre_hooks
+    assert not trainer.model._forward_hooks
+    assert not trainer.model._forward_pre_hooks
 
     # Which part is the longest depends on the machine: a checkpoint takes long on a slow disk.
     rows = capsys.readouterr().out.split("4 steps, each:\n")[1].splitlines()
@@ -60,7 +62,9 @@ def test_numbers_are_those_of_a_training_without_it(tmp_path):
         torch.manual_seed(0)
         runs.append(make_trainer(tmp_path / str(len(callbacks)), callbacks, logging_steps=1))
         runs[-1].train()
-    plain, profiled = ([entry.get("loss") for entry in made.state.log_history] for made in runs)
+    plain, profiled = (
+        [entry.get("loss") for entry in trainer.state.log_history] for trainer in runs
+    )
     assert plain == profiled
 
 
@@ -69,9 +73,9 @@ def test_profiler_may_end_the_training_or_be_ended_by_it(tmp_path, active, steps
     """Less than all is written of a training that was too short; the last step read ahead of is
     finished.
     """
-    made = make_trainer(tmp_path, [ProfilerCallback(1, 1, active, stop=True)], data=sentences())
-    made.train()
-    assert abs(made.state.global_step - steps) <= 1
+    trainer = make_trainer(tmp_path, [ProfilerCallback(1, 1, active, stop=True)], data=sentences())
+    trainer.train()
+    assert abs(trainer.state.global_step - steps) <= 1
     assert (tmp_path / "profile" / "trace.json").exists()
 
 
@@ -87,15 +91,15 @@ class FailsAtStep(TrainerCallback):
 def test_profiler_is_stopped_by_a_training_that_fails(tmp_path):
     """With a running profiler the process would crash at its exit."""
     profiler = ProfilerCallback(0, 1, 8)
-    made = make_trainer(tmp_path, [profiler, FailsAtStep(3)])
+    trainer = make_trainer(tmp_path, [profiler, FailsAtStep(3)])
     with pytest.raises(RuntimeError, match="step failed"):
-        made.train()
+        trainer.train()
     assert not torch.autograd._profiler_enabled()
-    assert not made.model._forward_hooks
+    assert not trainer.model._forward_hooks
 
     # The same callback profiles another training.
-    made.remove_callback(FailsAtStep)
-    made.train()
+    trainer.remove_callback(FailsAtStep)
+    trainer.train()
     assert (tmp_path / "profile" / "trace.json").exists()
 
 
@@ -111,9 +115,9 @@ def test_profiler_starts_again_in_a_training_that_starts_over(tmp_path):
                 self.is_done = True
                 raise torch.OutOfMemoryError("out of memory")
 
-    made = make_trainer(tmp_path, [profiler, StartsOver()], auto_find_batch_size=True)
-    made.train()
-    assert not made.model._forward_hooks
+    trainer = make_trainer(tmp_path, [profiler, StartsOver()], auto_find_batch_size=True)
+    trainer.train()
+    assert not trainer.model._forward_hooks
     table = (tmp_path / "profile" / "profile.txt").read_text()
     assert table.startswith("3 steps")
 
@@ -141,10 +145,10 @@ def test_profiler_command_profiles_a_script(tmp_path):
         "print('steps', trainer.state.global_step)\n"
     )
     words = ["profile", "--wait", "1", "--active", "3", "train.py", "out"]
-    said = command(*words, cwd=tmp_path, HF_HUB_OFFLINE="1")
-    assert said.returncode == 0, said.stderr
-    assert "3 steps" in said.stdout
-    assert "steps 6" in said.stdout or "steps 7" in said.stdout
+    process = command(*words, cwd=tmp_path, HF_HUB_OFFLINE="1")
+    assert process.returncode == 0, process.stderr
+    assert "3 steps" in process.stdout
+    assert "steps 6" in process.stdout or "steps 7" in process.stdout
     assert {path.name for path in (tmp_path / "out" / "profile").iterdir()} == {
         "profile.txt",
         "trace.json",

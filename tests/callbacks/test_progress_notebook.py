@@ -79,10 +79,10 @@ def test_notebook_table_has_a_row_per_evaluation(tmp_path, notebook):
     page = notebook.sent[-1][2]
     head, first, second = rows(page)
     assert head == ["Epoch", "Training Loss", "Validation Loss", "Mean Logit", "&lt;B&gt;"]
-    found = [entry for entry in history if "eval_loss" in entry]
+    evaluations = [entry for entry in history if "eval_loss" in entry]
     losses = {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
-    assert first[:3] == ["1", f"{losses[6]:.6f}", f"{found[0]['eval_loss']:.6f}"]
-    assert second[:3] == ["2", f"{losses[15]:.6f}", f"{found[1]['eval_loss']:.6f}"]
+    assert first[:3] == ["1", f"{losses[6]:.6f}", f"{evaluations[0]['eval_loss']:.6f}"]
+    assert second[:3] == ["2", f"{losses[15]:.6f}", f"{evaluations[1]['eval_loss']:.6f}"]
     # the bar of the evaluation, below
     assert any(page.count("<progress") == 2 for _, _, page in notebook.sent)
     assert page.count("<progress") == 1
@@ -90,9 +90,9 @@ def test_notebook_table_has_a_row_per_evaluation(tmp_path, notebook):
 
 def test_notebook_later_evaluation_has_a_separate_table(tmp_path, notebook):
     options = {"eval_strategy": "steps", "eval_steps": 8}
-    made = trained(tmp_path, [NotebookProgressCallback()], **options)
+    trainer = trained(tmp_path, [NotebookProgressCallback()], **options)
     of_training = notebook.sent[-1]
-    made.evaluate()
+    trainer.evaluate()
     assert notebook.sent[-1][0] != of_training[0]
     head, only_row = rows(notebook.sent[-1][2])
     assert (head[0], only_row[0]) == ("Step", "16")
@@ -105,10 +105,10 @@ def test_notebook_evaluation_shows_its_table_once(tmp_path, notebook):
 
 
 def test_notebook_prediction_shows_no_training_table(tmp_path, notebook):
-    made = trained(tmp_path, [NotebookProgressCallback()])
+    trainer = trained(tmp_path, [NotebookProgressCallback()])
     assert "<table" in notebook.sent[-1][2]
     notebook.sent.clear()
-    made.predict(made.train_dataset)
+    trainer.predict(trainer.train_dataset)
     assert notebook.sent
     for _, _, page in notebook.sent:
         assert "<progress" in page
@@ -140,7 +140,7 @@ def test_notebook_table_is_hidden_on_other_ranks(tmp_path, notebook):
 def test_notebook_table_is_default_only_in_a_notebook_kernel(tmp_path, monkeypatch):
     def bars():
         callbacks = make_trainer(tmp_path, disable_tqdm=False).callback_handler.callbacks
-        return [type(one) for one in callbacks if isinstance(one, ProgressCallback)]
+        return [type(callback) for callback in callbacks if isinstance(callback, ProgressCallback)]
 
     assert bars() == [ProgressCallback]
     shell = SimpleNamespace(config={})  # IPython in a terminal
@@ -162,9 +162,11 @@ trainer.train()
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources={}).execute()
     outputs = notebook.cells[0].outputs
-    tables = [one.data["text/html"] for one in outputs if one.output_type == "display_data"]
-    assert len(tables) == 1  # drawn anew in its place
+    tables = [
+        output.data["text/html"] for output in outputs if output.output_type == "display_data"
+    ]
+    assert len(tables) == 1  # redrawn in place
     assert [row[0] for row in rows(tables[0])] == ["Epoch", "1", "2"]
     assert 'value="16" max="16"' in tables[0]
     # no bar of tqdm, and no lines
-    assert not [one for one in outputs if one.output_type == "stream"]
+    assert not [output for output in outputs if output.output_type == "stream"]

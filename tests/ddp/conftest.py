@@ -53,12 +53,12 @@ def train(library: str, scenario: str, folder: Path) -> None:
         # `lightning.seed_everything` leaves this, and seeds no training but those of Lightning
         # alone.
         options["PL_GLOBAL_SEED"] = "5"
-    together = TOGETHER.get(library, ())
-    words = (library, ",".join(together) if scenario in together else scenario, str(folder))
+    scenarios = TOGETHER.get(library, ())
+    words = (library, ",".join(scenarios) if scenario in scenarios else scenario, str(folder))
     # one of them is started by torch's own launcher
     if (library, scenario) == ("lightrainer", "points"):
-        code, said = forked_torchrun(script, *words, **options)
-        assert code == 0, said[-8000:]
+        code, output = forked_torchrun(script, *words, **options)
+        assert code == 0, output[-8000:]
     else:
         imported = "transformers" if scenario in OF_TRANSFORMERS else library
         finished_ranks(script, *words, library=imported, **options)
@@ -67,10 +67,10 @@ def train(library: str, scenario: str, folder: Path) -> None:
 @pytest.fixture(scope="session")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], TwoRanks]:
     """`two_ranks(library, scenario)`; each run is made once and shared by the tests."""
-    made = functools.cache(tmp_path_factory.mktemp)
+    make_folder = functools.cache(tmp_path_factory.mktemp)
 
     def get(library: str, scenario: str) -> TwoRanks:
-        folder = made(library)
+        folder = make_folder(library)
         files = [
             folder / f"{scenario}-rank{rank}.json" for rank in range(PROCESSES.get(scenario, 2))
         ]

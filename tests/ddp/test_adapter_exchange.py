@@ -114,21 +114,21 @@ def test_adapter_exchange_resumption_is_exact(folder, case, first, second):
         assert losses(folder, second, before) == pytest.approx(straight, rel=1e-5)
     if "_parts" in before:  # the reference writes no weights but parts
         return
-    expected, found = weights(folder, first, before), weights(folder, second, run)
-    assert found.keys() == expected.keys()
-    assert all(found[name].allclose(expected[name], atol=1e-5) for name in expected)
+    expected, actual = weights(folder, first, before), weights(folder, second, run)
+    assert actual.keys() == expected.keys()
+    assert all(actual[name].allclose(expected[name], atol=1e-5) for name in expected)
 
 
 @pytest.mark.parametrize(("case", "first", "second"), HALF_READ)
 def test_adapter_exchange_reference_reads_weights_of_fsdp1_shards(folder, case, first, second):
     """From those that it wrote itself, too: ours give it the same numbers."""
-    straight, found = (
+    straight, resumed = (
         losses(folder, first, case),
         losses(folder, second, run_of(case, first, second)),
     )
-    assert found[:4] == pytest.approx(straight[:4], rel=1e-5)
-    assert found[4:] != pytest.approx(straight[4:], rel=1e-3)
-    assert found == losses(folder, second, run_of(case, second, second))
+    assert resumed[:4] == pytest.approx(straight[:4], rel=1e-5)
+    assert resumed[4:] != pytest.approx(straight[4:], rel=1e-3)
+    assert resumed == losses(folder, second, run_of(case, second, second))
 
 
 @pytest.mark.parametrize("name", ["optimizer.bin", "pytorch_model_fsdp.bin"])
@@ -138,12 +138,12 @@ def test_files_for_the_reference_are_written_and_verified(folder, name, tmp_path
     """
     for library in LIBRARIES:
         assert (folder / library / "fsdp2" / "checkpoint-6" / name).is_file()
-    here = Path(
+    checkpoint = Path(
         shutil.copytree(
             folder / "lightrainer" / "fsdp2" / "checkpoint-6", tmp_path / "checkpoint-6"
         )
     )
-    assert not (here / "optimizer.pt").exists()
-    assert problems(here) == []
-    os.truncate(here / name, (here / name).stat().st_size - 100)
-    assert f"{name} " in "; ".join(problems(here))
+    assert not (checkpoint / "optimizer.pt").exists()
+    assert problems(checkpoint) == []
+    os.truncate(checkpoint / name, (checkpoint / name).stat().st_size - 100)
+    assert f"{name} " in "; ".join(problems(checkpoint))

@@ -51,8 +51,8 @@ def test_batch_sharding_equals_the_reference_on_each_rank(both, name):
         for key in ("trained", "evaluated", "generator", "batch", "accumulation"):
             assert actual[key] == expected[key], key
         histories = (numbers(rank["history"], *skipped) for rank in (expected, actual))
-        for one, other in zip(*histories, strict=True):
-            assert other == pytest.approx(one, rel=1e-5, abs=1e-6)
+        for expected_logs, logs in zip(*histories, strict=True):
+            assert logs == pytest.approx(expected_logs, rel=1e-5, abs=1e-6)
         assert actual["sums"] == pytest.approx(expected["sums"], rel=1e-5, abs=1e-6)
         assert actual["predicted"] == expected["predicted"] or name in EACH_READS
 
@@ -84,7 +84,7 @@ def test_dispatched_data_is_read_by_the_first_process_alone(ours, name):
 def test_batch_sharding_order_is_shared_although_generators_differ(ours, name):
     """No other rank sees what one sees of a whole round."""
     first, second = (rank[name]["trained"] for rank in ours)
-    epoch = [(set(one), set(other)) for one, other in zip(first[:2], second[:2], strict=True)]
+    epoch = [(set(left), set(right)) for left, right in zip(first[:2], second[:2], strict=True)]
     everything = [sample for parts in epoch for part in parts for sample in part]
     assert len(everything) == len(set(everything)) == 16
     assert ours[0][name]["generator"] != ours[1][name]["generator"]
@@ -99,7 +99,7 @@ def test_gradients_are_exchanged_when_they_are_asked_to_be(both):
         assert len(first) > 1
         assert first == second
         first, second = (rank["default"]["halves"] for rank in ranks)
-        assert all(one != other for one, other in zip(first, second, strict=True))
+        assert all(left != right for left, right in zip(first, second, strict=True))
 
 
 def test_static_graph_is_recorded_in_the_first_pass(ours):
@@ -107,7 +107,11 @@ def test_static_graph_is_recorded_in_the_first_pass(ours):
     only then.
     """
     first, second = (rank["static graph"]["halves"] for rank in ours)
-    assert [one == other for one, other in zip(first, second, strict=True)] == [True, False, False]
+    assert [left == right for left, right in zip(first, second, strict=True)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_lists_of_objects_are_gathered_as_in_the_reference(both):
@@ -133,10 +137,10 @@ def test_lists_of_objects_are_joined_to_one_of_all_samples(ours):
 
 def test_batches_of_any_shape_are_sent(ours):
     """Also the last round, which is filled up with the first samples."""
-    for rank, seen in enumerate(ours):
+    for rank, result in enumerate(ours):
         for name, seventh in (("even", 7), ("filled", 0)):
             numbers = [[2 * rank, 2 * rank + 1], [4 + 2 * rank, 5 if rank == 0 else seventh]]
-            assert seen["sent"][name] == [
+            assert result["sent"][name] == [
                 {
                     "matrix": ["torch.bfloat16", 2, 1 + pair[0]],
                     "pair": [

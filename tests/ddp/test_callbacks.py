@@ -17,19 +17,23 @@ def run(tmp_path_factory):
         tmp_path_factory.mktemp("callbacks"),
         HELPERS / "ddp" / "callback_script.py",
     )
-    said = finished_ranks(script, str(folder), log=folder / "log.txt", seconds=120)
-    return folder, [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)], said
+    output = finished_ranks(script, str(folder), log=folder / "log.txt", seconds=120)
+    return (
+        folder,
+        [json.loads((folder / f"rank{rank}.json").read_text()) for rank in (0, 1)],
+        output,
+    )
 
 
 def test_time_limit_of_one_rank_stops_both_at_the_same_step(run):
-    folder, (first, second), said = run
+    folder, (first, second), output = run
     assert 0 < first["step"] == second["step"] < first["max_steps"]
     assert first["stopped"]
     assert second["stopped"]
     assert [path.name for path in (folder / "stopped").glob("checkpoint-*")] == [
         f"checkpoint-{first['step']}"
     ]
-    assert said.count("The time limit of") == 1  # said once, by the first process
+    assert output.count("The time limit of") == 1  # logged once, by the first process
 
 
 def test_callback_of_one_process_alone_reads_every_checkpoint(run):
@@ -78,23 +82,23 @@ def test_ranks_choose_the_same_best_model_and_skip_the_same_steps(run):
     assert first["skipped"] == second["skipped"] == [6]
     assert first["back"]
     assert second["back"]
-    found = first["sets"]
-    assert found == second["sets"]
+    sets = first["sets"]
+    assert sets == second["sets"]
     a, b, means = (
-        [entry[name] for entry in found["logs"] if name in entry]
+        [entry[name] for entry in sets["logs"] if name in entry]
         for name in ("eval_a_accuracy", "eval_b_accuracy", "eval_mean_accuracy")
     )
     assert means == pytest.approx([(left + right) / 2 for left, right in zip(a, b, strict=True)])
-    assert (found["best"], found["step"]) == (max(means), means.index(max(means)) + 1)
+    assert (sets["best"], sets["step"]) == (max(means), means.index(max(means)) + 1)
 
 
 def test_nan_loss_of_another_rank_is_counted_by_the_first(run):
-    _, _, said = run
+    _, _, output = run
     warning = (
         "1 of the 2 steps since the last log had a NaN or infinite loss, the first of them step 6"
     )
-    assert said.count(warning) == 1
-    assert said.count("1 of the 6 steps of this training had a NaN or infinite loss") == 1
+    assert output.count(warning) == 1
+    assert output.count("1 of the 6 steps of this training had a NaN or infinite loss") == 1
 
 
 def test_layer_that_a_callback_unfreezes_stays_equal_on_both_ranks(run):
@@ -106,12 +110,12 @@ def test_layer_that_a_callback_unfreezes_stays_equal_on_both_ranks(run):
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 def test_loss_that_calls_the_model_without_ddp_gets_averaged_gradients(run, accumulation):
-    _, (first, second), said = run
+    _, (first, second), output = run
     wrapped, unwrapped = first["without_wrapper"][accumulation - 1]
     assert unwrapped == wrapped
     assert second["without_wrapper"] == first["without_wrapper"]
     assert first["finding_batch_size"] == first["without_wrapper"][0][0]
-    assert said.count("calls the model without its DDP wrapper") == 3
+    assert output.count("calls the model without its DDP wrapper") == 3
 
 
 def test_skipped_last_micro_batch_leaves_ranks_equal(run):

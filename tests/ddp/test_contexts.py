@@ -91,11 +91,11 @@ def test_context_parallel_refuses_unsupported_batches_with_advice(results, case,
         "loss": f"{argument}=2 cannot be combined with compute_loss_func",
     }
     for rank in (0, 1):
-        found = results(case, rank)
-        assert found["said"].keys() == expected.keys()
-        assert all(expected[name] in said for name, said in found["said"].items())
-        assert found["attention"] is True
-        assert found["warnings"] == [
+        result = results(case, rank)
+        assert result["said"].keys() == expected.keys()
+        assert all(expected[name] in message for name, message in result["said"].items())
+        assert result["attention"] is True
+        assert result["warnings"] == [
             0,
             0,
             1,
@@ -116,10 +116,10 @@ def test_evaluation_sees_whole_sequences_in_order(results, case):
     """
     expected = results(single(case), "single")
     for rank in ranks(case):
-        found = results(case, rank)
-        np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-4, atol=1e-5)
-        assert np.shape(found["logits"]) == (8, 11, 31)
-        assert found["attention"] is True
+        result = results(case, rank)
+        np.testing.assert_allclose(result["logits"], expected["logits"], rtol=1e-4, atol=1e-5)
+        assert np.shape(result["logits"]) == (8, 11, 31)
+        assert result["attention"] is True
     same_model(
         results.folder / "single" / single(case) / "saved",
         results.folder / "shared" / case / "saved",

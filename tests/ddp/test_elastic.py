@@ -20,8 +20,10 @@ def report(tmp_path_factory):
         HELPERS / "ddp" / "elastic_script.py",
         tmp_path_factory.mktemp("elastic"),
     )
-    said = finished_ranks(script, str(folder), log=folder / "script.txt", seconds=600, processes=0)
-    return json.loads(said.splitlines()[-1])
+    output = finished_ranks(
+        script, str(folder), log=folder / "script.txt", seconds=600, processes=0
+    )
+    return json.loads(output.splitlines()[-1])
 
 
 def close(left, right):
@@ -59,19 +61,19 @@ def test_elastic_resumption_reports_changes_once_and_undoes_them(report):
     changes = {"shuffled": "gradient_accumulation_steps=1 instead of 2", "by tokens": ""}
     changes["one batch a step"] = "per_device_train_batch_size=2 instead of 4"
     for name, change in changes.items():
-        found = report[name]["resumed"][1]
-        said = "4 batches" if name == "by tokens" else "8 samples"
-        (warned,) = found["warned"]
+        resumed = report[name]["resumed"][1]
+        step_size = "4 batches" if name == "by tokens" else "8 samples"
+        (warned,) = resumed["warned"]
         assert "world_size=4 instead of 2" in warned
         assert change in warned
-        assert f"a step still takes {said}, in the same order" in warned
-        assert found["given"] == report[name]["whole"]["given"]
+        assert f"a step still takes {step_size}, in the same order" in warned
+        assert resumed["given"] == report[name]["whole"]["given"]
 
 
 def test_elastic_sums_of_halves_are_exact(report):
     """The mean of two processes is that of two micro-batches."""
-    found = report["one batch a step"]
-    assert found["resumed"][0]["weights"] == found["whole"]["weights"]
+    result = report["one batch a step"]
+    assert result["resumed"][0]["weights"] == result["whole"]["weights"]
 
 
 @pytest.mark.parametrize(

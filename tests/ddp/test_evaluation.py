@@ -48,11 +48,13 @@ def test_predictions_are_all_there_once_and_in_order(ranks, kind):
         truth = expected(count)
         labels = padded([row.tolist() for _, row in truth], -100)
         for rank in ranks:
-            found = rank[f"{kind} of {count}"]
-            assert found["index"] == list(range(count))
-            assert found["labels"] == labels
-            assert found["seen"] == [[found["index"], labels]], "what a function is given"
-            for logits, row in zip(found["logits"], truth, strict=True):
+            predictions = rank[f"{kind} of {count}"]
+            assert predictions["index"] == list(range(count))
+            assert predictions["labels"] == labels
+            assert predictions["seen"] == [[predictions["index"], labels]], (
+                "what a function is given"
+            )
+            for logits, row in zip(predictions["logits"], truth, strict=True):
                 assert logits[: len(row[0])] == row[0].tolist()
 
 
@@ -80,29 +82,29 @@ def test_torchmetrics_are_exact(ranks, kind):
         accuracy = (logits.argmax(-1) == labels).float().mean().item()
         auroc = MulticlassAUROC(CLASSES)(logits.softmax(-1), labels).item()
         for rank in ranks:
-            found = rank[f"{kind} of {count}"]["torchmetrics"]
-            assert found["eval_token_loss"] == pytest.approx(loss, rel=1e-5)
-            assert found["eval_perplexity"] == pytest.approx(math.exp(loss), abs=1e-5)
-            assert found["eval_several_MulticlassAccuracy"] == pytest.approx(accuracy)
-            assert found["eval_plain"] == pytest.approx(accuracy)
-            assert found["eval_several_MulticlassAUROC"] == pytest.approx(auroc)
+            metrics = rank[f"{kind} of {count}"]["torchmetrics"]
+            assert metrics["eval_token_loss"] == pytest.approx(loss, rel=1e-5)
+            assert metrics["eval_perplexity"] == pytest.approx(math.exp(loss), abs=1e-5)
+            assert metrics["eval_several_MulticlassAccuracy"] == pytest.approx(accuracy)
+            assert metrics["eval_plain"] == pytest.approx(accuracy)
+            assert metrics["eval_several_MulticlassAUROC"] == pytest.approx(auroc)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluation_loss_is_equal_on_all_ranks(ranks, kind):
     for count in lengths(len(ranks), kind):
-        ways = ("function", "torchmetrics") if kind == "list" else ("torchmetrics",)
-        found = [rank[f"{kind} of {count}"] for rank in ranks]
-        losses = {run["test_loss"] for run in found} | {
-            run[way]["eval_loss"] for run in found for way in ways
+        metric_kinds = ("function", "torchmetrics") if kind == "list" else ("torchmetrics",)
+        runs = [rank[f"{kind} of {count}"] for rank in ranks]
+        losses = {run["test_loss"] for run in runs} | {
+            run[metric_kind]["eval_loss"] for run in runs for metric_kind in metric_kinds
         }
         assert len(losses) == 1
 
 
 def test_evaluation_in_training_is_of_the_saved_model(two_ranks):
     """With the statistics of rank 0, although each rank has those of its own last batch."""
-    found = two_ranks(OURS, "evaluation2")
-    trainings = [rank["in training"] for rank in found.ranks]
+    run = two_ranks(OURS, "evaluation2")
+    trainings = [rank["in training"] for rank in run.ranks]
     for of_rank_0, of_rank_1 in zip(*(each["statistics"] for each in trainings), strict=True):
         assert of_rank_0 != of_rank_1
 
@@ -112,7 +114,7 @@ def test_evaluation_in_training_is_of_the_saved_model(two_ranks):
     batch = default_data_collator(points(8, seed=2))
     for checkpoint, loss in losses.items():
         model = Normalized().eval()
-        file = found.folder / "evaluation2" / "normalized" / checkpoint / "model.safetensors"
+        file = run.folder / "evaluation2" / "normalized" / checkpoint / "model.safetensors"
         model.load_state_dict(load_file(file))
         assert loss == pytest.approx(model(**batch)["loss"].item(), rel=1e-5)
 
@@ -144,8 +146,8 @@ def test_evaluation_loss_and_arrays_equal_the_reference(two_ranks):
         two_ranks(OURS, "evaluation2").ranks,
     )
     for count in lengths(2):
-        for one, other in zip(reference, ours, strict=True):
-            left, right = one[f"list of {count}"], other[f"list of {count}"]
+        for expected_rank, rank in zip(reference, ours, strict=True):
+            left, right = expected_rank[f"list of {count}"], rank[f"list of {count}"]
             assert right["function"]["eval_loss"] == left["function"]["eval_loss"]
             for name in ("logits", "labels", "index", "test_loss", "seen"):
                 assert right[name] == left[name]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from helpers import HELPERS
-from helpers.ddp.external_parameters_script import SHARDED, LossWithHead, trainer, values
+from helpers.ddp.external_parameters_script import SHARDED, LossWithHead, make_trainer, values
 from helpers.processes.starting import finished_ranks
 
 
@@ -19,7 +19,7 @@ def found(tmp_path_factory):
 
 def test_weights_of_a_loss_are_those_of_one_process(found, tmp_path):
     loss = LossWithHead()
-    trainer(tmp_path, loss, save_strategy="no").train()
+    make_trainer(tmp_path, loss, save_strategy="no").train()
     for rank in found:
         assert rank["whole"] == pytest.approx(values(loss), rel=1e-5)
         assert rank["resumed"] == rank["whole"] == found[0]["whole"]

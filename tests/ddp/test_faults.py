@@ -55,23 +55,23 @@ DECISIONS += ["log_alone", "log_together"]
 
 
 def of_two(script, folder, *options, **environment):
-    """Return the output of two processes under torchrun, which come to a good end."""
+    """Return the output of two processes under torchrun, which must succeed."""
     log = folder / "log.txt"
-    code, said = forked_torchrun(
+    code, output = forked_torchrun(
         SCRIPTS / script, str(folder), log=log, seconds=SECONDS, options=options, **environment
     )
-    assert code == 0, said[-8000:]
-    return said
+    assert code == 0, output[-8000:]
+    return output
 
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     options = {"log": folder / "log.txt", "seconds": SECONDS, "processes": 0}
-    said = finished_ranks(
+    output = finished_ranks(
         SCRIPTS / "fault_script.py", str(folder), *SCENARIOS, *DECISIONS, **options
     )
-    return folder, json.loads(said.splitlines()[-1])
+    return folder, json.loads(output.splitlines()[-1])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -224,19 +224,19 @@ def test_differences_between_ranks_are_named_before_the_first_step(together):
 
 
 def test_streams_of_other_lengths_end_together(together):
-    """In each case the second process has less. The steps are the same, and a warning says who
-    had how many.
+    """In each case the second process has less. The steps are the same, and a warning says
+    which process had how many batches.
     """
     first, second = (rank["uneven"] for rank in together)
     for name in ("stream", "sized", "read_alone", "own_loader"):
-        (steps, samples, epoch), said = first[name]
-        assert second[name] == [[steps, samples, epoch], said]
+        (steps, samples, epoch), messages = first[name]
+        assert second[name] == [[steps, samples, epoch], messages]
         assert re.search(
             r"Training data: processes \[1\] had \d+ batches, and the others more\. All stop "
             r"after \d+",
-            said[0],
+            messages[0],
         )
-        assert "metric" not in said[0]
+        assert "metric" not in messages[0]
     assert first["stream"][0][0] == 10
     assert first["sized"][0][0] == 4  # 16 samples of one process, shared as if both had them
     assert "processes [1] had 5 batches" in first["own_loader"][1][0]
@@ -249,16 +249,16 @@ def test_streams_of_other_lengths_end_together(together):
 def test_evaluations_without_even_batches_give_every_sample_once(together):
     """Loops of a script over the loader get what they asked for."""
     first, second = (rank["uneven_evaluations"] for rank in together)
-    for found in (first, second):
-        assert found["evaluated"] == [13] * 4
-        assert (found["predicted"], found["same"]) == (13, True)
+    for result in (first, second):
+        assert result["evaluated"] == [13] * 4
+        assert (result["predicted"], result["same"]) == (13, True)
     assert (first["own_loop"], second["own_loop"]) == ([4, 4], [4, 1])
 
 
 def test_streams_that_are_the_same_are_read_in_silence(together):
     for rank in together:
-        (steps, *_), said = rank["uneven"]["same"]
-        assert (steps, said) == (8, [])
+        (steps, *_), messages = rank["uneven"]["same"]
+        assert (steps, messages) == (8, [])
         assert rank["uneven"]["evaluated_same"] == [13, []]
 
 
@@ -284,10 +284,10 @@ def test_error_of_torch_names_the_earlier_error(together):
     """The control of the test above: both processes raise a `RuntimeError`, and one of them is
     the first.
     """
-    found = [rank["ends"]["other text"] for rank in together]
-    first = next(number for number, (kind, _) in enumerate(found) if kind == "RuntimeError")
-    assert found[first] == ["RuntimeError", f"of {first}"]
-    kind, text = found[1 - first]
+    errors = [rank["ends"]["other text"] for rank in together]
+    first = next(number for number, (kind, _) in enumerate(errors) if kind == "RuntimeError")
+    assert errors[first] == ["RuntimeError", f"of {first}"]
+    kind, text = errors[1 - first]
     assert kind == "OtherProcessError"
     assert re.fullmatch(
         rf"Process {first} \(pid \d+ on \S+\) failed: RuntimeError: of {first}\. "
@@ -305,11 +305,13 @@ def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
     """
     # time for the other one to say why it ends
     options = ("--max-restarts=5", "--monitor-interval=2")
-    said = of_two("restarted_script.py", tmp_path, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    output = of_two(
+        "restarted_script.py", tmp_path, *options, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"
+    )
     for rank in (0, 1):
-        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        assert found["attempt"] == 5
-        assert found["restarted"] == found["whole"]
+        result = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert result["attempt"] == 5
+        assert result["restarted"] == result["whole"]
         assert (tmp_path / f"began-rank{rank}.txt").read_text().split() == [
             "0",
             "0",
@@ -320,8 +322,8 @@ def test_torchrun_starts_it_again_until_it_is_done(tmp_path):
         ]
     assert (
         "The job was restarted before it had written a checkpoint; the training begins from "
-        "scratch." in said
+        "scratch." in output
     )
-    assert "The job was restarted; resuming from" in said
-    assert re.search(BY_PROCESS_1, said)
-    assert "terminate called" not in said
+    assert "The job was restarted; resuming from" in output
+    assert re.search(BY_PROCESS_1, output)
+    assert "terminate called" not in output

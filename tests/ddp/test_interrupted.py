@@ -42,9 +42,11 @@ def seen(scenario, folder):
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
-    said = finished_ranks(SCRIPT, "faults", str(folder), log=folder / "faults.log", seconds=SECONDS)
+    output = finished_ranks(
+        SCRIPT, "faults", str(folder), log=folder / "faults.log", seconds=SECONDS
+    )
     # by the first process: 4 -> 2 twice, and 4 -> 3 -> 2
-    assert said.count("Restarting the training") == 2 + 2
+    assert output.count("Restarting the training") == 2 + 2
     return seen("faults", folder)
 
 
@@ -59,13 +61,13 @@ def test_out_of_memory_on_one_rank_restarts_both(faults, place, same):
     accumulation.
     """
     for rank in faults:
-        found, given = rank[place], rank[same]
-        assert [found[name] for name in ("weights", "history", "batch")] == [
-            given["weights"],
-            given["history"],
+        restarted, expected = rank[place], rank[same]
+        assert [restarted[name] for name in ("weights", "history", "batch")] == [
+            expected["weights"],
+            expected["history"],
             2,
         ]
-        assert place == "smaller" or found["passes"] == given["passes"] + 3
+        assert place == "smaller" or restarted["passes"] == expected["passes"] + 3
 
 
 @pytest.fixture(scope="module")
@@ -76,29 +78,29 @@ def stopped(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopped")
     ends = {}
     for scenario in ENDED:
-        code, said = launch(scenario, folder)
+        code, output = launch(scenario, folder)
         # A process that torchrun has killed on its way out leaves its lock, which is free then.
         names = {path.name for path in (folder / scenario).iterdir()}
         left = sorted(names - {".training.lock"})
-        codes = {int(found) for found in re.findall(r"exitcode  : (-?\d+)", said)}  # of the workers
-        ends[scenario] = (code, codes, left, said, sorted(folder.glob(f"{scenario}-rank*.json")))
+        # those of the workers
+        codes = {int(exit_code) for exit_code in re.findall(r"exitcode  : (-?\d+)", output)}
+        ends[scenario] = (code, codes, left, output, sorted(folder.glob(f"{scenario}-rank*.json")))
     finished_ranks(SCRIPT, "resumed", str(folder), log=folder / "resumed.log", seconds=SECONDS)
     return ends, seen("resumed", folder)
 
 
 @pytest.mark.parametrize("scenario", ENDED)
 def test_interruption_of_one_rank_stops_both_and_resumes_exactly(stopped, scenario):
-    """Rank 1 gets the signal in step 4, or in the evaluation of step 3; both hear of it soon,
+    """Rank 1 gets the signal in step 4, or in the evaluation of step 3; both learn of it soon,
     and end with an error.
     """
     ends, resumed = stopped
-    own, steps = ENDED[scenario]
-    code, codes, left, said, finished = ends[scenario]
+    expected_codes, steps = ENDED[scenario]
+    code, codes, left, output, finished = ends[scenario]
     assert code != 0
-    # The first one to be gone lets torchrun end the other, which may have been on its way out
-    # still.
-    assert own & codes, said[-5000:]
-    assert codes <= own | {-signal.SIGTERM}
+    # When the first process has exited, torchrun ends the other, which may still be shutting down.
+    assert expected_codes & codes, output[-5000:]
+    assert codes <= expected_codes | {-signal.SIGTERM}
     assert not finished
     assert len(left) == 1
     assert int(left[0].removeprefix("checkpoint-")) in steps
@@ -109,11 +111,11 @@ def test_interruption_of_one_rank_stops_both_and_resumes_exactly(stopped, scenar
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_to_torchrun_stops_with_a_checkpoint(tmp_path, number):
-    """It passes it on to all, and they save before it loses patience."""
-    code, said = launch("endless", tmp_path, NUMBER=str(int(number)))
+    """It passes the signal on to all processes, and they save before its timeout."""
+    code, output = launch("endless", tmp_path, NUMBER=str(int(number)))
     assert code not in (0, None)
     left = sorted(path.name for path in (tmp_path / "endless").iterdir())
-    assert len(left) == 1, (left, said[-3000:])
+    assert len(left) == 1, (left, output[-3000:])
     assert left[0].startswith("checkpoint-")
     assert problems(tmp_path / "endless" / left[0]) == []
-    assert f"{number.name}: training stops at step {left[0].removeprefix('checkpoint-')}" in said
+    assert f"{number.name}: training stops at step {left[0].removeprefix('checkpoint-')}" in output

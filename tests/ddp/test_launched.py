@@ -54,25 +54,23 @@ def pair(folder):
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_launched_ranks_know_their_place(pair, name):
-    """So does Lightning, which is told, and has no launcher of its own at work; and so does
-    `accelerate`.
-    """
+    """So does Lightning, which is informed and runs no launcher; so does `accelerate`."""
     local = 1 if name in APART else 2
-    for rank, seen in enumerate(pair(name)):
-        view = seen["view"]
+    for rank, result in enumerate(pair(name)):
+        view = result["view"]
         assert (view["world_size"], view["process_index"], view["mode"]) == (
             2,
             rank,
             "distributed",
         )
-        assert (view["local_process_index"], seen["local_world_size"]) == (rank % local, local)
-        assert seen["plan"] == [local, 2 // local]
+        assert (view["local_process_index"], result["local_world_size"]) == (rank % local, local)
+        assert result["plan"] == [local, 2 // local]
         node = rank if name in APART else 0
-        assert seen["lightning"] == {
+        assert result["lightning"] == {
             "place": [2, rank, rank % local, node],
             "strategy": "ModelDDPStrategy",
         }
-        assert seen["state"] == rank or name == "own group"
+        assert result["state"] == rank or name == "own group"
 
 
 @pytest.mark.parametrize("name", TOGETHER)
@@ -89,48 +87,48 @@ def test_launched_processes_train_and_predict_together(pair, name):
 @pytest.mark.parametrize("name", TOGETHER)
 def test_process_group_is_created_with_the_arguments_and_their_timeout(pair, name):
     """The variables of torchrun are there then, for code that reads them."""
-    for rank, seen in enumerate(pair(name)):
-        assert seen["joined"]
-        assert seen["timeout"] == (1800 if name == "own group" else 77)
-        local = [rank % seen["local_world_size"], seen["local_world_size"]]
-        assert name == "own group" or seen["variables"][:4] == [*map(str, (rank, 2, *local))]
-        assert name == "own group" or all(seen["variables"][4:]), "address and port"
+    for rank, result in enumerate(pair(name)):
+        assert result["joined"]
+        assert result["timeout"] == (1800 if name == "own group" else 77)
+        local = [rank % result["local_world_size"], result["local_world_size"]]
+        assert name == "own group" or result["variables"][:4] == [*map(str, (rank, 2, *local))]
+        assert name == "own group" or all(result["variables"][4:]), "address and port"
 
 
 @pytest.mark.parametrize("name", REFERENCE)
 def test_launched_processes_see_what_the_reference_sees(folder, pair, name):
-    for rank, seen in enumerate(pair(name)):
-        assert seen["view"] == json.loads(
+    for rank, result in enumerate(pair(name)):
+        assert result["view"] == json.loads(
             (folder / f"{name}, reference-rank{rank}.json").read_text()
         )
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_slurm_job_without_srun_trains_in_one_process(folder, pair, name):
-    """Where it would wait for the others for ever; and it is said to the one that may have been
-    forgotten.
+    """Where it would wait for the others forever; and a message suggests the `srun` that may have
+    been forgotten.
     """
-    for seen in pair(name):
-        assert not seen["joined"]
-        assert seen["view"]["world_size"] == 1
-        assert seen["lightning"]["strategy"] == "SingleDeviceStrategy"
+    for result in pair(name):
+        assert not result["joined"]
+        assert result["view"]["world_size"] == 1
+        assert result["lightning"]["strategy"] == "SingleDeviceStrategy"
     assert (folder / "said.txt").read_text().count("Put srun before the command") == 2
 
 
 def test_ddp_timeout_set_too_late_warns(folder):
     """Of a group that the script has made itself, with another one."""
-    said = (folder / "said.txt").read_text()
-    assert said.count("ddp_timeout=77 has no effect: the process group exists already") == 2
+    output = (folder / "said.txt").read_text()
+    assert output.count("ddp_timeout=77 has no effect: the process group exists already") == 2
 
 
 def test_who_inherits_the_place_of_another_is_refused(pair):
     """A fork, and a program, started by a process that has joined: both would hang, and make it
     hang.
     """
-    for rank, seen in enumerate(pair("torchrun")):
-        for said in seen["refused"].values():
-            assert f"has inherited its rank (RANK={rank}, WORLD_SIZE=2)" in said
-            assert "Use torchrun or multiprocessing, not both" in said
+    for rank, result in enumerate(pair("torchrun")):
+        for message in result["refused"].values():
+            assert f"has inherited its rank (RANK={rank}, WORLD_SIZE=2)" in message
+            assert "Use torchrun or multiprocessing, not both" in message
 
 
 @pytest.mark.parametrize("whose", ["ours", "theirs"])
@@ -139,9 +137,9 @@ def test_notebooks_fork_processes(folder, pair, whose):
     returns.
     """
     ranks = json.loads((folder / "notebook.json").read_text())[whose]
-    for rank, seen in enumerate(ranks):
-        assert seen["view"]["process_index"] == rank
-        assert seen["view"]["world_size"] == 2
-        assert seen["lightning"]["place"] == [2, rank, rank, 0]
-        assert seen["weights"] == pair("torchrun")[0]["weights"]
-        assert whose == "theirs" or seen["given"] == [1, "two"]
+    for rank, result in enumerate(ranks):
+        assert result["view"]["process_index"] == rank
+        assert result["view"]["world_size"] == 2
+        assert result["lightning"]["place"] == [2, rank, rank, 0]
+        assert result["weights"] == pair("torchrun")[0]["weights"]
+        assert whose == "theirs" or result["given"] == [1, "two"]

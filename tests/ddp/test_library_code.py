@@ -27,11 +27,11 @@ def seen(tmp_path_factory):
     log = folder / "script.txt"
     options = {"seconds": 240, "processes": 0, "library": "transformers"}
     finished_ranks(script, str(folder), log=log, **options)
-    found = {}
+    results = {}
     for library in ("transformers", "lightrainer"):
         files = [folder / f"{library}-rank{rank}.json" for rank in (0, 1)]
-        found[library] = [json.loads(file.read_text()) for file in files]
-    return found
+        results[library] = [json.loads(file.read_text()) for file in files]
+    return results
 
 
 @pytest.mark.parametrize("case", [*FETCHED, *FILES, "collator"])
@@ -72,7 +72,7 @@ def test_library_code_has_effects(seen):
     assert first["packing"]["weights"] != first["a stream"]["weights"]
     assert first["collator"]["count"] > 0
     steps = first["gathered, accumulated"]["steps"]
-    sizes = [len(found[1]) for found in steps if isinstance(found, list)]
+    sizes = [len(step[1]) for step in steps if isinstance(step, list)]
     assert sizes[:3] == [8, 8, 2]
     for case in FILES:
         last = [name for name in first[case]["files"] if name.startswith("checkpoint-4")]

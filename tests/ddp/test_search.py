@@ -26,8 +26,8 @@ def test_half_of_the_trials_are_pruned_and_both_processes_stop_at_the_same_steps
     assert first["steps"] == second["steps"]
     for number, reports in enumerate(first["reports"]):
         assert list(reports) == (["1", "2"] if number % 2 else ["1", "2", "3"])
-    # A trial is worth what its last report said.
-    assert [one["3"] for one in first["reports"][::2]] == first["values"][::2]
+    # The value of a trial is that of its last report.
+    assert [report["3"] for report in first["reports"][::2]] == first["values"][::2]
 
 
 def test_search_best_run_and_model_are_on_every_process(run):
@@ -60,10 +60,10 @@ def test_search_failure_in_one_process_fails_the_trial(run):
 
 
 def test_search_failure_while_another_rank_waits_ends_both(tmp_path):
-    """There is no going on, as the other cannot be called back from its exchange of gradients."""
+    """The search ends: the other process cannot be called back from its exchange of gradients."""
     script = SCRIPT.with_name("search_alone_script.py")
-    codes, said = forked_ranks(script, log=tmp_path / "log.txt", seconds=SECONDS)
+    codes, output = forked_ranks(script, log=tmp_path / "log.txt", seconds=SECONDS)
     assert len(codes) == 2
     assert 0 not in codes
-    assert "The trial failed in process 1 only" in said
-    assert "ArithmeticError: in the middle of a step" in said
+    assert "The trial failed in process 1 only" in output
+    assert "ArithmeticError: in the middle of a step" in output

@@ -119,14 +119,14 @@ def test_four_processes_train_as_one_does(four, alone):
     tokens of all ranks.
     """
     names = ("loss", "grad_norm", "learning_rate", "epoch", "step", "eval_loss", "eval_seen")
-    expected = [{key: one[key] for key in names if key in one} for one in alone["history"]]
+    expected = [{key: entry[key] for key in names if key in entry} for entry in alone["history"]]
     assert max(entry.get("grad_norm", 0) for entry in expected) > 0.1, "clipping is at work"
     assert len([entry for entry in expected if "loss" in entry]) == 8
     for rank in four:
-        actual = [{key: one[key] for key in names if key in one} for one in rank["history"]]
-        assert [one.keys() for one in actual] == [one.keys() for one in expected]
-        for one, other in zip(expected, actual, strict=True):
-            assert other == pytest.approx(one, rel=0, abs=1e-5)
+        actual = [{key: entry[key] for key in names if key in entry} for entry in rank["history"]]
+        assert [entry.keys() for entry in actual] == [entry.keys() for entry in expected]
+        for left, right in zip(expected, actual, strict=True):
+            assert right == pytest.approx(left, rel=0, abs=1e-5)
         for name, values in alone["weights"].items():
             assert rank["weights"][name] == pytest.approx(values, rel=0, abs=1e-5)
 

@@ -12,10 +12,10 @@ def _reference_is_there():
 
 
 def without_padding(row: list[int]) -> list[int]:
-    kept = [token for token in row if token != -100]
-    while kept and kept[-1] == 0:
-        kept.pop()
-    return kept
+    tokens = [token for token in row if token != -100]
+    while tokens and tokens[-1] == 0:
+        tokens.pop()
+    return tokens
 
 
 def test_seq2seq_generates_for_every_sample_once_in_order(two_ranks):
@@ -45,8 +45,8 @@ def test_seq2seq_keeps_all_sequences_of_a_sample(two_ranks):
     )
     assert len(actual["several"]) == 2 * len(actual["several_labels"]) == 2 * SAMPLES
     assert actual["several_labels"] == actual["labels"]
-    wanted = [without_padding(row) for row in expected["several"]]
-    assert [without_padding(row) for row in actual["several"]] == wanted[: 2 * SAMPLES]
+    expected_rows = [without_padding(row) for row in expected["several"]]
+    assert [without_padding(row) for row in actual["several"]] == expected_rows[: 2 * SAMPLES]
 
 
 def test_seq2seq_reference_generates_some_samples_twice(two_ranks):

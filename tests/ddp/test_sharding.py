@@ -119,10 +119,10 @@ def test_fsdp_process_has_a_part_of_the_parameters(results, strategy):
 @pytest.mark.parametrize("strategy", [*EXACT, *HALF])
 def test_saved_models_are_whole(results, strategy):
     """The same names, shapes and values as those of one process; tied weights once."""
-    whole, found = (
+    whole, sharded = (
         results.folder / place / "saved" for place in ("single/single", f"shared/{strategy}")
     )
-    same_model(whole, found, 2e-2 if strategy in HALF else 2e-5)
+    same_model(whole, sharded, 2e-2 if strategy in HALF else 2e-5)
     assert results(strategy)["saved"] == results("single", "single")["saved"]
     assert results(strategy, 1)["saved"] is None
 
@@ -166,8 +166,10 @@ def test_fsdp_resumption_is_exact(results, strategy):
     """
     goes_on(results(strategy), (*NUMBERS, "best"))
     assert results(strategy)["best"] == 6
-    here = results.folder / "shared" / strategy
-    left, right = (load_file(path / "saved" / "model.safetensors") for path in (here, here / "cut"))
+    folder = results.folder / "shared" / strategy
+    left, right = (
+        load_file(path / "saved" / "model.safetensors") for path in (folder, folder / "cut")
+    )
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
@@ -266,38 +268,38 @@ def test_fsdp_checkpoint_without_copies_holds_later_weights(written):
     changed = [
         step
         for step in (2, 4, 6)
-        if len({str(contents(one / f"checkpoint-{step}")) for one in folders}) > 1
+        if len({str(contents(folder / f"checkpoint-{step}")) for folder in folders}) > 1
     ]
     assert changed == [2, 4]
 
 
 def test_fsdp_save_error_of_one_process_is_raised_on_both(written):
     for rank in (0, 1):
-        found = written("fsdp2_parts", "refused", rank)
-        assert (found["error"], found["step"], found["there"]) == ("not yours", 4, [[]])
+        result = written("fsdp2_parts", "refused", rank)
+        assert (result["error"], result["step"], result["there"]) == ("not yours", 4, [[]])
     assert [path.name for path in (written.folder / "fsdp2_parts" / "refused").iterdir()] == []
 
 
 def test_fsdp_full_disk_of_one_process_warns_on_both(written):
     for rank in (0, 1):
-        found = written("fsdp2_parts", "full", rank)
-        assert (found["error"], found["step"], found["there"]) == (None, 6, [[], []])
-        assert found["losses"] == written("fsdp2_parts", "now", rank)["losses"]
+        result = written("fsdp2_parts", "full", rank)
+        assert (result["error"], result["step"], result["there"]) == (None, 6, [[], []])
+        assert result["losses"] == written("fsdp2_parts", "now", rank)["losses"]
     left = sorted(path.name for path in (written.folder / "fsdp2_parts" / "full").iterdir())
     assert left == ["checkpoint-4", "checkpoint-6", "saved"]
     assert (written.folder / "log.txt").read_text().count("No checkpoint was written") == 2
 
 
 def test_fsdp_kill_during_a_save_leaves_the_previous_checkpoint(written, tmp_path):
-    """From which a training, in a model with other first weights, goes on to the same end."""
+    """From which a training, in a model with other first weights, continues to the same end."""
     started = {"log": tmp_path / "log.txt", "seconds": 240}
-    codes, said = forked_ranks(SCRIPT, str(tmp_path), "killed:fsdp2_parts", **started)
+    codes, output = forked_ranks(SCRIPT, str(tmp_path), "killed:fsdp2_parts", **started)
     # The other process fails by itself, or is asked to end before it has.
-    assert codes in ([-9, 1], [-9, -signal.SIGTERM]), said[-4000:]
-    there = sorted(
+    assert codes in ([-9, 1], [-9, -signal.SIGTERM]), output[-4000:]
+    names = sorted(
         path.name for path in (tmp_path / "fsdp2_parts" / "killed").glob("*checkpoint-*")
     )
-    assert [name.partition("partial-")[0] for name in there] == [".checkpoint-4.", "checkpoint-2"]
+    assert [name.partition("partial-")[0] for name in names] == [".checkpoint-4.", "checkpoint-2"]
     finished_ranks(SCRIPT, str(tmp_path), "again:fsdp2_parts", **started)
     for rank in (0, 1):
         again, straight = (

@@ -57,11 +57,11 @@ def test_tensor_parallel_equals_one_process(results, case):
     """
     expected = results(alone(case), "single")
     for rank in ranks(case):
-        found = results(case, rank)
-        close(expected, found, 1e-5)
+        result = results(case, rank)
+        close(expected, result, 1e-5)
         for name in ("predicted", "max_steps", "tokens", "flos", "batch", "best"):
-            assert found[name] == expected[name], name
-        assert found["saved"] == (expected["saved"] if rank == 0 else None)
+            assert result[name] == expected[name], name
+        assert result["saved"] == (expected["saved"] if rank == 0 else None)
     assert expected["predicted"] == list(range(7))
     assert len(set(expected["losses"])) == len(expected["losses"]) == 4
     same_model(
@@ -98,8 +98,10 @@ def test_tensor_parallel_resumption_is_exact(results, case):
     """
     for rank in ranks(case):
         goes_on(results(case, rank), (*NUMBERS, "tokens", "best"))
-    here = results.folder / "shared" / case
-    left, right = (load_file(path / "saved" / "model.safetensors") for path in (here, here / "cut"))
+    folder = results.folder / "shared" / case
+    left, right = (
+        load_file(path / "saved" / "model.safetensors") for path in (folder, folder / "cut")
+    )
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 

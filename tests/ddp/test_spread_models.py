@@ -50,19 +50,21 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_spread_models_train_as_in_one_process_and_are_saved_whole(folder: Path, case: str) -> None:
-    """With accumulation, and clipping over weights that are spread in different ways; they go on
-    bit for bit.
+    """With accumulation, and clipping over weights that are spread in different ways; they
+    resume bit for bit.
     """
     places = (case, f"single-{CASES[case]}", f"{case}-resumed")
-    (told, model), (expected, single), (again, resumed) = (read(folder / place) for place in places)
+    (results, model), (expected, single), (again, resumed) = (
+        read(folder / place) for place in places
+    )
     assert len(set(expected["losses"])) == 4
     assert min(expected["norms"]) > 0.1, "all are clipped"
     for name in ("losses", "norms"):
-        assert told[name] == pytest.approx(expected[name], rel=1e-5)
+        assert results[name] == pytest.approx(expected[name], rel=1e-5)
     assert model.keys() == single.keys()
     # moved by 2e-2
     assert max(float((model[name] - single[name]).abs().max()) for name in single) < 1e-5
-    assert again == told
+    assert again == results
     assert all(bool((model[name] == resumed[name]).all()) for name in model)
 
 

@@ -49,7 +49,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
     @functools.cache
     def get(way: str) -> list[Any]:
-        name, ways, processes = next(program for program in programs if way in program[1])
+        name, scenarios, processes = next(program for program in programs if way in program[1])
         if not (folder / f"{way}-rank0.json").is_file():
             options: dict[str, Any] = {
                 "log": folder / f"{name}.log",
@@ -58,7 +58,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
             }
             if name == "deepspeed":
                 options |= {"library": "lightrainer and deepspeed", "BESIDE": str(BESIDE)}
-            finished_ranks(SCRIPT, str(folder), *ways, **options)
+            finished_ranks(SCRIPT, str(folder), *scenarios, **options)
         return [
             json.loads((folder / f"{way}-rank{rank}.json").read_text()) for rank in range(processes)
         ]
@@ -117,9 +117,9 @@ def test_processes_with_parts_of_a_layer_read_the_same(
 
 def test_model_parallel_refuses_a_model_that_is_not_split(runs: Runs) -> None:
     """`ModelParallelStrategy()` takes all processes of a machine for parts of each layer."""
-    for said in runs("refused"):
-        assert "tensor_parallel_size=2, but no layer of Sequential is split" in str(said)
-        assert "ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)" in str(said)
+    for message in runs("refused"):
+        assert "tensor_parallel_size=2, but no layer of Sequential is split" in str(message)
+        assert "ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)" in str(message)
 
 
 def test_schedule_that_follows_the_loss_has_one_rate_in_all_processes(runs: Runs) -> None:

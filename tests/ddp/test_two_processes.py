@@ -26,8 +26,8 @@ def numbers(history: list[dict]) -> list[dict]:
 
 def assert_close(expected: list[dict], actual: list[dict]) -> None:
     assert [list(entry) for entry in expected] == [list(entry) for entry in actual]
-    for one, other in zip(expected, actual, strict=True):
-        assert other == pytest.approx(one, rel=1e-5, abs=1e-6, nan_ok=True)
+    for left, right in zip(expected, actual, strict=True):
+        assert right == pytest.approx(left, rel=1e-5, abs=1e-6, nan_ok=True)
 
 
 @pytest.mark.parametrize("scenario", [*SCENARIOS, "half"])
@@ -36,11 +36,11 @@ def test_ddp_two_ranks_equal_two_of_the_reference(two_ranks, scenario):
     weights to 1e-6.
     """
     expected, actual = two_ranks(REFERENCE, scenario), two_ranks(OURS, scenario)
-    for one, other in zip(expected.ranks, actual.ranks, strict=True):
-        assert one["global_step"] == other["global_step"] > 0
-        assert_close(numbers(one["history"]), numbers(other["history"]))
-        assert other["sums"] == pytest.approx(one["sums"], rel=1e-5, abs=1e-6)
-        assert other["scaler"] == one["scaler"]
+    for theirs, ours in zip(expected.ranks, actual.ranks, strict=True):
+        assert theirs["global_step"] == ours["global_step"] > 0
+        assert_close(numbers(theirs["history"]), numbers(ours["history"]))
+        assert ours["sums"] == pytest.approx(theirs["sums"], rel=1e-5, abs=1e-6)
+        assert ours["scaler"] == theirs["scaler"]
 
     # The reference's is of each process, for the steps after the last log.
     means = [rank["history"][-1]["train_loss"] for rank in expected.ranks]
@@ -71,11 +71,11 @@ def test_ddp_compiled_model_in_float16_equals_the_model(two_ranks):
     steps are left out.
     """
     plain, compiled = (two_ranks(OURS, scenario).ranks for scenario in ("half", "half_compiled"))
-    for one, other in zip(plain, compiled, strict=True):
-        assert_close(numbers(one["history"]), numbers(other["history"]))
-        assert other["scaler"] == one["scaler"]
-        assert list(other["sums"].values()) == pytest.approx(
-            list(one["sums"].values()), rel=0, abs=1e-6
+    for plain_rank, compiled_rank in zip(plain, compiled, strict=True):
+        assert_close(numbers(plain_rank["history"]), numbers(compiled_rank["history"]))
+        assert compiled_rank["scaler"] == plain_rank["scaler"]
+        assert list(compiled_rank["sums"].values()) == pytest.approx(
+            list(plain_rank["sums"].values()), rel=0, abs=1e-6
         )
 
 

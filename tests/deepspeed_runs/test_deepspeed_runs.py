@@ -76,7 +76,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     single_batches = [f"single_batch-{way}" for way in COMPARED]
     ours, reference = ([library, str(folder)] for library in ("lightrainer", "transformers"))
     apart = ["plain", "plain_unclipped", *ALONE]
-    together = [
+    distributed = [
         *EXACT,
         *PASSES,
         *HALF,
@@ -90,11 +90,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     then_apart += ["from_reference-its_optimizer", "refusals", "together"]
     common = {"log": folder / "log.txt", "seconds": SECONDS, "BESIDE": str(BESIDE)}
     finished_ranks(SCRIPT, *reference, *COMPARED, library="transformers and deepspeed", **common)
-    for processes, ways in ((0, apart), (2, together), (0, then_apart)):
+    for processes, scenarios in ((0, apart), (2, distributed), (0, then_apart)):
         finished_ranks(
             SCRIPT,
             *ours,
-            *ways,
+            *scenarios,
             processes=processes,
             library="lightrainer and deepspeed",
             **common,
@@ -140,12 +140,12 @@ def test_half_precision_is_near_but_not_the_same(results, way):
 
 
 def test_steps_whose_gradients_overflow_are_left_out(results):
-    """With a loss scale of float16 that is too large: the schedule stands still, and so do the
-    weights.
+    """With a loss scale of float16 that is too large: the schedule and the weights do not
+    change.
     """
-    found = results("fp16")
-    assert found["learning_rate"] == [0.0] * 6
-    assert set(found["grad_norm"]) <= {0.0, math.inf}  # DeepSpeed 0.19.0 says 0
+    result = results("fp16")
+    assert result["learning_rate"] == [0.0] * 6
+    assert set(result["grad_norm"]) <= {0.0, math.inf}  # DeepSpeed 0.19.0 says 0
     first, last = (results.weights("fp16", where=f"checkpoint-{step}") for step in (2, 6))
     assert all(torch.equal(first[name], last[name]) for name in first)
 
@@ -154,10 +154,10 @@ def test_steps_whose_gradients_overflow_are_left_out(results):
 def test_deepspeed_predictions_and_events_on_every_rank(results, way):
     """Only stage 3 takes parameters apart."""
     for rank in (0, 1):
-        found = results(way, rank=rank)
-        assert found["numel"] == (0 if way in STAGE3 else PARAMETERS)
-        assert found["predicted"] == list(range(12))
-        assert found["heard"] == {"steps": 6, "saves": 3}
+        result = results(way, rank=rank)
+        assert result["numel"] == (0 if way in STAGE3 else PARAMETERS)
+        assert result["predicted"] == list(range(12))
+        assert result["heard"] == {"steps": 6, "saves": 3}
 
 
 @pytest.mark.parametrize("way", [way for way in (*EXACT, *HALF) if way != "parts"])
@@ -165,15 +165,15 @@ def test_saved_models_are_whole(results, way):
     """Those of the best checkpoint, which is not the last: names, shapes and values of one
     process.
     """
-    expected, found = results.weights("plain", 1), results.weights(way)
+    expected, actual = results.weights("plain", 1), results.weights(way)
     near = 2e-2 if way in HALF else 2e-5
     torch.testing.assert_close(
-        {name: one.float() for name, one in found.items()}, expected, rtol=near, atol=near
+        {name: tensor.float() for name, tensor in actual.items()}, expected, rtol=near, atol=near
     )
     best = results.weights(way, where="checkpoint-2")
-    assert all(torch.equal(found[name], best[name]) for name in found)
+    assert all(torch.equal(actual[name], best[name]) for name in actual)
     last = results.weights(way, where="checkpoint-6")
-    assert not all(torch.equal(found[name], last[name]) for name in found)
+    assert not all(torch.equal(actual[name], last[name]) for name in actual)
 
 
 @pytest.mark.parametrize("way", RESUMED)
@@ -215,12 +215,12 @@ def test_deepspeed_process_writes_its_part_and_the_first_the_rest(results):
         "checkpoint-6",
         "saved",
     ]
-    found = {
+    names = {
         path.relative_to(folder / "checkpoint-6").as_posix()
         for path in (folder / "checkpoint-6").rglob("*")
     }
     states = {f"global_step6/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)}
-    own = {f"{kind}_{rank}.pth" for rank in (0, 1) for kind in ("rng_state", "data_state")}
+    rank_states = {f"{kind}_{rank}.pth" for rank in (0, 1) for kind in ("rng_state", "data_state")}
     once = {
         "model.safetensors",
         "training_args.bin",
@@ -234,7 +234,7 @@ def test_deepspeed_process_writes_its_part_and_the_first_the_rest(results):
         "latest",
         "zero_to_fp32.py",
     }
-    assert found - {"zero_to_torch.py"} == states | own | once | theirs
+    assert names - {"zero_to_torch.py"} == states | rank_states | once | theirs
     assert sorted(path.name for path in (folder / "saved").iterdir()) == [
         "model.safetensors",
         "training_args.bin",
@@ -249,12 +249,12 @@ def test_weights_can_be_left_in_parts(results):
     }
     assert not list(saved.parent.rglob("*.safetensors"))
     expected = results.weights("stage3")
-    found = torch.load(results.folder / "together.pt", weights_only=True)
+    merged = torch.load(results.folder / "together.pt", weights_only=True)
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor)
+        torch.testing.assert_close(merged[name], tensor)
     without = ZeroStates(saved).weights  # and lightrainer, without DeepSpeed
-    assert without.keys() == found.keys()
-    assert all(torch.equal(without[name], tensor) for name, tensor in found.items())
+    assert without.keys() == merged.keys()
+    assert all(torch.equal(without[name], tensor) for name, tensor in merged.items())
 
 
 @pytest.mark.parametrize("way", COMPARED)
@@ -265,18 +265,21 @@ def test_deepspeed_equals_the_reference(results, way):
     it is that of the step itself, as it is otherwise. `results(way)` accumulates, which the
     reference 5.3.0 does wrongly.
     """
-    expected, found = results(f"reference-{way}"), results(f"single_batch-{way}")
+    expected, actual = results(f"reference-{way}"), results(f"single_batch-{way}")
     for name in ("loss", "grad_norm", "eval_loss"):
-        assert found[name] == expected[name], name
+        assert actual[name] == expected[name], name
     shift = 0 if way == "stage3" else 1
-    assert found["learning_rate"][shift:] == pytest.approx(expected["learning_rate"][: 15 - shift])
+    assert actual["learning_rate"][shift:] == pytest.approx(expected["learning_rate"][: 15 - shift])
 
 
 def test_deepspeed_one_process_resumes_two_of_the_reference(results):
     """The reference leaves the schedule in the states of DeepSpeed."""
-    expected, found = results("reference-its_optimizer"), results("from_reference-its_optimizer", 1)
-    assert found["loss"][5:] == pytest.approx(expected["loss"][5:], rel=1e-5)
-    assert len(found["loss"]) == 15
+    expected, actual = (
+        results("reference-its_optimizer"),
+        results("from_reference-its_optimizer", 1),
+    )
+    assert actual["loss"][5:] == pytest.approx(expected["loss"][5:], rel=1e-5)
+    assert len(actual["loss"]) == 15
 
 
 def test_models_of_transformers_come_in_parts(results):
@@ -284,11 +287,11 @@ def test_models_of_transformers_come_in_parts(results):
     filled in.
     """
     for rank in (0, 1):
-        found = results("pretrained", rank=rank)
-        assert (found["plain enabled"], found["stage3 enabled"]) == (False, True)
-        assert (found["plain numel"], found["stage3 numel"]) == (1040, 0)
-        assert found["losses"]["stage3"] == pytest.approx(found["losses"]["plain"], rel=1e-5)
-        assert found["stage3 flos"] == found["plain flos"] > 0
+        result = results("pretrained", rank=rank)
+        assert (result["plain enabled"], result["stage3 enabled"]) == (False, True)
+        assert (result["plain numel"], result["stage3 numel"]) == (1040, 0)
+        assert result["losses"]["stage3"] == pytest.approx(result["losses"]["plain"], rel=1e-5)
+        assert result["stage3 flos"] == result["plain flos"] > 0
     assert results("pretrained")["stage3 saved"] == ["model.safetensors"]
 
 
@@ -303,6 +306,6 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_deepspeed_run_that_cannot_be_is_refused_with_what_to_do(results, case):
-    said = results("refusals", 1)[case]
-    assert said.startswith("ValueError")
-    assert REFUSED[case] in said
+    message = results("refusals", 1)[case]
+    assert message.startswith("ValueError")
+    assert REFUSED[case] in message

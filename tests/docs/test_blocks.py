@@ -72,8 +72,8 @@ def run(process, page, folder):
     "page", [page for page in PAGES if has_code(page)], ids=lambda page: page.stem
 )
 def test_blocks_run_as_printed(runner, page, tmp_path):
-    status, said = run(runner, page, tmp_path / "empty")
-    assert status == 0, said
+    status, output = run(runner, page, tmp_path / "empty")
+    assert status == 0, output
 
 
 def test_blocks_all_have_a_language():

@@ -13,13 +13,13 @@ COMPLETE = ["Trainer", "Seq2SeqTrainer", "TrainingArguments", "Setters", "Traine
 
 def public_names():
     """Return the public classes and functions of the modules by name."""
-    found = {}
+    objects = {}
     for module in map(importlib.import_module, MODULES):
         for name in module.__all__:
             value = getattr(module, name)
             if inspect.isclass(value) or inspect.isfunction(value):
-                found[name] = value
-    return found
+                objects[name] = value
+    return objects
 
 
 def methods(cls):
@@ -38,11 +38,11 @@ def methods(cls):
 
 def described():
     """Return everything that needs a docstring by path: public names, and methods of classes."""
-    found = public_names()
+    objects = public_names()
     for value in public_names().values():
         if inspect.isclass(value):
-            found.update(methods(value))
-    return found
+            objects.update(methods(value))
+    return objects
 
 
 def fault_of_summary(docstring):

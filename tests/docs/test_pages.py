@@ -49,20 +49,20 @@ def test_optimizers_of_the_calculator_exist():
 
 
 def test_options_of_the_sweep_exist():
-    known = _make_parser().format_help()
+    help_text = _make_parser().format_help()
     named = set(re.findall(r"`(--[a-z-]+)", page("search"))) - {"--width"}
     assert len(named) > 6
-    assert [option for option in named if option not in known] == []
+    assert [option for option in named if option not in help_text] == []
 
 
 def test_keywords_of_the_search_are_taken():
     rows = re.findall(r"^\| (`.*?) \|", page("search"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    own = set(inspect.signature(Trainer.hyperparameter_search).parameters)
+    parameters = set(inspect.signature(Trainer.hyperparameter_search).parameters)
     optunas = {*inspect.signature(optuna.create_study).parameters}
     optunas |= {*inspect.signature(optuna.study.Study.optimize).parameters}
     assert len(named) > 15
-    assert named <= own | optunas | set(OPTIONS)
+    assert named <= parameters | optunas | set(OPTIONS)
 
 
 def test_cluster_page_sets_variables_that_commands_read():

@@ -35,8 +35,8 @@ def names_of_guides():
     for page in GUIDES:
         for block in blocks(page):
             if block.language == "python":
-                for found in imported_names(block.code):
-                    pages.setdefault(found, page.name)
+                for name in imported_names(block.code):
+                    pages.setdefault(name, page.name)
     return pages
 
 
@@ -59,13 +59,13 @@ def is_described(module, name, described):
 
 
 def test_guides_import_names_that_are_public_there():
-    found = names_of_guides()
+    imports = names_of_guides()
     private = [
         f"{page}: from {module} import {name}"
-        for (module, name), page in found.items()
+        for (module, name), page in imports.items()
         if name not in getattr(importlib.import_module(module), "__all__", ())
     ]
-    assert len(found) > 40
+    assert len(imports) > 40
     assert private == []
 
 
@@ -83,9 +83,9 @@ def test_reference_lists_every_public_name_that_guides_import():
 
 
 def test_reference_lists_each_name_once():
-    found = entries()
-    assert len(found) > 150
-    assert sorted(found) == sorted(set(found))
+    names = entries()
+    assert len(names) > 150
+    assert sorted(names) == sorted(set(names))
 
 
 @pytest.mark.parametrize("entry", [one for one in entries() if one.count(".") > 1])

@@ -17,13 +17,13 @@ MESSAGES = FIRST_CELL.findall(OWN)
 @cache
 def texts() -> list[str]:
     """Return the texts in the code, with `\\0` where a value is filled in."""
-    found = []
+    strings = []
     for folder in ("package", "facade", "lightning_modules", "callbacks"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant | ast.JoinedStr):
-                    found.append(text_of(node))
-    return found
+                    strings.append(text_of(node))
+    return strings
 
 
 def text_of(node: ast.AST) -> str:

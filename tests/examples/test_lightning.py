@@ -51,11 +51,11 @@ def test_callbacks_of_both_kinds(example):
 
 
 def test_lightning_example_trains_from_a_file(example, tmp_path):
-    made = example("cli").main(
+    cli = example("cli").main(
         ["fit", "--config", str(EXAMPLES / "config.yaml"), "--data.batch_size=4"]
     )
-    assert type(made.model.model).__name__ == "Letters"
-    assert made.trainer.global_step == 3 * 13
-    assert made.model.learning_rate == 0.02
-    assert made.trainer.callback_metrics["val_long_perplexity"] < 15
+    assert type(cli.model.model).__name__ == "Letters"
+    assert cli.trainer.global_step == 3 * 13
+    assert cli.model.learning_rate == 0.02
+    assert cli.trainer.callback_metrics["val_long_perplexity"] < 15
     assert list(tmp_path.iterdir()) == []

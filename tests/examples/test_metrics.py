@@ -26,17 +26,17 @@ def example(monkeypatch):
 
 
 def test_accuracy_and_f1_of_a_classifier(example):
-    found = example.classification()
-    assert 0.9 < found["eval_accuracy"] <= 1
-    assert 0.9 < found["eval_f1"] <= 1
+    metrics = example.classification()
+    assert 0.9 < metrics["eval_accuracy"] <= 1
+    assert 0.9 < metrics["eval_f1"] <= 1
 
 
 def test_perplexity_of_a_language_model(example):
     """Better than guessing among the characters that there are, and not the mean over batches."""
-    found = example.language_modelling()
-    assert found["eval_perplexity"] == pytest.approx(math.exp(found["eval_token_loss"]))
-    assert found["eval_perplexity"] < len(set(example.TEXT)) / 2
-    assert found["eval_token_loss"] != pytest.approx(found["eval_loss"], abs=1e-4)
+    metrics = example.language_modelling()
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(metrics["eval_token_loss"]))
+    assert metrics["eval_perplexity"] < len(set(example.TEXT)) / 2
+    assert metrics["eval_token_loss"] != pytest.approx(metrics["eval_loss"], abs=1e-4)
 
 
 def test_bleu_of_a_translation(example):

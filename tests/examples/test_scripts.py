@@ -82,13 +82,13 @@ MORE_FILES = {"_manifest.json", "data_state_0.pth", "loss_curve.svg"}
 
 
 def environment(home: Path) -> dict[str, str]:
-    kept = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("LIGHTRAINER", "PYTHONPATH"))
     }
     hub = {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return {**kept, **hub, "OMP_NUM_THREADS": "1"}
+    return {**variables, **hub, "OMP_NUM_THREADS": "1"}
 
 
 def said_by(commands: list[list[object]], folders: list[Path], *, fails: bool = False) -> list[str]:
@@ -106,10 +106,10 @@ def said_by(commands: list[list[object]], folders: list[Path], *, fails: bool = 
         for process in running:
             process.kill()
             process.wait()
-    said = [log.read_text() for log in logs]
-    for code, text in zip(codes, said, strict=True):
+    outputs = [log.read_text() for log in logs]
+    for code, text in zip(codes, outputs, strict=True):
         assert (code != 0) is fails, text[-6000:]
-    return said
+    return outputs
 
 
 def put_data_into(folder: Path) -> None:
@@ -130,27 +130,30 @@ def put_data_into(folder: Path) -> None:
 
 def jobs(folder: Path) -> list[tuple[str, str, list[str]]]:
     """Each script, and again; some without an interruption; one for a model that was saved."""
-    found = []
+    job_list = []
     for name, special in WORDS.items():
-        there = folder / name
-        put_data_into(there)
+        job_folder = folder / name
+        put_data_into(job_folder)
         words = [*COMMON.split(), *special.split()]
-        found += [(there, name, [*words, "--max_steps", steps]) for steps in ("3", "6")]
+        job_list += [(job_folder, name, [*words, "--max_steps", steps]) for steps in ("3", "6")]
         if name in DRAWING:
             (folder / "whole" / name).mkdir(parents=True)
-            found.append((folder / "whole" / name, name, [*words, "--max_steps", "6"]))
+            job_list.append((folder / "whole" / name, name, [*words, "--max_steps", "6"]))
     saved = (
         "--model_name_or_path out --output_dir saved --do_eval --do_predict --validation_file "
         "held_out.csv"
     )
-    found.append(
+    job_list.append(
         (
             folder / "text_classification",
             "text_classification",
             f"{saved} --test_file held_out.csv".split(),
         )
     )
-    return [(str(there), str(SCRIPTS / f"{name}.py"), words) for there, name, words in found]
+    return [
+        (str(job_folder), str(SCRIPTS / f"{name}.py"), words)
+        for job_folder, name, words in job_list
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +171,9 @@ def sides(tmp_path_factory):
         for runner in (REFERENCE, OURS)
     ]
     for side, text in zip(folders, said_by(commands, list(folders.values())), strict=True):
-        said = json.loads(text.splitlines()[-1])
-        assert said["trainer"] == side
-        failed = [job for job, code in zip(todo[side], said["codes"], strict=True) if code]
+        result = json.loads(text.splitlines()[-1])
+        assert result["trainer"] == side
+        failed = [job for job, code in zip(todo[side], result["codes"], strict=True) if code]
         assert not failed, Path(failed[0][0], LOG).read_text()[-6000:]
     return tuple(folders.values())
 
@@ -276,28 +279,28 @@ def test_script_evaluates_a_saved_model_without_training(sides):
 def test_messages_follow_the_script(sides):
     """Scripts turn the messages of transformers on: so ours are there, in its format."""
     for side in sides:
-        said = (side / "causal_lm" / LOG).read_text()
+        output = (side / "causal_lm" / LOG).read_text()
         assert re.search(
-            r"^\[INFO\|\w+\.py:\d+\] .* >> \*{5} Running training \*{5}$", said, re.MULTILINE
+            r"^\[INFO\|\w+\.py:\d+\] .* >> \*{5} Running training \*{5}$", output, re.MULTILINE
         )
-        assert "***** train metrics *****" in said
+        assert "***** train metrics *****" in output
 
 
 def test_script_without_transformers(sides, without_library, tmp_path):
-    """A script with a model of its own, named on the command line, where the library is not
+    """A script with a custom model, named on the command line, where the library is not
     installed.
     """
     words = [*COMMON.split(), *WORDS["own_model"].split()]
     (absent,) = said_by([[without_library, "-c", "import transformers"]], [tmp_path], fails=True)
     assert "No module named 'transformers'" in absent
     program = [without_library, *OURS, SCRIPTS / "own_model.py", *words, "--max_steps", 3]
-    (said,) = said_by([program], [tmp_path])
-    assert "***** eval metrics *****" in said
+    (output,) = said_by([program], [tmp_path])
+    assert "***** eval metrics *****" in output
     folders = sides[0] / "own_model" / "out" / "checkpoint-3", tmp_path / "out"
     expected, actual = (read(folder / "trainer_state.json")["log_history"] for folder in folders)
     assert_same(
         [without_clock(entry) for entry in expected],
-        [without_clock(one) for one in actual[: len(expected)]],
+        [without_clock(entry) for entry in actual[: len(expected)]],
     )
     assert_same(*(load_file(folder / "model.safetensors") for folder in folders))
 
@@ -342,9 +345,9 @@ def test_script_in_two_processes(tmp_path):
     assert actual.keys() == expected.keys()
     assert actual["train_samples"] == 40
     histories = [read(folder / "out" / "trainer_state.json")["log_history"] for folder in folders]
-    for one, other in zip(*histories, strict=True):
-        expected = without_the_number_of_processes(without_clock(one))
-        assert expected == pytest.approx(without_clock(other), rel=1e-6, abs=1e-9)
+    for left, right in zip(*histories, strict=True):
+        expected = without_the_number_of_processes(without_clock(left))
+        assert expected == pytest.approx(without_clock(right), rel=1e-6, abs=1e-9)
     predicted = [(folder / "out" / "predict_results.txt").read_text() for folder in folders]
     assert predicted[0] == predicted[1]
     assert len(predicted[0].splitlines()) == 15

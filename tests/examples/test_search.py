@@ -34,9 +34,9 @@ def test_search_example_creates_a_trainer_per_trial():
 
 def test_pruning_under_plain_lightning_in_two_processes(tmp_path):
     """A pruned trial ends in both; if only one ended, the other would wait for it for ever."""
-    code, said = forked_torchrun(
+    code, output = forked_torchrun(
         FOLDER / "lightning_pruning.py", log=tmp_path / "log.txt", seconds=SECONDS
     )
-    assert code == 0, said
-    found = eval(next(line for line in said.splitlines() if line.startswith("{'best'")))
-    assert found["pruned"] >= 1
+    assert code == 0, output
+    result = eval(next(line for line in output.splitlines() if line.startswith("{'best'")))
+    assert result["pruned"] >= 1

@@ -38,9 +38,9 @@ def test_stopped_and_resumed_it_leaves_a_model_a_picture_and_logs(demo, tmp_path
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
 
     demo([*short, "--resume", "--target-ratio=1"])
-    said = capsys.readouterr().out
-    assert "after 4 steps" in said
-    assert "def read_config(path):" in said
+    output = capsys.readouterr().out
+    assert "after 4 steps" in output
+    assert "def read_config(path):" in output
     left = {path.name for path in tmp_path.iterdir()}
     assert {"checkpoint-4", "model.safetensors", "tokenizer.json", "report.html"} <= left
     assert list(tmp_path.rglob("events.out.tfevents.*"))

@@ -44,7 +44,7 @@ SCHEDULES = ("linear", "cosine", "constant_with_warmup")
 
 
 def training_of(seed: int) -> tuple[Case, str]:
-    """The training that belongs to a seed, always the same one, and what it is, for the table."""
+    """The training that belongs to a seed, always the same, and its description in the table."""
     draw = random.Random(seed)
     processes = draw.choice((1, 1, 1, 2, 2, 3))
     strategy = draw.choice(list(STRATEGIES)) if processes > 1 else ""
@@ -68,27 +68,27 @@ def training_of(seed: int) -> tuple[Case, str]:
         **(WORKERS if workers else {}),
         **({**EVALUATED, **BEST, "eval_steps": saves} if keeps_best else {}),
     }
-    asked = draw.random() < 0.2
-    moments = ("pass", "change") if asked else (*ANYTIME, "sample") if workers else ANYTIME
+    terminates = draw.random() < 0.2
+    moments = ("pass", "change") if terminates else (*ANYTIME, "sample") if workers else ANYTIME
     case = Case(
         reads,
-        {**arguments, **ASKED} if asked else arguments,
+        {**arguments, **ASKED} if terminates else arguments,
         moments,
         in_background=draw.random() < 0.4,
         processes=processes,
         part=draw.uniform(0.25, 0.6),
-        number=signal.SIGTERM if asked else signal.SIGKILL,
+        number=signal.SIGTERM if terminates else signal.SIGKILL,
         full=0.0 if keeps_best else draw.choice((0.0, 0.0, 0.1, 0.3)),
     )
-    said = [f"{processes} x {strategy}" if strategy else "1", reads]
-    said += [f"accumulates {arguments['gradient_accumulation_steps']}"]
-    said += (
+    description = [f"{processes} x {strategy}" if strategy else "1", reads]
+    description += [f"accumulates {arguments['gradient_accumulation_steps']}"]
+    description += (
         ["2 workers"] * workers
         + ["best"] * keeps_best
         + ["background"] * case.in_background
-        + ["SIGTERM"] * asked
+        + ["SIGTERM"] * terminates
     )
-    return case, ", ".join([*said, *["full disks"] * bool(case.full)])
+    return case, ", ".join([*description, *["full disks"] * bool(case.full)])
 
 
 def differences(report: dict[str, Any]) -> list[str]:
@@ -109,11 +109,15 @@ def line(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=10, help="begin no training after so many")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="begin no training after this many"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the first training; the next ones count up"
     )
-    parser.add_argument("--trainings", type=int, default=0, help="so many, whatever time they take")
+    parser.add_argument(
+        "--trainings", type=int, default=0, help="exactly this many, whatever time they take"
+    )
     parser.add_argument("--folder", type=Path, help="leave the output of all trainings there")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="soak-"))
@@ -132,7 +136,7 @@ def main() -> int:
         went_on = sum(begin != "nothing" for begin in report.get("begins", ()))
         counts = len(report["kills"]), inside, went_on
         print(line(seed, *counts, len(differs) or "-", words), flush=True)
-        sums = [one + other for one, other in zip(sums, counts, strict=True)]
+        sums = [total + count for total, count in zip(sums, counts, strict=True)]
         for text in differs:
             print(
                 f"        differs: {text}\n        repeat: --seed {seed} --trainings 1 --folder "

@@ -35,11 +35,11 @@ def killed(whole, tmp_path) -> Path:
 
 
 def goes_on(folder: Path, whole, caplog, *, after: int) -> None:
-    """It begins after this step, says why, and ends as the whole training."""
-    seen = []
-    begin = At("on_train_begin", lambda _, state, control: seen.append(state.global_step))
+    """It begins after this step, logs the reason, and ends as the uninterrupted training."""
+    first_steps = []
+    begin = At("on_train_begin", lambda _, state, control: first_steps.append(state.global_step))
     resumed = train(folder, resume=True, callbacks=[begin], **EVERY_STEP)
-    assert seen == [after]
+    assert first_steps == [after]
     assert resumed.end == whole.end
     assert (f"checkpoint-{NEWEST} is damaged and was skipped" in caplog.text) == (after < NEWEST)
 
@@ -98,8 +98,8 @@ def test_damage_ignores_files_beside_the_checkpoint(
     killed, whole, caplog, name, make: Callable, stays
 ):
     make(killed / name)
-    seen = train(killed, resume=True, **{**EVERY_STEP, "save_total_limit": None})
-    assert seen.end == whole.end
+    resumed = train(killed, resume=True, **{**EVERY_STEP, "save_total_limit": None})
+    assert resumed.end == whole.end
     assert f"checkpoint-{NEWEST} is damaged and was skipped" not in caplog.text
     assert (f"{name} is damaged and was skipped" in caplog.text) == (
         name in ("checkpoint-9", "checkpoint-99")

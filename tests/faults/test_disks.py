@@ -38,50 +38,50 @@ def goes_on(found, case):
 
 @pytest.mark.parametrize("name", CASES)
 def test_disk_that_is_full_warns(report, name):
-    """Some write is refused in every other checkpoint or so; the loss goes its way, in all
+    """A write fails in about every other checkpoint; the loss is unaffected, in all
     processes.
     """
-    for found in report[name]["refused"]:
-        goes_on(found, CASES[name])
+    for result in report[name]["refused"]:
+        goes_on(result, CASES[name])
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].processes == 1])
 def test_disk_that_is_really_full_warns(report, name):
-    """It refuses in mid-file, after it was said that there is enough space; with more space the
-    training goes on.
+    """It refuses in mid-file, after it reported enough space; with more space the
+    training continues.
     """
     if report[name]["small"][0] is None:
         pytest.skip("only an administrator can make a small file system")
-    for found in report[name]["small"]:
-        goes_on(found, CASES[name])
-        assert found["afterwards"]
-    assert len({len(found["left"]) for found in report[name]["small"]}) > 1
+    for result in report[name]["small"]:
+        goes_on(result, CASES[name])
+        assert result["afterwards"]
+    assert len({len(result["left"]) for result in report[name]["small"]}) > 1
 
 
 def test_disk_that_is_read_only_raises_before_the_first_step(report):
-    found = report["never writable"]
-    assert found["codes"] == [1]
+    result = report["never writable"]
+    assert result["codes"] == [1]
     assert re.search(
         r"PermissionError: output_dir='.*out' cannot hold checkpoints: .* not writable",
-        found["said"],
+        result["said"],
     )
-    assert not found["trained"]
+    assert not result["trained"]
 
 
 @pytest.mark.parametrize("name", ["full", "full, in the background", "full in two processes"])
 def test_disk_that_becomes_read_only_ends_the_training_without_harm(report, name):
-    """None waits for ever, which would fail the script. When it is writable again, it goes on to
-    the same bits.
+    """No process waits forever, which would fail the script. When the disk is writable again, the
+    training continues to the same bits.
     """
-    found = report[f"no more writable: {name}"]
-    assert all(found["codes"])
-    assert "PermissionError" in found["said"]
-    assert found["damaged"] == []
-    assert {"checkpoint-1", "checkpoint-2", "checkpoint-3"} <= set(found["left"])
-    assert "checkpoint-5" not in found["left"]
-    again = found["again"]
-    assert not any(again["codes"]), again["said"]
-    assert again["weights"]
-    assert again["logs"]
-    assert len(again["left"]) == 12
-    assert all(left.startswith("checkpoint-") for left in again["left"])
+    result = report[f"no more writable: {name}"]
+    assert all(result["codes"])
+    assert "PermissionError" in result["said"]
+    assert result["damaged"] == []
+    assert {"checkpoint-1", "checkpoint-2", "checkpoint-3"} <= set(result["left"])
+    assert "checkpoint-5" not in result["left"]
+    resumed = result["again"]
+    assert not any(resumed["codes"]), resumed["said"]
+    assert resumed["weights"]
+    assert resumed["logs"]
+    assert len(resumed["left"]) == 12
+    assert all(left.startswith("checkpoint-") for left in resumed["left"])

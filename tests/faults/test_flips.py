@@ -42,13 +42,13 @@ def flips(folder: Path) -> list[tuple[str, int]]:
         random.Random(0),
         sorted(path for path in folder.rglob("*") if path.is_file()),
     )
-    found = []
+    positions = []
     for number in range(FLIPS):
         path = files[number % len(files)]
         bits = 8 * path.stat().st_size
         first = max(bits - 800, 0) if number // len(files) % 2 else 0
-        found.append((path.relative_to(folder).as_posix(), generator.randrange(first, bits)))
-    return found
+        positions.append((path.relative_to(folder).as_posix(), generator.randrange(first, bits)))
+    return positions
 
 
 def test_flipped_bits_are_all_detected(folder):
@@ -57,7 +57,7 @@ def test_flipped_bits_are_all_detected(folder):
     silent = []
     for name, bit in flips(folder):
         flip(folder / name, bit)
-        if not any(said.startswith(f"{name} ") for said in checkpoints.problems(folder)):
+        if not any(problem.startswith(f"{name} ") for problem in checkpoints.problems(folder)):
             silent.append((name, bit))
         flip(folder / name, bit)
     assert silent == []

@@ -46,14 +46,14 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def all_reports(request, tmp_path_factory):
-    """`all_reports(processes)`, made once."""
-    made: dict[int, list[dict]] = {}
+    """`all_reports(processes)`, computed once."""
+    cache: dict[int, list[dict]] = {}
 
     def get(processes: int) -> list[dict]:
-        if processes not in made:
+        if processes not in cache:
             folder = tmp_path_factory.mktemp(f"in{processes}")
-            made[processes] = list(reports(folder, processes, request.config.getoption("--soak")))
-        return made[processes]
+            cache[processes] = list(reports(folder, processes, request.config.getoption("--soak")))
+        return cache[processes]
 
     return get
 
@@ -65,20 +65,20 @@ def test_killed_training_ends_the_same(all_reports, name):
     """
     case: Case = CASES[name]
     for report in all_reports(case.processes):
-        found = report[name]
-        assert found["failed"] is None
-        assert [kill for kill in found["kills"] if kill["damaged"]] == []
-        there = [kill["complete"] > 0 for kill in found["kills"]]
-        assert there == sorted(there), (
+        result = report[name]
+        assert result["failed"] is None
+        assert [kill for kill in result["kills"] if kill["damaged"]] == []
+        has_complete = [kill["complete"] > 0 for kill in result["kills"]]
+        assert has_complete == sorted(has_complete), (
             "rotation took the last one away before the next was complete"
         )
-        assert found["other"] == []
-        assert [left for left in found["left"] if left.startswith(".")] == []
+        assert result["other"] == []
+        assert [left for left in result["left"] if left.startswith(".")] == []
         if case.limit is not None:
-            assert set(found["left by the whole"]) <= set(found["left"])
-            assert len(found["left"]) <= len(found["left by the whole"]) + 1
+            assert set(result["left by the whole"]) <= set(result["left"])
+            assert len(result["left"]) <= len(result["left by the whole"]) + 1
         elif case.number == 9:
-            assert found["left"] == found["left by the whole"]
+            assert result["left"] == result["left by the whole"]
 
 
 @pytest.mark.parametrize("processes", LEAST)

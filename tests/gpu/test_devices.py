@@ -19,7 +19,7 @@ NAMES = [
 
 
 def test_factories_are_called_with_a_device():
-    found = []
+    violations = []
     for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
         name = str(path.relative_to(ROOT))
         if any(part in name for part in OF_USERS):
@@ -34,5 +34,5 @@ def test_factories_are_called_with_a_device():
                 if of_torch and not any(
                     keyword.arg in ("device", None) for keyword in node.keywords
                 ):
-                    found.append(f"{name}:{node.lineno}")
-    assert not found
+                    violations.append(f"{name}:{node.lineno}")
+    assert not violations

@@ -30,7 +30,7 @@ def device(request):
     return request.param
 
 
-def trainer(folder, device, model=None, callbacks=None, **changes):
+def make_trainer(folder, device, model=None, callbacks=None, **changes):
     options = {
         "max_steps": 8,
         "per_device_train_batch_size": 4,
@@ -55,37 +55,37 @@ def weights(made):
 
 
 def test_device_training_is_on_the_device(tmp_path, device):
-    made = trainer(tmp_path, device, save_strategy="no")
-    made.train()
-    assert {parameter.device.type for parameter in made.model.parameters()} == {device}
+    trainer = make_trainer(tmp_path, device, save_strategy="no")
+    trainer.train()
+    assert {parameter.device.type for parameter in trainer.model.parameters()} == {device}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch", "adamw_torch_fused"])
 def test_device_custom_loop_after_a_training(tmp_path, device, optimizer):
     """Lightning moves the states of optimizers to the CPU at the end of a run."""
-    made = trainer(tmp_path, device, save_strategy="no", optim=optimizer)
-    made.train()
-    before = weights(made)
-    assert {state["exp_avg"].device.type for state in made.optimizer.state.values()} == {device}
+    trainer = make_trainer(tmp_path, device, save_strategy="no", optim=optimizer)
+    trainer.train()
+    before = weights(trainer)
+    assert {state["exp_avg"].device.type for state in trainer.optimizer.state.values()} == {device}
 
     batch = {
-        name: values.to(made.args.device) for name, values in default_collate(points(4)).items()
+        name: values.to(trainer.args.device) for name, values in default_collate(points(4)).items()
     }
-    for group in made.optimizer.param_groups:
+    for group in trainer.optimizer.param_groups:
         group["lr"] = 0.1
-    made.model(**batch)["loss"].backward()
-    made.optimizer.step()
-    assert not same(before, weights(made))
+    trainer.model(**batch)["loss"].backward()
+    trainer.optimizer.step()
+    assert not same(before, weights(trainer))
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}])
 def test_device_resumption_with_dropout_is_exact(tmp_path, device, precision):
     options = {"save_steps": 4, "full_determinism": True, **precision}
-    through = trainer(tmp_path, device, **options)
+    through = make_trainer(tmp_path, device, **options)
     through.train()
-    resumed = trainer(tmp_path, device, **options)
+    resumed = make_trainer(tmp_path, device, **options)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    other_draws = trainer(tmp_path, device, **options, seed=7)
+    other_draws = make_trainer(tmp_path, device, **options, seed=7)
     other_draws.train()
     assert same(weights(through), weights(resumed))
     assert not same(weights(through), weights(other_draws))
@@ -111,7 +111,7 @@ def test_weights_saved_in_the_background_are_those_of_their_step(tmp_path, devic
     monkeypatch.setattr(Trainer, "background_checkpoints", 0, raising=False)
     for name, callbacks in {"at once": [Listens()], "later": []}.items():
         torch.manual_seed(3)
-        trainer(tmp_path / name, device, callbacks=callbacks, save_steps=2).train()
+        make_trainer(tmp_path / name, device, callbacks=callbacks, save_steps=2).train()
     for step in (2, 4, 6, 8):
         file = f"checkpoint-{step}/model.safetensors"
         assert same(*(load_file(tmp_path / name / file) for name in ("at once", "later")))
@@ -124,9 +124,9 @@ def test_device_batch_that_does_not_fit_is_halved(tmp_path, device):
                 torch.empty(2**46, dtype=torch.uint8, device=x.device)  # 64 TiB
             return super().forward(x, labels)
 
-    made = trainer(tmp_path, device, Large, auto_find_batch_size=True, save_strategy="no")
-    made.train()
-    assert made.state.train_batch_size == 2
+    trainer = make_trainer(tmp_path, device, Large, auto_find_batch_size=True, save_strategy="no")
+    trainer.train()
+    assert trainer.state.train_batch_size == 2
 
 
 def test_activations_wait_in_main_memory(device):
@@ -168,20 +168,24 @@ def test_nan_is_found_on_the_device(tmp_path, device):
             return {"loss": super().forward(x, labels)["loss"] * float("nan")}
 
     with pytest.raises(FloatingPointError):
-        trainer(tmp_path, device, Broken, [NaNGuardCallback("raise")], save_strategy="no").train()
+        make_trainer(
+            tmp_path, device, Broken, [NaNGuardCallback("raise")], save_strategy="no"
+        ).train()
 
 
 def test_predictions_come_from_the_device(tmp_path, device):
-    made = trainer(tmp_path, device, eval_accumulation_steps=2, per_device_eval_batch_size=4)
-    found = made.predict(points(32))
-    assert found.predictions.shape == (32, 3)
+    trainer = make_trainer(
+        tmp_path, device, eval_accumulation_steps=2, per_device_eval_batch_size=4
+    )
+    output = trainer.predict(points(32))
+    assert output.predictions.shape == (32, 3)
     with torch.no_grad():
         batch = {
-            name: values.to(made.args.device)
+            name: values.to(trainer.args.device)
             for name, values in default_collate(points(32)).items()
         }
-        expected = made.model.eval()(**batch)["logits"].cpu()
-    torch.testing.assert_close(torch.as_tensor(found.predictions), expected, rtol=1e-4, atol=1e-5)
+        expected = trainer.model.eval()(**batch)["logits"].cpu()
+    torch.testing.assert_close(torch.as_tensor(output.predictions), expected, rtol=1e-4, atol=1e-5)
 
 
 class OwnSteps(Trainer):
@@ -222,38 +226,38 @@ class OwnForward(lightning.Callback):
 def test_batches_come_on_the_device(tmp_path, device, pinned):
     """As in the reference: for overrides, loops by hand, and Lightning callbacks."""
     options = {"save_strategy": "no", "dataloader_pin_memory": pinned}
-    usual = trainer(tmp_path, device, **options)
-    usual.train()
+    trainer = make_trainer(tmp_path, device, **options)
+    trainer.train()
     torch.manual_seed(0)
     data = points(32)
-    args = usual.args
-    own = OwnSteps(Classifier(dropout=0.2), args, train_dataset=data, eval_dataset=data)
-    own.train()
-    assert same(weights(own), weights(usual))
-    assert own.evaluate()["eval_loss"] == usual.evaluate()["eval_loss"]
+    args = trainer.args
+    overridden = OwnSteps(Classifier(dropout=0.2), args, train_dataset=data, eval_dataset=data)
+    overridden.train()
+    assert same(weights(overridden), weights(trainer))
+    assert overridden.evaluate()["eval_loss"] == trainer.evaluate()["eval_loss"]
 
     for loader in (
-        own.get_train_dataloader(),
-        own.get_eval_dataloader(),
-        own.get_test_dataloader(data),
+        overridden.get_train_dataloader(),
+        overridden.get_eval_dataloader(),
+        overridden.get_test_dataloader(data),
     ):
         for batch in loader:
-            own.model(**batch)
+            overridden.model(**batch)
 
-    called = OwnForward()
-    trainer(tmp_path, device, callbacks=[called], eval_strategy="epoch", **options).train()
-    assert called.called == 8 + 4
+    listener = OwnForward()
+    make_trainer(tmp_path, device, callbacks=[listener], eval_strategy="epoch", **options).train()
+    assert listener.called == 8 + 4
 
 
 @pytest.mark.gpu
 def test_cpu_beside_a_gpu_is_taken_without_a_warning(tmp_path):
     """Lightning advises to use the GPU."""
-    made = trainer(tmp_path, "cpu", save_strategy="no")
+    trainer = make_trainer(tmp_path, "cpu", save_strategy="no")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        made.train()
-        made.evaluate()
-    assert made.model.first.weight.device.type == "cpu"
+        trainer.train()
+        trainer.evaluate()
+    assert trainer.model.first.weight.device.type == "cpu"
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -261,7 +265,7 @@ def test_batches_arrive_page_locked(tmp_path, device, workers):
     """`dataloader_pin_memory` is on by default, and copies of page-locked batches do not wait."""
     if device == "cpu":
         pytest.skip("page-locked memory needs a GPU")
-    loader = trainer(tmp_path, device, dataloader_num_workers=workers).get_train_dataloader()
+    loader = make_trainer(tmp_path, device, dataloader_num_workers=workers).get_train_dataloader()
     assert next(batches_of(loader))["x"].is_pinned(), "before the loader moves it"
 
 
@@ -278,7 +282,7 @@ def test_page_locked_batches_are_copied_without_waiting(tmp_path, monkeypatch, p
             copies.append(non_blocking)
             return self
 
-    made = trainer(tmp_path, "cpu")
+    trainer = make_trainer(tmp_path, "cpu")
     monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device("meta")))
-    made._prepare_inputs({"x": torch.zeros(2).as_subclass(Noting)})
+    trainer._prepare_inputs({"x": torch.zeros(2).as_subclass(Noting)})
     assert copies == [pinned]

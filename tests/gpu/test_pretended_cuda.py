@@ -23,13 +23,13 @@ def device():
 
 
 def test_tensors_of_two_devices_are_not_mixed(device):
-    there = torch.ones(2, device="cuda")
+    on_device = torch.ones(2, device="cuda")
     with pytest.raises(RuntimeError, match="on the same device"):
-        there + torch.ones(2)
+        on_device + torch.ones(2)
     with pytest.raises(RuntimeError, match="indices should be on the same device"):
-        torch.ones(2)[there.long()]
-    assert (there + torch.tensor(1.0)).device == DEVICE, "a number may be of the CPU"
-    assert there[torch.tensor([1])].device == DEVICE, "and so may indices"
+        torch.ones(2)[on_device.long()]
+    assert (on_device + torch.tensor(1.0)).device == DEVICE, "a number may be of the CPU"
+    assert on_device[torch.tensor([1])].device == DEVICE, "and so may indices"
 
 
 def test_tensor_does_not_become_an_array(device):
@@ -110,13 +110,13 @@ def test_model_moves_with_its_optimizer_and_comes_back(device):
 
 def test_hooks_of_a_parameter_move_with_it(device):
     model = nn.Linear(2, 1)
-    called = []
-    model.weight.register_hook(lambda gradient: called.append("gradient"))
-    model.weight.register_post_accumulate_grad_hook(lambda weight: called.append("accumulated"))
+    calls = []
+    model.weight.register_hook(lambda gradient: calls.append("gradient"))
+    model.weight.register_post_accumulate_grad_hook(lambda weight: calls.append("accumulated"))
     for _ in range(2):
         model.to("cuda")
         model(torch.ones(1, 2, device="cuda")).sum().backward()
-    assert called == ["gradient", "accumulated"] * 2
+    assert calls == ["gradient", "accumulated"] * 2
 
 
 def test_gradient_comes_back_from_the_cpu(device):
@@ -127,11 +127,11 @@ def test_gradient_comes_back_from_the_cpu(device):
 
 
 def test_pretended_cuda_is_visible_in_other_threads(device):
-    made = []
-    thread = threading.Thread(target=lambda: made.append(torch.ones(2, device="cuda")))
+    tensors = []
+    thread = threading.Thread(target=lambda: tensors.append(torch.ones(2, device="cuda")))
     thread.start()
     thread.join()
-    assert made[0].device == DEVICE
+    assert tensors[0].device == DEVICE
 
 
 def test_attention_with_dropout_is_causal(device):
@@ -139,11 +139,11 @@ def test_attention_with_dropout_is_causal(device):
     query = key = torch.ones(9, 1, 4, 8, device="cuda")
     value = torch.zeros(9, 1, 4, 8, device="cuda")
     value[:, :, -1] = 1
-    found = nn.functional.scaled_dot_product_attention(
+    output = nn.functional.scaled_dot_product_attention(
         query, key, value, dropout_p=0.1, is_causal=True
     )
-    assert found.device == DEVICE
-    assert found[:, :, :-1].count_nonzero() == 0 < found.count_nonzero()
+    assert output.device == DEVICE
+    assert output[:, :, :-1].count_nonzero() == 0 < output.count_nonzero()
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -162,11 +162,11 @@ def test_tensor_moves_to_the_device_of_another(device):
 
 def test_pretended_cuda_leaves_nothing_behind(tmp_path):
     before = torch.cuda.is_available(), torch.accelerator.is_available(), torch.load
-    there = TrainingArguments(str(tmp_path)).device.type
+    args = TrainingArguments(str(tmp_path)).device.type
     with pretended_device():
         assert torch.cuda.is_available()
         assert TrainingArguments(str(tmp_path)).device == DEVICE
-    assert TrainingArguments(str(tmp_path)).device.type == there
+    assert TrainingArguments(str(tmp_path)).device.type == args
     assert before == (torch.cuda.is_available(), torch.accelerator.is_available(), torch.load)
     assert torch.ones(2).device.type == "cpu"
     if not before[0]:

@@ -68,11 +68,11 @@ def both_in_two_processes(request, tmp_path_factory):
 
 
 def test_library_versions_are_the_expected_ones(both, request):
-    """And it is said at the end, with what was compared."""
+    """They are printed at the end, with what was compared."""
     script, aside = request.node.callspec.params["both"]
     kinds = both.ours.kinds()
     versions = [both.ours.figures(kind)["versions"] for kind in kinds]
-    assert all(one == versions[0] for one in versions)
+    assert all(installed == versions[0] for installed in versions)
     assert versions[0]["transformers"] == "5.3.0"
     if "trl_" in script:
         assert versions[0]["trl"].startswith("1.9." if aside == OLDER_TRL else version("trl"))
@@ -131,12 +131,12 @@ def assert_same_files(both):
     """
     from safetensors.torch import load_file
 
-    own = {
+    additional = {
         name for name in both.ours.files() if name.endswith(("_manifest.json", "loss_curve.svg"))
     }
-    own |= {name for name in both.ours.files() if "data_state_" in name}
-    own |= {name for name in both.ours.files() if name.endswith("outside_model.pt")}
-    assert both.ours.files() - own == both.theirs.files()
+    additional |= {name for name in both.ours.files() if "data_state_" in name}
+    additional |= {name for name in both.ours.files() if name.endswith("outside_model.pt")}
+    assert both.ours.files() - additional == both.theirs.files()
     weights = both.theirs.files("*.safetensors")
     assert weights
     for name in weights:
@@ -170,9 +170,9 @@ def test_different_trainings_differ(both):
     kinds = [kind for kind in both.ours.kinds() if not kind.endswith(("again", "after"))]
     logs = [both.ours.figures(kind)["logs"] for kind in kinds]
     names = ("grad_norm", "loss/policy_avg")  # PPO logs no norm
-    found = [[entry[name] for entry in one for name in names if name in entry] for one in logs]
-    assert all(len(set(one)) > 1 for one in found)
-    assert len({tuple(one) for one in found}) == len(kinds)
+    curves = [[entry[name] for entry in log for name in names if name in entry] for log in logs]
+    assert all(len(set(log)) > 1 for log in curves)
+    assert len({tuple(log) for log in curves}) == len(kinds)
 
 
 def test_library_numbers_equal_the_reference_in_two_processes(both_in_two_processes):
@@ -194,12 +194,12 @@ def test_two_adapters_resumption_is_exact(tmp_path):
         json.loads((tmp_path / place / "figures.json").read_text()) for place in ("straight", "cut")
     )
     assert straight["adapters"] == ["default", "ref"]
-    own = ("num_tokens", "eval_num_tokens", "train_loss")  # of one call of `train`
-    kept = [
-        [{k: v for k, v in entry.items() if k not in own} for entry in one["logs"]]
-        for one in (straight, cut)
+    excluded = ("num_tokens", "eval_num_tokens", "train_loss")  # of one call of `train`
+    logs = [
+        [{k: v for k, v in entry.items() if k not in excluded} for entry in figures["logs"]]
+        for figures in (straight, cut)
     ]
-    assert kept[0] == kept[1]
+    assert logs[0] == logs[1]
     saved = [
         [
             (tmp_path / place / "final" / name / "adapter_model.safetensors").read_bytes()
@@ -231,7 +231,7 @@ def test_launchers_train_as_the_arguments_do(tmp_path, kind):
     torchrun and arguments.
     """
     need("trl_sft")
-    config, given, shown = LAUNCHED[kind]
+    config, options, shown = LAUNCHED[kind]
     file = tmp_path / "launch.json"
     file.write_text(
         json.dumps({"compute_environment": "LOCAL_MACHINE", "num_processes": 2, **config})
@@ -248,19 +248,19 @@ def test_launchers_train_as_the_arguments_do(tmp_path, kind):
         ],
         "lightrainer": ["-m", "lightrainer", "launch", "--config_file", str(file)],
     }
-    found = []
+    results = []
     for name, command in commands.items():
         folder = tmp_path / name
         folder.mkdir()
-        more = [json.dumps(given)] if name == "arguments" else []
+        more = [json.dumps(options)] if name == "arguments" else []
         done = execute([*command, "trl_launched.py", str(folder), kind, *more])
         assert done.returncode == 0, done.stdout[-6000:]
         figures = json.loads((folder / "figures.json").read_text())
         assert figures["trainer_of"] == "lightrainer"
         assert shown in figures["plan"]
         assert ("taken from its variables" in figures["plan"]) == (name != "arguments")
-        found.append((figures["logs"], (folder / "model" / "model.safetensors").read_bytes()))
-    assert found[0] == found[1] == found[2]
+        results.append((figures["logs"], (folder / "model" / "model.safetensors").read_bytes()))
+    assert results[0] == results[1] == results[2]
 
 
 TRL_COMMANDS = {"sft": ["text"], "dpo": ["prompt", "chosen", "rejected"]}
@@ -272,7 +272,7 @@ MODEL = (
 
 @pytest.mark.parametrize("command", TRL_COMMANDS)
 def test_library_trl_command_line_equals_the_reference(tmp_path, command):
-    """`trl sft` and `trl dpo` start `accelerate launch`, which starts Python once more: names
+    """`trl sft` and `trl dpo` start `accelerate launch`, which starts Python again: names
     are served there too.
     """
     need("trl_sft")
@@ -292,18 +292,18 @@ def test_library_trl_command_line_equals_the_reference(tmp_path, command):
         "--report_to none --per_device_train_batch_size 2 --logging_steps 1 --learning_rate 1e-3 "
     )
     words += "--bf16 False --dtype float32 --num_processes 1 --output_dir"
-    found = []
+    results = []
     for runner, is_ours in (([], False), (["-m", "lightrainer"], True)):
         out = tmp_path / str(is_ours)
         done = execute([*runner, "-m", "trl.cli.main", command, *words.split(), str(out)])
         assert done.returncode == 0, done.stdout[-6000:]
         state = json.loads((out / "checkpoint-3" / "trainer_state.json").read_text())
-        found.append(
+        results.append(
             (
                 [entry.get("loss") for entry in state["log_history"]],
                 (out / "model.safetensors").read_bytes(),
             )
         )
         assert (out / "checkpoint-3" / "_manifest.json").exists() == is_ours
-    assert found[0] == found[1]
-    assert len(set(found[0][0])) == 3
+    assert results[0] == results[1]
+    assert len(set(results[0][0])) == 3

@@ -24,5 +24,5 @@ FILTERS = (
 def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            for one in FILTERS:
-                item.add_marker(pytest.mark.filterwarnings(one), append=False)
+            for warning_filter in FILTERS:
+                item.add_marker(pytest.mark.filterwarnings(warning_filter), append=False)

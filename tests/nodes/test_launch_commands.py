@@ -107,10 +107,10 @@ def by_arguments(folder, config, given):
     if config.get("num_processes") == 1:
         return finished([started([str(SCRIPT), *words], folder)], folder)
     library = "lightrainer and deepspeed" if "deepspeed" in given else "lightrainer"
-    code, said = forked_torchrun(
+    code, output = forked_torchrun(
         SCRIPT, *words, log=folder / "log.txt", seconds=SECONDS, library=library
     )
-    assert code == 0, said[-8000:]
+    assert code == 0, output[-8000:]
     return finished([], folder)
 
 
@@ -118,14 +118,14 @@ def by_launcher(folder, module, config, python, isolated):
     """One launcher for each machine: in network namespaces, or all of them on this one."""
     folder.mkdir()
     machines, path = config.get("num_machines", 1), folder / "launch.yaml"
-    usual = {
+    defaults = {
         "compute_environment": "LOCAL_MACHINE",
         "num_machines": 1,
         "num_processes": 2,
         "mixed_precision": "no",
     }
     path.write_text(
-        yaml.safe_dump({**usual, "same_network": True, "rdzv_backend": "static", **config})
+        yaml.safe_dump({**defaults, "same_network": True, "rdzv_backend": "static", **config})
     )
     address = "10.9.0.1" if isolated else "127.0.0.1"
     place = [
@@ -156,17 +156,17 @@ def by_launcher(folder, module, config, python, isolated):
 )
 def test_launch_commands_train_as_the_arguments_do(tmp_path, name):
     pytest.importorskip("accelerate")
-    config, given, strategy = CASES[name]
+    config, arguments, strategy = CASES[name]
     if "zero" in name and not DEEPSPEED.is_dir() and importlib.util.find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed")
     isolated = "isolated" in name
     if isolated and why_not_isolated():
         pytest.skip(why_not_isolated())
-    weights, seen = by_arguments(tmp_path / "arguments", config, given)
-    assert seen[1:] == [strategy, 1 if "one process" in name else 2, []]
+    weights, report = by_arguments(tmp_path / "arguments", config, arguments)
+    assert report[1:] == [strategy, 1 if "one process" in name else 2, []]
     for module in (["-m", "lightrainer", "launch"], ["-m", "accelerate.commands.launch"]):
         python = forked_python() if name in USUAL else sys.executable
-        found = by_launcher(tmp_path / module[1], module, config, python, isolated)
-        assert found[0] == weights, module
-        assert found[1][:3] == seen[:3]
-        assert bool(found[1][3]) == (bool(given)), "what was taken from the environment"
+        launched = by_launcher(tmp_path / module[1], module, config, python, isolated)
+        assert launched[0] == weights, module
+        assert launched[1][:3] == report[:3]
+        assert bool(launched[1][3]) == (bool(arguments)), "what was taken from the environment"

@@ -30,14 +30,14 @@ ISOLATED = ["cut"]
 def ways():
     """By way the scenarios that run, and the mark without which they do not."""
     allowed = not why_not_isolated()
-    usual, other = ("isolated", "loopback") if allowed else ("loopback", "isolated")
+    default, other = ("isolated", "loopback") if allowed else ("loopback", "isolated")
     skipped = pytest.mark.skipif(not allowed, reason=why_not_isolated())
     for name in [*ALWAYS, *ON_REQUEST]:
         marks = [] if name in ALWAYS else [pytest.mark.nodes]
         yield pytest.param(
-            (usual, name),
+            (default, name),
             marks=[*marks, *([skipped] if name in ISOLATED else [])],
-            id=f"{name}, {usual}",
+            id=f"{name}, {default}",
         )
         if name not in ISOLATED:
             marks = [] if name == "agent" and allowed else [pytest.mark.nodes]
@@ -50,7 +50,7 @@ def ways():
 
 def of(*names):
     return pytest.mark.parametrize(
-        "report", [one for one in ways() if one.values[0][1] in names], indirect=True
+        "report", [scenario for scenario in ways() if scenario.values[0][1] in names], indirect=True
     )
 
 
@@ -59,34 +59,34 @@ def all_reports(request, tmp_path_factory):
     """`all_reports(way)`: of the scenarios that the tests of this session ask for, made
     together.
     """
-    asked, made = {}, {}
+    requested, reports = {}, {}
     for item in request.session.items:
-        found = getattr(item, "callspec", None)
+        callspec = getattr(item, "callspec", None)
         if (
-            found is not None
+            callspec is not None
             and item.path == Path(__file__)
             and not item.get_closest_marker("skip")
         ):
-            way, name = found.params["report"]
-            asked.setdefault(way, {})[name] = None
+            way, name = callspec.params["report"]
+            requested.setdefault(way, {})[name] = None
 
     def get(way):
-        if way not in made:
+        if way not in reports:
             folder = tmp_path_factory.mktemp(way)
-            known = {
+            options = {
                 "log": folder / "log.txt",
                 "seconds": SECONDS,
                 "processes": 0,
             }
-            said = finished_ranks(
+            output = finished_ranks(
                 HELPERS / "nodes" / "node_scenarios_script.py",
                 str(folder),
                 way,
-                *asked[way],
-                **known,
+                *requested[way],
+                **options,
             )
-            made[way] = json.loads(said.splitlines()[-1])
-        return made[way]
+            reports[way] = json.loads(output.splitlines()[-1])
+        return reports[way]
 
     return get
 
@@ -96,9 +96,9 @@ def report(all_reports, request):
     way, name = request.param
     if way == "isolated" and why_not_isolated():
         pytest.skip(why_not_isolated())
-    found = all_reports(way)[name]
-    assert "failed" not in found, found["failed"]
-    return found
+    result = all_reports(way)[name]
+    assert "failed" not in result, result["failed"]
+    return result
 
 
 @of("strategies")
@@ -110,15 +110,15 @@ def test_nodes_equal_one_process(report):
         for rank in report[strategy]:
             close(report["single"], rank, 1e-5)
     assert len(set(report["single"]["losses"])) == 6
-    own = {
+    local_sizes = {
         name: [rank["local_numel"] for rank in report[name]]
         for name in ("ddp", "fsdp2_hybrid", "fsdp2_parts")
     }
-    assert own["ddp"] == [PARAMETERS] * 4
-    assert sum(own["fsdp2_hybrid"][:2]) == sum(own["fsdp2_hybrid"][2:]) == PARAMETERS, (
-        "a copy on each machine"
-    )
-    assert sum(own["fsdp2_parts"]) == PARAMETERS
+    assert local_sizes["ddp"] == [PARAMETERS] * 4
+    assert (
+        sum(local_sizes["fsdp2_hybrid"][:2]) == sum(local_sizes["fsdp2_hybrid"][2:]) == PARAMETERS
+    ), "a copy on each machine"
+    assert sum(local_sizes["fsdp2_parts"]) == PARAMETERS
     for rank in report["fsdp2_parts"]:
         close(rank, rank["resumed"], 1e-6)
 
@@ -138,7 +138,7 @@ def saved(*ranks):
 
 @of("each")
 def test_nodes_with_separate_disks_have_whole_checkpoints_and_a_log(report):
-    """On disks that the others do not see; both go on from them together, to the same bits, and
+    """On disks that the others do not see; both resume from them together, to the same bits, and
     each alone.
     """
     assert report["files"] == [saved(0, 1), saved(2, 3)]
@@ -150,9 +150,9 @@ def test_nodes_with_separate_disks_have_whole_checkpoints_and_a_log(report):
     whole = ranks[0]["losses"]
     assert len(whole) == 6
     for name, processes in {"both": 4, "1": 2}.items():
-        found = report["resumed"][name]
-        assert found["codes"] == [0] * (processes // 2), report["said"]
-        for rank in found["ranks"]:
+        resumed = report["resumed"][name]
+        assert resumed["codes"] == [0] * (processes // 2), report["said"]
+        for rank in resumed["ranks"]:
             assert (rank["step"], rank["size"]) == (6, processes)
             assert (
                 rank["losses"] == whole
@@ -163,18 +163,18 @@ def test_nodes_with_separate_disks_have_whole_checkpoints_and_a_log(report):
 
 @of("first")
 def test_nodes_save_whole_checkpoints_on_the_first(report):
-    """With the states of all processes. The other one cannot go on, and both say where the
-    checkpoints are.
+    """With the states of all processes. The other one cannot resume, and both report where
+    the checkpoints are.
     """
     assert report["files"] == [saved(0, 1, 2, 3), []]
     assert [rank["place"][2:] for rank in report["ranks"]] == [[n == 0, n == 0] for n in range(4)]
     assert report["resumed"]["both"]["codes"] == [1, 1]
-    for said in report["said"]:
-        found = re.findall(
-            r"checkpoint is checkpoint-4 on (\S+), and (\S+) has no checkpoint\. ", said
+    for output in report["said"]:
+        matches = re.findall(
+            r"checkpoint is checkpoint-4 on (\S+), and (\S+) has no checkpoint\. ", output
         )
-        assert found
-        assert found[0] in (("node0", "node1"), found[0][:1] * 2)
+        assert matches
+        assert matches[0] in (("node0", "node1"), matches[0][:1] * 2)
 
 
 @of("each", "first")
@@ -230,9 +230,9 @@ def test_node_that_comes_back_leaves_the_training_exact(report, request):
     elastic = request.node.callspec.id.startswith("elastic")
     began = [[line for line in node if line != "0 of 1"] for node in report["began"]]
     if elastic:
-        (step, there), *_ = [line.split(" of ") for line in began[1][1:]]
+        (step, world_size), *_ = [line.split(" of ") for line in began[1][1:]]
         assert began[0][:2] == ["0 of 2", "2 of 1"]
-        assert began[0][-1] == began[1][-1] == f"{step} of {there}" == "5 of 2"
+        assert began[0][-1] == began[1][-1] == f"{step} of {world_size}" == "5 of 2"
     else:
         assert began == [["0 of 2", "2 of 2"]] * 2
     for whole, rank in zip(report["whole"], report["ranks"], strict=True):

@@ -72,20 +72,20 @@ assert sorted(os.listdir("out")) == ["checkpoint-2", "checkpoint-4"]
 
 def sources() -> set[str]:
     """The files that the wheel has to hold, and no others."""
-    found = set()
+    files = set()
     for folder, name in MAPPED.items():
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".pyi", ".css", ".js", ".md") or path.name == "py.typed":
-                found.add(f"{name}/{path.relative_to(ROOT / folder).as_posix()}")
-    return found
+                files.add(f"{name}/{path.relative_to(ROOT / folder).as_posix()}")
+    return files
 
 
 def check_wheel(wheel: Path) -> None:
-    """Its files are those of the folders, and its description leads nowhere that is not there."""
+    """Its files are those of the folders, and its description has no broken links."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
-        told = Parser().parsestr(archive.read(metadata).decode())
+        package_metadata = Parser().parsestr(archive.read(metadata).decode())
     info = metadata.removesuffix("METADATA")
     require(
         {name.removeprefix(info) for name in names if name.startswith(info)},
@@ -93,13 +93,13 @@ def check_wheel(wheel: Path) -> None:
         "the wheel's metadata",
     )
     require({name for name in names if not name.startswith(info)}, sources(), "the wheel")
-    links = re.findall(r"\]\((?!https?:)([^)]+)\)", str(told.get_payload()))
+    links = re.findall(r"\]\((?!https?:)([^)]+)\)", str(package_metadata.get_payload()))
     if links:
         raise SystemExit(f"The description has links that lead nowhere on an index: {links}")
-    said = re.search(r'__version__ = "(.+)"', (ROOT / "package" / "__init__.py").read_text())
-    if said is None or told["Version"] != said[1]:
+    version = re.search(r'__version__ = "(.+)"', (ROOT / "package" / "__init__.py").read_text())
+    if version is None or package_metadata["Version"] != version[1]:
         raise SystemExit(
-            f"The wheel has version {told['Version']}, package/__init__.py another one."
+            f"The wheel has version {package_metadata['Version']}, package/__init__.py another one."
         )
 
 
@@ -146,10 +146,10 @@ def train(wheel: Path, folder: Path) -> None:
         [*install, "--disable-pip-version-check", "--ignore-installed", str(wheel)], check=True
     )
     subprocess.run([python, "-c", TRAINING], check=True, cwd=folder)
-    said = subprocess.run(
+    completed = subprocess.run(
         [folder / "env" / "bin" / "lightrainer", "--version"], check=True, capture_output=True
     )
-    print(f"trained with the installed {said.stdout.decode().strip()}")
+    print(f"trained with the installed {completed.stdout.decode().strip()}")
 
 
 def main() -> None:

@@ -50,19 +50,21 @@ def said_without(library: str, name: str, test: str) -> str:
 def main(libraries: list[str]) -> None:
     """Exit with the names whose tests pass without them."""
     others = OTHER_ROW.findall(OTHERS.read_text(encoding="utf-8"))
-    known = [(library, name, f"{ROOT / file}::{test}") for library, name, _, file, test in others]
-    known += [
+    entries = [(library, name, f"{ROOT / file}::{test}") for library, name, _, file, test in others]
+    entries += [
         ("lightning", name, f"{TESTS / file}::{test}")
         for name, (_, _, file, test) in rows().items()
     ]
     unnoticed = []
-    for library, name, test in known:
+    for library, name, test in entries:
         if libraries and library not in libraries:
             continue
         left_out = name.startswith(LEFT_OUT) and library != "lightning"
-        said = "in C, or a folder: not renamed" if left_out else said_without(library, name, test)
-        print(f"{library} {name}: {said}", flush=True)
-        unnoticed += [name] if said == "NOT NOTICED" else []
+        outcome = (
+            "in C, or a folder: not renamed" if left_out else said_without(library, name, test)
+        )
+        print(f"{library} {name}: {outcome}", flush=True)
+        unnoticed += [name] if outcome == "NOT NOTICED" else []
     sys.exit(f"no test fails without {', '.join(unnoticed)}" if unnoticed else 0)
 
 

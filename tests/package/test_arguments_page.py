@@ -18,9 +18,9 @@ def tool():
     spec = importlib.util.spec_from_file_location(
         "arguments_table", ROOT / "docs" / "scripts" / "arguments_table.py"
     )
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_arguments_page_is_up_to_date(tool):

@@ -67,14 +67,14 @@ def test_compare_usual_script_is_equal_on_both_sides(tmp_path):
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "Nothing differs." in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80 + len(str(tmp_path))
-    said = summary(tmp_path / "compare" / name)
-    found = rows(said)
-    assert tuple(found) == (METRICS, LOGS, WEIGHTS, FILES, CONTENT)
-    for group in found:
-        assert found[group]["compared"] > 5
-        assert found[group]["equal"] == found[group]["compared"]
-    assert found[LOGS]["compared"] >= 6 * 3
-    assert [side["version"].split()[0] for side in said["sides"]] == [
+    report = summary(tmp_path / "compare" / name)
+    groups = rows(report)
+    assert tuple(groups) == (METRICS, LOGS, WEIGHTS, FILES, CONTENT)
+    for group in groups:
+        assert groups[group]["compared"] > 5
+        assert groups[group]["equal"] == groups[group]["compared"]
+    assert groups[LOGS]["compared"] >= 6 * 3
+    assert [side["version"].split()[0] for side in report["sides"]] == [
         "transformers",
         "lightrainer",
     ]
@@ -82,7 +82,7 @@ def test_compare_usual_script_is_equal_on_both_sides(tmp_path):
     assert not list(tmp_path.rglob("*.pt.partial")) + list(
         (tmp_path / "compare" / name).rglob("weights-*")
     )
-    assert said["differences"] == []
+    assert report["differences"] == []
     out = tmp_path / "compare" / name / "lightrainer" / "work" / "out"
     assert (out / "checkpoint-3" / "_manifest.json").exists()
 
@@ -93,9 +93,9 @@ def test_compare_reports_the_gradient_under_accumulation(tmp_path):
     done = compare(SCRIPTS / "own_model.py", "--output_dir=out", *words, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, ""), done.stdout + done.stderr
     assert "docs/user/migrate.md lists the intended differences." in done.stdout
-    found = rows(summary(tmp_path / "compare" / "own_model"))
-    assert found[WEIGHTS]["largest"] > 0
-    assert found[WEIGHTS]["equal"] < found[WEIGHTS]["compared"]
+    groups = rows(summary(tmp_path / "compare" / "own_model"))
+    assert groups[WEIGHTS]["largest"] > 0
+    assert groups[WEIGHTS]["equal"] < groups[WEIGHTS]["compared"]
 
 
 @needs_reference
@@ -109,11 +109,13 @@ def test_compare_reports_differences(tmp_path):
     done = compare("--folder", "there", "drawing.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     assert "uses random\nnumbers without a seed" in done.stdout
-    found = rows(summary(tmp_path / "there"))
-    assert found[WEIGHTS]["compared"] - found[WEIGHTS]["equal"] == 2
-    assert found[LOGS]["equal"] < found[LOGS]["compared"]
-    weights = [one for one in summary(tmp_path / "there")["differences"] if one["what"] == WEIGHTS]
-    assert min(one["largest"] for one in weights) > 0
+    groups = rows(summary(tmp_path / "there"))
+    assert groups[WEIGHTS]["compared"] - groups[WEIGHTS]["equal"] == 2
+    assert groups[LOGS]["equal"] < groups[LOGS]["compared"]
+    weights = [
+        entry for entry in summary(tmp_path / "there")["differences"] if entry["what"] == WEIGHTS
+    ]
+    assert min(entry["largest"] for entry in weights) > 0
     assert not (tmp_path / "fixed").exists()
 
 
@@ -175,10 +177,10 @@ assert os.path.realpath(__file__).startswith(os.getcwd())
 @needs_reference
 def test_compare_script_in_another_folder_runs_in_a_copy_of_the_working_folder(tmp_path):
     """Also where the shell names the working folder."""
-    here, scripts = tmp_path / "here", tmp_path / "scripts"
-    here.mkdir()
+    working_folder, scripts = tmp_path / "here", tmp_path / "scripts"
+    working_folder.mkdir()
     scripts.mkdir()
-    (here / "size.txt").write_text("16")
+    (working_folder / "size.txt").write_text("16")
     end = """\
 for file in (open("size.txt", "a"), open(os.environ["PWD"] + "/size.txt", "a")):
     file.write("# changed")
@@ -189,12 +191,12 @@ transformers.Trainer(Net(), args, train_dataset=data).train(resume_from_checkpoi
 """
     script = scripts / "away.py"
     script.write_text(SMALL % "torch.manual_seed(0)" + end)
-    done = compare("../scripts/away.py", cwd=here)
+    done = compare("../scripts/away.py", cwd=working_folder)
     assert (done.returncode, done.stderr) == (1, ""), done.stdout + done.stderr
-    differences = summary(here / "compare" / "away")["differences"]
-    assert {one["name"].rpartition(" ")[2] for one in differences} == {"train_loss"}
-    assert (here / "size.txt").read_text() == "16"
-    work = here / "compare" / "away" / "reference" / "work"
+    differences = summary(working_folder / "compare" / "away")["differences"]
+    assert {entry["name"].rpartition(" ")[2] for entry in differences} == {"train_loss"}
+    assert (working_folder / "size.txt").read_text() == "16"
+    work = working_folder / "compare" / "away" / "reference" / "work"
     assert (work / "size.txt").read_text() == "16# changed# changed"
 
 

@@ -74,10 +74,10 @@ def test_evaluate_equals_the_training_and_writes_nothing(trained):
     before = files(trained)
     done = command("evaluate", "--json", "out/checkpoint-2", "train.py", "out", 1, cwd=trained)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert logged(trained, 2).items() <= found.items()
+    metrics = json.loads(done.stdout)
+    assert logged(trained, 2).items() <= metrics.items()
     assert len(logged(trained, 2)) == 6
-    assert found["epoch"] == pytest.approx(2 / 3)
+    assert metrics["epoch"] == pytest.approx(2 / 3)
     assert "the script speaks" in done.stderr
     done = command("evaluate", "out/checkpoint-4", "train.py", "out", 1, cwd=trained)
     table = dict(line.split() for line in done.stdout.splitlines())
@@ -128,10 +128,10 @@ def test_evaluate_in_two_processes(trained):
         cwd=trained,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["eval_a_count"] == 5
+    metrics = json.loads(done.stdout)
+    assert metrics["eval_a_count"] == 5
     # other batches
-    assert found["eval_b_loss"] == pytest.approx(logged(trained, 2)["eval_b_loss"], rel=0.2)
+    assert metrics["eval_b_loss"] == pytest.approx(logged(trained, 2)["eval_b_loss"], rel=0.2)
     assert not Path(trained, "x").exists()
 
 
@@ -149,7 +149,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input(trained, name):
-    words, code, said = BAD[name]
+    words, code, message = BAD[name]
     done = command("evaluate", *words, cwd=trained)
     assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
+    assert message in done.stderr

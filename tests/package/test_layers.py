@@ -80,7 +80,7 @@ def _trees_are_forgotten():
 
 def where(wrong):
     """The modules for which something is wrong, and what, by name."""
-    return {str(path.relative_to(ROOT)): found for path in MODULES if (found := wrong(path))}
+    return {str(path.relative_to(ROOT)): faults for path in MODULES if (faults := wrong(path))}
 
 
 def location(path):
@@ -99,8 +99,8 @@ def resolved(path, node):
     if not node.level:
         return [(*module, alias.name) for alias in node.names]
     # The package folder is `lightrainer` itself, the others lie below it.
-    here = location(path)
-    inside = here[1:] if here[0] == "package" else here
+    place = location(path)
+    inside = place[1:] if place[0] == "package" else place
     is_package = path.stem == "__init__"
     parent = inside if is_package else inside[:-1]
     climbed = node.level - 1
@@ -135,9 +135,9 @@ def names_the_trainer(path, node):
     """
     if path.relative_to(ROOT).parts[0] not in ("facade", "callbacks"):
         return False
-    found = resolved(path, node)
-    known = {("lightrainer", "facade", name) for name in TYPES}
-    return node in for_type_checkers(path) and set(found) <= known
+    imported = resolved(path, node)
+    trainer_names = {("lightrainer", "facade", name) for name in TYPES}
+    return node in for_type_checkers(path) and set(imported) <= trainer_names
 
 
 @functools.cache
@@ -147,19 +147,19 @@ def imports(path):
     All rooms of the facade, and the callbacks, may name the Trainer and its arguments for type
     checkers.
     """
-    found = []
+    imported = []
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.ImportFrom) and names_the_trainer(path, node):
             continue
         if isinstance(node, (ast.Import, ast.ImportFrom)):
-            found += resolved(path, node)
+            imported += resolved(path, node)
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name in ("import_module", "__import__", "find_spec") and isinstance(
                 node.args[0].value, str
             ):
-                found.append(tuple(node.args[0].value.split(".")))
-    return found
+                imported.append(tuple(node.args[0].value.split(".")))
+    return imported
 
 
 def part_of(name):
@@ -184,34 +184,37 @@ def imported_modules(path):
     module.
     """
     places = {
-        ("lightrainer", *(here[1:] if (here := location(one))[0] == "package" else here)): one
-        for one in SOURCES
+        (
+            "lightrainer",
+            *(parts[1:] if (parts := location(source))[0] == "package" else parts),
+        ): source
+        for source in SOURCES
     }
     lengths = ((name, range(len(name), 0, -1)) for name in imports(path))
-    found = {
+    modules = {
         next((places[name[:n]] for n in sizes if name[:n] in places), None)
         for name, sizes in lengths
     }
-    return found - {None, path}
+    return modules - {None, path}
 
 
 def circles(graph):
-    """The nodes that lie on a way from themselves to themselves, or between two such."""
+    """The nodes on a cycle, or on a path between two cycles."""
     left = set(graph)
     while True:
-        imported = {target for one in left for target in graph[one] & left}
-        inside = {one for one in left & imported if graph[one] & left}
+        imported = {target for node in left for target in graph[node] & left}
+        inside = {node for node in left & imported if graph[node] & left}
         if inside == left:
             return left
         left = inside
 
 
 def test_layers_have_no_import_circle():
-    """Imports for type checkers and inside of functions count too: who reads one module need not
+    """Imports for type checkers and inside functions count too: a reader of one module need not
     know the other.
     """
-    found = circles({path: imported_modules(path) for path in SOURCES})
-    assert [str(path.relative_to(ROOT)) for path in found] == []
+    circular = circles({path: imported_modules(path) for path in SOURCES})
+    assert [str(path.relative_to(ROOT)) for path in circular] == []
 
 
 @pytest.mark.parametrize("folder", ROOMS)
@@ -241,8 +244,8 @@ def room_of(path, folder):
 
 def test_layers_shared_modules_import_only_the_standard_library():
     for name in COMMON:
-        found = {one[0] for one in imports(ROOT.joinpath(*name[1:-1]).with_suffix(".py"))}
-        assert found <= {*sys.stdlib_module_names, "packaging"}
+        packages = {parts[0] for parts in imports(ROOT.joinpath(*name[1:-1]).with_suffix(".py"))}
+        assert packages <= {*sys.stdlib_module_names, "packaging"}
 
 
 def test_layers_do_not_import_transformers():
@@ -274,8 +277,11 @@ def test_layers_only_strategies_ask_for_the_strategy():
             name for name in imports(path) if name[0] == "lightrainer" and name[-1] in classes
         ]
 
-    found = where(asks)
-    assert "facade/strategies/__init__.py" in found  # `choose`, so that the search is known to find
+    uses_by_place = where(asks)
+    # `choose`, so that the search is known to find something
+    assert "facade/strategies/__init__.py" in uses_by_place
     assert {
-        place: what for place, what in found.items() if not place.startswith("facade/strategies/")
+        place: uses
+        for place, uses in uses_by_place.items()
+        if not place.startswith("facade/strategies/")
     } == {}

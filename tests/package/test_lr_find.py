@@ -35,15 +35,15 @@ def test_lr_find_suggests_a_rate_and_writes_nothing(tmp_path):
     words = ["--json", "--min", 1e-4, "--max", 10, "--steps", 30]
     done = command("lr-find", *words, "train.py", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert 1e-3 < found["suggestion"] < 10
-    assert found["rates"][0] == 1e-4
-    first, last = found["losses"][:5], found["losses"][-5:]
+    result = json.loads(done.stdout)
+    assert 1e-3 < result["suggestion"] < 10
+    assert result["rates"][0] == 1e-4
+    first, last = result["losses"][:5], result["losses"][-5:]
     # small rates change nothing, large ones do
     assert max(first) - min(first) < 0.3 < sum(first) / 5 - min(last)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
     logged = [float(rate) for rate in re.findall(r"'learning_rate': '?([\d.e+-]+)", done.stderr)]
-    assert logged == pytest.approx(found["rates"], rel=1e-3)
+    assert logged == pytest.approx(result["rates"], rel=1e-3)
 
 
 def test_bad_input(tmp_path):

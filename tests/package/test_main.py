@@ -21,9 +21,9 @@ def run(*words, cwd):
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
     """Nothing is ever written: neither into the working directory nor beside it."""
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     yield
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 

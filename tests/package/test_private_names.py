@@ -52,8 +52,8 @@ def given_by_lightning():
     return {
         name
         for text in texts_of_lightning()
-        for found in GIVEN.findall(text)
-        for name in found
+        for groups in GIVEN.findall(text)
+        for name in groups
         if name
     }
 
@@ -64,7 +64,7 @@ def used(path, wanted):
     if not wanted.intersection(PRIVATE.findall(text)):
         return {}
     nodes = list(ast.walk(ast.parse(text)))
-    found, parts = (
+    lines, parts = (
         {},
         {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values},
     )
@@ -85,15 +85,15 @@ def used(path, wanted):
                 and id(node) not in parts
             )
             names = [node.value] if is_text else []
-        found |= {name: node.lineno for name in names if name in wanted}
-    return found
+        lines |= {name: node.lineno for name in names if name in wanted}
+    return lines
 
 
 @functools.cache
 def given_by_us():
-    """The same of our modules, but for those that have to do with Lightning's."""
+    """The same for our modules, except those that deal with Lightning's."""
     texts = (path.read_text(encoding="utf-8") for path in SOURCES if path.parent != PLACE)
-    return {name for text in texts for found in OURS.findall(text) for name in found if name}
+    return {name for text in texts for groups in OURS.findall(text) for name in groups if name}
 
 
 @functools.cache
@@ -109,7 +109,7 @@ def classes_in(texts):
     return {
         name: (
             re.findall(r"\w+", bases),
-            {one for found in itself.findall(body) for one in found if one},
+            {attribute for groups in itself.findall(body) for attribute in groups if attribute},
         )
         for text in texts
         for name, bases, body in CLASS.findall(text)
@@ -124,8 +124,8 @@ def private_names_of(name, classes):
 
 def is_of(name, classes, roots):
     """Return the roots that a class inherits."""
-    found = {base for base in classes[name][0] if base not in classes and base in roots}
-    return found.union(
+    inherited = {base for base in classes[name][0] if base not in classes and base in roots}
+    return inherited.union(
         *(
             is_of(base, classes, roots)
             for base in classes[name][0]
@@ -148,12 +148,12 @@ def test_private_names_are_used_nowhere_else():
     elsewhere = [path for path in SOURCES if path.parent != PLACE]
     assert len(theirs) > 500
     assert {
-        str(path.relative_to(ROOT)): found for path in elsewhere if (found := used(path, theirs))
+        str(path.relative_to(ROOT)): uses for path in elsewhere if (uses := used(path, theirs))
     } == {}
 
 
 def test_private_names_of_lightning_are_not_taken_by_subclasses():
-    """Not by accident either, as for an attribute of its own that a class of Lightning has too."""
+    """Not by accident either, such as by an attribute that a class of Lightning has too."""
     theirs, ours = (
         classes_in(texts_of_lightning()),
         classes_in(path.read_text(encoding="utf-8") for path in SOURCES),
@@ -163,9 +163,9 @@ def test_private_names_of_lightning_are_not_taken_by_subclasses():
         inherited = set().union(
             *(private_names_of(root, theirs) for root in is_of(name, ours, set(theirs)))
         )
-        taken |= {f"{name}.{one}" for one in names & inherited}
-    known = ("_evaluation_step", "_has_run", "_seen_batches_per_dataloader")
-    assert taken == {f"EvaluationLoop.{one}" for one in known}, (
+        taken |= {f"{name}.{private}" for private in names & inherited}
+    engine_names = ("_evaluation_step", "_has_run", "_seen_batches_per_dataloader")
+    assert taken == {f"EvaluationLoop.{private}" for private in engine_names}, (
         "those of the engine are in the table"
     )
 
@@ -207,37 +207,41 @@ def foreign(path):
     """Return the private names that a module reads, sets or imports, and that are defined
     nowhere in this package.
     """
-    found = set()
+    mentioned = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute):
-            found.add(node.attr)
+            mentioned.add(node.attr)
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            found.update(alias.name for alias in node.names)
-            found.update((node.module or "").split("."))
+            mentioned.update(alias.name for alias in node.names)
+            mentioned.update((node.module or "").split("."))
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ASKING:
-            found.update(one.value for one in node.args[1:2] if isinstance(one, ast.Constant))
+            mentioned.update(
+                constant.value for constant in node.args[1:2] if isinstance(constant, ast.Constant)
+            )
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Call):
-            found.update(one.value for one in [node.slice] if isinstance(one, ast.Constant))
-    private = {name for name in found if isinstance(name, str) and PRIVATE.fullmatch(name)}
+            mentioned.update(
+                constant.value for constant in [node.slice] if isinstance(constant, ast.Constant)
+            )
+    private = {name for name in mentioned if isinstance(name, str) and PRIVATE.fullmatch(name)}
     return private - defined_anywhere() - set(rows()) - PUBLIC
 
 
 @functools.cache
 def defined_anywhere():
     texts = (path.read_text(encoding="utf-8") for path in SOURCES)
-    return {name for text in texts for found in OWN.findall(text) for name in found if name}
+    return {name for text in texts for groups in OWN.findall(text) for name in groups if name}
 
 
 def test_private_names_of_other_libraries_are_in_the_table():
     text = OTHERS.read_text(encoding="utf-8")
-    known = [(name, where) for _, name, where, _, _ in OTHER_ROW.findall(text)] + OF_MODELS.findall(
-        text
-    )
+    table_rows = [
+        (name, where) for _, name, where, _, _ in OTHER_ROW.findall(text)
+    ] + OF_MODELS.findall(text)
     expected = {
-        (name, path) for name, where in known for path in re.findall(r"`([\w/]+\.py)`", where)
+        (name, path) for name, where in table_rows for path in re.findall(r"`([\w/]+\.py)`", where)
     }
-    found = {(name, str(path.relative_to(ROOT))) for path in SOURCES for name in foreign(path)}
-    assert found == expected
+    actual = {(name, str(path.relative_to(ROOT))) for path in SOURCES for name in foreign(path)}
+    assert actual == expected
 
 
 def test_private_names_of_other_libraries_name_existing_tests():

@@ -121,9 +121,9 @@ def done(tmp_path_factory):
         "--pruner",
         "median:n_startup_trials=1",
     ]
-    code, said = ended(begun(folder, *words), folder)
-    assert code == 0, said
-    return folder, said
+    code, output = ended(begun(folder, *words), folder)
+    assert code == 0, output
+    return folder, output
 
 
 def test_sweep_script_runs_with_the_values_of_each_trial(done):
@@ -173,13 +173,13 @@ def test_sweep_script_in_two_processes(tmp_path, monkeypatch):
 
 
 def test_sweep_reports_the_best_trial(done):
-    folder, said = done
+    folder, output = done
     study = study_of(folder)
     best = study.best_trial
-    assert f"best: run-{best.number}, eval_loss = {best.value} (minimize eval_loss)" in said
-    assert f"  folder: {folder / 'out' / f'run-{best.number}'}\n" in said
-    assert f"Best trial: {best.number}. Best value: {best.value:.6g}" in said  # in the bar
-    assert "width is not a training argument. The script gets it as --width." in said
+    assert f"best: run-{best.number}, eval_loss = {best.value} (minimize eval_loss)" in output
+    assert f"  folder: {folder / 'out' / f'run-{best.number}'}\n" in output
+    assert f"Best trial: {best.number}. Best value: {best.value:.6g}" in output  # in the bar
+    assert "width is not a training argument. The script gets it as --width." in output
     page = (folder / "sweep" / "report.html").read_text()
     assert "minimize eval_loss" in page
     assert not re.search(r"""<(script|link|img)[^>]* (src|href)=""", page)
@@ -203,7 +203,7 @@ def test_sweep_trial_of_a_killed_process_resumes(tmp_path, monkeypatch, capsys):
         )
         == 0
     )
-    said = "".join(capsys.readouterr())
+    output = "".join(capsys.readouterr())
     first, second = study_of(tmp_path).trials
     assert (first.state.name, second.state.name) == ("FAIL", "COMPLETE")
     assert first.params == second.params
@@ -213,7 +213,7 @@ def test_sweep_trial_of_a_killed_process_resumes(tmp_path, monkeypatch, capsys):
     assert steps in ("12334", "123234")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
     # The best trial is number 1, and its files are those of number 0.
-    assert f"best: run-0, eval_loss = {second.value}" in said
+    assert f"best: run-0, eval_loss = {second.value}" in output
     with (tmp_path / "sweep" / "trials.csv").open() as table:
         first_row, second_row = csv.DictReader(table)
     assert (first_row["state"], second_row["state"]) == ("INTERRUPTED", "COMPLETE")
@@ -223,7 +223,7 @@ def test_sweep_trial_of_a_killed_process_resumes(tmp_path, monkeypatch, capsys):
 
 
 def test_sweep_resumes_after_a_stop_or_a_kill(tmp_path):
-    """In the middle of a trial; the processes of a real one end with it, whatever it dies of."""
+    """In the middle of a trial; the processes of a real one end with it, however it ends."""
     words = [
         *LOSS,
         "--n-trials",
@@ -238,9 +238,9 @@ def test_sweep_resumes_after_a_stop_or_a_kill(tmp_path):
     process = begun(tmp_path, *words)
     until((tmp_path / "out" / "run-0" / "checkpoint-1").is_dir, tmp_path)
     process.send_signal(signal.SIGINT)
-    code, said = ended(process, tmp_path)
-    assert code == 130, said
-    assert "The same command resumes the sweep." in said
+    code, output = ended(process, tmp_path)
+    assert code == 130, output
+    assert "The same command resumes the sweep." in output
 
     process = begun(tmp_path, *words, python=sys.executable)
     until((tmp_path / "out" / "run-0" / "checkpoint-3").is_dir, tmp_path)
@@ -253,12 +253,12 @@ def test_sweep_resumes_after_a_stop_or_a_kill(tmp_path):
         tmp_path,
     )
 
-    code, said = ended(begun(tmp_path, *words), tmp_path)
-    assert code == 0, said
-    assert "Trial 1 did not finish; retrying it." in said
+    code, output = ended(begun(tmp_path, *words), tmp_path)
+    assert code == 0, output
+    assert "Trial 1 did not finish; retrying it." in output
     steps = re.findall("^step (.)", (tmp_path / "sweep" / "run-0.log").read_text(), re.MULTILINE)
     assert sorted({*steps}) == ["1", "2", "3", "4"]
-    assert len(steps) <= 6  # gone on with, not begun anew
+    assert len(steps) <= 6  # continued, not started from the beginning
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["run-0"]
     study = optuna.load_study(
         study_name="sweep_script", storage=open_storage(str(tmp_path / "journal.log"))
@@ -277,9 +277,9 @@ def until(condition, folder):
 def test_sweep_ends_when_a_script_always_fails(tmp_path, capsys, monkeypatch):
     laid_out(tmp_path, monkeypatch, "raise SystemExit('nothing works')\n", "seed: [1, 2]\n")
     assert sweep("--n-trials", "9", *LOSS) == 1
-    said = capsys.readouterr().err
-    assert "3 trials failed and none completed" in said
-    assert "The last error: exit code 1: nothing works" in said
+    output = capsys.readouterr().err
+    assert "3 trials failed and none completed" in output
+    assert "The last error: exit code 1: nothing works" in output
     assert (tmp_path / "sweeps" / "script" / "run-2.log").exists()
 
 
@@ -384,11 +384,11 @@ def test_sweep_counts_one_training_of_a_script(tmp_path, monkeypatch):
 def test_failed_trials_are_named_with_their_reasons(tmp_path, monkeypatch, capsys):
     values = ["boom", [[1, [math.nan], 1]], [[1, [0.5], 1]]]
     assert evaluating(tmp_path, monkeypatch, "--n-trials", "3", values=values) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     reasons = ["exit code 1: ArithmeticError: boom", "eval_loss is nan"]
     for number, reason in enumerate(reasons):
-        assert f"run-{number} failed: {reason}" in said.err
-        assert f"trial {number}: {reason}" in said.out
+        assert f"run-{number} failed: {reason}" in output.err
+        assert f"trial {number}: {reason}" in output.out
     with (tmp_path / "sweeps" / "script" / "trials.csv").open() as file:
         assert [row["failure"] for row in csv.DictReader(file)] == [*reasons, ""]
 
@@ -424,8 +424,8 @@ def test_sweep_best_command_reproduces_its_value(tmp_path, monkeypatch, capsys):
     laid_out(tmp_path, monkeypatch, script, space)
     assert sweep("--n-trials", "3", *LOSS, "--", "a b") == 0
     best = study_of_script().best_trial
-    (told,) = re.findall("once more: lightrainer (.*)", capsys.readouterr().out)
-    assert main(shlex.split(told)) == 0
+    (command,) = re.findall("once more: lightrainer (.*)", capsys.readouterr().out)
+    assert main(shlex.split(command)) == 0
     assert f"eval_loss = {best.value} " in capsys.readouterr().out
 
 
@@ -445,7 +445,7 @@ def test_sweep_failures_do_not_count_in_the_next_start(tmp_path, monkeypatch, ca
 def test_sweep_storage_that_is_invalid_or_unreachable(tmp_path, capsys, monkeypatch):
     laid_out(tmp_path, monkeypatch)
     (tmp_path / "notes.log").write_text("garbage")
-    for storage, said in (
+    for storage, message in (
         ("notes.log", "storage='notes.log'"),
         ("sqlite:////no/such/folder/s.db", "cannot be reached"),
     ):
@@ -455,7 +455,7 @@ def test_sweep_storage_that_is_invalid_or_unreachable(tmp_path, capsys, monkeypa
             for line in capsys.readouterr().err.splitlines()
             if line.startswith("lightrainer sweep")
         ]
-        assert said in line
+        assert message in line
     assert (tmp_path / "notes.log").read_text() == "garbage"
     assert not (tmp_path / "sweeps").exists()
 
@@ -473,10 +473,10 @@ def test_sweep_asks_which_metric_is_meant(tmp_path, monkeypatch, capsys, words, 
     monkeypatch.setattr(sys, "executable", forked_python())
     laid_out(tmp_path, monkeypatch, HAS_ITS_METRIC, "seed: [1]")
     assert sweep("--sampler", "grid", *words) == code
-    said = capsys.readouterr()
-    asked = "The script has metric_for_best_model='runtime', but the sweep minimizes eval_loss."
-    assert (asked in said.err) == bool(code)
-    assert ("best: run-0" in said.out) != bool(code)
+    output = capsys.readouterr()
+    message = "The script has metric_for_best_model='runtime', but the sweep minimizes eval_loss."
+    assert (message in output.err) == bool(code)
+    assert ("best: run-0" in output.out) != bool(code)
 
 
 def planned(folder, monkeypatch, *words):
@@ -519,9 +519,9 @@ def test_sweep_script_sees_the_gpus_of_its_worker(tmp_path, monkeypatch, capsys)
     as many GPUs.
     """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6,GPU-c,8")
-    given = {"values": [[[1, [0.5], 1]], [[1, [0.4], 1]]], "script": EVALUATES + SAYS_ITS_GPUS}
+    options = {"values": [[[1, [0.5], 1]], [[1, [0.4], 1]]], "script": EVALUATES + SAYS_ITS_GPUS}
     words = ["--workers", "2", "--n-trials", "2", "--gpus-per-trial", "2"]
-    assert evaluating(tmp_path, monkeypatch, *words, **given) == 0
+    assert evaluating(tmp_path, monkeypatch, *words, **options) == 0
     logs = sorted((tmp_path / "sweeps" / "script").glob("run-*.log"))
     assert sorted(log.read_text() for log in logs) == ["5,6\n", "GPU-c,8\n"]
     assert re.search("once more: .* --gpus-per-trial 2 ", capsys.readouterr().out)

@@ -26,8 +26,10 @@ def reference() -> ModuleType:
     """The library whose numbers are the standard."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    known = os.environ.get("LIGHTRAINER_FOLLOW") or "5.3.0"
-    assert transformers.__version__ == known, f"the parity tests compare with {known} in this run"
+    version = os.environ.get("LIGHTRAINER_FOLLOW") or "5.3.0"
+    assert transformers.__version__ == version, (
+        f"the parity tests compare with {version} in this run"
+    )
     _ask_once_what_is_installed()
     return transformers
 

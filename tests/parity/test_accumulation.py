@@ -122,9 +122,9 @@ def test_accumulation_of_4_equals_a_batch_of_4_times_the_size(ours, tmp_path, na
     window, whole = both(ours, CASES[name], tmp_path)
     assert window.state["global_step"] == whole.state["global_step"] == 4
     assert largest_difference(window.weights, whole.weights) < 1e-6
-    for one, other in zip(window.history[:-1], whole.history[:-1], strict=True):
-        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-5)
-        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    for left, right in zip(window.history[:-1], whole.history[:-1], strict=True):
+        assert left["grad_norm"] == pytest.approx(right["grad_norm"], rel=1e-5)
+        assert left["loss"] == pytest.approx(right["loss"], rel=1e-5)
 
 
 class Untold(TokenModel):

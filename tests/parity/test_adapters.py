@@ -108,8 +108,8 @@ def test_adapters_are_resumed(reference, ours, tmp_path, name, direction):
     assert (checkpoint / "model.safetensors").exists() == (name == "mixed")
     resumed = run(second, case.but(model_seed=99), tmp_path / "new", resume=str(checkpoint))
     assert not differences(straight.weights, resumed.weights)
-    for one in (straight, resumed):
-        one.history[-1].pop("train_loss")
+    for result in (straight, resumed):
+        result.history[-1].pop("train_loss")
     before, after = straight.trainer.model, resumed.trainer.model
     assert before.active_adapters == after.active_adapters
     assert [p.requires_grad for p in before.parameters()] == [
@@ -126,7 +126,7 @@ def in_background(base):
 
 
 def test_adapters_best_of_all_is_loaded_at_the_end(ours, tmp_path):
-    """Written while the training goes on; and both are as they were after the best step."""
+    """Written while the training continues; and both are as they were after the best step."""
     goodness, trained = iter([0.5, 0.9, 0.1]), {}
 
     class Watch(ours.TrainerCallback):
@@ -146,14 +146,14 @@ def test_adapters_best_of_all_is_loaded_at_the_end(ours, tmp_path):
         },
         subclass=in_background,
     )
-    made = run(ours, case, tmp_path)
-    assert made.state["best_global_step"] == 8
-    assert not differences(trained[8], made.weights)
+    result = run(ours, case, tmp_path)
+    assert result.state["best_global_step"] == 8
+    assert not differences(trained[8], result.weights)
     changed = [
-        name for name in made.weights if not torch.equal(trained[8][name], trained[12][name])
+        name for name in result.weights if not torch.equal(trained[8][name], trained[12][name])
     ]
     assert len(changed) == 2 * 3
-    assert made.trainer.model.active_adapters == ["second", "default", "third"]
+    assert result.trainer.model.active_adapters == ["second", "default", "third"]
 
 
 def p_tuned():
@@ -198,8 +198,8 @@ def test_adapters_best_is_left_in_evaluation_mode(reference, ours, tmp_path, bes
     case = Case(MODELS["one"], point_data, arguments)
     modes = {}
     for api in (reference, ours):
-        made = run(api, case, tmp_path / api.__name__)
-        modes[api] = [module.training for module in made.trainer.model.modules()]
+        result = run(api, case, tmp_path / api.__name__)
+        modes[api] = [module.training for module in result.trainer.model.modules()]
     assert modes[ours] == modes[reference]
     if reference.__version__ == "5.3.0":
         assert any(modes[ours]) is not best

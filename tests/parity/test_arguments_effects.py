@@ -77,12 +77,12 @@ def outcome(api, row: Row, arguments, folder) -> Run:
 
 def files(result: Run) -> set[str]:
     """The documented files of all checkpoints; ours have a few more beside them."""
-    found = [
+    paths = [
         path
         for path in result.folder.glob("checkpoint-*/*")
         if not path.name.startswith(OURS_ALONE)
     ]
-    return {str(path.relative_to(result.folder)) for path in found}
+    return {str(path.relative_to(result.folder)) for path in paths}
 
 
 _controls: dict[str, tuple[dict[str, Any], set[str]]] = {}
@@ -116,9 +116,9 @@ def test_argument_effect_equals_the_reference(reference, ours, tmp_path, row):
     actual = outcome(ours, row, row.arguments, tmp_path / "ours")
     assert_same(expected, actual)
     assert files(expected) == files(actual)
-    usual, usual_files = control(ours, row, tmp_path / "usual")
-    found = differences(usual, actual.compared())
-    assert bool(found or usual_files != files(actual)) is row.changes, found
+    baseline, baseline_files = control(ours, row, tmp_path / "usual")
+    mismatches = differences(baseline, actual.compared())
+    assert bool(mismatches or baseline_files != files(actual)) is row.changes, mismatches
 
 
 def test_arguments_are_in_the_table_or_have_a_reason(reference):
@@ -128,9 +128,9 @@ def test_arguments_are_in_the_table_or_have_a_reason(reference):
     )
     assert not compared & excused
     assert not compared & later
-    there = fields(reference)
-    assert there <= compared | excused | later
-    assert (compared | excused) - there <= GONE
+    available = fields(reference)
+    assert available <= compared | excused | later
+    assert (compared | excused) - available <= GONE
 
 
 def fields(api) -> set[str]:

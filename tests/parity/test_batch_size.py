@@ -61,18 +61,18 @@ def train(api, folder, limit=32, batch_size=64, resume=None, **changes):
         "auto_find_batch_size": True,
         **changes,
     }
-    model, seen = Limited(limit), seen_by_callbacks(api)
+    model, recorder = Limited(limit), seen_by_callbacks(api)
     args = api.TrainingArguments(str(folder), **options)
     trainer = trainer_class(api)(
-        model, args, train_dataset=points(200), eval_dataset=points(9), callbacks=[seen]
+        model, args, train_dataset=points(200), eval_dataset=points(9), callbacks=[recorder]
     )
     result = trainer.train(resume_from_checkpoint=resume)
-    kept = [without_clock(entry) for entry in trainer.state.log_history]
-    kept[-1].pop("total_flos")
+    history = [without_clock(entry) for entry in trainer.state.log_history]
+    history[-1].pop("total_flos")
     return {
         "tried": model.tried,
-        "callbacks": seen.rows,
-        "logs": kept,
+        "callbacks": recorder.rows,
+        "logs": history,
         "state": (trainer.state.train_batch_size, trainer.state.max_steps, trainer.state.epoch),
         "total": trainer.get_total_train_batch_size(trainer.args),
         "steps": result.global_step,

@@ -138,12 +138,12 @@ def test_best_model_saved_before_a_better_evaluation_is_loaded(reference, ours, 
                 "compute_metrics": lambda prediction: {"good": next(values)}
             },
         )
-        made = run(api, case, tmp_path / api.__name__)
-        assert (made.state["best_global_step"], made.state["best_metric"]) == (6, 0.9)
-        assert made.state["best_model_checkpoint"] == "checkpoint-4"
-        saved = load_file(made.folder / "checkpoint-4" / "model.safetensors")
-        assert not differences(made.weights, saved)
-        loaded[api.__name__] = made.weights
+        result = run(api, case, tmp_path / api.__name__)
+        assert (result.state["best_global_step"], result.state["best_metric"]) == (6, 0.9)
+        assert result.state["best_model_checkpoint"] == "checkpoint-4"
+        saved = load_file(result.folder / "checkpoint-4" / "model.safetensors")
+        assert not differences(result.weights, saved)
+        loaded[api.__name__] = result.weights
     assert not differences(loaded["transformers"], loaded["lightrainer"])
     assert "step 6" in caplog.text
 
@@ -157,10 +157,10 @@ def test_best_step_that_was_not_saved_warns(ours, tmp_path, caplog):
         by_steps(2, 4, num_train_epochs=2, metric_for_best_model="good"),
         extras=lambda api: {"compute_metrics": lambda prediction: {"good": next(values)}},
     )
-    made = run(ours, case, tmp_path)
-    assert (made.state["best_global_step"], made.state["best_model_checkpoint"]) == (2, None)
+    result = run(ours, case, tmp_path)
+    assert (result.state["best_global_step"], result.state["best_model_checkpoint"]) == (2, None)
     assert not differences(
-        made.weights, load_file(tmp_path / "checkpoint-12" / "model.safetensors")
+        result.weights, load_file(tmp_path / "checkpoint-12" / "model.safetensors")
     )
     assert "step 2" in caplog.text
     assert "no checkpoint" in caplog.text
@@ -173,8 +173,8 @@ def test_trainer_state_survives_json_and_the_other_library(reference, ours, tmp_
     """Written by one, read and written by the other: the same bytes, also of a NaN, and the same
     values.
     """
-    made = run(ours, Case(Classifier, point_data, {"max_steps": 3}), tmp_path / "run").trainer
-    made.save_state()
+    trained = run(ours, Case(Classifier, point_data, {"max_steps": 3}), tmp_path / "run").trainer
+    trained.save_state()
     first = tmp_path / "run" / "trainer_state.json"
     for api, target in ((reference, tmp_path / "theirs.json"), (ours, tmp_path / "ours.json")):
         api.TrainerState.load_from_json(str(first)).save_to_json(str(target))
@@ -208,7 +208,7 @@ def test_callbacks_of_one_class_restore_their_states_in_order(ours, tmp_path):
     )
     interrupted(ours, case, 4, tmp_path)
     present = run(ours, case, tmp_path, resume=True).trainer.callback_handler.callbacks
-    assert [one.total for one in present if isinstance(one, Counter)] == [12, 120]
+    assert [callback.total for callback in present if isinstance(callback, Counter)] == [12, 120]
 
 
 @pytest.mark.parametrize("part", ["args", "attributes"])

@@ -129,8 +129,8 @@ def test_encoder_decoders(reference, ours, tmp_path, direction):
     resumed.train(resume_from_checkpoint=str(tmp_path / "stopped" / "checkpoint-3"))
     assert not differences(dict(straight.model.state_dict()), dict(resumed.model.state_dict()))
     histories = [
-        [without_clock(entry) for entry in made.state.log_history[:-1]]
-        for made in (straight, resumed)
+        [without_clock(entry) for entry in instance.state.log_history[:-1]]
+        for instance in (straight, resumed)
     ]
     assert not differences(*histories)
 
@@ -160,9 +160,9 @@ def test_checkpoint_exchange_files_are_equal(reference, ours, tmp_path, model, o
     )
     names, texts = [], []
     for api, name in ((reference, "theirs"), (ours, "ours")):
-        made = run(api, case, tmp_path / name)
-        made.trainer.save_model()
-        made.trainer.save_state()
+        result = run(api, case, tmp_path / name)
+        result.trainer.save_model()
+        result.trainer.save_state()
         (checkpoint,) = (tmp_path / name).glob("checkpoint-*")
         names.append(
             {str(path.relative_to(checkpoint.parent)) for path in checkpoint.parent.rglob("*")}

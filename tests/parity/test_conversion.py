@@ -102,9 +102,9 @@ def test_conversion_of_a_file_of_a_facade_callback(ours, reference, tmp_path, ac
     they convert.
     """
     saving = {"every_n_train_steps": 1, "save_top_k": -1, "filename": "{step}"}
-    made = ModelCheckpoint(dirpath=tmp_path / "files", **saving)
+    callback = ModelCheckpoint(dirpath=tmp_path / "files", **saving)
     case = CASE.but(arguments={"gradient_accumulation_steps": accumulation})
-    noted = run(ours, case.but(extras=lambda api: {"callbacks": [made]}), tmp_path / "noted")
+    noted = run(ours, case.but(extras=lambda api: {"callbacks": [callback]}), tmp_path / "noted")
     steps = len(list((tmp_path / "files").iterdir()))
     assert steps == {1: 12, 4: 4}[accumulation]
     for step in (1, steps // 2, steps // 2 + 1):
@@ -130,9 +130,9 @@ def test_conversion_by_the_command(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as raised:
         main(["convert", "files/checkpoint-3.ckpt", "out"])
     assert raised.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "out/checkpoint-3 exists; pass --force" in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "out/checkpoint-3 exists; pass --force" in output.err
     assert main(["convert", "files/checkpoint-3.ckpt", "out", "--force"]) == 0
     capsys.readouterr()
     assert main(["convert", "out/checkpoint-3", "back.ckpt"]) == 0

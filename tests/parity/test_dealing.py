@@ -80,11 +80,11 @@ def test_gradient_checkpointing(reference, ours, tmp_path, model, settings):
 
 
 def test_checkpointing_of_any_model_is_as_if_there_were_none(ours, tmp_path):
-    """The reference knows it for models of its own only."""
+    """The reference has it for its own models only."""
     plain = Case(Classifier, point_data, {"gradient_accumulation_steps": 2})
     twice = plain.but(arguments={"activation_checkpointing": True})
-    one, other = run(ours, plain, tmp_path / "plain"), run(ours, twice, tmp_path / "twice")
-    assert_same(one, other)
+    expected, actual = run(ours, plain, tmp_path / "plain"), run(ours, twice, tmp_path / "twice")
+    assert_same(expected, actual)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])

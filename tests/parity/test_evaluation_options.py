@@ -158,12 +158,12 @@ def as_arrays(value: Any) -> Any:
 def outcome(api: Any, folder: Any, name: str, **keywords: Any) -> dict[str, Any]:
     """All that comes out of `evaluate` and `predict`, and what the metric function was given."""
     model, data, arguments, extras = CASES[name]
-    given: list[Any] = []
+    received: list[Any] = []
 
     def compute(prediction: Any) -> dict[str, float]:
-        given.append([as_arrays(part) for part in prediction])
-        given.append([type(prediction.inputs).__name__, type(prediction.losses).__name__])
-        return {"number": len(given), "numpy": np.float32(0.5), "tensor": torch.tensor(2)}
+        received.append([as_arrays(part) for part in prediction])
+        received.append([type(prediction.inputs).__name__, type(prediction.losses).__name__])
+        return {"number": len(received), "numpy": np.float32(0.5), "tensor": torch.tensor(2)}
 
     case = Case(
         model,
@@ -177,7 +177,7 @@ def outcome(api: Any, folder: Any, name: str, **keywords: Any) -> dict[str, Any]
     output = trainer.evaluation_loop(trainer.get_eval_dataloader(), "Evaluation", **keywords)
     return {
         "evaluated": evaluated,
-        "given": given,
+        "given": received,
         "predictions": predicted.predictions,
         "label_ids": predicted.label_ids,
         "metrics": without_clock(predicted.metrics),
@@ -196,8 +196,8 @@ def both(reference: Any, ours: Any, folder: Any, name: str, **keywords: Any) -> 
     expected, actual = (
         outcome(api, folder / api.__name__, name, **keywords) for api in (reference, ours)
     )
-    found = differences(expected, actual)
-    assert not found, "reference != lightrainer:\n" + "\n".join(found[:20])
+    mismatches = differences(expected, actual)
+    assert not mismatches, "reference != lightrainer:\n" + "\n".join(mismatches[:20])
     return actual
 
 
@@ -217,8 +217,8 @@ def test_evaluation_with_another_prefix(reference, ours, tmp_path):
     """Of the evaluation, and of the prediction; a metric whose name begins with it keeps its
     name.
     """
-    found = both(reference, ours, tmp_path, "several columns of labels", metric_key_prefix="numb")
-    assert {"numb_loss", "number", "numb_numpy"} <= set(found["metrics"]) | {"number"}
+    result = both(reference, ours, tmp_path, "several columns of labels", metric_key_prefix="numb")
+    assert {"numb_loss", "number", "numb_numpy"} <= set(result["metrics"]) | {"number"}
 
 
 @pytest.mark.parametrize("inputs", [[], ["inputs", "loss"]], ids=["", "with inputs and losses"])
@@ -229,12 +229,12 @@ def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
     """
 
     def outcome_of(api):
-        given = []
+        received = []
 
         def compute(prediction, compute_result):
             assert all(isinstance(part, torch.Tensor) for part in prediction.label_ids)
-            given.append([compute_result, as_arrays(list(prediction))])
-            return {"batches": len(given)} if compute_result else {}
+            received.append([compute_result, as_arrays(list(prediction))])
+            return {"batches": len(received)} if compute_result else {}
 
         arguments = {"batch_eval_metrics": True, "include_for_metrics": inputs}
         data = lambda: {"eval_dataset": points(count, 5)}
@@ -249,7 +249,7 @@ def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
             prediction.label_ids,
             without_clock(prediction.metrics),
         ]
-        return [metrics, *predicted, loop.predictions, loop.label_ids, given]
+        return [metrics, *predicted, loop.predictions, loop.label_ids, received]
 
     expected, actual = outcome_of(reference), outcome_of(ours)
     assert not differences(expected, actual)
@@ -268,11 +268,11 @@ def test_metrics_batch_by_batch(reference, ours, tmp_path, inputs, count):
 )
 def test_metrics_batch_by_batch_with_the_loader_of_a_script(ours, tmp_path, loader):
     """Exactly the last batch is given with `compute_result=True`, in each evaluation."""
-    given = []
+    flags = []
 
     def compute(prediction, compute_result):
-        given.append(compute_result)
-        return {"batches": len(given)} if compute_result else {}
+        flags.append(compute_result)
+        return {"batches": len(flags)} if compute_result else {}
 
     class WithOwnLoader(ours.Trainer):
         """Its loader does not say which batch is the last one."""
@@ -291,7 +291,7 @@ def test_metrics_batch_by_batch_with_the_loader_of_a_script(ours, tmp_path, load
     assert trainer.evaluate()["eval_batches"] == 2
     trainer.train()
     assert trainer.evaluate()["eval_batches"] == 4
-    assert given == [False, True] * 2
+    assert flags == [False, True] * 2
 
 
 def test_datasets_by_name(reference, ours, tmp_path):
@@ -388,7 +388,7 @@ def test_evaluation_overrides(reference, ours, tmp_path):
     """`evaluation_loop` and `prediction_step`, called inside and outside of a training, with the
     same arguments.
     """
-    seen = {reference.__name__: [], ours.__name__: []}
+    calls = {reference.__name__: [], ours.__name__: []}
 
     def subclass(base):
         class Own(base):
@@ -416,7 +416,7 @@ def test_evaluation_overrides(reference, ours, tmp_path):
                 )
 
             def note(self, *what):
-                seen[
+                calls[
                     reference.__name__ if issubclass(base, reference.Trainer) else ours.__name__
                 ].append(what)
 
@@ -435,5 +435,5 @@ def test_evaluation_overrides(reference, ours, tmp_path):
     )
     _, actual = assert_parity(reference, ours, case, tmp_path)
     assert any("eval_own" in entry for entry in actual.history)
-    assert seen[reference.__name__] == seen[ours.__name__]
-    assert len(seen[ours.__name__]) > 8
+    assert calls[reference.__name__] == calls[ours.__name__]
+    assert len(calls[ours.__name__]) > 8

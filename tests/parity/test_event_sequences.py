@@ -54,8 +54,8 @@ def test_event_sequence_equals_the_frozen_one(reference, ours, tmp_path, name):
 
 def test_event_sequences_freeze_every_situation_and_event():
     assert list(frozen()) == list(SITUATIONS)
-    seen = {line.split()[0] for lines in frozen().values() for line in lines}
-    assert seen - {"from", "log"} == set(EVENTS)
+    events = {line.split()[0] for lines in frozen().values() for line in lines}
+    assert events - {"from", "log"} == set(EVENTS)
     assert len({tuple(lines) for lines in frozen().values()}) == len(SITUATIONS)
 
 

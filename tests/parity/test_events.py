@@ -29,9 +29,11 @@ def recorder(api, entries: list):
             rate = None
             if event in ("on_optimizer_step", "on_step_end", "on_train_begin"):
                 rate = kwargs["optimizer"].param_groups[0]["lr"]
-            seen = {key: without_clock(kwargs[key]) for key in ("logs", "metrics") if key in kwargs}
-            given = sorted(key for key, value in kwargs.items() if value is not None)
-            entries.append([event, place, flags, gradients, rate, seen, given])
+            values = {
+                key: without_clock(kwargs[key]) for key in ("logs", "metrics") if key in kwargs
+            }
+            names = sorted(key for key, value in kwargs.items() if value is not None)
+            entries.append([event, place, flags, gradients, rate, values, names])
 
         return hook
 
@@ -56,9 +58,12 @@ def events_of(reference, ours, case, folder):
     original = case.extras
 
     def extras(api):
-        given = original(api)
+        keywords = original(api)
         recorded[api] = []
-        return {**given, "callbacks": [*given.get("callbacks", []), recorder(api, recorded[api])]}
+        return {
+            **keywords,
+            "callbacks": [*keywords.get("callbacks", []), recorder(api, recorded[api])],
+        }
 
     assert_parity(reference, ours, case.but(extras=extras), folder)
     return recorded[reference], recorded[ours]
@@ -68,8 +73,8 @@ def events_of(reference, ours, case, folder):
 def test_events_sequence(reference, ours, tmp_path, name):
     case = Case(Classifier, point_data, SITUATIONS[name], test=lambda: points(7, seed=21))
     expected, actual = events_of(reference, ours, case, tmp_path)
-    found = differences(expected, actual, "events")
-    assert not found, "\n".join(found[:20])
+    mismatches = differences(expected, actual, "events")
+    assert not mismatches, "\n".join(mismatches[:20])
     assert {"on_init_end", "on_train_begin", "on_step_end", "on_train_end"} <= {
         event[0] for event in actual
     }

@@ -110,8 +110,8 @@ def test_library_optimizer_resumption_is_exact(ours, tmp_path, name):
     case = Case(Classifier, point_data, {**arguments, "save_strategy": "steps", "save_steps": 4})
     straight = run(ours, case, tmp_path)
     resumed = run(ours, case.but(model_seed=99), tmp_path, resume=str(tmp_path / "checkpoint-4"))
-    for one in (straight, resumed):
-        one.history[-1].pop("train_loss")
+    for result in (straight, resumed):
+        result.history[-1].pop("train_loss")
     assert_same(straight, resumed, ignoring=("output",))
 
 
@@ -138,8 +138,8 @@ def test_checkpoints_are_exchanged(reference, ours, tmp_path, name, direction):
         tmp_path / "second",
         resume=str(tmp_path / "first/checkpoint-4"),
     )
-    for one in (straight, resumed):
-        one.history[-1].pop("train_loss")
+    for result in (straight, resumed):
+        result.history[-1].pop("train_loss")
     assert_same(straight, resumed, ignoring=("output",))
 
 
@@ -159,5 +159,7 @@ def test_layerwise_is_the_plain_optimizer_without_clipping(ours, tmp_path):
         run(ours, case.but(arguments={"optim": name}), tmp_path / name) for name in names
     )
     assert not differences(plain.weights, layerwise.weights)
-    rates = [[entry.get("learning_rate") for entry in one.history] for one in (plain, layerwise)]
+    rates = [
+        [entry.get("learning_rate") for entry in result.history] for result in (plain, layerwise)
+    ]
     assert rates[0] == rates[1]

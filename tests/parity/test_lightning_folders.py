@@ -34,8 +34,8 @@ LIMITS = {"epochs": {}, "steps": {"epochs": -1, "max_steps": STEPS}}
 
 
 def assert_equal(left, right, name="weights"):
-    found = differences(left, right, name)
-    assert not found, "\n".join(found)
+    mismatches = differences(left, right, name)
+    assert not mismatches, "\n".join(mismatches)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def straight(once):
 
 @pytest.fixture
 def written(once, tmp_path):
-    """The folders of a plain Lightning user, one a step, whose training went on to its end."""
-    found, folder = once(train_plain)
+    """The folders of a plain Lightning user, one for each step, whose training ran to its end."""
+    result, folder = once(train_plain)
     shutil.copytree(folder, tmp_path / "written")
-    return found
+    return result
 
 
 def test_lightning_training_equals_the_facade(straight, tmp_path):
@@ -176,7 +176,7 @@ def test_lightning_folder_of_the_facade_with_accumulation(ours, tmp_path):
         )
         assert len(resumed.notes.seen) == {1: 2 + 6, 2: 6, 3: 2}[step]
         assert resumed.notes.seen[-1][:2] == (1, 4)
-        assert next(seen[:2] for seen in resumed.notes.seen if seen[1] > step) == place
+        assert next(note[:2] for note in resumed.notes.seen if note[1] > step) == place
 
 
 def test_lightning_folder_of_a_stream_resumes_in_place(ours, tmp_path):
@@ -239,16 +239,16 @@ def test_written_in_the_background(straight, tmp_path):
 def test_lightning_folders_keep_and_find_the_best(tmp_path):
     """`ModelCheckpoint` names, ranks and removes folders as it does with files."""
     save = {"monitor": "val_loss", "save_top_k": 1, "save_last": True}
-    made = Plain(tmp_path / "out", validate=True, epochs=3, save=save).run()
-    saving = made.lightning.checkpoint_callback
-    kept = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert kept == sorted({Path(saving.best_model_path).name, "last"})
-    module = made.module()
+    original = Plain(tmp_path / "out", validate=True, epochs=3, save=save).run()
+    saving = original.lightning.checkpoint_callback
+    folders = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert folders == sorted({Path(saving.best_model_path).name, "last"})
+    module = original.module()
     data = build_loader(points(10, seed=11), batch_size=4)
-    result = made.trainer(module).validate(
+    result = original.trainer(module).validate(
         module, data, ckpt_path=saving.best_model_path, verbose=False
     )
-    again = made.lightning.validate(dataloaders=data, ckpt_path="best", verbose=False)
+    again = original.lightning.validate(dataloaders=data, ckpt_path="best", verbose=False)
     # In the training it was computed where gradients are known of, for which torch may choose other
     # kernels.
     assert result[0]["val_loss"] == pytest.approx(float(saving.best_model_score), rel=1e-6)
@@ -257,7 +257,7 @@ def test_lightning_folders_keep_and_find_the_best(tmp_path):
     resumed = Plain(tmp_path / "out", validate=True, epochs=3, save=save, seed=99).run(
         tmp_path / "out" / "last"
     )
-    assert resumed.notes.seen == made.notes.seen[best:]
+    assert resumed.notes.seen == original.notes.seen[best:]
 
 
 def test_lightning_file_resumption_is_exact(straight, tmp_path):
@@ -282,8 +282,8 @@ def test_lightning_folder_contents(written, tmp_path):
         "scheduler.pt",
         "trainer_state.json",
     }
-    own = {"_manifest.json", "data_state_0.pth", "lightning_state.pt"}
-    assert {path.name for path in folder.iterdir()} == theirs | own
+    ours = {"_manifest.json", "data_state_0.pth", "lightning_state.pt"}
+    assert {path.name for path in folder.iterdir()} == theirs | ours
     state = json.loads((folder / "trainer_state.json").read_text())
     assert (state["global_step"], state["epoch"], state["num_train_epochs"]) == (STEPS, 2.0, 2)
     middle = json.loads((tmp_path / "written" / "checkpoint-3" / "trainer_state.json").read_text())

@@ -56,10 +56,10 @@ def test_newest_version_is_followed_bit_for_bit():
         chosen,
     ]
     # Processes that others are forked from have imported the reference.
-    kept = {name: value for name, value in os.environ.items() if name != SERVERS}
+    environment = {name: value for name, value in os.environ.items() if name != SERVERS}
     outcome = subprocess.run(
         [*command, *files, str(HERE / "test_arguments_effects.py")],
-        env={**kept, "LIGHTRAINER_FOLLOW": version, "PYTHONPATH": str(NEWEST)},
+        env={**environment, "LIGHTRAINER_FOLLOW": version, "PYTHONPATH": str(NEWEST)},
         cwd=HERE.parents[1],
         capture_output=True,
         text=True,

@@ -12,9 +12,9 @@ from helpers.parity.parity_models import Classifier
 
 def test_frozen_parameters(reference, ours, tmp_path):
     def model():
-        made = Classifier()
-        made.first.requires_grad_(False)
-        return made
+        classifier = Classifier()
+        classifier.first.requires_grad_(False)
+        return classifier
 
     _, actual = assert_parity(reference, ours, Case(model, point_data), tmp_path)
     torch.manual_seed(7)

@@ -33,8 +33,8 @@ def assert_same_states(expected: Run, actual: Run) -> None:
     for folder in folders:
         for name in ("optimizer.pt", "scheduler.pt"):
             left, right = (
-                torch.load(one.folder / folder / name, weights_only=True)
-                for one in (expected, actual)
+                torch.load(result.folder / folder / name, weights_only=True)
+                for result in (expected, actual)
             )
             assert not differences(left, right, f"{folder}/{name}")
 
@@ -55,9 +55,9 @@ def test_adafactor_with_weights_of_another_type(reference, ours, tmp_path, dtype
         {"optim": "adafactor", "weight_decay": 0.1, **SAVED},
     )
     trained = [run(api, case, tmp_path / api.__name__) for api in (reference, ours)]
-    for one in trained:
-        one.weights = {name: weight.to(torch.float64) for name, weight in one.weights.items()}
-        states = one.trainer.optimizer.state_dict()["state"].values()
+    for result in trained:
+        result.weights = {name: weight.to(torch.float64) for name, weight in result.weights.items()}
+        states = result.trainer.optimizer.state_dict()["state"].values()
         expected = torch.float32 if dtype is torch.bfloat16 else dtype
         assert {state["exp_avg_sq"].dtype for state in states if "exp_avg_sq" in state} == {
             expected

@@ -54,15 +54,17 @@ def own_loop(api):
             self.accelerator = Accelerator(cpu=not trains_on_device())
             self.model = PolicyAndValue(policy, value)
             self.create_optimizer_and_scheduler(num_training_steps=4)
-            given = [names_of(api).DefaultFlowCallback, *(callbacks or [])]
+            all_callbacks = [names_of(api).DefaultFlowCallback, *(callbacks or [])]
             handler = names_of(api).CallbackHandler
             self.callback_handler = handler(
-                given, self.model, None, self.optimizer, self.lr_scheduler
+                all_callbacks, self.model, None, self.optimizer, self.lr_scheduler
             )
             self.add_callback(api.PrinterCallback)
             self.control = api.TrainerControl()
-            known = *self.callback_handler.callbacks, self.control
-            exported = [one for one in known if isinstance(one, self.exportable)]
+            candidates = *self.callback_handler.callbacks, self.control
+            exported = [
+                candidate for candidate in candidates if isinstance(candidate, self.exportable)
+            ]
             self.state = api.TrainerState(
                 is_local_process_zero=self.is_local_process_zero(),
                 is_world_process_zero=self.is_world_process_zero(),
@@ -148,27 +150,27 @@ def test_custom_loop_logs_saves_and_creates_its_optimizer(reference, ours, tmp_p
     assert actual.state.log_history == expected.state.log_history
     assert [len(entry) for entry in expected.state.log_history] == [3] * 4
     folders = [tmp_path / "reference", tmp_path / "ours"]
-    names, found = ({path.name for path in folder.iterdir()} for folder in folders)
-    assert found == names
-    assert {"checkpoint-2", "checkpoint-4", "model.safetensors"} < names
-    wanted, got = (left_in(folder / "checkpoint-4") for folder in folders)
-    assert differences(wanted, got) == []
-    assert "policy.first.weight" not in wanted["weights"]
-    assert "first.weight" in wanted["weights"]
-    assert wanted["state"]["stateful_callbacks"]["Counting"]["attributes"] == {"saved": 1}
+    expected_names, actual_names = ({path.name for path in folder.iterdir()} for folder in folders)
+    assert actual_names == expected_names
+    assert {"checkpoint-2", "checkpoint-4", "model.safetensors"} < expected_names
+    expected_content, actual_content = (left_in(folder / "checkpoint-4") for folder in folders)
+    assert differences(expected_content, actual_content) == []
+    assert "policy.first.weight" not in expected_content["weights"]
+    assert "first.weight" in expected_content["weights"]
+    assert expected_content["state"]["stateful_callbacks"]["Counting"]["attributes"] == {"saved": 1}
 
 
 @pytest.mark.parametrize("arguments", [{"save_total_limit": 1}, {"save_only_model": True}], ids=str)
 def test_own_loop_heeds_the_arguments(reference, ours, tmp_path, arguments):
     trained(reference, tmp_path / "reference", **arguments)
-    made = trained(ours, tmp_path / "ours", **arguments)
-    made._lightrainer.checkpoint_saver.wait_until_flushed()  # older checkpoints are removed then
-    checkpoints, found = (
+    trainer = trained(ours, tmp_path / "ours", **arguments)
+    trainer._lightrainer.checkpoint_saver.wait_until_flushed()  # older checkpoints are removed then
+    checkpoints, actual = (
         {path.parent.name for path in (tmp_path / name).glob("checkpoint-*/model.safetensors")}
         for name in ("reference", "ours")
     )
-    assert found == checkpoints
-    optimizers, found = (
+    assert actual == checkpoints
+    optimizers, actual = (
         len(list((tmp_path / name).rglob("optimizer.pt"))) for name in ("reference", "ours")
     )
-    assert found == optimizers == (0 if "save_only_model" in arguments else 1)
+    assert actual == optimizers == (0 if "save_only_model" in arguments else 1)

@@ -225,8 +225,8 @@ STOPPED = {
 
 def checkpoints_of(name):
     arguments, step = STOPPED[name]
-    given = {"fp16": True, "optim": "adamw_torch", "save_strategy": "steps", **arguments}
-    return Case(Steep, point_data, given, subclass=scaling_on_the_cpu), f"checkpoint-{step}"
+    options = {"fp16": True, "optim": "adamw_torch", "save_strategy": "steps", **arguments}
+    return Case(Steep, point_data, options, subclass=scaling_on_the_cpu), f"checkpoint-{step}"
 
 
 def resumed(api, case, checkpoint, folder):
@@ -244,14 +244,16 @@ def test_loss_scale_is_kept_on_resumption(ours, tmp_path, name):
     again = resumed(ours, case, straight.folder / checkpoint, tmp_path / "again")
     (straight.folder / checkpoint / "scaler.pt").unlink()
     control = resumed(ours, case, straight.folder / checkpoint, tmp_path / "control")
-    for one in (straight, again, control):
-        one.history[-1].pop("train_loss")
-        one.history = [
+    for result in (straight, again, control):
+        result.history[-1].pop("train_loss")
+        result.history = [
             {key: "NaN" if value != value else value for key, value in entry.items()}
-            for entry in one.history
+            for entry in result.history
         ]
     assert_same(straight, again, ignoring=("output",))
-    scales = [one.trainer.accelerator.scaler.state_dict() for one in (straight, again, control)]
+    scales = [
+        result.trainer.accelerator.scaler.state_dict() for result in (straight, again, control)
+    ]
     assert scales[0] == scales[1]
     assert differences(straight.history, control.history)
 
@@ -262,8 +264,8 @@ def test_scales_are_exchanged_with_the_reference(reference, ours, tmp_path, name
     case, checkpoint = checkpoints_of(name)
     expected, actual = assert_parity(reference, ours, case, tmp_path)
     left, right = (
-        torch.load(one.folder / checkpoint / "scaler.pt", weights_only=True)
-        for one in (expected, actual)
+        torch.load(result.folder / checkpoint / "scaler.pt", weights_only=True)
+        for result in (expected, actual)
     )
     assert left == right
     assert left["scale"] < 65536.0

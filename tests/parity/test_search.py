@@ -34,8 +34,8 @@ def model(trial):
 
 
 def search(api, folder, **changes):
-    given = {**DEFAULTS, "eval_strategy": "steps", "eval_steps": 3, "disable_tqdm": False}
-    arguments = api.TrainingArguments(output_dir=str(folder), **given)
+    settings = {**DEFAULTS, "eval_strategy": "steps", "eval_steps": 3, "disable_tqdm": False}
+    arguments = api.TrainingArguments(output_dir=str(folder), **settings)
     trainer = api.Trainer(
         model_init=model, args=arguments, train_dataset=points(16, 1), eval_dataset=points(6, 2)
     )

@@ -103,15 +103,15 @@ def special(model):
 def test_generation_config_from_a_path(reference, ours, tmp_path, as_folder):
     reference.GenerationConfig(max_length=11, num_beams=2, **special(t5)).save_pretrained(tmp_path)
     path = tmp_path if as_folder else tmp_path / "generation_config.json"
-    for given in (str(path), path):
-        actual = assert_same(reference, ours, t5, tmp_path, train=False, generation_config=given)
+    for source in (str(path), path):
+        actual = assert_same(reference, ours, t5, tmp_path, train=False, generation_config=source)
         assert actual["predictions"].shape[1] == 11
 
 
 def test_seq2seq_dict_of_settings_equals_the_object(ours, reference, tmp_path):
     settings = {"max_length": 9, "num_beams": 2, **special(t5)}
-    given = reference.GenerationConfig(**settings)
-    expected = everything(reference, t5, tmp_path / "a", train=False, generation_config=given)
+    config = reference.GenerationConfig(**settings)
+    expected = everything(reference, t5, tmp_path / "a", train=False, generation_config=config)
     actual = everything(ours, t5, tmp_path / "b", train=False, generation_config=settings)
     assert not differences(expected, actual)
 
@@ -127,8 +127,8 @@ def test_data_without_labels(reference, ours, tmp_path):
     trainer = {"data_collator": collate, "eval_dataset": None}
     predictions = []
     for api in (reference, ours):
-        one = build(api, t5, tmp_path / api.__name__, trainer=trainer)
-        predictions.append(one.predict(pairs(7, labelled=False), max_length=6))
+        seq2seq_trainer = build(api, t5, tmp_path / api.__name__, trainer=trainer)
+        predictions.append(seq2seq_trainer.predict(pairs(7, labelled=False), max_length=6))
     assert not differences(*(prediction.predictions for prediction in predictions))
     assert predictions[1].label_ids is None
     with_none = build(ours, t5, tmp_path / "none").predict(pairs(7, labelled=False), max_length=6)
@@ -151,13 +151,16 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
 def test_seq2seq_arguments_beside_generation(reference, ours, tmp_path, arguments):
-    given = dict(arguments)
-    if given.get("predict_with_generate") is False or given.get("eval_do_concat_batches") is False:
-        given["trainer"] = {
+    options = dict(arguments)
+    if (
+        options.get("predict_with_generate") is False
+        or options.get("eval_do_concat_batches") is False
+    ):
+        options["trainer"] = {
             "compute_metrics": lambda prediction: {"seen": len(prediction.label_ids)}
         }
     assert_same(
-        reference, ours, t5, tmp_path, eval_strategy="epoch", generation_max_length=7, **given
+        reference, ours, t5, tmp_path, eval_strategy="epoch", generation_max_length=7, **options
     )
 
 
@@ -236,8 +239,8 @@ def test_question_answering_trainer(reference, ours, tmp_path):
 
         return Answering
 
-    given = {"subclass": subclass, "generation_max_length": 6, "eval_strategy": "epoch"}
-    actual = assert_same(reference, ours, t5, tmp_path, **given)
+    options = {"subclass": subclass, "generation_max_length": 6, "eval_strategy": "epoch"}
+    actual = assert_same(reference, ours, t5, tmp_path, **options)
     assert "eval_width" in actual["history"][-1]
 
 

@@ -44,8 +44,13 @@ class Growing(nn.Module):
 )
 def test_underflow_overflow_of_a_training_that_overflows(ours, tmp_path, caplog, precision, layer):
     """In float16 alone; the hooks are gone afterwards."""
-    asked = {"debug": "underflow_overflow", precision: True, "learning_rate": 1e-6, "max_steps": 2}
-    trainer = build(ours, Case(Growing, point_data, asked), tmp_path)
+    options = {
+        "debug": "underflow_overflow",
+        precision: True,
+        "learning_rate": 1e-6,
+        "max_steps": 2,
+    }
+    trainer = build(ours, Case(Growing, point_data, options), tmp_path)
     if layer is None:
         trainer.train()
     else:

@@ -341,12 +341,12 @@ def test_lengths_of_datasets_are_asked_as_in_the_reference(both, phase):
 
 def test_user_objects_intended_differences_exist(both):
     """An exception that is not needed any more is to be removed."""
-    found = {
+    differing = {
         (phase, call[0])
         for phase in PHASES
         for call in collections.Counter(both[0][phase]) - collections.Counter(both[1][phase])
     }
-    assert set(INTENDED) <= found
+    assert set(INTENDED) <= differing
 
 
 def test_notes_tell_another_call_apart():
@@ -617,7 +617,7 @@ def resumed(api, folder, model, own=lambda model: {}, **parts):
     """
     for steps, checkpoint in ((2, None), (4, True)):
         torch.manual_seed(3)
-        made = model()
+        instance = model()
         arguments = api.TrainingArguments(
             str(folder),
             max_steps=steps,
@@ -633,7 +633,7 @@ def resumed(api, folder, model, own=lambda model: {}, **parts):
             use_cpu=not trains_on_device(),
         )
         data = {"train_dataset": points(12), "eval_dataset": points(6, seed=3)}
-        trainer = api.Trainer(made, arguments, **{**data, **parts, **own(made)})
+        trainer = api.Trainer(instance, arguments, **{**data, **parts, **own(instance)})
         trainer.train(resume_from_checkpoint=checkpoint)
     return trainer
 
@@ -790,9 +790,9 @@ OPTIMIZERS = {
 def test_optimizers_and_schedules_of_own_classes_train_as_in_the_reference(
     reference, ours, tmp_path, name
 ):
-    own = lambda model: {"optimizers": OPTIMIZERS[name](model)}
-    expected = resumed(reference, tmp_path / "reference", Classifier, own)
-    assert_same_training(expected, resumed(ours, tmp_path / "ours", Classifier, own))
+    make_parts = lambda model: {"optimizers": OPTIMIZERS[name](model)}
+    expected = resumed(reference, tmp_path / "reference", Classifier, make_parts)
+    assert_same_training(expected, resumed(ours, tmp_path / "ours", Classifier, make_parts))
 
 
 # torch warns too, of a step of the schedule before one of its optimizer.
@@ -811,15 +811,15 @@ def test_schedule_of_another_optimizer_has_no_effect_and_warns(reference, ours, 
 def test_optimizer_inside_of_the_optimizer_is_that_which_was_passed(reference, ours, tmp_path):
     """`trainer.optimizer.optimizer`, as scripts read it since accelerate wraps optimizers."""
     for api in (reference, ours):
-        given = []
+        passed = []
 
-        def own(model, given=given):
-            given[:] = [torch.optim.SGD(model.parameters(), lr=0.1)]
-            return {"optimizers": (given[0], None)}
+        def make_parts(model, passed=passed):
+            passed[:] = [torch.optim.SGD(model.parameters(), lr=0.1)]
+            return {"optimizers": (passed[0], None)}
 
-        trainer = resumed(api, tmp_path / api.__name__, Classifier, own)
-        assert trainer.optimizer.optimizer is given[0]
-        assert trainer.callback_handler.optimizer.optimizer is given[0]
+        trainer = resumed(api, tmp_path / api.__name__, Classifier, make_parts)
+        assert trainer.optimizer.optimizer is passed[0]
+        assert trainer.callback_handler.optimizer.optimizer is passed[0]
     another = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     assert not hasattr(another, "optimizer"), "code that unwraps optimizers in a loop has to end"
 

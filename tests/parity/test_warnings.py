@@ -12,17 +12,17 @@ from helpers.parity.parity_models import Classifier
 from lightrainer.interception.switch import LOGGERS
 
 
-def trainer(api, folder, model=None, train=True, callbacks=(), **arguments):
+def make_trainer(api, folder, model=None, train=True, callbacks=(), **arguments):
     args = api.TrainingArguments(
         output_dir=str(folder), **{**DEFAULTS, "max_steps": 2, **arguments}
     )
     data = {"train_dataset": points(8), "eval_dataset": points(4)}
-    made = api.Trainer(model or Classifier(), args, **data, callbacks=list(callbacks))
-    return made.train() if train else made
+    trainer = api.Trainer(model or Classifier(), args, **data, callbacks=list(callbacks))
+    return trainer.train() if train else trainer
 
 
 def a_callback_twice(api, folder):
-    trainer(api, folder, train=False, callbacks=[api.PrinterCallback, api.PrinterCallback])
+    make_trainer(api, folder, train=False, callbacks=[api.PrinterCallback, api.PrinterCallback])
 
 
 def no_flow(api, folder):
@@ -34,15 +34,15 @@ def a_state_without_its_callback(api, folder):
     stop = api.EarlyStoppingCallback(early_stopping_patience=9)
     saving = {"eval_strategy": "epoch", "save_strategy": "epoch", "metric_for_best_model": "loss"}
     saving["load_best_model_at_end"] = True
-    trainer(api, folder, callbacks=[stop], **saving)
+    make_trainer(api, folder, callbacks=[stop], **saving)
     saving |= {"restore_callback_states_from_checkpoint": True, "num_train_epochs": 3}
-    restored = trainer(api, folder, train=False, **saving)
+    restored = make_trainer(api, folder, train=False, **saving)
     restored.train(resume_from_checkpoint=str(folder / "checkpoint-2"))
 
 
 def other_arguments_than_in_the_checkpoint(api, folder):
-    trainer(api, folder, save_strategy="steps", save_steps=1, logging_steps=1)
-    changed = trainer(
+    make_trainer(api, folder, save_strategy="steps", save_steps=1, logging_steps=1)
+    changed = make_trainer(
         api, folder, train=False, save_strategy="steps", save_steps=3, logging_steps=2
     )
     changed.train(resume_from_checkpoint=str(folder / "checkpoint-1"))
@@ -51,12 +51,12 @@ def other_arguments_than_in_the_checkpoint(api, folder):
 def smoothing_with_several_labels(api, folder):
     model = Classifier()
     model.config = type("Config", (), {"problem_type": "multi_label_classification"})()
-    made = trainer(api, folder, model, train=False, label_smoothing_factor=0.1)
-    assert made.label_smoother is None
+    trainer = make_trainer(api, folder, model, train=False, label_smoothing_factor=0.1)
+    assert trainer.label_smoother is None
 
 
 def tokens_of_an_unknown_input(api, folder):
-    trainer(api, folder, include_num_input_tokens_seen="all")
+    make_trainer(api, folder, include_num_input_tokens_seen="all")
 
 
 SAID = {
@@ -90,9 +90,11 @@ def emitted(api, cause, folder, words):
     finally:
         for root in roots:
             root.removeHandler(handler)
-    said = [(name_of(record), record.levelname, record.getMessage()) for record in records]
-    said += [("warnings", one.category, str(one.message)) for one in warned]
-    return {(who, how) for who, how, text in said if all(word in text for word in words)}, said
+    messages = [(name_of(record), record.levelname, record.getMessage()) for record in records]
+    messages += [("warnings", warning.category, str(warning.message)) for warning in warned]
+    return {
+        (who, how) for who, how, text in messages if all(word in text for word in words)
+    }, messages
 
 
 def name_of(record):
@@ -106,37 +108,41 @@ def name_of(record):
 @pytest.mark.parametrize("cause", SAID, ids=lambda one: one.__name__)
 def test_warnings_are_those_of_the_reference(reference, ours, tmp_path, cause):
     expected, theirs = emitted(reference, cause, tmp_path / "reference", SAID[cause])
-    found, said = emitted(ours, cause, tmp_path / "ours", SAID[cause])
+    actual, messages = emitted(ours, cause, tmp_path / "ours", SAID[cause])
     assert expected, theirs
-    assert found == expected, said
+    assert actual == expected, messages
 
 
 def no_checkpoint(api, folder):
-    trainer(api, folder, train=False).train(resume_from_checkpoint=True)
+    make_trainer(api, folder, train=False).train(resume_from_checkpoint=True)
 
 
 def a_missing_checkpoint(api, folder):
-    trainer(api, folder, train=False).train(resume_from_checkpoint=str(folder / "checkpoint-9"))
+    make_trainer(api, folder, train=False).train(
+        resume_from_checkpoint=str(folder / "checkpoint-9")
+    )
 
 
 def an_empty_checkpoint(api, folder):
     (folder / "checkpoint-9").mkdir(parents=True)
-    trainer(api, folder, train=False).train(resume_from_checkpoint=str(folder / "checkpoint-9"))
+    make_trainer(api, folder, train=False).train(
+        resume_from_checkpoint=str(folder / "checkpoint-9")
+    )
 
 
 def the_best_by_no_metric(api, folder):
-    trainer(api, folder, train=False, save_strategy="best")
+    make_trainer(api, folder, train=False, save_strategy="best")
 
 
 def the_best_by_an_unknown_metric(api, folder):
     by_epochs = {"eval_strategy": "epoch", "save_strategy": "epoch"}
     best = {"load_best_model_at_end": True, "metric_for_best_model": "f2"}
-    trainer(api, folder, **by_epochs, **best)
+    make_trainer(api, folder, **by_epochs, **best)
 
 
 def accumulation_twice(api, folder):
     config = {"gradient_accumulation_kwargs": {"num_steps": 10}}
-    trainer(api, folder, gradient_accumulation_steps=2, accelerator_config=config)
+    make_trainer(api, folder, gradient_accumulation_steps=2, accelerator_config=config)
 
 
 def a_class_as_configuration(api, folder):

@@ -312,9 +312,9 @@ def test_fp16_on_the_cpu_is_scaled(tmp_path, name, arguments):
     kind = KINDS[name]
     reader = GradientReader()
     trainer = made(kind, tmp_path, [reader], gradient_accumulation_steps=4, **arguments)
-    seen = HalfSeen(trainer.model)
+    recorder = HalfSeen(trainer.model)
     trainer.train()
-    assert (torch.float16 in seen.dtypes) == ("fp16" in arguments)
+    assert (torch.float16 in recorder.dtypes) == ("fp16" in arguments)
     assert (trainer.accelerator.scaler is not None) == ("fp16" in arguments)
     expected = whole_batch(kind.model(), samples_for(kind.model(), uneven=kind.uneven), kind.loss)
     difference = float((reader.gradient - expected.gradient).norm() / expected.gradient.norm())

@@ -91,12 +91,12 @@ def differing(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]
 
 
 def walked_here(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
-    found = {}
+    results = {}
     for name in names:
-        found[name] = class_walk.differences(
+        results[name] = class_walk.differences(
             getattr(transformers, name), folder, with_uneven=not matches(name, EVEN_ONLY)
         )
-    return found
+    return results
 
 
 def walked_by_two(names: list[str], folder: Path) -> dict[str, dict[str, float]]:
@@ -113,9 +113,9 @@ def test_window_is_one_batch(tmp_path, name):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forked")
 def test_window_is_one_batch_in_two_processes(tmp_path):
-    found = walked_by_two(list(CHOICE_IN_PROCESSES), tmp_path)
-    assert list(found) == list(CHOICE_IN_PROCESSES)
-    assert differing(found) == {}
+    results = walked_by_two(list(CHOICE_IN_PROCESSES), tmp_path)
+    assert list(results) == list(CHOICE_IN_PROCESSES)
+    assert differing(results) == {}
 
 
 class Unweighed(lightrainer.Trainer):
@@ -127,9 +127,9 @@ class Unweighed(lightrainer.Trainer):
 def test_window_of_unweighed_means_is_another_step(tmp_path, monkeypatch):
     """Control: the promise is broken on purpose, and the same comparison finds it."""
     monkeypatch.setattr(class_walk, "Trainer", Unweighed)
-    found = walked_here(["BertForSequenceClassification", "LlamaForCausalLM"], tmp_path)
-    assert list(differing(found)) == ["BertForSequenceClassification"]
-    assert len(differing(found)["BertForSequenceClassification"]) == 4
+    results = walked_here(["BertForSequenceClassification", "LlamaForCausalLM"], tmp_path)
+    assert list(differing(results)) == ["BertForSequenceClassification"]
+    assert len(differing(results)["BertForSequenceClassification"]) == 4
 
 
 @pytest.mark.promises
@@ -144,9 +144,9 @@ def test_window_is_one_batch_for_all_classes(tmp_path, head):
 @pytest.mark.parametrize("head", [*HEADS, "others"])
 def test_window_is_one_batch_for_all_classes_in_two_processes(tmp_path, head):
     names = [name for name in classes_with_head(head) if not matches(name, NOT_IN_PROCESSES)]
-    found = walked_by_two(names, tmp_path)
-    assert list(found) == names
-    assert differing(found) == {}
+    results = walked_by_two(names, tmp_path)
+    assert list(results) == names
+    assert differing(results) == {}
 
 
 @pytest.mark.promises

@@ -43,8 +43,8 @@ def order(scenario, steps):
 def frozen(scenario):
     """The figures of a scenario, in as few digits as give the same float32."""
     with tempfile.TemporaryDirectory() as folder:
-        found = figures(scenario, folder)
-    return {**shortened(found), "order": order(scenario, found["global_step"])}
+        values = figures(scenario, folder)
+    return {**shortened(values), "order": order(scenario, values["global_step"])}
 
 
 def shortened(found):

@@ -69,7 +69,7 @@ def pairs(scenario, part):
 
 def trained(scenario, folder):
     options = {NEW_NAMES.get(name, name): value for name, value in SCENARIOS[scenario][1].items()}
-    usual = {
+    defaults = {
         "learning_rate": 0.01,
         "logging_steps": 1,
         "eval_steps": 25,
@@ -77,7 +77,7 @@ def trained(scenario, folder):
         "report_to": "none",
     }
     quiet = {"disable_tqdm": True, "log_level": "error", "use_cpu": True}
-    args = TFTrainingArguments(str(folder), **{**usual, **quiet, **options})
+    args = TFTrainingArguments(str(folder), **{**defaults, **quiet, **options})
     sets = [pairs(scenario, part) for part in ("train", "eval")]
     trainer = Followed(built_model(scenario), args, *sets, compute_metrics=accuracy)
     trainer.scenario = scenario
@@ -90,11 +90,12 @@ def difference(ours, theirs):
 
 
 def furthest_weight(trainer, frozen):
-    own = {
-        name: keras.ops.convert_to_numpy(one) for name, one in named_weights(trainer.model).items()
+    weights = {
+        name: keras.ops.convert_to_numpy(weight)
+        for name, weight in named_weights(trainer.model).items()
     }
-    assert set(own) == set(frozen["weights"])
-    return max(difference(own[name], values) for name, values in frozen["weights"].items())
+    assert set(weights) == set(frozen["weights"])
+    return max(difference(weights[name], values) for name, values in frozen["weights"].items())
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -122,7 +123,10 @@ def test_weights_logs_metrics_and_predictions_are_those_of_the_original(scenario
             assert abs(np.mean(losses[began:step]) * counted - log["loss"]) < close
             assert abs((*rates, 0.0)[step] - log["learning_rate"]) < CLOSE
             assert (
-                abs(log["epoch"] - next(own["epoch"] for own in history if own["step"] == step))
+                abs(
+                    log["epoch"]
+                    - next(entry["epoch"] for entry in history if entry["step"] == step)
+                )
                 < 1e-4
             )
         elif step in evaluations:
@@ -136,10 +140,10 @@ def compare_evaluation(trainer, scenario, frozen):
         return
     # It fills the last batch up with samples that it has counted already; ours counts each once.
     expected = FROZEN["plain" if scenario == "ragged" else scenario]["evaluated"]
-    found = trainer.evaluate()
-    assert max(abs(found[name] - value) for name, value in expected.items()) < CLOSE
+    evaluated = trainer.evaluate()
+    assert max(abs(evaluated[name] - value) for name, value in expected.items()) < CLOSE
     if scenario == "ragged":
-        assert abs(found["eval_loss"] - frozen["evaluated"]["eval_loss"]) > 1e-4
+        assert abs(evaluated["eval_loss"] - frozen["evaluated"]["eval_loss"]) > 1e-4
         return
     predicted = trainer.predict(pairs(scenario, "test"))
     assert difference(predicted.predictions, frozen["predictions"]) < 2 * CLOSE

@@ -53,9 +53,9 @@ def bert(head="SequenceClassification", dropout=0.0, seed=1):
     return getattr(transformers, f"TFBertFor{head}")(config)
 
 
-def trainer(folder, model, labels: Any = CLASSES, **changes):
+def make_trainer(folder, model, labels: Any = CLASSES, **changes):
     data = tf.data.Dataset.from_tensor_slices((FEATURES, labels))
-    usual = {
+    defaults = {
         "learning_rate": RATE,
         "adam_epsilon": 1e-7,
         "num_train_epochs": 3,
@@ -69,7 +69,7 @@ def trainer(folder, model, labels: Any = CLASSES, **changes):
         "save_strategy": "no",
     }
     sizes = {"per_device_train_batch_size": BATCH, "per_device_eval_batch_size": BATCH}
-    args = TFTrainingArguments(str(folder), **{**usual, **quiet, **sizes, **changes})
+    args = TFTrainingArguments(str(folder), **{**defaults, **quiet, **sizes, **changes})
     return TFTrainer(model, args, data, data)
 
 
@@ -79,7 +79,7 @@ def logged(made):
 
 def furthest(left, right):
     pairs = zip(left.weights, right.weights, strict=True)
-    return max(np.abs(one.numpy() - other.numpy()).max() for one, other in pairs)
+    return max(np.abs(first.numpy() - second.numpy()).max() for first, second in pairs)
 
 
 def by_hand(model, steps):
@@ -88,12 +88,12 @@ def by_hand(model, steps):
     for step in range(steps):
         rows = slice(step * BATCH % ROWS, step * BATCH % ROWS + BATCH)
         with tf.GradientTape() as tape:
-            found = model(
+            output = model(
                 {name: value[rows] for name, value in FEATURES.items()},
                 labels=CLASSES[rows],
                 training=True,
             )
-            loss = tf.reduce_mean(found.loss)
+            loss = tf.reduce_mean(output.loss)
         optimizer.learning_rate = RATE * (1 - step / steps)
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
@@ -105,34 +105,36 @@ def test_keras_2_classifier_trains_as_by_hand_and_is_saved(tmp_path):
     ours, theirs, fresh = (model for model in (bert(), bert(), bert()) if model(FEATURES))
     for other in (theirs, fresh):
         other.set_weights(ours.get_weights())
-    made = trainer(tmp_path, ours, train_sampling_strategy="sequential")
-    made.train()
-    assert made.global_step == 9
-    assert np.abs(np.array(logged(made)) - by_hand(theirs, 9)).max() < 1e-6
+    trainer = make_trainer(tmp_path, ours, train_sampling_strategy="sequential")
+    trainer.train()
+    assert trainer.global_step == 9
+    assert np.abs(np.array(logged(trainer)) - by_hand(theirs, 9)).max() < 1e-6
     assert furthest(ours, theirs) < 2e-6
     assert furthest(ours, fresh) > 1e-2, "negative control: it has learned"
-    made.save_model(str(tmp_path / "saved"))
+    trainer.save_model(str(tmp_path / "saved"))
     again = type(ours).from_pretrained(tmp_path / "saved")
     assert furthest(ours, again) == 0
-    predicted = made.predict(made.eval_dataset).predictions
+    predicted = trainer.predict(trainer.eval_dataset).predictions
     assert np.abs(again(FEATURES).logits.numpy() - predicted).max() < 1e-6
-    fine = trainer(tmp_path / "fine", again, max_steps=1)  # loaded, it is built but for its dropout
-    assert fine.evaluate()["eval_loss"] == pytest.approx(made.evaluate()["eval_loss"], abs=1e-6)
+    fine = make_trainer(
+        tmp_path / "fine", again, max_steps=1
+    )  # loaded, it is built but for its dropout
+    assert fine.evaluate()["eval_loss"] == pytest.approx(trainer.evaluate()["eval_loss"], abs=1e-6)
 
 
 def test_keras_2_resumption_is_exact(tmp_path):
     """With dropout: the states of its generators are in the checkpoint."""
     options = {"save_strategy": "steps", "save_steps": 4, "gradient_accumulation_steps": 2}
     whole, resumed, without = bert(dropout=0.3), bert(dropout=0.3, seed=2), bert()
-    first = trainer(tmp_path / "whole", whole, **options, per_device_train_batch_size=2)
+    first = make_trainer(tmp_path / "whole", whole, **options, per_device_train_batch_size=2)
     first.train()
     shutil.copytree(tmp_path / "whole" / "checkpoint-8", tmp_path / "resumed" / "checkpoint-8")
-    second = trainer(tmp_path / "resumed", resumed, **options, per_device_train_batch_size=2)
+    second = make_trainer(tmp_path / "resumed", resumed, **options, per_device_train_batch_size=2)
     second.train()
     assert second.global_step == 18
     assert logged(second) == logged(first)
     assert furthest(whole, resumed) == 0
-    trainer(
+    make_trainer(
         tmp_path / "without", without, gradient_accumulation_steps=2, per_device_train_batch_size=2
     ).train()
     assert furthest(whole, without) > 1e-3, "negative control: there was dropout"
@@ -157,12 +159,12 @@ def test_keras_2_loss_is_that_of_the_model(tmp_path, head, labels):
     expected = float(tf.reduce_mean(model(FEATURES, **keywords).loss))
     sizes = {"per_device_train_batch_size": ROWS // 2, "gradient_accumulation_steps": 2}
     sizes["per_device_eval_batch_size"] = ROWS
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, model, labels, max_steps=1, train_sampling_strategy="sequential", **sizes
     )
-    assert made.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-6)
-    made.train()
-    assert logged(made)[0] == pytest.approx(expected, abs=1e-6)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-6)
+    trainer.train()
+    assert logged(trainer)[0] == pytest.approx(expected, abs=1e-6)
 
 
 def test_keras_2_compiled_model(tmp_path):
@@ -171,23 +173,23 @@ def test_keras_2_compiled_model(tmp_path):
     def network():
         keras.utils.set_random_seed(3)
         layers = [keras.layers.Dense(5), keras.layers.BatchNormalization(), keras.layers.Dense(3)]
-        made = keras.Sequential(
+        sequential = keras.Sequential(
             [keras.layers.Lambda(lambda x: tf.cast(x["input_ids"], tf.float32)), *layers]
         )
-        made.compile(
+        sequential.compile(
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["accuracy"]
         )
-        return made
+        return sequential
 
     model, other = network(), network()
-    made = trainer(tmp_path, model)
-    made.train()
-    assert logged(made)[-1] < logged(made)[0]
-    made.save_model(str(tmp_path / "saved"))
+    trainer = make_trainer(tmp_path, model)
+    trainer.train()
+    assert logged(trainer)[-1] < logged(trainer)[0]
+    trainer.save_model(str(tmp_path / "saved"))
     other(FEATURES)
     assert furthest(model, other) > 0
     other.load_weights(tmp_path / "saved" / "model.weights.h5")
     assert furthest(model, other) == 0
-    names = list(dict(made._engine.model.named_buffers()))
+    names = list(dict(trainer._engine.model.named_buffers()))
     assert [name.rpartition("/")[2] for name in names] == ["moving_mean", "moving_variance"]
-    assert all(isinstance(one, torch.nn.Parameter) for one in made.parameters())
+    assert all(isinstance(parameter, torch.nn.Parameter) for parameter in trainer.parameters())

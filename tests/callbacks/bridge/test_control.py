@@ -121,7 +121,7 @@ def test_should_log():
         )
         assert steps_of(recorder, "on_log") == steps
         losses.append(
-            [given["logs"]["loss"] for given in recorder.given if "loss" in given.get("logs", {})]
+            [call["logs"]["loss"] for call in recorder.given if "loss" in call.get("logs", {})]
         )
     each = losses[0]
     assert losses[1] == pytest.approx(
@@ -132,40 +132,40 @@ def test_should_log():
 @pytest.mark.parametrize("event", ["on_step_end", "on_epoch_end"])
 def test_should_evaluate(event):
     """Lightning validates at once, and by its own schedule as before."""
-    usual, recorder = Recorder(), Recorder()
-    _, _, plain = fit(usual, max_epochs=3, check_val_every_n_epoch=3)
+    baseline, recorder = Recorder(), Recorder()
+    _, _, plain = fit(baseline, max_epochs=3, check_val_every_n_epoch=3)
     step = {"on_step_end": 4, "on_epoch_end": 6}[event]
     asks = raising(event, "should_evaluate", step)
     _, trainer, module = fit(recorder, asks, max_epochs=3, check_val_every_n_epoch=3)
     assert all(map(torch.equal, plain.parameters(), module.parameters()))
-    assert steps_of(usual, "on_evaluate") == [18]
+    assert steps_of(baseline, "on_evaluate") == [18]
     assert steps_of(recorder, "on_evaluate") == [step, 18]
     assert trainer.val_check_batch == 6
     assert trainer.check_val_every_n_epoch == 3
-    rest = [
+    event_names = [
         name
         for name in recorder.names()
         if name not in ("on_evaluate", "on_prediction_step", "on_log")
     ]
-    assert rest == [
+    assert event_names == [
         name
-        for name in usual.names()
+        for name in baseline.names()
         if name not in ("on_evaluate", "on_prediction_step", "on_log")
     ]
 
 
 @pytest.mark.parametrize("event", ["on_step_end", "on_evaluate", "on_epoch_end"])
 def test_should_save(tmp_path, event):
-    """A checkpoint of Lightning, from which the training goes on to the same weights."""
+    """A checkpoint of Lightning, from which the training continues to the same weights."""
     step = {"on_step_end": 4}.get(event, 6)
     recorder = Recorder()
     settings = {"output_dir": str(tmp_path / "out")}
     _, _, whole = fit(recorder, raising(event, "should_save", step), bridge=settings)
     assert steps_of(recorder, "on_save") == [step]
     path = tmp_path / "out" / f"checkpoint-{step}.ckpt"
-    assert [one.name for one in (tmp_path / "out").iterdir()] == [path.name]
+    assert [entry.name for entry in (tmp_path / "out").iterdir()] == [path.name]
     if event == "on_step_end":
-        return  # a plain loader does not go on in mid-epoch
+        return  # a plain loader does not resume in mid-epoch
     _, trainer, module = fit(ckpt_path=path)
     assert trainer.global_step == 12
     assert all(
@@ -449,7 +449,7 @@ def test_early_stopping(tmp_path, caplog):
 
 def test_callbacks_read_only_settings_that_the_bridge_has():
     """Settings of callbacks that belong to the Trainer are left out."""
-    own = {"enable_jit_checkpoint", "save_only_model"}
+    trainer_only = {"enable_jit_checkpoint", "save_only_model"}
     files = [
         *Path(callbacks.__file__).parent.glob("*.py"),
         *Path(callbacks.__file__).parent.glob("[lr]*/*.py"),
@@ -457,7 +457,7 @@ def test_callbacks_read_only_settings_that_the_bridge_has():
     read = {name for file in files for name in re.findall(r"\bargs\.(\w+)", file.read_text())}
     args = LightningBridge().args
     assert {"output_dir", "eval_strategy"} <= read
-    assert [name for name in sorted(read - own) if not hasattr(args, name)] == []
+    assert [name for name in sorted(read - trainer_only) if not hasattr(args, name)] == []
 
 
 def test_bridge_profiler_reports(tmp_path):
@@ -535,8 +535,8 @@ def test_files_hold_the_weights_that_were_validated_and_resume_those_that_were_t
             "val_loss"
         ] == pytest.approx(score.item())
     resumed, _ = averaged_training(make_module, tmp_path, tmp_path / "epoch=0.ckpt")
-    for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(expected, actual)
 
 
 def test_bridge_validates_averages_of_a_module_that_calls_its_parts(tmp_path):
@@ -563,22 +563,22 @@ def test_bridge_file_of_an_interrupted_validation_resumes_the_trained_weights(tm
 
     whole, _ = averaged_training(with_model, tmp_path / "whole", None, Saves())
     resumed, _ = averaged_training(with_model, tmp_path / "resumed", tmp_path / "12.ckpt")
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(expected, actual)
 
 
 def test_bridge_leaves_the_average_in_the_model_of_a_complete_training(tmp_path):
     module, _ = averaged_training(with_model, tmp_path)
     resumed, _ = averaged_training(with_model, tmp_path, tmp_path / "epoch=2.ckpt")
-    for one, other in zip(module.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(module.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(expected, actual)
 
 
 @pytest.mark.parametrize("make_module", [with_model, Automatic])
 def test_bridge_file_of_a_finished_training_continues_with_the_trained_weights(
     tmp_path, make_module
 ):
-    """The model, and so the file, has the average by then."""
+    """At that point the model, and so the file, has the average."""
 
     def train(epochs, resume_from=None):
         torch.manual_seed(3)
@@ -594,8 +594,8 @@ def test_bridge_file_of_a_finished_training_continues_with_the_trained_weights(
     for name, weight in averaged.named_parameters():
         assert torch.equal(stored[name], weight)
     _, resumed = train(4, tmp_path / "finished.ckpt")
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for expected, actual in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(expected, actual)
 
 
 def test_bridge_starts_from_scratch_after_the_validation_of_a_checkpoint(tmp_path):
@@ -803,12 +803,12 @@ def loss_module(name):
 )
 def test_bridge_norms_are_those_without_the_loss_scale(fused, unfused):
     """A fused optimizer divides the gradients in its step, after hooks have read them."""
-    found = []
+    runs = []
     for make in (fused, unfused):
         scaled = {"plugins": [MixedPrecision("16-mixed", "cpu")], "accelerator": "cpu"}
         bridge, _, module = fit(GradientNormCallback(), module=make(), **scaled)
-        found.append((norms_of(bridge), module))
-    (fused_norms, fused_module), (expected, expected_module) = found
+        runs.append((norms_of(bridge), module))
+    (fused_norms, fused_module), (expected, expected_module) = runs
     for norms, expected_norms in zip(fused_norms, expected, strict=True):
         assert norms == pytest.approx(expected_norms, rel=1e-3)
     weights = zip(fused_module.parameters(), expected_module.parameters(), strict=True)
@@ -893,7 +893,7 @@ def test_bridge_in_two_processes(tmp_path):
     one alone shows.
     """
     script = HELPERS / "callbacks" / "bridge_script.py"
-    said = finished_ranks(
+    output = finished_ranks(
         script, str(tmp_path), log=tmp_path / "log", seconds=120, CUDA_VISIBLE_DEVICES=""
     )
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
@@ -901,12 +901,12 @@ def test_bridge_in_two_processes(tmp_path):
     assert first["losses"] == second["losses"]
     assert first["own_losses"] != second["own_losses"]
     means = [
-        (one + other) / 2
-        for one, other in zip(first["own_losses"], second["own_losses"], strict=True)
+        (left + right) / 2
+        for left, right in zip(first["own_losses"], second["own_losses"], strict=True)
     ]
     assert first["losses"] == pytest.approx(means, rel=1e-5)
     assert (first["zero"], second["zero"]) == (True, False)
     assert first["steps"] == second["steps"] == 4, (
         "the second process alone wanted to stop, after an evaluation"
     )
-    assert said.count("'eval_loss'") == first["evaluations"]
+    assert output.count("'eval_loss'") == first["evaluations"]

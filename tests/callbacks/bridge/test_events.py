@@ -93,11 +93,11 @@ def test_bridge_sequence_equals_the_facade_when_saving(tmp_path, capsys):
 def heard(tmp_path_factory):
     """All the hooks in which each event was heard, in trainings of every kind."""
     folder = tmp_path_factory.mktemp("heard")
-    found = {}
+    event_hooks = {}
 
     def note(recorder):
         for event, hooks in recorder.hooks.items():
-            found.setdefault(event, []).append(hooks)
+            event_hooks.setdefault(event, []).append(hooks)
 
     for options in (
         {"accumulate_grad_batches": 2},
@@ -112,7 +112,7 @@ def heard(tmp_path_factory):
         note(recorder)
     for when in ({"every_n_train_steps": 2}, {"every_n_epochs": 1}):
         recorder = Recorder()
-        saving = ModelCheckpoint(dirpath=folder / str(len(found)), save_top_k=-1, **when)
+        saving = ModelCheckpoint(dirpath=folder / str(len(event_hooks)), save_top_k=-1, **when)
         fit(
             recorder,
             raising("on_epoch_end", "should_save"),
@@ -130,7 +130,7 @@ def heard(tmp_path_factory):
     )
     assert recorder.names().count("on_optimizer_step") == recorder.names().count("on_step_end") == 6
     note(recorder)
-    return found
+    return event_hooks
 
 
 class Infinite(Automatic):
@@ -180,21 +180,21 @@ def test_bridge_passes_event_arguments():
     training = loader()
     settings = {"processing_class": tokenizer}
     _, trainer, module = fit(recorder, train=training, bridge=settings, accumulate_grad_batches=2)
-    during = [given for given in recorder.given if given["event"] != "on_init_end"]
-    for given in during:
-        assert given["model"] is module
-        assert given["optimizer"] is trainer.optimizers[0]
-        assert given["lr_scheduler"] is trainer.lr_scheduler_configs[0].scheduler
-        assert given["train_dataloader"] is training
-        assert given["processing_class"] is tokenizer
-        assert given["args"].gradient_accumulation_steps == 2
-    evaluated = [given for given in recorder.given if given["event"] == "on_evaluate"]
-    assert [given["state"].global_step for given in evaluated] == [6, 6]  # the state is one object
-    assert all(len(given["eval_dataloader"]) == 2 for given in evaluated)
+    during = [call for call in recorder.given if call["event"] != "on_init_end"]
+    for call in during:
+        assert call["model"] is module
+        assert call["optimizer"] is trainer.optimizers[0]
+        assert call["lr_scheduler"] is trainer.lr_scheduler_configs[0].scheduler
+        assert call["train_dataloader"] is training
+        assert call["processing_class"] is tokenizer
+        assert call["args"].gradient_accumulation_steps == 2
+    evaluated = [call for call in recorder.given if call["event"] == "on_evaluate"]
+    assert [call["state"].global_step for call in evaluated] == [6, 6]  # the state is one object
+    assert all(len(call["eval_dataloader"]) == 2 for call in evaluated)
     assert all(
-        {"eval_loss", "eval_accuracy", "epoch"} <= set(given["metrics"]) for given in evaluated
+        {"eval_loss", "eval_accuracy", "epoch"} <= set(call["metrics"]) for call in evaluated
     )
-    logged = [given["logs"] for given in recorder.given if given["event"] == "on_log"]
+    logged = [call["logs"] for call in recorder.given if call["event"] == "on_log"]
     assert {"loss", "grad_norm", "learning_rate", "size", "epoch"} == set(logged[0])
 
 
@@ -203,19 +203,19 @@ def test_weights_gradients_and_rates_at_the_optimizer_step(accumulation):
     """Before it: old weights and clipped gradients. After it: new weights, gradients, and the
     rate of this step.
     """
-    seen = {}
+    readings = {}
 
     def look(name):
         def action(args, state, control, model, optimizer, **kwargs):
             norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
             weight = model.network.first.weight.detach().clone()
-            seen.setdefault(name, []).append((weight, norm, optimizer.param_groups[0]["lr"]))
+            readings.setdefault(name, []).append((weight, norm, optimizer.param_groups[0]["lr"]))
 
         return At(name, action)
 
     looks = look("on_pre_optimizer_step"), look("on_optimizer_step")
     fit(*looks, gradient_clip_val=0.01, accumulate_grad_batches=accumulation)
-    before, after = seen["on_pre_optimizer_step"], seen["on_optimizer_step"]
+    before, after = readings["on_pre_optimizer_step"], readings["on_optimizer_step"]
     assert len(before) == len(after) == (12 if accumulation == 1 else 6)
     assert all(norm == pytest.approx(0.01, rel=1e-3) for _, norm, _ in before + after)
     assert not any(
@@ -281,9 +281,7 @@ def test_bridge_with_several_optimizers_under_manual_optimization():
     step = [line.split()[0] for line in recorder.lines[3:10]]
     pair = ["on_pre_optimizer_step", "on_optimizer_step"]
     assert step == ["on_step_begin", *pair, *pair, "on_step_end", "on_log"]
-    pairs = [
-        given["optimizer"] for given in recorder.given if given["event"] == "on_optimizer_step"
-    ]
+    pairs = [call["optimizer"] for call in recorder.given if call["event"] == "on_optimizer_step"]
     assert pairs == trainer.optimizers * 6
     assert recorder.names().count("on_step_begin") == recorder.names().count("on_step_end") == 6
 
@@ -362,9 +360,9 @@ def test_validate_test_and_predict_outside_of_a_training():
         *("on_prediction_step", "on_prediction_step", "on_predict"),
         *("on_prediction_step", "on_prediction_step", "on_predict"),
     ]
-    given = [given["metrics"] for given in recorder.given if given["event"] == "on_predict"]
-    assert set(given[0]) == {"test_loss"}
-    assert given[1] == {}
+    metrics = [call["metrics"] for call in recorder.given if call["event"] == "on_predict"]
+    assert set(metrics[0]) == {"test_loss"}
+    assert metrics[1] == {}
 
 
 def test_bridge_changes_no_number_of_a_training():
@@ -377,5 +375,5 @@ def test_bridge_changes_no_number_of_a_training():
     assert not trainer.optimizers[0]._optimizer_step_post_hooks
     with pytest.raises(ZeroDivisionError):
         fit(At("on_step_end", lambda *args, **kwargs: 1 / 0), module=failed)
-    for one in (watched, failed):
-        assert not {"configure_gradient_clipping", "on_train_batch_start"} & set(vars(one))
+    for candidate in (watched, failed):
+        assert not {"configure_gradient_clipping", "on_train_batch_start"} & set(vars(candidate))

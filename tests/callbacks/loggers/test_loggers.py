@@ -10,7 +10,7 @@ from transformers.integrations import integration_utils as reference
 
 import lightrainer
 from helpers.loggers import recorded_clients
-from helpers.loggers.reported_training import Small, trainer
+from helpers.loggers.reported_training import Small, make_trainer
 from lightrainer import callbacks
 from lightrainer.callbacks import EVENTS, TrainerControl, TrainerState, reads_checkpoints
 from lightrainer.callbacks.loggers import availability
@@ -69,14 +69,14 @@ def test_logger_missing_package_is_named_at_construction(name, monkeypatch, tmp_
     with pytest.raises(
         ImportError, match=rf"report_to='{name}'.*pip install {availability.TRACKERS[name][2]}"
     ) as error:
-        trainer(lightrainer, tmp_path / "out", report_to=name)
+        make_trainer(lightrainer, tmp_path / "out", report_to=name)
     assert isinstance(error.value, RuntimeError), "as in the reference"
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_logger_events_work_without_earlier_ones(tracker, event, tmp_path):
     args, state, control = (
-        trainer(lightrainer, tmp_path / "out").args,
+        make_trainer(lightrainer, tmp_path / "out").args,
         TrainerState(global_step=2),
         TrainerControl(),
     )
@@ -95,7 +95,7 @@ def test_logger_events_work_without_earlier_ones(tracker, event, tmp_path):
 
 
 def test_logger_other_ranks_report_nothing(tracker, tmp_path):
-    args = trainer(lightrainer, tmp_path / "out").args
+    args = make_trainer(lightrainer, tmp_path / "out").args
     state = TrainerState(
         is_world_process_zero=False, is_local_process_zero=False, is_hyper_param_search=True
     )
@@ -113,7 +113,7 @@ def test_logger_run_that_cannot_be_opened_raises_before_the_first_step(
 ):
     if tracker.name in ("azure_ml", "flyte"):
         pytest.skip("the tracker opens no run")
-    made = trainer(lightrainer, tmp_path / "out", report_to=tracker.name)
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to=tracker.name)
 
     def unreachable(*args, **kwargs):
         raise ConnectionError("no route to the server")
@@ -121,13 +121,13 @@ def test_logger_run_that_cannot_be_opened_raises_before_the_first_step(
     for call in ("Task.init", "start", "start_run", "init"):
         tracker.record.answers[call] = unreachable
     with pytest.raises(ConnectionError, match="no route"):
-        made.train()
-    assert made.state.global_step == 0
+        trainer.train()
+    assert trainer.state.global_step == 0
     assert f"report_to='{tracker.name}': opening a run failed (ConnectionError)" in caplog.text
 
 
 def test_logger_network_failure_does_not_end_the_training(tracker, tmp_path, caplog):
-    made = trainer(
+    trainer = make_trainer(
         lightrainer, tmp_path / "out", report_to=tracker.name, save_strategy="steps", save_steps=1
     )
 
@@ -135,17 +135,17 @@ def test_logger_network_failure_does_not_end_the_training(tracker, tmp_path, cap
         raise ConnectionError("gone")
 
     tracker.record.answers[tracker.sends] = gone
-    made.train()
-    assert made.state.global_step == 4
-    said = [
+    trainer.train()
+    assert trainer.state.global_step == 4
+    records = [
         record
         for record in caplog.records
         if record.name.startswith("lightrainer.callbacks.loggers")
     ]
-    said = [record.getMessage() for record in said if record.levelno == logging.WARNING]
-    once = [text for text in said if "(ConnectionError: gone). Training continues" in text]
+    messages = [record.getMessage() for record in records if record.levelno == logging.WARNING]
+    once = [text for text in messages if "(ConnectionError: gone). Training continues" in text]
     assert len(once) == 1
-    assert any(text.startswith(f"{tracker.name} failed to log ") for text in said)
+    assert any(text.startswith(f"{tracker.name} failed to log ") for text in messages)
 
 
 def test_logger_errors_in_overrides_are_not_hidden(monkeypatch, tmp_path):
@@ -156,11 +156,11 @@ def test_logger_errors_in_overrides_are_not_hidden(monkeypatch, tmp_path):
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        trainer(lightrainer, tmp_path / "out", [Own()]).train()
+        make_trainer(lightrainer, tmp_path / "out", [Own()]).train()
 
 
 def test_logger_opens_a_run_per_trial(tracker, tmp_path):
-    args, callback = trainer(lightrainer, tmp_path / "out").args, tracker.make()
+    args, callback = make_trainer(lightrainer, tmp_path / "out").args, tracker.make()
     opens = {
         "clearml": "Task.init",
         "comet_ml": "start",
@@ -190,8 +190,8 @@ def test_checkpoints_are_waited_for_only_where_they_are_uploaded(tracker):
 
 def test_logger_serves_the_trainer_of_the_reference(tracker, tmp_path):
     """Its Trainer calls the events, its state and arguments are read."""
-    made = trainer(
+    trainer = make_trainer(
         transformers, tmp_path / "out", [tracker.make()], save_strategy="steps", save_steps=2
     )
-    made.train()
+    trainer.train()
     assert any(name == tracker.sends for name, *_ in tracker.record.calls)

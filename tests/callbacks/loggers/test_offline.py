@@ -16,7 +16,7 @@ import lightrainer
 from helpers import HELPERS
 from helpers.loggers import tracker_files
 from helpers.loggers.offline_clients import both, files_with_the_secret, needs
-from helpers.loggers.reported_training import callback_of, points, trainer, without_times
+from helpers.loggers.reported_training import callback_of, make_trainer, points, without_times
 from helpers.processes.starting import finished_ranks
 
 # dvclive
@@ -49,26 +49,28 @@ def test_dvclive_has_the_files_of_the_reference(tmp_path):
 def test_dvclive_keeps_the_model(best, tmp_path, monkeypatch):
     from dvclive import Live
 
-    kept = []
+    artifacts = []
     monkeypatch.setattr(
-        Live, "log_artifact", lambda self, path, **options: kept.append((path, options))
+        Live, "log_artifact", lambda self, path, **options: artifacts.append((path, options))
     )
     monkeypatch.setenv("HF_DVCLIVE_LOG_MODEL", "1")
     options = {"load_best_model_at_end": best, "save_strategy": "epoch"}
-    made = trainer(lightrainer, tmp_path / "out", report_to="dvclive", **options)
-    assert not lightrainer.callbacks.reads_checkpoints(callback_of(made, "DVCLiveCallback"))
-    made.train()
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="dvclive", **options)
+    assert not lightrainer.callbacks.reads_checkpoints(callback_of(trainer, "DVCLiveCallback"))
+    trainer.train()
     name = "best" if best else "last"
-    assert kept == [(str(tmp_path / "out" / name), {"name": name, "type": "model", "copy": True})]
+    assert artifacts == [
+        (str(tmp_path / "out" / name), {"name": name, "type": "model", "copy": True})
+    ]
     assert {"model.safetensors", "training_args.bin"} <= set(os.listdir(tmp_path / "out" / name))
     monkeypatch.setenv("HF_DVCLIVE_LOG_MODEL", "all")
-    kept.clear()
-    made = trainer(
+    artifacts.clear()
+    trainer = make_trainer(
         lightrainer, tmp_path / "out", report_to="dvclive", save_strategy="steps", save_steps=2
     )
-    assert lightrainer.callbacks.reads_checkpoints(callback_of(made, "DVCLiveCallback"))
-    made.train()
-    assert kept == [(str(tmp_path / "out"), {})] * 2
+    assert lightrainer.callbacks.reads_checkpoints(callback_of(trainer, "DVCLiveCallback"))
+    trainer.train()
+    assert artifacts == [(str(tmp_path / "out"), {})] * 2
 
 
 # codecarbon
@@ -78,11 +80,11 @@ def test_dvclive_keeps_the_model(best, tmp_path, monkeypatch):
 def test_codecarbon_measures_every_training_without_a_network(tmp_path, monkeypatch):
     monkeypatch.setenv("CODECARBON_COUNTRY_ISO_CODE", "FRA")
     monkeypatch.setenv("CODECARBON_ALLOW_MULTIPLE_RUNS", "True")
-    made = trainer(lightrainer, tmp_path / "out", report_to="codecarbon")
-    callback = callback_of(made, "CodeCarbonCallback")
-    made.train()
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="codecarbon")
+    callback = callback_of(trainer, "CodeCarbonCallback")
+    trainer.train()
     assert callback.tracker.final_emissions_data.duration > 0
-    made.train()
+    trainer.train()
     with (tmp_path / "out" / "emissions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len({row["run_id"] for row in rows}) == 2
@@ -114,10 +116,10 @@ def test_trackio_logs_equal_the_reference_and_continue_after_training(
     local = {"report_to": "trackio"}
     for api in (transformers, lightrainer):
         name = api.__name__
-        made = trainer(api, tmp_path / name, project=name, run_name="named", **local)
-        made.train()
-    made.evaluate()
-    made.predict(points(4))
+        trainer = make_trainer(api, tmp_path / name, project=name, run_name="named", **local)
+        trainer.train()
+    trainer.evaluate()
+    trainer.predict(points(4))
     theirs, ours = (
         tracker_files.trackio_logs(trackio_folder, name) for name in ("transformers", "lightrainer")
     )
@@ -145,9 +147,9 @@ def test_swanlab_keeps_an_experiment_on_this_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("SWANLAB_PROJECT", "mine")
     import swanlab
 
-    made = trainer(lightrainer, tmp_path / "out", report_to="swanlab", run_name="named")
-    made.train()
-    made.evaluate()
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="swanlab", run_name="named")
+    trainer.train()
+    trainer.evaluate()
     assert swanlab.config["learning_rate"] == 0.01
     assert swanlab.config["model_num_parameters"] == 5
     swanlab.finish()
@@ -172,7 +174,7 @@ among the packages.
     not BESIDE.is_dir(), reason="comet_ml is not installed in .venv/comet; run `make test`"
 )
 def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeypatch):
-    """In processes of their own, as comet_ml patches other libraries when it is imported."""
+    """In separate processes, as comet_ml patches other libraries when it is imported."""
     monkeypatch.setenv("COMET_START_ONLINE", "0")
     monkeypatch.setenv("COMET_DISABLE_AUTO_LOGGING", "1")
     script, options = (
@@ -190,14 +192,14 @@ def test_comet_has_the_metrics_and_parameters_of_the_reference(tmp_path, monkeyp
         **options,
         BESIDE=str(BESIDE),
     )
-    found = []
+    experiments = []
     for api in ("transformers", "lightrainer"):
         (archive,) = (tmp_path / api).glob("*.zip")
-        found.append(tracker_files.comet_experiment(archive))
-    theirs, ours = found
+        experiments.append(tracker_files.comet_experiment(archive))
+    theirs, ours = experiments
     timeless = [
         [row for row in run["metrics"] if "runtime" not in row[0] and "per_second" not in row[0]]
-        for run in found
+        for run in experiments
     ]
     assert timeless[0] == timeless[1]
     assert {("train/loss", 1), ("train/loss", 4), ("eval/loss", 4), ("test/loss", 4)} <= {

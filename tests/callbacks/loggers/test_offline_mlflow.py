@@ -8,7 +8,7 @@ import pytest
 import lightrainer
 from helpers.loggers import tracker_files
 from helpers.loggers.offline_clients import both, needs
-from helpers.loggers.reported_training import SECRET, callback_of, trainer, without_times
+from helpers.loggers.reported_training import SECRET, callback_of, make_trainer, without_times
 
 # The filter is for MLflow 3.17 beside SQLAlchemy 2.1.
 pytestmark = [
@@ -74,14 +74,14 @@ def test_mlflow_has_the_metrics_and_parameters_of_the_reference(mlflow_runs, tmp
 def test_mlflow_later_logs_go_to_the_same_run_and_another_training_to_another(
     mlflow, mlflow_runs, tmp_path
 ):
-    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
-    callback = callback_of(made, "MLflowCallback")
-    made.train()
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    callback = callback_of(trainer, "MLflowCallback")
+    trainer.train()
     first = callback.run_id
     assert mlflow.active_run() is None
-    made.evaluate()
+    trainer.evaluate()
     mlflow.flush_async_logging()
-    made.train()
+    trainer.train()
     runs = mlflow_runs()
     assert [run["id"] for run in runs] == [first, callback.run_id]
     assert [len(run["metrics"]["eval_loss"]) for run in runs] == [2, 1]
@@ -91,32 +91,32 @@ def test_mlflow_later_logs_go_to_the_same_run_and_another_training_to_another(
 def test_mlflow_run_of_the_script_is_used_and_left_open(mlflow, mlflow_runs, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "3")
     mlflow.set_experiment(os.environ["MLFLOW_EXPERIMENT_NAME"])
-    own = mlflow.start_run(run_name="own")
-    trainer(lightrainer, tmp_path / "out", report_to="mlflow").train()
-    assert mlflow.active_run().info.run_id == own.info.run_id
+    script_run = mlflow.start_run(run_name="own")
+    make_trainer(lightrainer, tmp_path / "out", report_to="mlflow").train()
+    assert mlflow.active_run().info.run_id == script_run.info.run_id
     monkeypatch.setenv("MLFLOW_NESTED_RUN", "1")
-    trainer(lightrainer, tmp_path / "out", report_to="mlflow", run_name="inner").train()
-    assert mlflow.active_run().info.run_id == own.info.run_id
+    make_trainer(lightrainer, tmp_path / "out", report_to="mlflow", run_name="inner").train()
+    assert mlflow.active_run().info.run_id == script_run.info.run_id
     mlflow.end_run()
     monkeypatch.delenv("MLFLOW_NESTED_RUN")
-    monkeypatch.setenv("MLFLOW_RUN_ID", own.info.run_id)
-    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
-    made.train()
+    monkeypatch.setenv("MLFLOW_RUN_ID", script_run.info.run_id)
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    trainer.train()
     first, inner = mlflow_runs()
     assert len(first["params"]) == 3
-    assert len(first["metrics"]["loss"]) == 8, "the run was gone on with"
-    assert inner["tags"]["mlflow.parentRunId"] == own.info.run_id
+    assert len(first["metrics"]["loss"]) == 8, "the run was continued"
+    assert inner["tags"]["mlflow.parentRunId"] == script_run.info.run_id
 
 
 def test_mlflow_keeps_checkpoints_when_asked(mlflow_runs, tmp_path, monkeypatch):
-    plain = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    plain = make_trainer(lightrainer, tmp_path / "out", report_to="mlflow")
     assert not lightrainer.callbacks.reads_checkpoints(callback_of(plain, "MLflowCallback"))
     monkeypatch.setenv("HF_MLFLOW_LOG_ARTIFACTS", "TRUE")
-    made = trainer(
+    trainer = make_trainer(
         lightrainer, tmp_path / "out", report_to="mlflow", save_strategy="steps", save_steps=2
     )
-    assert lightrainer.callbacks.reads_checkpoints(callback_of(made, "MLflowCallback"))
-    made.train()
+    assert lightrainer.callbacks.reads_checkpoints(callback_of(trainer, "MLflowCallback"))
+    trainer.train()
     (run,) = mlflow_runs()
     assert run["artifacts"] == ["checkpoint-2", "checkpoint-4"]
     assert (Path(run["artifact_uri"]) / "checkpoint-4" / "model.safetensors").exists()
@@ -127,10 +127,10 @@ def test_mlflow_run_is_closed_after_an_error(mlflow, mlflow_runs, tmp_path):
         def on_step_end(self, args, state, control, **kwargs):
             raise ArithmeticError("in the middle")
 
-    made = trainer(lightrainer, tmp_path / "out", [Stumbles()], report_to="mlflow")
-    callback = callback_of(made, "MLflowCallback")
+    trainer = make_trainer(lightrainer, tmp_path / "out", [Stumbles()], report_to="mlflow")
+    callback = callback_of(trainer, "MLflowCallback")
     with pytest.raises(ArithmeticError):
-        made.train()
+        trainer.train()
     assert mlflow.active_run() is not None
     callback.__del__()
     (run,) = mlflow_runs()
@@ -138,13 +138,13 @@ def test_mlflow_run_is_closed_after_an_error(mlflow, mlflow_runs, tmp_path):
 
 
 def test_mlflow_resumption_keeps_its_run(mlflow, mlflow_runs, tmp_path, monkeypatch, caplog):
-    """Unless the environment names another one, or it is gone, which is said."""
+    """Unless the environment names another one, or it was deleted, which is logged."""
 
     def train(resumed=True, **changes):
         folder, saved = tmp_path / "out", {"save_strategy": "steps", "save_steps": 2}
-        made = trainer(lightrainer, folder, report_to="mlflow", **saved, **changes)
-        made.train(resume_from_checkpoint=str(folder / "checkpoint-2") if resumed else None)
-        return callback_of(made, "MLflowCallback").run_id
+        trainer = make_trainer(lightrainer, folder, report_to="mlflow", **saved, **changes)
+        trainer.train(resume_from_checkpoint=str(folder / "checkpoint-2") if resumed else None)
+        return callback_of(trainer, "MLflowCallback").run_id
 
     first = train(resumed=False)
     assert train(warmup_steps=1) == first
@@ -154,10 +154,10 @@ def test_mlflow_resumption_keeps_its_run(mlflow, mlflow_runs, tmp_path, monkeypa
     assert "failed to log" not in caplog.text
     with mlflow.start_run() as other:
         assert train() == other.info.run_id
-    gone = train(resumed=False)
+    deleted_run = train(resumed=False)
     with monkeypatch.context() as patch:
         patch.setenv("MLFLOW_RUN_ID", first)
         assert train() == first
-    mlflow.delete_run(gone)
-    assert train() != gone
-    assert f"MLflow has no run {gone}" in caplog.text
+    mlflow.delete_run(deleted_run)
+    assert train() != deleted_run
+    assert f"MLflow has no run {deleted_run}" in caplog.text

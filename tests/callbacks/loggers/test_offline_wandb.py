@@ -7,7 +7,13 @@ import pytest
 import lightrainer
 from helpers.loggers import tracker_files
 from helpers.loggers.offline_clients import both, files_with_the_secret, needs
-from helpers.loggers.reported_training import Small, callback_of, points, trainer, without_times
+from helpers.loggers.reported_training import (
+    Small,
+    callback_of,
+    make_trainer,
+    points,
+    without_times,
+)
 
 pytestmark = needs("wandb")
 
@@ -56,7 +62,7 @@ def test_wandb_has_the_history_the_summary_and_the_configuration_of_the_referenc
     assert theirs["metrics"][:2] == ours["metrics"][:2] == ["train/global_step", "*"]
     same_description(theirs["config"], ours["config"])
     assert ours["config"]["model/num_parameters"] == 5
-    assert [found for path in files for found in files_with_the_secret(path.parent)] == []
+    assert [leaked for path in files for leaked in files_with_the_secret(path.parent)] == []
 
 
 def plain(entry):
@@ -80,18 +86,20 @@ def test_wandb_watches_the_model_and_keeps_it_with_its_checkpoints(wandb, tmp_pa
     monkeypatch.setattr(
         run_class, "watch", lambda self, model, **options: watched.append((model, options))
     )
-    made = trainer(
+    trainer = make_trainer(
         lightrainer, tmp_path / "out", report_to="wandb", save_strategy="steps", save_steps=2
     )
-    callback = callback_of(made, "WandbCallback")
+    callback = callback_of(trainer, "WandbCallback")
     assert lightrainer.callbacks.reads_checkpoints(callback)
-    made.train()
+    trainer.train()
     name = f"model-{callback.run_id}"
-    assert watched == [(made.model, {"log": "all", "log_freq": 100})]
+    assert watched == [(trainer.model, {"log": "all", "log_freq": 100})]
     aliases = [
-        found for kept, found in tracker_files.wandb_run(ended(wandb))["artifacts"] if kept == name
+        labels
+        for artifact, labels in tracker_files.wandb_run(ended(wandb))["artifacts"]
+        if artifact == name
     ]
-    assert [sorted({*found} - {"latest"}) for found in aliases] == [
+    assert [sorted({*labels} - {"latest"}) for labels in aliases] == [
         ["base_model"],
         ["checkpoint_global_step_2", "epoch_0.5"],
         ["checkpoint_global_step_4", "epoch_1.0"],
@@ -102,24 +110,24 @@ def test_wandb_watches_the_model_and_keeps_it_with_its_checkpoints(wandb, tmp_pa
 def test_wandb_trial_is_a_run_and_a_run_of_the_script_is_used(wandb, tmp_path, monkeypatch):
     from lightrainer.callbacks import TrainerControl, TrainerState, WandbCallback
 
-    args = trainer(lightrainer, tmp_path / "out", run_name="search").args
-    callback, seen = WandbCallback(), []
+    args = make_trainer(lightrainer, tmp_path / "out", run_name="search").args
+    callback, runs = WandbCallback(), []
     for number in range(2):
         state = TrainerState(is_hyper_param_search=True, trial_name=f"trial-{number}")
         callback.on_train_begin(args, state, TrainerControl(), model=Small())
-        seen.append((wandb.run.name, wandb.run.group, callback.run_id))
+        runs.append((wandb.run.name, wandb.run.group, callback.run_id))
         callback.on_train_end(args, state, TrainerControl(), model=Small())
-    assert [entry[:2] for entry in seen] == [("trial-0", "search"), ("trial-1", "search")]
-    assert seen[0][2] != seen[1][2]
+    assert [entry[:2] for entry in runs] == [("trial-0", "search"), ("trial-1", "search")]
+    assert runs[0][2] != runs[1][2]
     assert args.run_name == "search"
     wandb.finish()
-    own = wandb.init(project="own")
-    trainer(lightrainer, tmp_path / "out", report_to="wandb").train()
-    assert wandb.run is own
+    script_run = wandb.init(project="own")
+    make_trainer(lightrainer, tmp_path / "out", report_to="wandb").train()
+    assert wandb.run is script_run
 
 
 def test_wandb_disabled_does_nothing(wandb, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DISABLED", "true")
-    trainer(lightrainer, tmp_path / "out", report_to="wandb").train()
+    make_trainer(lightrainer, tmp_path / "out", report_to="wandb").train()
     assert wandb.run.disabled
     assert not Path(wandb.run.settings.sync_file).exists()

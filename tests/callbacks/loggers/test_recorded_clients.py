@@ -11,7 +11,13 @@ from transformers.integrations import integration_utils as reference
 
 import lightrainer
 from helpers.loggers import recorded_clients
-from helpers.loggers.reported_training import SECRET, Small, callback_of, trainer, without_times
+from helpers.loggers.reported_training import (
+    SECRET,
+    Small,
+    callback_of,
+    make_trainer,
+    without_times,
+)
 from lightrainer import callbacks
 from lightrainer.callbacks import TrainerControl, TrainerState
 from lightrainer.callbacks.loggers import availability
@@ -29,9 +35,9 @@ def both(make, monkeypatch, folder, report_to, then=lambda made: None, **changes
     records = []
     for api in (transformers, lightrainer):
         record = make(monkeypatch)
-        made = trainer(api, folder / "out", report_to=report_to, **changes)
-        made.train()
-        then(made)
+        trainer = make_trainer(api, folder / "out", report_to=report_to, **changes)
+        trainer.train()
+        then(trainer)
         records.append(record)
     assert SECRET not in str(records[1].calls)
     assert records[1].calls
@@ -48,8 +54,8 @@ def timeless(calls):
 
 
 def is_time(args, kwargs):
-    said = str([*args[:1], kwargs.get("name"), kwargs.get("series")])
-    return any(word in said for word in ("runtime", "per_second"))
+    text = str([*args[:1], kwargs.get("name"), kwargs.get("series")])
+    return any(word in text for word in ("runtime", "per_second"))
 
 
 # Azure ML
@@ -91,7 +97,7 @@ def test_comet_is_started_as_the_reference_starts_it(mode, comet_is_there, monke
     records = []
     for api in (transformers, lightrainer):
         records.append(recorded_clients.comet_ml(monkeypatch))
-        trainer(api, tmp_path / "out", report_to="comet_ml", run_name="named").train()
+        make_trainer(api, tmp_path / "out", report_to="comet_ml", run_name="named").train()
     theirs, ours = (called(record, "start") for record in records)
     assert theirs == ours
     assert len(ours) == (mode != "disabled")
@@ -143,9 +149,9 @@ def test_clearml_is_told_what_the_reference_tells(monkeypatch, tmp_path):
     assert {**configs[0], "description": ""} == {**configs[1], "description": ""}
     ((_, (copied,), options),) = called(theirs, "task._arguments.copy_from_dict")
     ((_, (updated,), _),) = called(ours, "task.update_parameters")
-    wanted = {f"{options['prefix']}/{name}" for name in copied}
+    expected = {f"{options['prefix']}/{name}" for name in copied}
     nested = {"Transformers/accelerator_config", "Transformers/fsdp_config"}
-    assert {name for name in wanted if name not in updated} <= nested
+    assert {name for name in expected if name not in updated} <= nested
     assert updated["Transformers/fsdp_config/min_num_params"] == "0"
     assert updated["Transformers/learning_rate"] == "0.01"
 
@@ -161,10 +167,10 @@ def comparable(calls):
 @pytest.mark.usefixtures("_fresh_counters")
 def test_clearml_reopens_its_task_and_creates_one_per_training(monkeypatch, tmp_path):
     record = recorded_clients.clearml(monkeypatch)
-    made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
-    made.train()
-    made.evaluate()
-    made.train()
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="clearml")
+    trainer.train()
+    trainer.evaluate()
+    trainer.train()
     inits = [kwargs.get("continue_last_task") for _, _, kwargs in called(record, "Task.init")]
     assert inits == [None, "task-0", None]
     assert len(called(record, "task.close")) == 3
@@ -172,13 +178,13 @@ def test_clearml_reopens_its_task_and_creates_one_per_training(monkeypatch, tmp_
 
 @pytest.mark.usefixtures("_fresh_counters")
 def test_clearml_task_of_the_script_is_used_and_left_open(monkeypatch, tmp_path):
-    own = recorded_clients.Task(recorded_clients.Recorder(), "own")
-    record = recorded_clients.clearml(monkeypatch, current_task=own)
-    own._record = record
-    made = trainer(lightrainer, tmp_path / "out", report_to="clearml")
-    assert not lightrainer.callbacks.reads_checkpoints(callback_of(made, "ClearMLCallback"))
-    made.train()
-    trainer(lightrainer, tmp_path / "out", report_to="clearml").train()
+    task = recorded_clients.Task(recorded_clients.Recorder(), "own")
+    record = recorded_clients.clearml(monkeypatch, current_task=task)
+    task._record = record
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="clearml")
+    assert not lightrainer.callbacks.reads_checkpoints(callback_of(trainer, "ClearMLCallback"))
+    trainer.train()
+    make_trainer(lightrainer, tmp_path / "out", report_to="clearml").train()
     assert called(record, "Task.init", "task.close") == []
     assert {kwargs["title"] for _, _, kwargs in called(record, REPORTS[0])} == {
         "train",
@@ -221,9 +227,9 @@ def test_dagshub_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 def test_mlflow_parameters_are_cut_as_asked(monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("MLFLOW_MAX_LOG_PARAMS", "105")
     record = recorded_clients.mlflow(monkeypatch)
-    made = trainer(lightrainer, tmp_path / "out", report_to="mlflow")
-    made.model.config.to_dict = lambda: {"long": "x" * 6001, "short": 1}
-    made.train()
+    trainer = make_trainer(lightrainer, tmp_path / "out", report_to="mlflow")
+    trainer.model.config.to_dict = lambda: {"long": "x" * 6001, "short": 1}
+    trainer.train()
     assert [len(args[0]) for _, args, _ in called(record, "log_params")] == [100, 5]
     assert "up to 6000 characters, so these parameters are left out: long" in caplog.text
 
@@ -261,7 +267,7 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
     logs, records = {"loss": 1.0, "train_loss": 2.0}, []
     for kind in (reference.SwanLabCallback, callbacks.SwanLabCallback):
         record = recorded_clients.swanlab(monkeypatch)
-        args = trainer(
+        args = make_trainer(
             lightrainer, tmp_path / "out", run_name=run_name, resume_from_checkpoint="x"
         ).args
         callback, state = kind(), TrainerState(global_step=3, trial_name=trial)
@@ -280,13 +286,13 @@ def test_swanlab_is_told_what_the_reference_tells(trial, run_name, monkeypatch, 
 
 
 def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
-    given = {
+    options = {
         "run_name": "named",
         "project": "mine",
         "trackio_space_id": "trackio",
         "hub_private_repo": True,
     }
-    theirs, ours = both(recorded_clients.trackio, monkeypatch, tmp_path, "trackio", **given)
+    theirs, ours = both(recorded_clients.trackio, monkeypatch, tmp_path, "trackio", **options)
     assert called(theirs, "init") == called(ours, "init") != []
     assert len(called(ours, "finish")) == len(called(theirs, "finish")) == 1
 
@@ -294,54 +300,58 @@ def test_trackio_is_told_what_the_reference_tells(monkeypatch, tmp_path):
 @pytest.mark.parametrize("asked", [None, "page", False])
 def test_trackio_static_space_is_created_after_the_training(asked, monkeypatch, tmp_path):
     record = recorded_clients.trackio(monkeypatch)
-    made = trainer(
+    trainer = make_trainer(
         lightrainer,
         tmp_path / "out",
         report_to="trackio",
         trackio_static_space_id=asked,
         trackio_bucket_id="me/data",
     )
-    made.model.model_tags = ["own", "trackio:https://old"]
-    made.train()
+    trainer.model.model_tags = ["own", "trackio:https://old"]
+    trainer.train()
     assert called(record, "init")[0][2]["bucket_id"] == "me/data"
     frozen = [kwargs for _, _, kwargs in called(record, "freeze")]
     if asked is False:
-        assert (frozen, made.model.model_tags) == ([], ["own", "trackio:https://old"])
+        assert (frozen, trainer.model.model_tags) == ([], ["own", "trackio:https://old"])
         return
     (kwargs,) = frozen
     assert kwargs["new_space_id"].startswith(asked or "huggingface-static-")
     url = f"https://huggingface.co/spaces/me/{kwargs['new_space_id']}"
-    assert made.model.model_tags == ["own", "trackio", f"trackio:{url}"]
+    assert trainer.model.model_tags == ["own", "trackio", f"trackio:{url}"]
 
 
 def test_trackio_local_project_is_uploaded_with_the_model(monkeypatch, tmp_path):
     record = recorded_clients.trackio(monkeypatch, space=None)
-    made = trainer(
+    trainer = make_trainer(
         lightrainer,
         tmp_path / "out",
         report_to="trackio",
         trackio_space_id=None,
         project="My Run!",
     )
-    made.train()
+    trainer.train()
     assert called(record, "freeze") == []
-    made.callback_handler.call_event("on_push_begin", made.args, made.state, made.control)
+    trainer.callback_handler.call_event(
+        "on_push_begin", trainer.args, trainer.state, trainer.control
+    )
     ((_, _, kwargs),) = called(record, "sync")
     assert (kwargs["project"], kwargs["sdk"], kwargs["space_id"][:14]) == (
         "My Run!",
         "static",
         "my-run-static-",
     )
-    assert made.model.model_tags[0] == "trackio"
+    assert trainer.model.model_tags[0] == "trackio"
 
 
 def test_trackio_upload_without_a_model_warns_of_nothing(monkeypatch, tmp_path, caplog):
     record = recorded_clients.trackio(monkeypatch, space=None)
     options = {"report_to": "trackio", "trackio_space_id": None}
-    made = trainer(lightrainer, tmp_path / "out", **options)
-    made.train()
-    made.callback_handler.model = None
+    trainer = make_trainer(lightrainer, tmp_path / "out", **options)
+    trainer.train()
+    trainer.callback_handler.model = None
     caplog.clear()
-    made.callback_handler.call_event("on_push_begin", made.args, made.state, made.control)
+    trainer.callback_handler.call_event(
+        "on_push_begin", trainer.args, trainer.state, trainer.control
+    )
     assert len(called(record, "sync")) == 1
     assert "failed to log" not in caplog.text

@@ -12,7 +12,7 @@ import pytest
 import lightrainer
 from helpers.loggers import recorded_clients
 from helpers.loggers.offline_clients import needs
-from helpers.loggers.reported_training import callback_of, trainer
+from helpers.loggers.reported_training import callback_of, make_trainer
 from lightrainer.callbacks.loggers import availability
 from lightrainer.lightning_modules.common.versions import is_older
 
@@ -23,12 +23,12 @@ def train(folder, report_to, name, resumed=False, then=lambda: None, **changes):
     """Train in four steps, or the last two of them; returns the callback, as another process
     would have it.
     """
-    made = trainer(lightrainer, folder / "out", report_to=report_to, **{**SAVED, **changes})
-    made.train(resume_from_checkpoint=str(folder / "out" / "checkpoint-2") if resumed else None)
-    callback = callback_of(made, name)
-    found = callback.run_id
+    trainer = make_trainer(lightrainer, folder / "out", report_to=report_to, **{**SAVED, **changes})
+    trainer.train(resume_from_checkpoint=str(folder / "out" / "checkpoint-2") if resumed else None)
+    callback = callback_of(trainer, name)
+    run_id = callback.run_id
     then()
-    return found
+    return run_id
 
 
 @needs("wandb")
@@ -36,21 +36,21 @@ def test_wandb_run_is_resumed(tmp_path, monkeypatch):
     import wandb
 
     monkeypatch.setenv("WANDB_MODE", "offline")
-    given = tmp_path, "wandb", "WandbCallback"
-    first = train(*given, then=wandb.finish)
-    assert train(*given, resumed=True, then=wandb.finish) == first
-    assert train(*given, then=wandb.finish) != first
+    arguments = tmp_path, "wandb", "WandbCallback"
+    first = train(*arguments, then=wandb.finish)
+    assert train(*arguments, resumed=True, then=wandb.finish) == first
+    assert train(*arguments, then=wandb.finish) != first
     runs = Path(wandb.setup().settings.wandb_dir)  # that of the first run in this process
     assert len([path for path in runs.glob("offline-run-*") if first in path.name]) == 2
-    given_ids = []
+    run_ids = []
     monkeypatch.setattr(
         wandb,
         "init",
-        lambda init=wandb.init, **given: given_ids.append(given.get("id")) or init(**given),
+        lambda init=wandb.init, **options: run_ids.append(options.get("id")) or init(**options),
     )
     monkeypatch.setenv("WANDB_RUN_ID", "mine")  # read by wandb itself
-    train(*given, resumed=True, then=wandb.finish)
-    assert given_ids == [None]
+    train(*arguments, resumed=True, then=wandb.finish)
+    assert run_ids == [None]
 
 
 @needs("tensorboard")
@@ -64,9 +64,9 @@ def test_tensorboard_run_is_resumed(tmp_path, asked, monkeypatch):
     seconds = itertools.count(1_800_000_000)
     monkeypatch.setattr(event_file_writer, "time", SimpleNamespace(time=lambda: next(seconds)))
     changes = {"logging_dir": str(tmp_path / "asked")} if asked else {}
-    given = tmp_path, "tensorboard", "TensorBoardCallback"
-    first = train(*given, **changes)
-    assert train(*given, resumed=True, **changes) == first
+    arguments = tmp_path, "tensorboard", "TensorBoardCallback"
+    first = train(*arguments, **changes)
+    assert train(*arguments, resumed=True, **changes) == first
     (folder,) = [tmp_path / "asked"] if asked else (tmp_path / "out" / "runs").iterdir()
     events = EventAccumulator(str(folder))
     events.Reload()
@@ -77,9 +77,11 @@ def test_run_folder_belongs_to_this_training(tmp_path):
     """A checkpoint cannot send logs elsewhere, and a moved training writes where it is now."""
     from lightrainer.callbacks.loggers.tensorboard import TensorBoardCallback
 
-    made = trainer(lightrainer, tmp_path / "out", [TensorBoardCallback()])
-    callback_of(made, "TensorBoardCallback").load_state_dict({"run": str(tmp_path / "elsewhere")})
-    made.train()
+    trainer = make_trainer(lightrainer, tmp_path / "out", [TensorBoardCallback()])
+    callback_of(trainer, "TensorBoardCallback").load_state_dict(
+        {"run": str(tmp_path / "elsewhere")}
+    )
+    trainer.train()
     assert [path.name for path in (tmp_path / "out" / "runs").iterdir()] == ["elsewhere"]
 
 
@@ -89,12 +91,12 @@ def test_swanlab_run_is_resumed(tmp_path, monkeypatch):
     if is_older(swanlab.__version__, "0.8"):
         pytest.skip("this swanlab version only assigns ids to uploaded runs")
     monkeypatch.setenv("SWANLAB_MODE", "offline")
-    given = tmp_path, "swanlab", "SwanLabCallback"
-    first = train(*given, then=swanlab.finish)
+    arguments = tmp_path, "swanlab", "SwanLabCallback"
+    first = train(*arguments, then=swanlab.finish)
     assert first is not None
-    assert train(*given, resumed=True, then=swanlab.finish) == first
+    assert train(*arguments, resumed=True, then=swanlab.finish) == first
     monkeypatch.setenv("SWANLAB_RUN_ID", "a" * 21)
-    assert train(*given, resumed=True, then=swanlab.finish) == "a" * 21
+    assert train(*arguments, resumed=True, then=swanlab.finish) == "a" * 21
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -95,7 +95,7 @@ def test_report_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_
 
     monkeypatch.setattr(report_callback, "render_page", draw)
     monkeypatch.setattr(report_callback.time, "monotonic", lambda: now[0])
-    callback, args, here = (
+    callback, args, trainer_state = (
         RunReportCallback(),
         arguments(tmp_path),
         state(global_step=200),
@@ -107,8 +107,8 @@ def test_report_is_written_at_evaluations_and_checkpoints_but_not_too_often(tmp_
         (60.0, "on_save"),
     ):
         now[0] = moment
-        getattr(callback, event)(args, here, CONTROL)
-    callback.on_train_end(args, here, CONTROL)
+        getattr(callback, event)(args, trainer_state, CONTROL)
+    callback.on_train_end(args, trainer_state, CONTROL)
     assert drawn == [0.0, 60.0, 61.0]
 
 

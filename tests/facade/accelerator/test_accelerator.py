@@ -59,14 +59,14 @@ def test_accelerator_unscales_gradients(tmp_path, how):
     accelerator = Accelerator(arguments(tmp_path, fp16=True))
     model, optimizer = scaled_gradients(accelerator)
     assert model.weight.grad.item() == 3.0 * 65536.0
-    given = {"asked for an optimizer": [optimizer], "in a list": [[optimizer]]}.get(how, [])
+    optimizers = {"asked for an optimizer": [optimizer], "in a list": [[optimizer]]}.get(how, [])
     with accelerator.training(None, lambda: optimizer):
         if how == "clipped":
             assert accelerator.clip_grad_norm_(model.parameters(), 1.0) == 3.0
             assert model.weight.grad.item() == pytest.approx(1.0)
             return
         for _ in range(1 + (how == "asked for twice")):
-            accelerator.unscale_gradients(*given)
+            accelerator.unscale_gradients(*optimizers)
     assert model.weight.grad.item() == 3.0
 
 

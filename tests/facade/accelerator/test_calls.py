@@ -75,21 +75,21 @@ def test_custom_loop_in_half_precision(tmp_path):
     reset()
     ours = Accelerator(arguments(tmp_path, gradient_accumulation_steps=3, bf16=True))
     theirs = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3, mixed_precision="bf16")
-    found, expected = outcome(train, ours), outcome(train, theirs)
+    actual, expected = outcome(train, ours), outcome(train, theirs)
     reset()
-    assert found == expected
+    assert actual == expected
     full = Accelerator(arguments(tmp_path, gradient_accumulation_steps=3))
-    assert found != outcome(train, full)
+    assert actual != outcome(train, full)
 
 
 def test_custom_loop_in_fp16(tmp_path):
     """Unlike in the reference on the CPU losses are scaled: steps with infinite gradients are
-    left out, and told.
+    skipped and reported.
     """
     ours = Accelerator(arguments(tmp_path, fp16=True))
     full = Accelerator(arguments(tmp_path))
     ours.scaler.load_state_dict({**ours.scaler.state_dict(), "scale": 128.0})  # no overflow
-    seen, weights, *_ = train(ours, clip=1.0)
+    observations, weights, *_ = train(ours, clip=1.0)
     _, expected, *_ = train(full, clip=1.0)
     for name, tensor in weights.items():
         torch.testing.assert_close(tensor, expected[name], atol=2e-2, rtol=2e-2)
@@ -101,4 +101,4 @@ def test_custom_loop_in_fp16(tmp_path):
     assert optimizer.step_was_skipped
     assert ours.optimizer_step_was_skipped
     assert torch.equal(model.weight, before)
-    assert seen
+    assert observations

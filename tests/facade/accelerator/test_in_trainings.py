@@ -54,18 +54,18 @@ def test_weights_are_whole(two_ranks, single, way, key):
 @pytest.mark.parametrize("way", WAYS)
 def test_prepared_and_unwrapped_models(two_ranks, way):
     for rank in two_ranks[1]:
-        seen = rank[way]
-        assert seen["wrapped"]
-        assert seen["unwrapped"]
-        assert seen["prepared"]
-        assert seen["other"] == "Model"
-        assert seen["gathered"][2] == [2, 3]
-        assert seen["type"] == {
+        result = rank[way]
+        assert result["wrapped"]
+        assert result["unwrapped"]
+        assert result["prepared"]
+        assert result["other"] == "Model"
+        assert result["gathered"][2] == [2, 3]
+        assert result["type"] == {
             "ddp": ["MULTI_CPU", False, False],
             "fsdp1": ["FSDP", False, False],
         }.get(way, ["FSDP", True, True])
-        assert seen["mesh"] == (way == "fsdp2")
-        assert seen["own model"] == (
+        assert result["mesh"] == (way == "fsdp2")
+        assert result["own model"] == (
             "DistributedDataParallel" if way == "ddp" else ["raises", "NotImplementedError"]
         )
 

@@ -65,11 +65,11 @@ def test_signatures_are_those_of_the_reference(reference):
     """Names, order, kinds and defaults."""
     other = set()
     for name in public(accelerate.Accelerator) - set(REFUSED):
-        theirs, own = getattr(accelerate.Accelerator, name), getattr(Accelerator, name)
+        theirs, ours = getattr(accelerate.Accelerator, name), getattr(Accelerator, name)
         if inspect.isfunction(theirs):
             left, right = (
-                [(p.name, p.kind, p.default) for p in inspect.signature(one).parameters.values()]
-                for one in (theirs, own)
+                [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]
+                for method in (theirs, ours)
             )
             other |= {name} if left != right else set()
     assert other == set(OTHER_SIGNATURES)
@@ -95,8 +95,8 @@ def rows(heading):
 
 def test_accelerator_page_names_all_members(reference, ours):
     """Each once, in the table to which it belongs."""
-    there, refused = rows("Supported members"), rows("Unsupported members")
-    assert len(there) == len(set(there))
-    assert set(there) == public(reference) - set(REFUSED)
+    supported, refused = rows("Supported members"), rows("Unsupported members")
+    assert len(supported) == len(set(supported))
+    assert set(supported) == public(reference) - set(REFUSED)
     assert sorted(refused) == sorted(REFUSED)
-    assert all(hasattr(ours, name) for name in there)
+    assert all(hasattr(ours, name) for name in supported)

@@ -99,7 +99,9 @@ def test_field_is_declared_as_in_the_reference(name):
     assert plain(ours.default) == plain(LATER_DEFAULTS.get(name, theirs.default))
     assert ours.default_factory == theirs.default_factory
     assert ours.init == theirs.init
-    choices = [one for one in ours.metadata.get("choices") or [] if one not in CHOICES_ADDED_LATER]
+    choices = [
+        choice for choice in ours.metadata.get("choices") or [] if choice not in CHOICES_ADDED_LATER
+    ]
     assert choices == list(theirs.metadata.get("choices") or [])
     if name != "parallelism_config":  # the reference names a class of accelerate
         assert annotation(ours.type) - ({"bool"} if name == "fsdp" else set()) == annotation(

@@ -67,12 +67,12 @@ def test_signature_equals_the_constructor(kind):
 def test_unknown_trainer_parameter_names_its_successor(tmp_path):
     with pytest.raises(TypeError) as error:
         Trainer(tiny(), tokenizer=object(), learning_rate=0.1, train_datset=[])
-    for said in (
+    for hint in (
         "processing_class",
         "args=TrainingArguments(learning_rate=...)",
         "Did you mean 'train_dataset'",
     ):
-        assert said in str(error.value)
+        assert hint in str(error.value)
 
 
 def test_files_and_command_lines_get_the_same_advice():
@@ -123,6 +123,6 @@ def test_commands_do_not_show_the_value_of_an_unknown_option(capsys):
         note = ["Options of the script follow its name."] if parsed == "parse_with_advice" else []
         with pytest.raises(SystemExit):
             getattr(parser, parsed)(["--hub_tokn", SECRET, f"--tokn={SECRET}"], *note)
-        said = capsys.readouterr().err
-        assert "--hub_tokn" in said
-        assert SECRET not in said
+        stderr = capsys.readouterr().err
+        assert "--hub_tokn" in stderr
+        assert SECRET not in stderr

@@ -51,16 +51,16 @@ def test_lightning_can_read_how_tf32_is_set():
 def test_compiled_models_use_tf32_unless_told_otherwise(tmp_path, monkeypatch, given, chosen):
     """In both libraries, on a machine whose GPU has it."""
     transformers = pytest.importorskip("transformers")
-    found = []
+    values = []
     for module in (hardware, training_arguments):
         monkeypatch.setattr(module, "supports_tf32", lambda: True)
-    monkeypatch.setattr(training_arguments, "set_tf32", found.append)
+    monkeypatch.setattr(training_arguments, "set_tf32", values.append)
     monkeypatch.setattr(transformers.training_args, "is_torch_tf32_available", lambda: True)
-    monkeypatch.setattr(transformers.training_args, "enable_tf32", found.append)
+    monkeypatch.setattr(transformers.training_args, "enable_tf32", values.append)
     for api in (lightrainer, transformers):
-        found.clear()
+        values.clear()
         api.TrainingArguments(str(tmp_path), use_cpu=True, **given)
-        assert (found or [None])[-1] is chosen
+        assert (values or [None])[-1] is chosen
 
 
 WRONG_TYPES = {
@@ -196,8 +196,8 @@ def test_rules_report_a_misspelt_argument_instead_of_never_applying():
 
 def test_rules_and_their_messages_name_arguments_that_exist():
     """Also those behind an `and`, which an example would not reach."""
-    known = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
-    known |= set(ReadableArguments.__annotations__)
+    argument_names = {field.name for field in dataclasses.fields(Seq2SeqTrainingArguments)}
+    argument_names |= set(ReadableArguments.__annotations__)
     tree = ast.parse(inspect.getsource(rules))
     read = {
         node.attr
@@ -210,7 +210,7 @@ def test_rules_and_their_messages_name_arguments_that_exist():
     named = {name for text in messages for name in re.findall(r"\{args\.(\w+)", text)}
     assert len(read) > 30
     assert len(named) > 10
-    assert (read | named) - known == set()
+    assert (read | named) - argument_names == set()
 
 
 @pytest.mark.parametrize("fsdp", ["", "full_shard"])

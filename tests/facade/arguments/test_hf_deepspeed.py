@@ -45,8 +45,8 @@ KEYS += ["zero_optimization.round_robin_gradients"]
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_hf_deepspeed_config_answers_as_that_of_the_reference(reference, stage):
-    given = {"zero_optimization": {**STAGE3["zero_optimization"], "stage": stage}}
-    theirs, ours = reference(given), zero.HfDeepSpeedConfig(given)
+    settings = {"zero_optimization": {**STAGE3["zero_optimization"], "stage": stage}}
+    theirs, ours = reference(settings), zero.HfDeepSpeedConfig(settings)
     assert [getattr(ours, name)() for name in QUESTIONS] == [
         getattr(theirs, name)() for name in QUESTIONS
     ]
@@ -57,10 +57,10 @@ def test_hf_deepspeed_config_answers_as_that_of_the_reference(reference, stage):
             theirs.is_false(key),
         )
         assert ours.find_config_node(key) == theirs.find_config_node(key)
-    for one in (theirs, ours):
-        one.del_config_sub_tree("zero_optimization.offload_param")
+    for config in (theirs, ours):
+        config.del_config_sub_tree("zero_optimization.offload_param")
         with pytest.raises(ValueError, match="offload_param"):
-            one.del_config_sub_tree("zero_optimization.offload_param", must_exist=True)
+            config.del_config_sub_tree("zero_optimization.offload_param", must_exist=True)
     assert ours.config == theirs.config
 
 
@@ -79,21 +79,21 @@ def test_arguments_put_theirs_in_force_and_later_ones_without_take_it_away(tmp_p
     assert zero.deepspeed_config()["train_batch_size"] == args.train_batch_size * args.world_size
     assert arguments(tmp_path).hf_deepspeed_config is None
     assert zero.deepspeed_config() is None
-    own = zero.HfDeepSpeedConfig(STAGE3)
+    script_config = zero.HfDeepSpeedConfig(STAGE3)
     arguments(tmp_path)
-    assert zero.deepspeed_config() is own.config
+    assert zero.deepspeed_config() is script_config.config
 
 
 def test_hf_deepspeed_without_deepspeed_partitions_no_model(monkeypatch):
     """Negative control: a stage in which models are whole."""
-    made = []
-    monkeypatch.setattr(zero, "prepare_deepspeed", made.append)
+    calls = []
+    monkeypatch.setattr(zero, "prepare_deepspeed", calls.append)
     monkeypatch.setattr(zero, "is_deepspeed_available", lambda: False)
     held = zero.HfDeepSpeedConfig(STAGE3)
     assert not zero.is_deepspeed_zero3_enabled()
     monkeypatch.setattr(zero, "is_deepspeed_available", lambda: True)
     assert zero.is_deepspeed_zero3_enabled()
-    assert made == ["cpu"]
+    assert calls == ["cpu"]
     del held
     whole = zero.HfDeepSpeedConfig({"zero_optimization": {"stage": 2}})
     assert zero.deepspeed_config() is whole.config
@@ -103,8 +103,8 @@ def test_hf_deepspeed_without_deepspeed_partitions_no_model(monkeypatch):
 def test_finalize_names_values_that_need_a_hidden_size(tmp_path):
     """Without one they stayed "auto", silently."""
     key = "zero_optimization.reduce_bucket_size"
-    given = {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
-    config = zero.HfTrainerDeepSpeedConfig(given)
+    settings = {"zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
+    config = zero.HfTrainerDeepSpeedConfig(settings)
     with pytest.raises(ValueError, match=f"{key} cannot be filled in.*hidden_sizes"):
         config.trainer_config_finalize(arguments(tmp_path), object(), 10)
 

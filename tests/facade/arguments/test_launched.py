@@ -37,21 +37,21 @@ def names_set_by(module):
     for function in ast.walk(ast.parse(inspect.getsource(module))):
         if not isinstance(function, ast.FunctionDef):
             continue
-        inside, found = list(ast.walk(function)), []
+        inside, keys = list(ast.walk(function)), []
         assigned = [
             n for n in inside if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)
         ]
         texts = {ast.unparse(node.targets[0]): node.value.value for node in assigned}
         for node in inside:
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                found += (
+                keys += (
                     [node.slice] if ast.unparse(node.value) in ("current_env", "os.environ") else []
                 )
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "environment":
-                found += node.value.keys if isinstance(node.value, ast.Dict) else []
+                keys += node.value.keys if isinstance(node.value, ast.Dict) else []
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield from re.findall(r"^([A-Z_]+)=1$", node.value)
-        for key in found:
+        for key in keys:
             with contextlib.suppress(NameError, AttributeError):  # an option's own name, see below
                 yield eval(ast.unparse(key), {**texts})
 
@@ -64,12 +64,12 @@ def set_by_the_launcher():
         for action in command.launch_command_parser()._actions
         if action.dest.startswith("fp8_")
     ]
-    found = {
+    variables = {
         *names_set_by(command),
         *names_set_by(launch),
         *(f"ACCELERATE_{name.upper()}" for name in fp8),
     }
-    return sorted(found - {"name"})
+    return sorted(variables - {"name"})
 
 
 FOR_OTHERS = (
@@ -99,9 +99,9 @@ FOR_OTHERS = (
 
 
 def test_launched_variables_all_have_a_row():
-    rest = [name for name in set_by_the_launcher() if name not in VARIABLES]
+    unlisted = [name for name in set_by_the_launcher() if name not in VARIABLES]
     assert [
-        name for name in rest if not any(fnmatch(name, pattern) for pattern in FOR_OTHERS)
+        name for name in unlisted if not any(fnmatch(name, pattern) for pattern in FOR_OTHERS)
     ] == []
 
 
@@ -221,13 +221,13 @@ REFUSALS = [
 
 
 def at(args, path) -> Any:
-    first, *rest = path.split(".")
-    found = (
+    first, *names = path.split(".")
+    value = (
         read_fsdp(args.fsdp, args.fsdp_config)[0] if first == "settings" else getattr(args, first)
     )
-    for name in rest:
-        found = found[name] if isinstance(found, dict) else getattr(found, name)
-    return found
+    for name in names:
+        value = value[name] if isinstance(value, dict) else getattr(value, name)
+    return value
 
 
 @pytest.mark.parametrize(("environment", "path", "expected"), FILLED, ids=str)
@@ -355,19 +355,19 @@ def test_fsdp_of_the_script_takes_precedence(tmp_path, launch, environment, give
     """
     launch(environment)
     args = arguments(tmp_path, use_cpu=True, **given)
-    found = at(args, "settings")
-    assert (found.sharding, found.version, found.wrap, found.offload) == expected
+    settings = at(args, "settings")
+    assert (settings.sharding, settings.version, settings.wrap, settings.offload) == expected
 
 
 def test_launched_arguments_of_the_script_take_precedence(tmp_path, launch):
     launch({**deepspeed(DEEPSPEED_ZERO_STAGE="3"), **groups(TP_SIZE="4")})
     launch({"ACCELERATE_MIXED_PRECISION": "fp16", "ACCELERATE_DYNAMO_BACKEND": "EAGER"})
-    own = {
+    config = {
         "deepspeed": {"zero_optimization": {"stage": 1}},
         "parallelism_config": {"dp_replicate_size": 1},
     }
-    args = arguments(tmp_path, use_cpu=True, bf16=True, torch_compile_backend="aot_eager", **own)
-    assert (args.deepspeed, at(args, "parallelism_config.tp_size")) == (own["deepspeed"], 1)
+    args = arguments(tmp_path, use_cpu=True, bf16=True, torch_compile_backend="aot_eager", **config)
+    assert (args.deepspeed, at(args, "parallelism_config.tp_size")) == (config["deepspeed"], 1)
     assert (args.mixed_precision, args.torch_compile_backend) == ("bf16", "aot_eager")
 
 
@@ -397,21 +397,21 @@ def test_launched_fsdp_settings_equal_accelerate(tmp_path, launch, more):
 
     launch(layers(**{"VERSION": "2", "SYNC_MODULE_STATES": "false", **more}))
     plugin: Any = FullyShardedDataParallelPlugin()
-    found = at(arguments(tmp_path, use_cpu=True), "settings")
-    assert found.version == plugin.fsdp_version
-    assert plugin.state_dict_type.name.lower().startswith(found.state_dict_type)
-    assert found.layers == (
+    settings = at(arguments(tmp_path, use_cpu=True), "settings")
+    assert settings.version == plugin.fsdp_version
+    assert plugin.state_dict_type.name.lower().startswith(settings.state_dict_type)
+    assert settings.layers == (
         plugin.transformer_cls_names_to_wrap and tuple(plugin.transformer_cls_names_to_wrap)
     )
-    assert found.activation_checkpointing == plugin.activation_checkpointing
-    if found.version == 2:
-        assert found.reshard_after_forward == plugin.reshard_after_forward
+    assert settings.activation_checkpointing == plugin.activation_checkpointing
+    if settings.version == 2:
+        assert settings.reshard_after_forward == plugin.reshard_after_forward
     else:
-        assert found.sharding == plugin.sharding_strategy.name.lower()
-        assert found.backward_prefetch == (
+        assert settings.sharding == plugin.sharding_strategy.name.lower()
+        assert settings.backward_prefetch == (
             plugin.backward_prefetch and plugin.backward_prefetch.name.lower()
         )
-        assert ("USE_ORIG_PARAMS" not in more) or found.use_orig_params == plugin.use_orig_params
+        assert ("USE_ORIG_PARAMS" not in more) or settings.use_orig_params == plugin.use_orig_params
 
 
 MORE_OF_MORE = [
@@ -441,13 +441,13 @@ def test_launched_deepspeed_configuration_equals_accelerate(tmp_path, launch, mo
 
 def parts(config):
     """Devices that are none are left out here, which says the same."""
-    found = {
+    sections = {
         key: value
         for key, value in config["zero_optimization"].items()
         if key.startswith("offload")
     }
-    assert all(section["device"] != "none" for section in found.values())
-    return found
+    assert all(section["device"] != "none" for section in sections.values())
+    return sections
 
 
 def test_launched_deepspeed_file(tmp_path, launch):

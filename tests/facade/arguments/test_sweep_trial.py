@@ -23,12 +23,12 @@ def trial(tmp_path, monkeypatch):
     """Make this process that of a trial with these values; return the trial."""
 
     def begin(**about):
-        made = sweep_trial.ChildTrial(
+        child_trial = sweep_trial.ChildTrial(
             storage="", study="s", number=0, metrics=["loss"], result=str(tmp_path / "result.json"), run_name="run-0",
             owner="me", **about,
         )  # fmt: skip
-        monkeypatch.setenv(sweep_trial.VARIABLE, made.as_json())
-        monkeypatch.setattr(sys, "argv", ["script.py", "--kept", "1", *made.words.values()])
+        monkeypatch.setenv(sweep_trial.VARIABLE, child_trial.as_json())
+        monkeypatch.setattr(sys, "argv", ["script.py", "--kept", "1", *child_trial.words.values()])
         monkeypatch.setattr(
             argparse.ArgumentParser,
             "parse_known_args",
@@ -43,10 +43,10 @@ def trial(tmp_path, monkeypatch):
 
 
 def parser(**options):
-    made = argparse.ArgumentParser()
+    script_parser = argparse.ArgumentParser()
     for name, settings in {"kept": {}, **options}.items():
-        made.add_argument(f"--{name.replace('_', '-')}", **settings)
-    return made
+        script_parser.add_argument(f"--{name.replace('_', '-')}", **settings)
+    return script_parser
 
 
 def test_sweep_trial_option_named_as_an_argument_gets_its_value(trial):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.trainer.tiny_trainings import At, files, same, trained, trainer, weights
+from helpers.trainer.tiny_trainings import At, files, make_trainer, same, trained, weights
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, problems, writing
@@ -29,25 +29,25 @@ class Free(NamedTuple):
 @pytest.fixture
 def threads(monkeypatch):
     """The names of the threads that wrote weights."""
-    seen: list[str] = []
+    names: list[str] = []
     inner = writing.save_weights
 
     def noted(*args, **kwargs):
-        seen.append(threading.current_thread().name.partition("_")[0])
+        names.append(threading.current_thread().name.partition("_")[0])
         return inner(*args, **kwargs)
 
     monkeypatch.setattr(writing, "save_weights", noted)
-    return seen
+    return names
 
 
 class Watching(TrainerCallback):
     """Looks at the checkpoint when it hears of it."""
 
     def on_save(self, args, state, control, **kwargs):
-        there = Path(
+        is_written = Path(
             args.output_dir, f"checkpoint-{state.global_step}", "model.safetensors"
         ).exists()
-        assert there or not getattr(self, "reads_checkpoints", True)
+        assert is_written or not getattr(self, "reads_checkpoints", True)
 
 
 def require_checkpoint(trainer):
@@ -81,7 +81,7 @@ class Saves(Trainer):
 
 def test_background_saving_completes_before_train_returns(tmp_path, threads):
     """The last one is written without a copy: there is nothing to go on with."""
-    trainer(tmp_path / "out", **EVERY_STEP).train()
+    make_trainer(tmp_path / "out", **EVERY_STEP).train()
     assert threads == ["checkpoint-writer"] * 3 + ["MainThread"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         f"checkpoint-{step}" for step in (1, 2, 3, 4)
@@ -100,16 +100,18 @@ def test_background_checkpoints_hold_what_was_when_they_were_due(tmp_path, monke
 
     monkeypatch.setattr(BackgroundWriter, "start", late)
     let_go = At("on_step_end", lambda *_: held and held[-1].set())
-    made = trainer(tmp_path / "late", save_strategy="steps", save_steps=2, callbacks=[let_go])
-    made.add_callback(At("on_train_end", lambda *_: None))
+    trainer = make_trainer(
+        tmp_path / "late", save_strategy="steps", save_steps=2, callbacks=[let_go]
+    )
+    trainer.add_callback(At("on_train_end", lambda *_: None))
     make_room = BackgroundWriter.make_room
     monkeypatch.setattr(
         BackgroundWriter,
         "make_room",
         lambda self, *limits: (held and held[-1].set(), make_room(self, *limits)),
     )
-    made.train()
-    now = trainer(tmp_path / "now", save_strategy="steps", save_steps=2)
+    trainer.train()
+    now = make_trainer(tmp_path / "now", save_strategy="steps", save_steps=2)
     now.background_checkpoints = None
     now.train()
     assert len(held) == 1  # the last one is not written later
@@ -119,14 +121,14 @@ def test_background_checkpoints_hold_what_was_when_they_were_due(tmp_path, monke
         assert (left / "rng_state.pth").read_bytes() == (right / "rng_state.pth").read_bytes()
         first, second = (torch.load(folder / "optimizer.pt")["state"] for folder in (left, right))
         assert all(same(first[key], second[key]) for key in first)
-    assert same(weights(made.model), weights(now.model))
+    assert same(weights(trainer.model), weights(now.model))
 
 
 def test_background_saving_frees_its_copies_when_train_returns(tmp_path):
-    made = trainer(tmp_path, save_strategy="steps", save_steps=1)
+    trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=1)
     copies = []
-    made.add_callback(At("on_step_end", lambda *_: copies.append(tensors_of_copies())))
-    made.train()
+    trainer.add_callback(At("on_step_end", lambda *_: copies.append(tensors_of_copies())))
+    trainer.train()
     gc.collect()
     assert max(copies) > 0
     assert tensors_of_copies() == 0
@@ -141,13 +143,13 @@ def tensors_of_copies():
 @pytest.mark.parametrize(("reads", "thread"), [(True, "MainThread"), (False, "checkpoint-writer")])
 def test_background_saving_callback_finds_the_files(tmp_path, threads, reads, thread):
     kind = type("Kind", (Watching,), {"reads_checkpoints": reads})
-    trainer(tmp_path / "out", callbacks=[kind()], **EVERY_STEP).train()
+    make_trainer(tmp_path / "out", callbacks=[kind()], **EVERY_STEP).train()
     assert threads == [thread] * 3 + ["MainThread"]
 
 
 @pytest.mark.parametrize("cls", [Saves, ReadsAfterStep])
 def test_background_saving_override_finds_the_files(tmp_path, threads, cls):
-    trainer(tmp_path / "out", cls=cls, **EVERY_STEP).train()
+    make_trainer(tmp_path / "out", cls=cls, **EVERY_STEP).train()
     assert set(threads) == {"MainThread"}
 
 
@@ -166,7 +168,7 @@ def test_background_saving_checkpoint_of_a_callback_is_complete(tmp_path, thread
 
 def test_background_saving_checkpoint_of_an_override_is_complete(tmp_path, threads):
     """It reads its checkpoints right after; those that are due are still written in the thread."""
-    trainer(tmp_path / "out", cls=SavesInStep, save_strategy="steps", save_steps=3).train()
+    make_trainer(tmp_path / "out", cls=SavesInStep, save_strategy="steps", save_steps=3).train()
     # Four of the script, and that of the last step, which is never copied.
     assert threads.count("MainThread") == 5
     assert threads.count("checkpoint-writer") == 1
@@ -195,7 +197,7 @@ def test_background_saving_save_model_during_a_checkpoint(tmp_path, threads, cal
             super()._save_optimizer_and_scheduler(output_dir)
 
     saved: list[dict[str, torch.Tensor]] = []
-    trainer(tmp_path / "out", cls=Preempted, **EVERY_STEP).train()
+    make_trainer(tmp_path / "out", cls=Preempted, **EVERY_STEP).train()
     for step, copy in enumerate(saved, start=1):
         folder = tmp_path / "out" / f"checkpoint-{step}"
         assert same(load_file(folder / "model.safetensors"), copy)
@@ -242,28 +244,28 @@ def test_background_saving_same_step_during_its_checkpoint(tmp_path, monkeypatch
         "per_device_train_batch_size": 8,
         "num_train_epochs": 2,
     }
-    made = trained(tmp_path / "out", callbacks=[again], **options)
-    assert made.state.global_step == 4
+    finished = trained(tmp_path / "out", callbacks=[again], **options)
+    assert finished.state.global_step == 4
     assert begun.count("checkpoint-2") == 2
     assert problems(tmp_path / "out" / "checkpoint-2") == []
 
 
 def test_background_saving_is_switched_off(tmp_path, threads):
-    made = trainer(tmp_path / "out", **EVERY_STEP)
-    made.background_checkpoints = None
-    made.train()
+    trainer = make_trainer(tmp_path / "out", **EVERY_STEP)
+    trainer.background_checkpoints = None
+    trainer.train()
     assert set(threads) == {"MainThread"}
 
 
 def test_background_saving_error_ends_the_training_at_the_next_save(tmp_path, monkeypatch):
-    made = trainer(tmp_path / "out", **EVERY_STEP)
-    made.background_checkpoints = 0  # one at a time
+    trainer = make_trainer(tmp_path / "out", **EVERY_STEP)
+    trainer.background_checkpoints = 0  # one at a time
     monkeypatch.setattr(
         writing, "save_torch", lambda *_: (_ for _ in ()).throw(PermissionError("not yours"))
     )
     with pytest.raises(PermissionError, match="not yours"):
-        made.train()
-    assert made.state.global_step == 2
+        trainer.train()
+    assert trainer.state.global_step == 2
     assert files(tmp_path / "out") == []
 
 
@@ -271,8 +273,8 @@ def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monke
     def shrink(*_):
         monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(100))
 
-    made = trained(tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP)
-    assert made.state.global_step == 4
+    trainer = trained(tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP)
+    assert trainer.state.global_step == 4
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-1"]
     assert caplog.text.count("No checkpoint was written") == 3
     assert "only 100 bytes are free" in caplog.text
@@ -292,7 +294,7 @@ def test_background_saving_older_checkpoint_makes_room_but_never_the_best(tmp_pa
             - 10
         )
 
-    made = trainer(tmp_path / "out", save_total_limit=3, callbacks=[], **EVERY_STEP)
+    made = make_trainer(tmp_path / "out", save_total_limit=3, callbacks=[], **EVERY_STEP)
     shrinking = At("on_step_begin", shrink, step=3)
     shrinking.trainer = made
     made.add_callback(shrinking)
@@ -334,8 +336,8 @@ def test_background_saving_end_waits_for_the_disk_only_before_a_deletion(
     """
     if waits:
         (tmp_path / "out" / "checkpoint-1").mkdir(parents=True)
-    made = trainer(tmp_path / "out", **{**HALVES, **changes})
-    ended = threading.Thread(target=made.train)
+    trainer = make_trainer(tmp_path / "out", **{**HALVES, **changes})
+    ended = threading.Thread(target=trainer.train)
     ended.start()
     ended.join(2 if waits else None)
     assert ended.is_alive() is waits
@@ -343,7 +345,7 @@ def test_background_saving_end_waits_for_the_disk_only_before_a_deletion(
     assert (tmp_path / "out" / "checkpoint-1").exists() == waits
     held.set()
     ended.join()
-    made._lightrainer.checkpoint_saver.wait_until_flushed()
+    trainer._lightrainer.checkpoint_saver.wait_until_flushed()
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "checkpoint-2",
         "checkpoint-4",
@@ -365,42 +367,44 @@ def test_flushes_in_quick_succession_are_skipped_except_the_last(
         saving.checkpoints, "try_to_flush", lambda folder: names.append(folder.name) is None
     )
     monkeypatch.setattr(BackgroundWriter, "submit", submit_and_wait)
-    trainer(tmp_path / "out", **EVERY_STEP).train()
+    make_trainer(tmp_path / "out", **EVERY_STEP).train()
     assert names == [f"checkpoint-{step}" for step in flushed]
 
 
 @pytest.mark.parametrize("left", ["nothing", "a part"])
 def test_background_saving_power_failure_leaves_the_previous_checkpoint(tmp_path, left):
     """Names are written before contents: files are short, the list of files too."""
-    trainer(tmp_path / "out", **HALVES).train()
+    make_trainer(tmp_path / "out", **HALVES).train()
     for file in (tmp_path / "out" / "checkpoint-4").rglob("*"):
         os.truncate(file, 0 if left == "nothing" else file.stat().st_size // 2)
-    made = trainer(tmp_path / "out", **HALVES)
-    assert made.state.global_step == 0
-    made.train(resume_from_checkpoint=True)
+    trainer = make_trainer(tmp_path / "out", **HALVES)
+    assert trainer.state.global_step == 0
+    trainer.train(resume_from_checkpoint=True)
     whole = trained(tmp_path / "whole", **HALVES)
-    assert made.state.global_step == 4
-    assert same(weights(made.model), weights(whole.model))
+    assert trainer.state.global_step == 4
+    assert same(weights(trainer.model), weights(whole.model))
 
 
 def test_background_saving_flush_during_a_rename_deletes_the_oldest(tmp_path, monkeypatch):
     """Between the new name and the note of it, the new checkpoint would pass for one of an
     earlier run.
     """
-    made = trainer(tmp_path, **EVERY_STEP, save_total_limit=2, max_steps=5, callbacks=[Watching()])
+    trainer = make_trainer(
+        tmp_path, **EVERY_STEP, save_total_limit=2, max_steps=5, callbacks=[Watching()]
+    )
     inner, rotations = saving.checkpoints.commit, []
 
     def commit(*args, **kwargs):
         inner(*args, **kwargs)
         rotations.append(
-            threading.Thread(target=made._lightrainer.complete_checkpoints.rotate, args=(2,))
+            threading.Thread(target=trainer._lightrainer.complete_checkpoints.rotate, args=(2,))
         )
         rotations[-1].start()
         # waits for the note; without the lock it deletes the new checkpoint now
         rotations[-1].join(0.1)
 
     monkeypatch.setattr(saving.checkpoints, "commit", commit)
-    made.train()
+    trainer.train()
     for rotation in rotations:
         rotation.join()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-5"]
@@ -408,10 +412,10 @@ def test_background_saving_flush_during_a_rename_deletes_the_oldest(tmp_path, mo
 
 def test_saves_outside_of_a_training_keep_to_the_limit(tmp_path):
     """No later save of a training deletes older ones after its flush."""
-    made = trainer(tmp_path, **EVERY_STEP, save_total_limit=2, max_steps=1)
-    made.train()
+    trainer = make_trainer(tmp_path, **EVERY_STEP, save_total_limit=2, max_steps=1)
+    trainer.train()
     for step in (5, 6, 7):
-        made.state.global_step = step
-        made._save_checkpoint(made.model, None)
+        trainer.state.global_step = step
+        trainer._save_checkpoint(trainer.model, None)
     names = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
     assert names == ["checkpoint-6", "checkpoint-7"]

@@ -116,10 +116,10 @@ def test_checkpoint_folder_of_hub_cache_links_is_read(shards, tmp_path):
 
 def test_checkpoint_files_do_not_contain_the_token(tmp_path):
     """The manifest, the states and the converted file are looked through too."""
-    made = trained(
+    trainer = trained(
         tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False
     )
-    made.save_state()
+    trainer.save_state()
     convert(tmp_path / "out" / "checkpoint-2", tmp_path / "out" / "converted.ckpt")
     names = files(tmp_path)
     assert {

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from helpers.trainer.tiny_trainings import points, trained, trainer
+from helpers.trainer.tiny_trainings import make_trainer, points, trained
 
 # Starting worker processes from a process with threads is what the loader does; Python 3.12 and
 # later warn about it.
@@ -31,9 +31,9 @@ class Telling(Dataset):
 def test_workers_live_as_long_as_asked(tmp_path, persistent):
     """From one epoch to the next, and from one evaluation to the next."""
     options = {"dataloader_num_workers": 1, "dataloader_persistent_workers": persistent}
-    made = trainer(tmp_path, train_dataset=Telling(), eval_dataset=Telling(), **options)
-    training = made.get_train_dataloader()
-    for find in (lambda: training, made.get_eval_dataloader):
+    trainer = make_trainer(tmp_path, train_dataset=Telling(), eval_dataset=Telling(), **options)
+    training = trainer.get_train_dataloader()
+    for find in (lambda: training, trainer.get_eval_dataloader):
         first, second = ({int(batch["x"][0, 0]) for batch in find()} for _ in range(2))
         assert len(first) == len(second) == 1
         assert (first == second) is persistent
@@ -48,11 +48,11 @@ def test_worker_seeds_differ_between_ranks(tmp_path, monkeypatch):
 
     states = {}
     for rank in (0, 1):
-        made = trainer(tmp_path / str(rank), dataloader_num_workers=2)
+        trainer = make_trainer(tmp_path / str(rank), dataloader_num_workers=2)
         monkeypatch.setattr(
-            type(made.args), "process_index", property(lambda self, rank=rank: rank)
+            type(trainer.args), "process_index", property(lambda self, rank=rank: rank)
         )
-        init = made.get_train_dataloader().worker_init_fn
+        init = trainer.get_train_dataloader().worker_init_fn
         for name, seed in (
             ("ours", init),
             ("reference", lambda worker, rank=rank: reference(worker, 2, rank)),
@@ -96,23 +96,23 @@ def test_lengths_are_measured_once_for_each_dataset(tmp_path):
         "num_train_epochs": 2,
         "save_strategy": "epoch",
     }
-    made = trained(
+    trainer = trained(
         tmp_path, train_dataset=training, eval_dataset=evaluation, eval_strategy="epoch", **options
     )
     assert training.reads == 16 + 1 + 2 * 16
     assert evaluation.reads == 6 + 1 + 2 * 6
-    made.evaluate()
+    trainer.evaluate()
     assert evaluation.reads == 6 + 1 + 3 * 6
-    made.train()
+    trainer.train()
     assert training.reads == 16 + 1 + 4 * 16
-    made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert training.reads == 16 + 1 + 5 * 16
     assert evaluation.reads == 6 + 1 + 6 * 6
 
 
 def test_loading_measures_another_dataset_separately(tmp_path):
-    made = trainer(tmp_path, train_sampling_strategy="group_by_length")
+    trainer = make_trainer(tmp_path, train_sampling_strategy="group_by_length")
     lengths = [
-        made._get_eval_sampler(data).lengths for data in (Counted(6), Counted(4), Counted(6))
+        trainer._get_eval_sampler(data).lengths for data in (Counted(6), Counted(4), Counted(6))
     ]
     assert lengths[0] == lengths[2] == [*lengths[1], *lengths[0][4:]]

@@ -19,7 +19,7 @@ import torch
 from helpers import HELPERS
 from helpers.checkpoints.s3_server import StoreServer
 from helpers.processes.starting import code_of, finished_ranks, start
-from helpers.trainer.tiny_trainings import At, same, told, trainer, weights
+from helpers.trainer.tiny_trainings import At, make_trainer, same, told, weights
 from lightrainer import HfArgumentParser, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import object_store, uploader
 from lightrainer.facade.checkpointing.store_folder import StoreFolder, open_store
@@ -32,11 +32,11 @@ SAVES = {"save_strategy": "steps", "save_steps": 2, "max_steps": 8}
 @pytest.fixture(scope="module")
 def server():
     with pytest.MonkeyPatch.context() as changes:
-        found = StoreServer()
-        for name, value in found.environment.items():
+        store = StoreServer()
+        for name, value in store.environment.items():
             changes.setenv(name, value)
-        yield found
-        found.stop()
+        yield store
+        store.stop()
 
 
 @pytest.fixture
@@ -90,17 +90,17 @@ class NotesFirstStep(TrainerCallback):
 
 def first_step(trained_trainer):
     return next(
-        one.step
-        for one in trained_trainer.callback_handler.callbacks
-        if isinstance(one, NotesFirstStep)
+        callback.step
+        for callback in trained_trainer.callback_handler.callbacks
+        if isinstance(callback, NotesFirstStep)
     )
 
 
 def trained(address, resume=None, **changes):
-    found = told(trainer(address, **{**SAVES, **changes}))
-    found.add_callback(NotesFirstStep())
-    found.train(resume_from_checkpoint=resume)
-    return found
+    trainer = told(make_trainer(address, **{**SAVES, **changes}))
+    trainer.add_callback(NotesFirstStep())
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
 
 
 def test_object_store_resumption_on_another_machine_is_exact(bucket, tmp_path, monkeypatch):
@@ -140,9 +140,9 @@ def test_object_store_resumption_on_another_machine_is_exact(bucket, tmp_path, m
 
 def test_object_store_has_the_checkpoint_of_a_terminated_training(bucket):
     signalled = At("on_step_begin", lambda *_: signal.raise_signal(signal.SIGTERM), step=2)
-    made = told(trainer(bucket, **{**SAVES, "save_steps": 8}, callbacks=[signalled]))
+    trainer = told(make_trainer(bucket, **{**SAVES, "save_steps": 8}, callbacks=[signalled]))
     with pytest.raises(SystemExit) as ended:
-        made.train()
+        trainer.train()
     assert ended.value.code == 128 + signal.SIGTERM
     assert checkpoints(bucket) == ["checkpoint-3"]
     assert not any(name.endswith("_incomplete") for name in there(bucket))
@@ -153,7 +153,7 @@ def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch
     options = {
         "max_steps": 12,
         "callbacks": [
-            At("on_step_end", lambda *told: setattr(told[2], "should_training_stop", True), 6)
+            At("on_step_end", lambda *args: setattr(args[2], "should_training_stop", True), 6)
         ],
     }
     assert not same(weights(trained(folder, **options).model), weights(whole.model))
@@ -164,9 +164,9 @@ def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch
     assert checkpoints(folder) == [f"checkpoint-{step}" for step in (10, 12, 2, 4, 6, 8)], (
         "no limit keeps all there"
     )
-    here = {path.name for path in Path(second.args.output_dir).glob("check*")}
-    assert len(here) <= 2, "the newest, and the newest that is flushed"
-    assert "checkpoint-12" in here
+    names = {path.name for path in Path(second.args.output_dir).glob("check*")}
+    assert len(names) <= 2, "the newest, and the newest that is flushed"
+    assert "checkpoint-12" in names
 
 
 def test_object_store_skips_damaged_and_unfinished_checkpoints(
@@ -211,19 +211,19 @@ def test_object_store_lost_connection_loses_nothing(bucket, server, caplog):
 
 
 def test_object_store_missing_upload_raises_and_is_sent_later(bucket, server, tmp_path):
-    found = told(
-        trainer(bucket, callbacks=[At("on_step_end", lambda *_: server.stop(), 5)], **SAVES)
+    trainer = told(
+        make_trainer(bucket, callbacks=[At("on_step_end", lambda *_: server.stop(), 5)], **SAVES)
     )
     try:
         with pytest.raises(
             ConnectionError,
             match=rf"{bucket} could not.*{tmp_path}/here.* still has all files.*save_state",
         ):
-            found.train()
+            trainer.train()
     finally:
         server.start()
-    assert found.state.global_step == 8
-    found.save_state()
+    assert trainer.state.global_step == 8
+    trainer.save_state()
     assert {"checkpoint-6", "checkpoint-8"} <= set(checkpoints(bucket))
     assert not [name for name in there(bucket) if name.endswith("_incomplete")]
 
@@ -231,22 +231,22 @@ def test_object_store_missing_upload_raises_and_is_sent_later(bucket, server, tm
 def test_object_store_outage_delays_the_end_by_a_bounded_time(folder, monkeypatch, caplog):
     """The clock stands still but for the pauses between attempts once the training has ended."""
     pauses = []
-    usual = (0.0, 1.0, 2.0)
+    delays = (0.0, 1.0, 2.0)
 
     def fail(*_):
         raise OSError("gone")
 
     def last_step(*_):
         monkeypatch.setattr(StoreFolder, "send", fail)
-        monkeypatch.setattr(uploader, "PAUSES", usual)
+        monkeypatch.setattr(uploader, "PAUSES", delays)
 
     monkeypatch.setattr(uploader, "time", SimpleNamespace(sleep=pauses.append))
-    made = told(trainer(folder, callbacks=[At("on_step_begin", last_step, 7)], **SAVES))
+    trainer = told(make_trainer(folder, callbacks=[At("on_step_begin", last_step, 7)], **SAVES))
     with pytest.raises(ConnectionError, match="still has all files"):
-        made.train()
-    assert pauses == list(usual)
+        trainer.train()
+    assert pauses == list(delays)
     assert caplog.text.count("Training continues") == 1
-    assert made.state.global_step == 8
+    assert trainer.state.global_step == 8
 
 
 OUTAGES = [
@@ -270,9 +270,9 @@ def test_object_store_outage_does_not_hide_an_error(folder, monkeypatch, caplog,
         At("on_step_begin", lambda *_: monkeypatch.setattr(StoreFolder, "send", fail), 7),
         At("on_save", break_off, 8),
     ]
-    made = told(trainer(folder, callbacks=calls, **SAVES))
+    trainer = told(make_trainer(folder, callbacks=calls, **SAVES))
     with pytest.raises(ArithmeticError):
-        made.train()
+        trainer.train()
     assert logged in caplog.text
 
 
@@ -283,10 +283,10 @@ def test_object_store_raises_programming_errors_unchanged(folder, monkeypatch, c
         raise TypeError("not of the store")
 
     calls = [At("on_step_begin", lambda *_: monkeypatch.setattr(StoreFolder, "send", fail), 7)]
-    made = told(trainer(folder, callbacks=calls, **SAVES))
+    trainer = told(make_trainer(folder, callbacks=calls, **SAVES))
     with pytest.raises(TypeError, match="not of the store"):
-        made.train()
-    assert not made.is_in_train
+        trainer.train()
+    assert not trainer.is_in_train
     assert "still has all files" not in caplog.text
 
 
@@ -322,8 +322,8 @@ def test_object_store_error_of_one_process_is_raised_in_all(folder, monkeypatch)
 
     sent = []
     monkeypatch.setattr(object_store, "gather_objects", lambda error: sent.append(error) or sent)
-    made = trainer(folder)
-    store = made._lightrainer.object_store
+    trainer = make_trainer(folder)
+    store = trainer._lightrainer.object_store
     with pytest.raises(LocalError):
         store._run_on_ranks(fail, runs=True)
 
@@ -361,32 +361,32 @@ def test_object_store_kill_during_an_upload(bucket, server, tmp_path, monkeypatc
 
 
 def test_object_store_that_is_not_writable_raises_before_the_training(bucket, tmp_path):
-    found = told(trainer("s3://no-such-bucket/run", **SAVES))
+    trainer = told(make_trainer("s3://no-such-bucket/run", **SAVES))
     with pytest.raises(
         ConnectionError,
         match=r"s3://no-such-bucket/run could not.*bucket does not exist.*Check the bucket",
     ):
-        found.train()
-    assert found.state.global_step == 0
+        trainer.train()
+    assert trainer.state.global_step == 0
     assert not storage().exists("no-such-bucket")
 
 
 def test_object_store_deleted_checkpoints_do_not_come_back(folder, tmp_path):
     trained(folder)
     fsspec.filesystem("file").rm(str(tmp_path / "there"), recursive=True)
-    found = trained(folder, max_steps=2)
+    trainer = trained(folder, max_steps=2)
     assert checkpoints(folder) == ["checkpoint-2"]
-    assert [path.name for path in Path(found.args.output_dir).glob("check*")] == ["checkpoint-2"]
+    assert [path.name for path in Path(trainer.args.output_dir).glob("check*")] == ["checkpoint-2"]
 
 
 def test_trials_of_a_search(folder):
     options = {
         "save_total_limit": 1,
         "eval_strategy": "epoch",
-        "model_init": lambda: trainer("x").model,
+        "model_init": lambda: make_trainer("x").model,
     }
-    found = trainer(folder, model=None, **SAVES, **options)
-    found.hyperparameter_search(
+    trainer = make_trainer(folder, model=None, **SAVES, **options)
+    trainer.hyperparameter_search(
         n_trials=2, backend="optuna", hp_space=lambda trial: {"seed": trial.number}
     )
     for number in (0, 1):
@@ -450,8 +450,8 @@ BAD = {
 
 @pytest.mark.parametrize("address", BAD, ids=str)
 def test_addresses_that_cannot_be(address, folder, tmp_path):
-    kind, said = BAD[address]
-    with pytest.raises(kind, match=said) as caught:
+    kind, message = BAD[address]
+    with pytest.raises(kind, match=message) as caught:
         TrainingArguments(address, report_to="none")
     assert "secret" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

@@ -82,17 +82,17 @@ def _no_waiting_for_the_disk(monkeypatch):
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     """`uninterrupted(kind, **changes)`: a training that saved at all places; each is made once."""
-    made: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
 
     def get(name: str, **changes) -> Run:
         if KINDS[name].needs:
             pytest.importorskip(KINDS[name].needs)
         key = f"{name} {changes}"
-        if key not in made:
-            made[key] = train(
+        if key not in runs:
+            runs[key] = train(
                 tmp_path_factory.mktemp("whole"), KINDS[name], saves=PLACES, **changes
             )
-        return made[key]
+        return runs[key]
 
     return get
 
@@ -688,16 +688,16 @@ def test_resume_repeats_an_evaluation_with_workers_as_they_were(tmp_path, evalua
         "dataloader_persistent_workers": True,
         "save_strategy": "no",
     }
-    made: list[Trainer] = []
+    trainers: list[Trainer] = []
 
     class Saving(TrainerCallback):
         def on_prediction_step(self, args, state, control, **kwargs):
             if state.global_step == 6 and not os.path.exists(tmp_path / "whole" / "checkpoint-6"):
-                made[0]._lightrainer.run._save_at_once()
+                trainers[0]._lightrainer.run._save_at_once()
 
     class Known(Trainer):
         def train(self, *args, **kwargs):
-            made[:] = [self]
+            trainers[:] = [self]
             return super().train(*args, **kwargs)
 
     kind = Kind(cls=Known)

@@ -17,7 +17,7 @@ from transformers import (
     GPT2LMHeadModel,
 )
 
-from helpers.trainer.tiny_trainings import arguments, tiny, trainer
+from helpers.trainer.tiny_trainings import arguments, make_trainer, tiny
 from lightrainer import Trainer
 from lightrainer.lightning_modules.models.wrappers import unwrap_model
 
@@ -99,14 +99,14 @@ def test_save_all_weights(tmp_path, model, caplog):
         "save_strategy": "steps",
         "save_steps": 1,
     }
-    made = trainer(tmp_path, model=MODELS[model](), max_steps=1, **options)
-    made.train()
-    made.save_model(str(tmp_path / "final"))
-    names = set(made.model.state_dict())
+    trainer = make_trainer(tmp_path, model=MODELS[model](), max_steps=1, **options)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "final"))
+    names = set(trainer.model.state_dict())
     for folder in ("checkpoint-1", "final"):
         assert set(load_file(tmp_path / folder / "model.safetensors")) == names
     assert "lacks" not in caplog.text
-    resumed = trainer(tmp_path, model=MODELS[model](), max_steps=2, **options)
+    resumed = make_trainer(tmp_path, model=MODELS[model](), max_steps=2, **options)
     assert resumed.train(resume_from_checkpoint=True).global_step == 2
 
 
@@ -158,7 +158,7 @@ def test_folders_are_strings(tmp_path):
         options = {"train_dataset": sentences(), "eval_dataset": None, "processing_class": Words()}
         args = arguments(tmp_path, max_steps=steps, save_strategy="steps", save_steps=1)
         args.output_dir = Path(tmp_path)
-        return trainer(tmp_path, kind, model=model, args=args, **options)
+        return make_trainer(tmp_path, kind, model=model, args=args, **options)
 
     made(1).train()
     made(2).train(resume_from_checkpoint=tmp_path / "checkpoint-1")
@@ -183,18 +183,18 @@ def with_layout(kind: type, *args: Any) -> Any:
 def test_state_dict_entry_that_is_not_a_tensor_is_named(tmp_path, background, of_transformers):
     if of_transformers:
         model = with_layout(BertForSequenceClassification, BertConfig(num_labels=3, **SIZES))
-        made = trainer(
+        trainer = make_trainer(
             tmp_path, model=model, train_dataset=sentences(), save_strategy="steps", save_steps=1
         )
     else:
-        made = trainer(
+        trainer = make_trainer(
             tmp_path, model=with_layout(type(tiny())), save_strategy="steps", save_steps=1
         )
-    made.background_checkpoints = background
+    trainer.background_checkpoints = background
     with pytest.raises(TypeError, match="a dict under 'layout'"):
-        made.train()
+        trainer.train()
     with pytest.raises(TypeError, match="a dict under 'layout'"):
-        made.save_model(str(tmp_path / "final"))
+        trainer.save_model(str(tmp_path / "final"))
 
 
 def leaving_out(*prefixes: str) -> type[Trainer]:
@@ -221,13 +221,13 @@ BEST = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "ev
 
 def test_frozen_weights_left_out_are_warned_of_once(tmp_path, caplog):
     kind = leaving_out("first.")
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, kind, model=frozen(), load_best_model_at_end=True, learning_rate=0.5, **BEST
     )
-    made.train()
-    best = load_file(f"{made.state.best_model_checkpoint}/model.safetensors")
-    assert torch.equal(best["second.weight"], made.model.second.weight.cpu())
-    resumed = trainer(tmp_path, kind, model=frozen(), num_train_epochs=2, **BEST)
+    trainer.train()
+    best = load_file(f"{trainer.state.best_model_checkpoint}/model.safetensors")
+    assert torch.equal(best["second.weight"], trainer.model.second.weight.cpu())
+    resumed = make_trainer(tmp_path, kind, model=frozen(), num_train_epochs=2, **BEST)
     assert resumed.train(resume_from_checkpoint=True).global_step == 8
     warnings = [
         record.getMessage()
@@ -239,20 +239,20 @@ def test_frozen_weights_left_out_are_warned_of_once(tmp_path, caplog):
 
 
 def test_trained_weights_left_out_are_warned_of_and_an_error_when_loaded(tmp_path, caplog):
-    made = trainer(tmp_path, leaving_out("norm."), save_strategy="steps", save_steps=2)
-    made.train()
+    trainer = make_trainer(tmp_path, leaving_out("norm."), save_strategy="steps", save_steps=2)
+    trainer.train()
     assert "lacks 2 trained weights: norm.weight, norm.bias" in caplog.text
     with pytest.raises(
         ValueError, match=r"has no values for 2 of 6 weights of the model: norm\.weight"
     ):
-        trainer(tmp_path, num_train_epochs=2).train(resume_from_checkpoint=True)
+        make_trainer(tmp_path, num_train_epochs=2).train(resume_from_checkpoint=True)
 
 
 def test_frozen_model_of_other_names_is_an_error(tmp_path):
-    trainer(tmp_path, save_strategy="steps", save_steps=4).train()
+    make_trainer(tmp_path, save_strategy="steps", save_steps=4).train()
     other = nn.Sequential(tiny()).requires_grad_(False)
     with pytest.raises(ValueError, match="has no values for 6 of 6 weights"):
-        trainer(tmp_path, model=other)._load_from_checkpoint(str(tmp_path / "checkpoint-4"))
+        make_trainer(tmp_path, model=other)._load_from_checkpoint(str(tmp_path / "checkpoint-4"))
 
 
 def gpt2() -> Any:
@@ -292,7 +292,7 @@ def test_adapters_are_loaded_as_the_best_model_and_resumed(tmp_path, made, caplo
     }
 
     def built(folder: str, steps: int, **changes: Any) -> Any:
-        return trainer(tmp_path / folder, model=made(), max_steps=steps, **options, **changes)
+        return make_trainer(tmp_path / folder, model=made(), max_steps=steps, **options, **changes)
 
     best = built("best", 4, load_best_model_at_end=True)
     best.train()

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.trainer.tiny_trainings import At, files, same, trained, trainer, weights
+from helpers.trainer.tiny_trainings import At, files, make_trainer, same, trained, weights
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules import checkpoints
@@ -38,7 +38,7 @@ TOKEN = "hf_DoNotShowThis123"
 @pytest.fixture
 def two_checkpoints(tmp_path) -> Path:
     """A folder with checkpoint-2 and checkpoint-4 of a training of 4 steps."""
-    trainer(tmp_path / "out", save_strategy="steps", save_steps=2).train()
+    make_trainer(tmp_path / "out", save_strategy="steps", save_steps=2).train()
     return tmp_path / "out"
 
 
@@ -48,29 +48,29 @@ def two_checkpoints(tmp_path) -> Path:
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
 def test_resume_from_a_missing_checkpoint(tmp_path, kind):
     """A missing file, and a ValueError as in the reference."""
-    made = trainer(tmp_path / "out")
+    trainer = make_trainer(tmp_path / "out")
     with pytest.raises(kind, match=r"(?s)checkpoint.*checkpoint-7.*output_dir"):
-        made.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-7"))
-    assert not made.is_in_train
+        trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-7"))
+    assert not trainer.is_in_train
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
 def test_resume_from_the_newest_of_none(tmp_path, kind):
-    made = trainer(tmp_path / "out")
+    trainer = make_trainer(tmp_path / "out")
     with pytest.raises(
         kind, match=r"No valid checkpoint found in output directory .*out.*to start from scratch"
     ):
-        made.train(resume_from_checkpoint=True)
+        trainer.train(resume_from_checkpoint=True)
     assert files(tmp_path) == []
 
 
 def test_resume_from_a_folder_that_is_not_a_checkpoint(tmp_path):
-    made = trainer(tmp_path / "out")
+    trainer = make_trainer(tmp_path / "out")
     with pytest.raises(
         ValueError, match=r"Can't find a valid.*out.*no weights.*trainer_state\.json is missing"
     ):
-        made.train(resume_from_checkpoint=str(tmp_path / "out"))
+        trainer.train(resume_from_checkpoint=str(tmp_path / "out"))
     assert files(tmp_path) == []
 
 
@@ -82,11 +82,11 @@ def test_resume_from_a_damaged_checkpoint(two_checkpoints, name):
     damaged = two_checkpoints / "checkpoint-4"
     (damaged / name).write_bytes((damaged / name).read_bytes()[:-20])
     before = {name: (two_checkpoints / name).read_bytes() for name in files(two_checkpoints)}
-    made = trainer(two_checkpoints, num_train_epochs=2)
-    untouched = weights(made.model)
+    trainer = make_trainer(two_checkpoints, num_train_epochs=2)
+    untouched = weights(trainer.model)
     with pytest.raises(ValueError, match=rf"checkpoint-4.*{re.escape(name)}.*earlier"):
-        made.train(resume_from_checkpoint=str(damaged))
-    assert same(weights(made.model), untouched)
+        trainer.train(resume_from_checkpoint=str(damaged))
+    assert same(weights(trainer.model), untouched)
     assert {
         name: (two_checkpoints / name).read_bytes() for name in files(two_checkpoints)
     } == before
@@ -98,7 +98,9 @@ def test_resume_without_an_optional_file(two_checkpoints, caplog, name):
     others.
     """
     (two_checkpoints / "checkpoint-2" / name).unlink()
-    trainer(two_checkpoints).train(resume_from_checkpoint=str(two_checkpoints / "checkpoint-2"))
+    make_trainer(two_checkpoints).train(
+        resume_from_checkpoint=str(two_checkpoints / "checkpoint-2")
+    )
     assert any("checkpoint-2" in record.message for record in caplog.records)
     assert f"{name} is missing, but _manifest.json lists it" in caplog.text
 
@@ -113,11 +115,11 @@ def test_saving_error_leaves_no_half_checkpoint(tmp_path):
                 raise PermissionError("not yours")
             super()._save_rng_state(output_dir)
 
-    made = trainer(tmp_path, Refused, save_strategy="steps", save_steps=2)
+    trainer = make_trainer(tmp_path, Refused, save_strategy="steps", save_steps=2)
     with pytest.raises(PermissionError, match="not yours"):
-        made.train()
+        trainer.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
-    assert not made.is_in_train
+    assert not trainer.is_in_train
 
 
 def test_saving_includes_the_processing_class(tmp_path):
@@ -125,24 +127,24 @@ def test_saving_includes_the_processing_class(tmp_path):
         def save_pretrained(self, folder):
             (Path(folder) / "words.txt").write_text("a b")
 
-    trainer(tmp_path, processing_class=Words()).save_model()
+    make_trainer(tmp_path, processing_class=Words()).save_model()
     assert "words.txt" in files(tmp_path)
     words, collator = Words(), type("Collator", (), {"__call__": lambda self, items: items})()
     collator.tokenizer = words
-    trainer(tmp_path / "2", data_collator=collator).save_model()
+    make_trainer(tmp_path / "2", data_collator=collator).save_model()
     assert "words.txt" in files(tmp_path / "2")
 
 
 @pytest.mark.parametrize("way", ["save_model", "checkpoint"])
 def test_saved_arguments_are_restored(tmp_path, way):
-    made = trainer(tmp_path, learning_rate=0.03, hub_token=TOKEN, save_strategy="epoch")
-    made.save_model() if way == "save_model" else made.train()
+    trainer = make_trainer(tmp_path, learning_rate=0.03, hub_token=TOKEN, save_strategy="epoch")
+    trainer.save_model() if way == "save_model" else trainer.train()
     folder = tmp_path if way == "save_model" else tmp_path / "checkpoint-4"
     loaded = torch.load(folder / "training_args.bin", weights_only=False)
     assert type(loaded) is TrainingArguments
     assert loaded.hub_token is None
-    assert made.args.hub_token == TOKEN, "the user's own arguments were changed"
-    assert loaded.to_dict() == made.args.to_dict()
+    assert trainer.args.hub_token == TOKEN, "the user's own arguments were changed"
+    assert loaded.to_dict() == trainer.args.to_dict()
 
 
 def test_saving_with_a_removed_best_checkpoint(tmp_path, caplog):
@@ -165,15 +167,17 @@ def test_saving_with_a_removed_best_checkpoint(tmp_path, caplog):
 def test_resume_with_a_missing_best_checkpoint(tmp_path, caplog, monkeypatch, version):
     """From 5.17 on it is ignored, with a warning; before, it stays the best one."""
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", version)
-    trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2).train()
+    make_trainer(tmp_path, save_strategy="steps", save_steps=1, max_steps=2).train()
     state = tmp_path / "checkpoint-2" / "trainer_state.json"
-    gone = str(tmp_path / "checkpoint-1")
-    state.write_text(json.dumps({**json.loads(state.read_text()), "best_model_checkpoint": gone}))
+    missing = str(tmp_path / "checkpoint-1")
+    state.write_text(
+        json.dumps({**json.loads(state.read_text()), "best_model_checkpoint": missing})
+    )
     (tmp_path / "checkpoint-2" / "_manifest.json").unlink()
-    shutil.rmtree(gone)
-    made = trained(tmp_path, max_steps=3, resume=True)
+    shutil.rmtree(missing)
+    trainer = trained(tmp_path, max_steps=3, resume=True)
     ignored = version == "5.23.0"
-    assert made.state.best_model_checkpoint == (None if ignored else gone)
+    assert trainer.state.best_model_checkpoint == (None if ignored else missing)
     assert any("does not exist anymore" in record.message for record in caplog.records) is ignored
 
 
@@ -181,11 +185,11 @@ def test_saving_on_another_machine_shares_the_folder_of_the_first(tmp_path, monk
     """`save_on_each_node`: the folder in the making is named after the main process, which is
     not this one.
     """
-    made = trainer(tmp_path, save_strategy="steps", save_steps=2, save_on_each_node=True)
+    trainer = make_trainer(tmp_path, save_strategy="steps", save_steps=2, save_on_each_node=True)
     monkeypatch.setattr(
         saving, "broadcast_from_rank_zero", lambda token, processes: "other-host-1234-5678"
     )
-    made.train()
+    trainer.train()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2", "checkpoint-4"]
     assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
 
@@ -216,8 +220,8 @@ def test_checkpoint_whose_process_was_killed_while_it_was_replaced_is_resumed(tw
     ended = f"{machine}-{pid}-{int(start) - 1}"
     (two_checkpoints / "checkpoint-4").rename(two_checkpoints / f".checkpoint-4.replaced-{ended}")
     (two_checkpoints / f".checkpoint-4.partial-{ended}").mkdir()
-    made = trained(two_checkpoints, save_strategy="steps", save_steps=2, resume=True)
-    assert made.state.global_step == 4
+    trainer = trained(two_checkpoints, save_strategy="steps", save_steps=2, resume=True)
+    assert trainer.state.global_step == 4
     assert files(two_checkpoints / "checkpoint-4") == sorted(FILES)
     assert [path.name for path in two_checkpoints.iterdir() if path.name.startswith(".")] == []
 
@@ -255,9 +259,9 @@ def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
     damage.
     """
     options = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
-    made = trained(tmp_path / "out", num_train_epochs=2, **options, **EDITORS[editor])
-    best = load_file(Path(made.state.best_model_checkpoint, "model.safetensors"))
-    assert same(weights(made.model), best)
+    trainer = trained(tmp_path / "out", num_train_epochs=2, **options, **EDITORS[editor])
+    best = load_file(Path(trainer.state.best_model_checkpoint, "model.safetensors"))
+    assert same(weights(trainer.model), best)
     first = tmp_path / "out" / "checkpoint-4"
     resumed = trained(tmp_path / "resumed", num_train_epochs=1, resume=str(first))
     assert same(weights(resumed.model), load_file(first / "model.safetensors"))
@@ -294,14 +298,14 @@ WRITERS = {
 def test_files_written_before_a_checkpoint_is_saved_stay(tmp_path, writer):
     """An override, unlike a callback, finds them also beside a checkpoint of an earlier run."""
     for _ in range(1 + (writer == "an override")):
-        made = trained(tmp_path, save_strategy="steps", save_steps=2, **WRITERS[writer]())
+        trainer = trained(tmp_path, save_strategy="steps", save_steps=2, **WRITERS[writer]())
     steps = [path.parts[-3:] for path in tmp_path.rglob("tokens.json")]
     assert ("checkpoint-2", "counts", "tokens.json") in steps
     assert ("checkpoint-4", "counts", "tokens.json") in steps
     checkpoint = tmp_path / "checkpoint-4"
     resumed = trained(tmp_path, num_train_epochs=2, resume=True)
-    assert resumed.state.global_step == 2 * made.state.global_step
-    assert load_file(checkpoint / "model.safetensors").keys() == weights(made.model).keys()
+    assert resumed.state.global_step == 2 * trainer.state.global_step
+    assert load_file(checkpoint / "model.safetensors").keys() == weights(trainer.model).keys()
 
 
 def test_files_written_before_a_checkpoint_is_saved_survive_a_rotation(tmp_path):
@@ -328,8 +332,8 @@ def test_limit_after_a_resumption_without_steps(tmp_path, best):
     trained(tmp_path, **saving)
     assert len(checkpoints.list_checkpoints(tmp_path)) == 3
     trained(tmp_path, resume=True, save_total_limit=2, **saving)
-    kept = ["checkpoint-2", "checkpoint-6"] if best else ["checkpoint-4", "checkpoint-6"]
-    assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == kept
+    expected = ["checkpoint-2", "checkpoint-6"] if best else ["checkpoint-4", "checkpoint-6"]
+    assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == expected
 
 
 def test_limit_deletes_nothing_after_a_resumption_from_an_older_checkpoint(tmp_path):
@@ -368,26 +372,26 @@ def test_saving_leaves_a_folder_in_use_alone(tmp_path, monkeypatch, saves):
             if saves
             else contextlib.nullcontext()
         ):
-            trainer(tmp_path, **settings).train()
+            make_trainer(tmp_path, **settings).train()
         assert leftover.exists() is saves
         other.communicate(b"\n")
     (tmp_path / owners.LOCK_NAME).unlink()
     for _ in range(2):
-        trainer(tmp_path, **settings).train()
+        make_trainer(tmp_path, **settings).train()
     assert not leftover.exists()
     assert not (tmp_path / owners.LOCK_NAME).exists()
 
 
 def test_training_removes_the_metrics_that_a_killed_process_was_writing(tmp_path):
-    made = trainer(tmp_path)
+    trainer = make_trainer(tmp_path)
     killed = os.fork()
     if not killed:
         os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-        made.save_metrics("eval", {"eval_loss": 1.0})
+        trainer.save_metrics("eval", {"eval_loss": 1.0})
     assert os.WTERMSIG(os.waitpid(killed, 0)[1]) == signal.SIGKILL
     assert len(files(tmp_path)) == 1
 
-    made.train()
+    trainer.train()
     assert files(tmp_path) == []
 
 
@@ -395,7 +399,7 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
     """A disk that is full for the arguments must not keep one process from the exchange in which
     parts are written.
     """
-    made, written = trainer(tmp_path / "out"), []
+    trainer, written = make_trainer(tmp_path / "out"), []
     parts = SimpleNamespace(
         saves_parts=lambda *, checkpoint: True,
         save_weights=lambda folder, **options: written.append(folder),
@@ -405,7 +409,7 @@ def test_parts_are_written_before_what_one_process_alone_writes(tmp_path):
         raise OSError(errno.ENOSPC, "full", folder)
 
     with pytest.raises(OSError, match="full"):
-        made._lightrainer.checkpoint_saver.save_model(
+        trainer._lightrainer.checkpoint_saver.save_model(
             "folder", refuse, internal=True, strategy=parts, run=None
         )
     assert written == ["folder"]
@@ -430,7 +434,7 @@ def test_saving_relative_folder_is_resolved_at_the_start(tmp_path, monkeypatch):
         "load_best_model_at_end": True,
         "metric_for_best_model": "own_loss",
     }
-    made = trained(
+    trainer = trained(
         Path("out"),
         callbacks=[leave],
         compute_metrics=lambda _: {"own_loss": next(values)},
@@ -439,5 +443,5 @@ def test_saving_relative_folder_is_resolved_at_the_start(tmp_path, monkeypatch):
     best = tmp_path / "out" / "checkpoint-1"
     assert sorted(os.listdir(tmp_path / "out")) == ["checkpoint-1", "checkpoint-4"]
     assert os.listdir(tmp_path / "elsewhere") == []
-    assert made.state.best_model_checkpoint == str(best)
-    assert same(load_file(best / "model.safetensors"), weights(made.model))
+    assert trainer.state.best_model_checkpoint == str(best)
+    assert same(load_file(best / "model.safetensors"), weights(trainer.model))

@@ -17,7 +17,7 @@ from transformers import trainer_jit_checkpoint
 from helpers import HELPERS
 from helpers.checkpoints.signals_script import SCENARIOS
 from helpers.processes.starting import finished_ranks, forked_ranks
-from helpers.trainer.tiny_trainings import At, points, told, trainer
+from helpers.trainer.tiny_trainings import At, make_trainer, points, told
 from lightrainer import Trainer, get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.facade.checkpointing.saving import CheckpointSaver
@@ -63,8 +63,8 @@ GROUPS += [(signal.SIGINT, "on"), (signal.SIGINT, "off")]
 
 @pytest.mark.parametrize(("number", "how"), GROUPS, ids=lambda value: getattr(value, "name", value))
 def test_signal_to_the_process_group(tmp_path, number, how):
-    """As batch systems and terminals send it: workers that read data get it as well. Turned off
-    it kills, as ever.
+    """As batch systems and terminals send it: workers that read data get it as well. Turned off,
+    it kills as usual.
     """
     options = {
         "log": tmp_path / "log.txt",
@@ -72,7 +72,7 @@ def test_signal_to_the_process_group(tmp_path, number, how):
         "processes": 0,
         "PYTHONWARNINGS": "ignore",
     }
-    (code,), said = forked_ranks(
+    (code,), output = forked_ranks(
         SCRIPTS / "signalled_group_script.py", str(tmp_path), how, str(int(number)), **options
     )
     last = get_last_checkpoint(tmp_path)
@@ -80,19 +80,19 @@ def test_signal_to_the_process_group(tmp_path, number, how):
     # Python dies of a KeyboardInterrupt by the signal; with 1 if an exit handler runs code, as one
     # of torch's may.
     codes = {-number, 1} if interrupted else {128 + number if how != "off" else -number}
-    assert code in codes, said[-3000:]
+    assert code in codes, output[-3000:]
     if how == "off":
         assert last is None
         return
     lines = [
         line
-        for line in said.split("\n")
+        for line in output.split("\n")
         if line in ("interrupted", "finally", "left in order", "done")
     ]
     assert lines == ["interrupted"] * interrupted + ["finally", "left in order"]
     assert last is not None
-    assert f"{number.name}: training stops at step {last.rpartition('-')[2]}" in said
-    assert ("press Ctrl-C again" in said) == interrupted
+    assert f"{number.name}: training stops at step {last.rpartition('-')[2]}" in output
+    assert ("press Ctrl-C again" in output) == interrupted
 
 
 @pytest.fixture
@@ -105,21 +105,21 @@ def _handlers():
 def asking(folder, step=2, **changes):
     """A trainer whose training gets a SIGTERM at the end of a step."""
     ask = At("on_step_end", lambda *_: signal.raise_signal(signal.SIGTERM), step)
-    return told(trainer(folder, enable_jit_checkpoint=True, callbacks=[ask], **changes))
+    return told(make_trainer(folder, enable_jit_checkpoint=True, callbacks=[ask], **changes))
 
 
 @pytest.mark.usefixtures("_handlers")
 def test_signal_is_passed_to_the_previous_handler(tmp_path):
     """And is back in its place; `train` returns, as it has not ended the process."""
-    seen = []
+    calls = []
 
     def handler(number, frame):
-        seen.append((number, sorted(path.name for path in tmp_path.iterdir())))
+        calls.append((number, sorted(path.name for path in tmp_path.iterdir())))
 
     signal.signal(signal.SIGTERM, handler)
-    made = asking(tmp_path)
-    assert made.train().global_step == 2
-    assert seen == [(signal.SIGTERM, ["checkpoint-2"])]
+    trainer = asking(tmp_path)
+    assert trainer.train().global_step == 2
+    assert calls == [(signal.SIGTERM, ["checkpoint-2"])]
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
@@ -139,14 +139,16 @@ def test_handlers_are_as_before_however_it_ends(tmp_path, ending):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     during = []
     watch = At("on_step_begin", lambda *_: during.append(signal.getsignal(signal.SIGTERM)))
-    made = told(
-        trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[watch, At("on_step_end", end, 2)])
+    trainer = told(
+        make_trainer(
+            tmp_path, enable_jit_checkpoint=True, callbacks=[watch, At("on_step_end", end, 2)]
+        )
     )
     raised = {"exit": SystemExit, "error": ZeroDivisionError, "interrupt": KeyboardInterrupt}.get(
         ending
     )
     with contextlib.nullcontext() if raised is None else pytest.raises(raised) as error:
-        made.train()
+        trainer.train()
     assert ending != "exit" or error.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.SIG_DFL not in during
@@ -155,13 +157,13 @@ def test_handlers_are_as_before_however_it_ends(tmp_path, ending):
 @pytest.mark.usefixtures("_handlers")
 def test_signal_leaves_the_trainer_usable(tmp_path):
     """Nothing of the signal is left behind."""
-    made = asking(tmp_path)
+    trainer = asking(tmp_path)
     with pytest.raises(SystemExit):
-        made.train()
-    made.callback_handler.callbacks = [
-        one for one in made.callback_handler.callbacks if not isinstance(one, At)
+        trainer.train()
+    trainer.callback_handler.callbacks = [
+        callback for callback in trainer.callback_handler.callbacks if not isinstance(callback, At)
     ]
-    assert made.train(resume_from_checkpoint=True).global_step == 4
+    assert trainer.train(resume_from_checkpoint=True).global_step == 4
 
 
 BOTH = {signal.SIGTERM, signal.SIGINT}
@@ -169,8 +171,8 @@ BOTH = {signal.SIGTERM, signal.SIGINT}
 
 def heard(of):
     """Return the signals of the two that a training takes over."""
-    before, seen = {number: signal.getsignal(number) for number in BOTH}, set()
-    look = lambda *_: seen.update(
+    before, signals = {number: signal.getsignal(number) for number in BOTH}, set()
+    look = lambda *_: signals.update(
         number for number in BOTH if signal.getsignal(number) is not before[number]
     )
     watch = At("on_step_begin", look)
@@ -178,41 +180,43 @@ def heard(of):
     of.train()
     of.remove_callback(watch)
     assert {number: signal.getsignal(number) for number in BOTH} == before
-    return seen
+    return signals
 
 
 def test_plain_trainers_to_what(tmp_path):
     """Where checkpoints are written; it can be turned on and off between two trainings, and
     shows in no list.
     """
-    made = trainer(tmp_path)
-    assert heard(made) == set(), "save_strategy is 'no'"
-    listed = made.callback_handler.callback_list
-    made.args.save_strategy = "epoch"
-    assert heard(made) == BOTH
-    for asked in ({signal.SIGINT}, set()):
-        made.checkpoint_on_signals = tuple(asked)
-        assert heard(made) == asked
-    made.args.enable_jit_checkpoint = True
-    assert heard(made) == {signal.SIGTERM}
-    assert made.callback_handler.callback_list == f"{listed}\nJITCheckpointCallback"
-    made.args.enable_jit_checkpoint = False
-    assert heard(made) == set()
-    assert made.callback_handler.callback_list == listed
+    trainer = make_trainer(tmp_path)
+    assert heard(trainer) == set(), "save_strategy is 'no'"
+    listed = trainer.callback_handler.callback_list
+    trainer.args.save_strategy = "epoch"
+    assert heard(trainer) == BOTH
+    for signals in ({signal.SIGINT}, set()):
+        trainer.checkpoint_on_signals = tuple(signals)
+        assert heard(trainer) == signals
+    trainer.args.enable_jit_checkpoint = True
+    assert heard(trainer) == {signal.SIGTERM}
+    assert trainer.callback_handler.callback_list == f"{listed}\nJITCheckpointCallback"
+    trainer.args.enable_jit_checkpoint = False
+    assert heard(trainer) == set()
+    assert trainer.callback_handler.callback_list == listed
 
 
 def test_signal_of_another_listening_callback_is_left_to_it(tmp_path):
     """As with one for the signal by which a batch system announces the end; a second listener
     would be one too many.
     """
-    seen = []
+    signals = []
     look = At(
         "on_step_begin",
-        lambda of, *_: seen.append([one.signals for one in of._lightrainer.signals.listeners()]),
+        lambda of, *_: signals.append(
+            [listener.signals for listener in of._lightrainer.signals.listeners()]
+        ),
     )
     mine = JITCheckpointCallback((signal.SIGTERM, signal.SIGUSR1))
-    told(trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])).train()
-    assert seen[0] == [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGINT,)]
+    told(make_trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])).train()
+    assert signals[0] == [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGINT,)]
 
 
 @pytest.mark.parametrize("number", sorted(BOTH))
@@ -251,10 +255,10 @@ def test_ignored_signals_stay_ignored_unless_it_was_asked_for(tmp_path, number, 
     before = signal.signal(number, signal.SIG_IGN)
     try:
         send = At("on_step_end", lambda *_: signal.raise_signal(number), 2)
-        made = trainer(
+        trainer = make_trainer(
             tmp_path, save_strategy="epoch", callbacks=[send], enable_jit_checkpoint=asked_for
         )
-        assert made.train().global_step == (2 if asked_for else 4)
+        assert trainer.train().global_step == (2 if asked_for else 4)
         assert signal.getsignal(number) is signal.SIG_IGN
     finally:
         signal.signal(number, before)
@@ -262,10 +266,10 @@ def test_ignored_signals_stay_ignored_unless_it_was_asked_for(tmp_path, number, 
 
 def test_signal_in_an_evaluation_saves_to_disk_first(tmp_path):
     """Also one that the background would write; Ctrl-C then ends the evaluation at once."""
-    seen = []
+    steps = []
 
     def press(of, state, control):
-        seen.append(state.global_step)
+        steps.append(state.global_step)
         signal.raise_signal(signal.SIGINT)
 
     options = {
@@ -274,11 +278,11 @@ def test_signal_in_an_evaluation_saves_to_disk_first(tmp_path):
         "eval_steps": 2,
         "eval_dataset": points(40, seed=2),
     }
-    made = told(trainer(tmp_path, callbacks=[At("on_prediction_step", press)], **options))
-    made.background_checkpoints = 0
+    trainer = told(make_trainer(tmp_path, callbacks=[At("on_prediction_step", press)], **options))
+    trainer.background_checkpoints = 0
     with pytest.raises(KeyboardInterrupt):
-        made.train()
-    assert seen == [2], "ten batches are in the evaluation"
+        trainer.train()
+    assert steps == [2], "ten batches are in the evaluation"
     assert problems(tmp_path / "checkpoint-2") == []
 
 
@@ -289,11 +293,11 @@ def test_signals_in_another_thread_warn_and_train(tmp_path, caplog, asked_for):
     """
     caplog.set_level("WARNING", logger="lightrainer")
     before = signal.getsignal(signal.SIGTERM)
-    made = trainer(tmp_path, enable_jit_checkpoint=asked_for, save_strategy="epoch")
-    thread = threading.Thread(target=made.train)
+    trainer = make_trainer(tmp_path, enable_jit_checkpoint=asked_for, save_strategy="epoch")
+    thread = threading.Thread(target=trainer.train)
     thread.start()
     thread.join(60)
-    assert made.state.global_step == 4
+    assert trainer.state.global_step == 4
     assert ("main thread" in caplog.text) == asked_for
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -313,7 +317,7 @@ def test_signal_ends_a_forked_process_normally(tmp_path):
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
     told(
-        trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[At("on_step_end", fork, 1)])
+        make_trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[At("on_step_end", fork, 1)])
     ).train()
     assert statuses == [-signal.SIGTERM]
 
@@ -329,7 +333,7 @@ def test_signal_checkpoint_is_not_rotated_away(tmp_path):
         "greater_is_better": True,
     }
     saving = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
-    made = asking(
+    trainer = asking(
         tmp_path,
         3,
         **best,
@@ -339,8 +343,8 @@ def test_signal_checkpoint_is_not_rotated_away(tmp_path):
         train_dataset=points(32),
     )
     with pytest.raises(SystemExit):
-        made.train()
-    assert made.state.best_global_step == 1
+        trainer.train()
+    assert trainer.state.best_global_step == 1
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == {
         "checkpoint-1",
         "checkpoint-3",
@@ -364,36 +368,36 @@ def test_signal_manager_of_the_script_is_obeyed_at_once(tmp_path, monkeypatch, m
         lambda seconds, then: waits.append(seconds) or SimpleNamespace(start=then),
     )
     waits, saved, control = [], [], TrainerControl(should_save=True)
-    made = trainer(tmp_path, enable_jit_checkpoint=True, max_steps=1)
-    monkeypatch.setattr(made, "_save_checkpoint", lambda model, trial: saved.append(model))
+    trainer = make_trainer(tmp_path, enable_jit_checkpoint=True, max_steps=1)
+    monkeypatch.setattr(trainer, "_save_checkpoint", lambda model, trial: saved.append(model))
     before = signal.getsignal(signal.SIGTERM)
     callback = module.JITCheckpointCallback()
-    callback.jit_manager = manager = module.CheckpointManager(made, kill_wait=2)
+    callback.jit_manager = manager = module.CheckpointManager(trainer, kill_wait=2)
     manager.setup_signal_handler()
-    callback.on_train_begin(made.args, made.state, control)
-    getattr(callback, hook)(made.args, made.state, control)
+    callback.on_train_begin(trainer.args, trainer.state, control)
+    getattr(callback, hook)(trainer.args, trainer.state, control)
     assert not control.should_training_stop
     signal.raise_signal(signal.SIGTERM)
     assert waits == [2]
     assert manager.is_checkpoint_requested
-    getattr(callback, hook)(made.args, made.state, control)
-    assert saved == [made.model]
+    getattr(callback, hook)(trainer.args, trainer.state, control)
+    assert saved == [trainer.model]
     assert not manager.is_checkpoint_requested
     assert control.should_training_stop
     assert control.should_save is (hook in ("on_step_begin", "on_pre_optimizer_step"))
     assert manager._original_sigterm_handler is before
-    callback.on_train_end(made.args, made.state, control)
+    callback.on_train_end(trainer.args, trainer.state, control)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_path, monkeypatch):
     """The process may be killed right after it."""
     events = []
-    usual = CheckpointSaver.finish_writing
+    original = CheckpointSaver.finish_writing
 
     def finish_writing(self, *, flushed=False):
         events.append("flushed" if flushed else "written")
-        usual(self, flushed=flushed)
+        original(self, flushed=flushed)
 
     monkeypatch.setattr(CheckpointSaver, "finish_writing", finish_writing)
     listener = JITCheckpointCallback()
@@ -403,11 +407,13 @@ def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_pa
         events.append("saved")
 
     callbacks = [listener, At("on_step_end", save, 2)]
-    made = told(
-        trainer(tmp_path, callbacks=callbacks, save_strategy="steps", enable_jit_checkpoint=True)
+    trainer = told(
+        make_trainer(
+            tmp_path, callbacks=callbacks, save_strategy="steps", enable_jit_checkpoint=True
+        )
     )
-    listener.set_trainer(made)
-    made.train()
+    listener.set_trainer(trainer)
+    trainer.train()
     assert events[:2] == ["flushed", "saved"]
 
 
@@ -418,10 +424,10 @@ def test_checkpoint_manager_marks_an_incomplete_checkpoint(tmp_path, monkeypatch
     """The mark of transformers stays in the folder of a checkpoint that could not be written, which
     is skipped, and goes with the one that could.
     """
-    made = told(trainer(tmp_path, save_strategy="steps", save_steps=2))
-    made.train()
-    manager = module.CheckpointManager(made)
-    made.state.global_step = 7
+    trainer = told(make_trainer(tmp_path, save_strategy="steps", save_steps=2))
+    trainer.train()
+    manager = module.CheckpointManager(trainer)
+    trainer.state.global_step = 7
     manager.execute_jit_checkpoint()
     assert problems(tmp_path / "checkpoint-7") == []
     assert not (tmp_path / "checkpoint-7" / "checkpoint-is-incomplete.txt").exists()
@@ -429,8 +435,8 @@ def test_checkpoint_manager_marks_an_incomplete_checkpoint(tmp_path, monkeypatch
     def fail(model, trial):
         raise OSError("gone")
 
-    monkeypatch.setattr(made, "_save_checkpoint", fail)
-    made.state.global_step = 9
+    monkeypatch.setattr(trainer, "_save_checkpoint", fail)
+    trainer.state.global_step = 9
     with pytest.raises(OSError, match="gone"):
         manager.execute_jit_checkpoint()
     assert os.listdir(tmp_path / "checkpoint-9") == ["checkpoint-is-incomplete.txt"]

@@ -23,19 +23,19 @@ def test_weights_in_several_files(tmp_path):
     torch.manual_seed(0)
     saved = BertModel(config)
     saved.save_pretrained(tmp_path, max_shard_size="1KB")
-    made = []
-    for here in (checkpoints, trainer_utils):
+    results = []
+    for module in (checkpoints, trainer_utils):
         torch.manual_seed(1)
         model = BertModel(config)
-        keys = here.load_sharded_checkpoint(model, str(tmp_path))
-        made.append([model.state_dict(), list(keys.missing_keys), list(keys.unexpected_keys)])
-    assert same(dict(made[0][0]), dict(made[1][0]))
-    assert made[0][1:] == made[1][1:]
-    assert same(dict(made[0][0]), dict(saved.state_dict()))
-    for here in (checkpoints, trainer_utils):
+        keys = module.load_sharded_checkpoint(model, str(tmp_path))
+        results.append([model.state_dict(), list(keys.missing_keys), list(keys.unexpected_keys)])
+    assert same(dict(results[0][0]), dict(results[1][0]))
+    assert results[0][1:] == results[1][1:]
+    assert same(dict(results[0][0]), dict(saved.state_dict()))
+    for module in (checkpoints, trainer_utils):
         with pytest.raises(RuntimeError, match=r"embeddings|weight"):
-            here.load_sharded_checkpoint(nn.Linear(2, 2), str(tmp_path))
-        loose = here.load_sharded_checkpoint(nn.Linear(2, 2), str(tmp_path), strict=False)
+            module.load_sharded_checkpoint(nn.Linear(2, 2), str(tmp_path))
+        loose = module.load_sharded_checkpoint(nn.Linear(2, 2), str(tmp_path), strict=False)
         assert sorted(loose.missing_keys) == ["bias", "weight"]
         with pytest.raises(ValueError, match="index"):
-            here.load_sharded_checkpoint(model, str(tmp_path / "nothing"))
+            module.load_sharded_checkpoint(model, str(tmp_path / "nothing"))

@@ -50,9 +50,11 @@ def test_contract_values_differ_from_defaults(name):
 @pytest.mark.parametrize("name", TABLE)
 def test_argument_has_its_documented_effect(name, tmp_path, monkeypatch):
     entry = TABLE[name]
-    given = surroundings(name, entry.beside)
-    usual = entry.observe(copy.deepcopy(given), Place(tmp_path / "usual", monkeypatch))
+    settings = surroundings(name, entry.beside)
+    baseline = entry.observe(copy.deepcopy(settings), Place(tmp_path / "usual", monkeypatch))
     value = {name: copy.deepcopy(entry.value)}
-    changed = entry.observe(copy.deepcopy(given) | value, Place(tmp_path / "changed", monkeypatch))
-    assert entry.shows(usual, changed), f"{usual} -> {changed}"
-    assert not entry.shows(usual, usual), f"{usual} shows it already"
+    changed = entry.observe(
+        copy.deepcopy(settings) | value, Place(tmp_path / "changed", monkeypatch)
+    )
+    assert entry.shows(baseline, changed), f"{baseline} -> {changed}"
+    assert not entry.shows(baseline, baseline), f"{baseline} shows it already"

@@ -38,12 +38,12 @@ def refusal(api: ModuleType, bad: Bad, folder: Path) -> Exception | None:
 
 
 def attempt(api: ModuleType, bad: Bad, folder: Path) -> None:
-    given = copy.deepcopy({**bad.beside, **bad.arguments})
-    resume = given.pop("resume_from_checkpoint") if bad.until == "resume" else None
+    options = copy.deepcopy({**bad.beside, **bad.arguments})
+    resume = options.pop("resume_from_checkpoint") if bad.until == "resume" else None
     if bad.until == "arguments":
-        api.TrainingArguments(str(folder), **given)
+        api.TrainingArguments(str(folder), **options)
         return
-    args = api.TrainingArguments(str(folder), **{**ARGUMENTS, **QUIET, **given})
+    args = api.TrainingArguments(str(folder), **{**ARGUMENTS, **QUIET, **options})
     parts: dict[str, Any] = {
         "model": tiny(),
         "train_dataset": points(),
@@ -79,11 +79,11 @@ def test_argument_is_refused(bad, tmp_path):
     )
     assert files(tmp_path / "ours") == []
     assert bad.until in ("train", "resume") or not (tmp_path / "ours").exists()
-    said = str(ours)
-    assert bad.remedy in said
+    message = str(ours)
+    assert bad.remedy in message
     for name, value in bad.arguments.items():
-        assert name in said
-        shown = [word in said for word in words(value)]
+        assert name in message
+        shown = [word in message for word in words(value)]
         assert not any(shown) if bad.unknown else all(shown)
 
 

@@ -39,11 +39,11 @@ def pretend_gpus(monkeypatch, count):
 
 
 def test_process_is_single_without_a_launcher():
-    found = current_process(use_cpu=True)
-    assert found == ProcessEnvironment(0, 0, 1, 1, torch.device("cpu"), None)
-    assert found.is_main_process
-    assert found.is_local_main_process
-    assert (found.num_processes, found.process_index, found.local_process_index) == (1, 0, 0)
+    process = current_process(use_cpu=True)
+    assert process == ProcessEnvironment(0, 0, 1, 1, torch.device("cpu"), None)
+    assert process.is_main_process
+    assert process.is_local_main_process
+    assert (process.num_processes, process.process_index, process.local_process_index) == (1, 0, 0)
     assert not torch.distributed.is_initialized()
 
 
@@ -148,10 +148,10 @@ def test_process_reuses_an_existing_group(tmp_path):
         dist.destroy_process_group()
         print(current_process(use_cpu=True).backend)
     """
-    said = finished_code(code, tmp_path, CUDA_VISIBLE_DEVICES="")
-    assert "world_size=1" in said
-    assert "backend='gloo'" in said
-    assert said.endswith("None\n")
+    output = finished_code(code, tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert "world_size=1" in output
+    assert "backend='gloo'" in output
+    assert output.endswith("None\n")
 
 
 SCRIPT = """
@@ -211,7 +211,7 @@ def test_process_group_is_left_at_exit(tmp_path):
         process = current_process(use_cpu=True)
         Path({str(tmp_path)!r}, str(process.process_index)).write_text(process.backend)
     """
-    said = finished_code(code, tmp_path, processes=2).splitlines()
+    lines = finished_code(code, tmp_path, processes=2).splitlines()
     assert [(tmp_path / rank).read_text() for rank in "01"] == ["gloo", "gloo"]
-    # That of torch 2.8 tells whom it is connected with.
-    assert [line for line in said if line and "[Gloo] " not in line] == []
+    # Gloo of torch 2.8 logs its connections.
+    assert [line for line in lines if line and "[Gloo] " not in line] == []

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassAccuracy
 
-from helpers.trainer.tiny_trainings import points, tiny, trained, trainer
+from helpers.trainer.tiny_trainings import make_trainer, points, tiny, trained
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
 
@@ -30,8 +30,8 @@ def assert_says(text, *parts):
 
 def test_labels_by_another_name(tmp_path):
     """The error names the model's arguments, the columns, the assumed labels, and the remedy."""
-    made = trainer(tmp_path, **BEST, eval_dataset=renamed())
-    text = message(made)
+    trainer = make_trainer(tmp_path, **BEST, eval_dataset=renamed())
+    text = message(trainer)
     assert_says(
         text,
         "`metric_for_best_model` training argument is set to 'eval_loss'",
@@ -59,8 +59,10 @@ METRICS = {
 @pytest.mark.parametrize("name", METRICS)
 def test_best_metric_that_is_not_computed(tmp_path, name):
     metrics, changes, parts = METRICS[name]
-    made = trainer(tmp_path, **BEST, metric_for_best_model="f1", compute_metrics=metrics, **changes)
-    assert_says(message(made), "set to 'eval_f1'", "the evaluation metrics: eval_", *parts)
+    trainer = make_trainer(
+        tmp_path, **BEST, metric_for_best_model="f1", compute_metrics=metrics, **changes
+    )
+    assert_says(message(trainer), "set to 'eval_f1'", "the evaluation metrics: eval_", *parts)
 
 
 def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
@@ -74,9 +76,9 @@ def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
         {"__getitem__": lambda self, n: (read.append(n), list.__getitem__(self, n))[1]},
     )
     data = cls(renamed())
-    made = trainer(tmp_path, compute_metrics=lambda prediction: {}, eval_dataset=data)
-    made.evaluate()
-    made.evaluate()
+    trainer = make_trainer(tmp_path, compute_metrics=lambda prediction: {}, eval_dataset=data)
+    trainer.evaluate()
+    trainer.evaluate()
     (record,) = [
         record
         for record in caplog.records
@@ -91,18 +93,18 @@ def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
 @pytest.mark.parametrize("only_loss", [False, True])
 def test_best_metric_warns_once_of_an_empty_evaluation(tmp_path, caplog, only_loss):
     """Without compute_metrics too: what label_names is, what a batch has, and what to set."""
-    made = trained(
+    trainer = trained(
         tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch"
     )
-    metrics = made.evaluate()
-    made.predict(points(4))
+    metrics = trainer.evaluate()
+    trainer.predict(points(4))
     assert "eval_loss" not in metrics
     (text,) = [record.getMessage() for record in caplog.records]
     assert_says(text, "label_names=['lables']", "A batch has: x, labels")
     caplog.clear()
-    assert trainer(tmp_path).evaluate()["eval_loss"] > 0
+    assert make_trainer(tmp_path).evaluate()["eval_loss"] > 0
     # predictions are made without labels
-    trainer(tmp_path, label_names=["lables"]).predict(points(4))
+    make_trainer(tmp_path, label_names=["lables"]).predict(points(4))
     assert not caplog.records
 
 
@@ -115,19 +117,21 @@ def test_best_metric_nan_is_never_the_best(tmp_path, caplog, bad_at):
         evaluations.append(len(evaluations) + 1)
         return {"quality": float("nan") if evaluations[-1] in bad_at else 0.5}
 
-    given = {
+    options = {
         **BEST,
         "metric_for_best_model": "quality",
         "num_train_epochs": 2,
         "compute_metrics": compute,
     }
-    made = trained(tmp_path, **given)
-    said = [record.getMessage() for record in caplog.records]
-    first = [text for text in said if "metric_for_best_model='quality' is nan at step 4" in text]
-    last = [text for text in said if "load_best_model_at_end=True, but" in text]
+    trainer = trained(tmp_path, **options)
+    messages = [record.getMessage() for record in caplog.records]
+    first = [
+        text for text in messages if "metric_for_best_model='quality' is nan at step 4" in text
+    ]
+    last = [text for text in messages if "load_best_model_at_end=True, but" in text]
     assert len(first) == bool(bad_at)
     assert len(last) == (len(bad_at) == 2)
-    assert (made.state.best_model_checkpoint is None) == (len(bad_at) == 2)
+    assert (trainer.state.best_model_checkpoint is None) == (len(bad_at) == 2)
     assert all("quality was nan" in text for text in last)
 
 
@@ -138,7 +142,7 @@ def test_best_metric_without_an_evaluation_has_no_best_model(tmp_path, caplog):
         "eval_steps": 50,
         "save_steps": 50,
     }
-    trainer(tmp_path, load_best_model_at_end=True, **steps).train()
+    make_trainer(tmp_path, load_best_model_at_end=True, **steps).train()
     assert (
         "load_best_model_at_end=True, but there was no evaluation in 4 steps: the last model is "
         "kept." in caplog.text
@@ -161,13 +165,13 @@ def test_best_metric_plateau_object_follows_the_loss_by_default(tmp_path, name):
     model = tiny()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         model=model,
         optimizers=(optimizer, schedule),
         eval_strategy="epoch",
         **WATCHED[name],
     )
-    made.train()
-    (evaluated,) = [entry[name] for entry in made.state.log_history if name in entry]
+    trainer.train()
+    (evaluated,) = [entry[name] for entry in trainer.state.log_history if name in entry]
     assert (schedule.last_epoch, schedule.best) == (1, evaluated)

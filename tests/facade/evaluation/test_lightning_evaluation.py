@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback
 from torchmetrics.classification import MulticlassAccuracy
 
-from helpers.trainer.tiny_trainings import points, trainer
+from helpers.trainer.tiny_trainings import make_trainer, points
 from lightrainer.facade.evaluation.module import EvaluationModule
 
 
@@ -38,11 +38,11 @@ class Watching(Callback):
 def test_evaluation_outputs_of_a_batch(tmp_path, metrics):
     """Of this process: the loss, and where they are computed predictions and labels."""
     watching = Watching()
-    made = trainer(tmp_path, callbacks=[watching], compute_metrics=metrics)
-    made.evaluate(points(6, seed=2))
+    trainer = make_trainer(tmp_path, callbacks=[watching], compute_metrics=metrics)
+    trainer.evaluate(points(6, seed=2))
     for outputs, batch in watching.outputs:
         with torch.no_grad():
-            expected = made.model(**batch)
+            expected = trainer.model(**batch)
         assert torch.equal(outputs["loss"], expected["loss"])
         if metrics is None:
             assert (outputs["predictions"], outputs["label_ids"]) == (None, None)
@@ -65,17 +65,19 @@ def test_lightning_evaluation_gives_the_metrics(tmp_path, metrics):
         return metrics(prediction)
 
     watching = Watching()
-    given = counted if callable(metrics) else metrics
-    made = trainer(tmp_path, callbacks=[watching], compute_metrics=given, eval_strategy="epoch")
-    logged = [made.evaluate()]
-    made.train()
-    logged += [entry for entry in made.state.log_history if "eval_loss" in entry]
-    test = made.predict(points(5)).metrics
+    compute_metrics = counted if callable(metrics) else metrics
+    trainer = make_trainer(
+        tmp_path, callbacks=[watching], compute_metrics=compute_metrics, eval_strategy="epoch"
+    )
+    logged = [trainer.evaluate()]
+    trainer.train()
+    logged += [entry for entry in trainer.state.log_history if "eval_loss" in entry]
+    test = trainer.predict(points(5)).metrics
     assert len(watching.metrics) == 3
-    for seen, entry in zip(watching.metrics, [*logged, test], strict=True):
+    for actual, entry in zip(watching.metrics, [*logged, test], strict=True):
         prefix = "test" if entry is test else "eval"
         for name in (f"{prefix}_loss", f"{prefix}_accuracy"):
-            assert seen[name] == pytest.approx(entry[name])
+            assert actual[name] == pytest.approx(entry[name])
     assert calls in ([True] * 3, [])
 
 
@@ -91,12 +93,12 @@ def test_evaluation_model_stays_on_its_device():
 
 def test_evaluation_keeps_gradients(tmp_path):
     """Those that a loop of the script has before its step."""
-    made = trainer(tmp_path)
-    made.evaluate(points(6, seed=2))  # an evaluation computes none
-    assert all(weight.grad is None for weight in made.model.parameters())
+    trainer = make_trainer(tmp_path)
+    trainer.evaluate(points(6, seed=2))  # an evaluation computes none
+    assert all(weight.grad is None for weight in trainer.model.parameters())
 
-    for weight in made.model.parameters():
+    for weight in trainer.model.parameters():
         weight.grad = torch.ones_like(weight)
-    made.evaluate(points(6, seed=2))
-    made.predict(points(6, seed=2))
-    assert all(weight.grad.eq(1).all() for weight in made.model.parameters())
+    trainer.evaluate(points(6, seed=2))
+    trainer.predict(points(6, seed=2))
+    assert all(weight.grad.eq(1).all() for weight in trainer.model.parameters())

@@ -20,7 +20,7 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
-from helpers.trainer.tiny_trainings import At, points, told, trained, trainer
+from helpers.trainer.tiny_trainings import At, make_trainer, points, told, trained
 from lightrainer import BatchMetrics, TokenLoss, TokenPerplexity
 
 
@@ -91,16 +91,16 @@ def test_live_metrics_equal_a_function(tmp_path, metrics, name, dataset):
     """The last batch is shorter; in `evaluate`, in the logs, and in `predict`, which also has
     the arrays.
     """
-    function = trainer(tmp_path, compute_metrics=by_hand, eval_dataset=dataset())
-    made = trainer(tmp_path, compute_metrics=metrics(), eval_dataset=dataset())
+    function = make_trainer(tmp_path, compute_metrics=by_hand, eval_dataset=dataset())
+    trainer = make_trainer(tmp_path, compute_metrics=metrics(), eval_dataset=dataset())
     expected = function.evaluate()
-    found = made.evaluate()
-    assert found[name] == pytest.approx(expected["eval_accuracy"])
-    assert type(found[name]) is float
-    assert found["eval_loss"] == expected["eval_loss"]
-    assert made.state.log_history[-1][name] == found[name]
-    prediction, arrays = made.predict(dataset()), function.predict(dataset())
-    assert prediction.metrics[name.replace("eval", "test")] == found[name]
+    actual = trainer.evaluate()
+    assert actual[name] == pytest.approx(expected["eval_accuracy"])
+    assert type(actual[name]) is float
+    assert actual["eval_loss"] == expected["eval_loss"]
+    assert trainer.state.log_history[-1][name] == actual[name]
+    prediction, arrays = trainer.predict(dataset()), function.predict(dataset())
+    assert prediction.metrics[name.replace("eval", "test")] == actual[name]
     assert np.array_equal(prediction.predictions, arrays.predictions)
     assert np.array_equal(prediction.label_ids, arrays.label_ids)
 
@@ -109,22 +109,22 @@ def test_live_metrics_of_each_dataset(tmp_path):
     """Begun and left empty, so that neither the dataset before nor the epoch before counts."""
     log = []
     sets = {"a": points(6, seed=2), "b": points(5, seed=3)}
-    made = trainer(tmp_path, compute_metrics=Counting(log), eval_dataset=sets)
+    trainer = make_trainer(tmp_path, compute_metrics=Counting(log), eval_dataset=sets)
     for _ in range(2):
-        found = made.evaluate()
-        assert (found["eval_a_Counting"], found["eval_b_Counting"]) == (6, 5)
-    assert made.evaluate("b")["eval_Counting"] == 5
+        metrics = trainer.evaluate()
+        assert (metrics["eval_a_Counting"], metrics["eval_b_Counting"]) == (6, 5)
+    assert trainer.evaluate("b")["eval_Counting"] == 5
     assert log.count("compute") == 5
     assert log[-1] == "reset"
-    assert made.compute_metrics.rows == 0
+    assert trainer.compute_metrics.rows == 0
 
 
 def test_live_metrics_failed_evaluation_leaves_nothing(tmp_path):
     broken = [*points(6, seed=2), {"x": torch.zeros(9), "labels": torch.tensor(0)}]
-    made = trainer(tmp_path, compute_metrics=Counting([]), per_device_eval_batch_size=1)
+    trainer = make_trainer(tmp_path, compute_metrics=Counting([]), per_device_eval_batch_size=1)
     with pytest.raises(RuntimeError):
-        made.evaluate(broken)
-    assert made.evaluate()["eval_Counting"] == 6
+        trainer.evaluate(broken)
+    assert trainer.evaluate()["eval_Counting"] == 6
 
 
 class Watched(nn.Module):
@@ -148,46 +148,48 @@ def test_predictions_are_not_kept(tmp_path, metrics, kept):
     """No tensor, and no array: the collectors are empty at the last batch. With a function they
     are not.
     """
-    seen = []
+    alive = []
 
     def look(of, state, control):
         gc.collect()
-        seen.append(sum(ref() is not None for ref in of.model.logits[:-1]))
+        alive.append(sum(ref() is not None for ref in of.model.logits[:-1]))
 
     looking = At("on_prediction_step", look)
     options = {"compute_metrics": metrics(), "callbacks": [looking], "eval_accumulation_steps": 1}
-    made = told(trainer(tmp_path, model=Watched(), **options))
-    output = made.evaluation_loop(made.get_eval_dataloader(points(20)), "Evaluation")
-    assert seen == [0] * 5  # a function's are copied
+    trainer = told(make_trainer(tmp_path, model=Watched(), **options))
+    output = trainer.evaluation_loop(trainer.get_eval_dataloader(points(20)), "Evaluation")
+    assert alive == [0] * 5  # a function's are copied
     assert (output.predictions is None) == (kept == 0)
     assert (output.label_ids is None) == (kept == 0)
 
 
 def test_training_with_them_is_training_without(tmp_path):
     """Updates draw no random number and leave the model and its gradients alone."""
-    made = []
+    trainers = []
     for metrics in (by_hand, {"accuracy": accuracy(), "loss_by_token": TokenLoss()}):
-        one = trained(
+        trainer = trained(
             tmp_path,
             compute_metrics=metrics,
             eval_strategy="steps",
             eval_steps=2,
             num_train_epochs=2,
         )
-        made.append(one)
+        trainers.append(trainer)
     for name in ("loss", "grad_norm", "eval_loss"):
-        left, right = ([e[name] for e in one.state.log_history if name in e] for one in made)
+        left, right = (
+            [e[name] for e in trainer.state.log_history if name in e] for trainer in trainers
+        )
         assert left == right
 
 
 def test_live_metrics_log_vectors_as_lists(tmp_path):
-    made = trained(
+    trainer = trained(
         tmp_path,
         compute_metrics=MulticlassConfusionMatrix(3),
         eval_strategy="epoch",
         save_strategy="epoch",
     )
-    matrix = made.state.log_history[-2]["eval_MulticlassConfusionMatrix"]
+    matrix = trainer.state.log_history[-2]["eval_MulticlassConfusionMatrix"]
     assert np.array(matrix).shape == (3, 3)
     assert np.sum(matrix) == 6
     saved = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
@@ -198,10 +200,10 @@ def test_live_metrics_prepare_function(tmp_path):
     """`prepare` may also take the batch, on the device, and its loss; labels are None where
     there are none.
     """
-    seen = []
+    calls = []
 
     def prepare(predictions, labels, inputs, loss):
-        seen.append(
+        calls.append(
             (
                 predictions.shape,
                 None if labels is None else labels.shape,
@@ -212,12 +214,12 @@ def test_live_metrics_prepare_function(tmp_path):
         return (predictions[:, 0],)
 
     metrics = BatchMetrics({"mean": torchmetrics.MeanMetric()}, prepare)
-    made = trainer(tmp_path, compute_metrics=metrics)
-    prediction = made.predict(points(6))
+    trainer = make_trainer(tmp_path, compute_metrics=metrics)
+    prediction = trainer.predict(points(6))
     assert prediction.metrics["test_mean"] == pytest.approx(prediction.predictions[:, 0].mean())
-    made.predict([{"x": item["x"]} for item in points(3)])
-    assert seen[-1] == ((3, 3), None, ["x"], True)
-    assert seen[0] == ((4, 3), (4,), ["labels", "x"], False)
+    trainer.predict([{"x": item["x"]} for item in points(3)])
+    assert calls[-1] == ((3, 3), None, ["x"], True)
+    assert calls[0] == ((4, 3), (4,), ["labels", "x"], False)
 
 
 class TokensForCausalLM(nn.Module):
@@ -240,8 +242,8 @@ def sentences():
     tokens.
     """
     generator = torch.Generator().manual_seed(5)
-    made = [torch.randint(11, (length,), generator=generator) for length in (9, 9, 2, 3, 5)]
-    return [{"input_ids": ids, "labels": ids.clone()} for ids in made]
+    sequences = [torch.randint(11, (length,), generator=generator) for length in (9, 9, 2, 3, 5)]
+    return [{"input_ids": ids, "labels": ids.clone()} for ids in sequences]
 
 
 def pad(items):
@@ -257,26 +259,26 @@ def test_live_metrics_token_loss_of_a_language_model(tmp_path):
     torch.manual_seed(0)
     model = TokensForCausalLM()
     metrics = {"token_loss": TokenLoss(), "perplexity": TokenPerplexity()}
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         model=model,
         compute_metrics=metrics,
         data_collator=pad,
         per_device_eval_batch_size=2,
     )
-    found = made.evaluate(sentences())
+    actual = trainer.evaluate(sentences())
     with torch.no_grad():
         logits = torch.cat(
-            [model.head(item["input_ids"].to(made.args.device))[:-1] for item in sentences()]
+            [model.head(item["input_ids"].to(trainer.args.device))[:-1] for item in sentences()]
         ).cpu()
     labels = torch.cat([item["labels"][1:] for item in sentences()])
     expected = functional.cross_entropy(logits.double(), labels).item()
-    assert found["eval_token_loss"] == pytest.approx(expected, rel=1e-5)
-    assert found["eval_perplexity"] == pytest.approx(np.exp(expected), abs=1e-5)
-    assert abs(found["eval_loss"] - expected) > 1e-3, (
+    assert actual["eval_token_loss"] == pytest.approx(expected, rel=1e-5)
+    assert actual["eval_perplexity"] == pytest.approx(np.exp(expected), abs=1e-5)
+    assert abs(actual["eval_loss"] - expected) > 1e-3, (
         "negative control: batches of few tokens count as much as others"
     )
-    other = trainer(
+    other = make_trainer(
         tmp_path,
         model=model,
         compute_metrics=BatchMetrics(TokenLoss(), shift=False),
@@ -307,4 +309,4 @@ def test_live_metrics_that_cannot_be_are_refused_at_once(
     tmp_path, metrics, arguments, error, message
 ):
     with pytest.raises(error, match=message):
-        trainer(tmp_path, compute_metrics=metrics, **arguments)
+        make_trainer(tmp_path, compute_metrics=metrics, **arguments)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import arguments, points, tiny, trainer
+from helpers.trainer.tiny_trainings import arguments, make_trainer, points, tiny
 from lightrainer import Trainer
 
 
@@ -29,11 +29,11 @@ def test_caches_of_models_are_no_predictions(tmp_path, name):
     """They are called `cache` since transformers 5.24. Without a config an output of any name is
     a prediction.
     """
-    made = trainer(tmp_path, model=Caching(name, SimpleNamespace()))
-    assert made.predict(points(4)).predictions.shape == (4, 3)
-    made = trainer(tmp_path, model=Caching(name, None))
+    trainer = make_trainer(tmp_path, model=Caching(name, SimpleNamespace()))
+    assert trainer.predict(points(4)).predictions.shape == (4, 3)
+    trainer = make_trainer(tmp_path, model=Caching(name, None))
     with pytest.raises((TypeError, AttributeError)):
-        made.predict(points(4))
+        trainer.predict(points(4))
 
 
 class Detector(torch.nn.Linear):
@@ -50,11 +50,11 @@ class Detector(torch.nn.Linear):
 
 def detections(count):
     """Images with 1 to 4 boxes, which have the number of their image."""
-    found = []
+    samples = []
     for index, point in enumerate(points(count)):
         boxes = torch.full((1 + (index + 1) % 4, 2), float(index))
-        found.append({"x": point["x"], "labels": {"boxes": boxes}})
-    return found
+        samples.append({"x": point["x"], "labels": {"boxes": boxes}})
+    return samples
 
 
 def listed(samples):
@@ -70,18 +70,18 @@ def listed(samples):
 def test_labels_of_the_last_batch_keep_all_boxes(tmp_path, joins, workers):
     """The last batch has two images, of which the first has three boxes."""
     changes = {"eval_do_concat_batches": joins, "dataloader_num_workers": workers}
-    made = trainer(tmp_path, model=Detector(), data_collator=listed, **changes)
-    labels = made.predict(detections(6)).label_ids
+    trainer = make_trainer(tmp_path, model=Detector(), data_collator=listed, **changes)
+    labels = trainer.predict(detections(6)).label_ids
     if not joins:
         assert [len(batch) for batch in labels] == [4, 2]
         labels = [*labels[0], *labels[1]]
-    wanted = [sample["labels"]["boxes"].tolist() for sample in detections(6)]
-    assert [label["boxes"].tolist() for label in labels] == wanted
+    expected = [sample["labels"]["boxes"].tolist() for sample in detections(6)]
+    assert [label["boxes"].tolist() for label in labels] == expected
 
 
 def test_rows_that_are_no_samples_remain_in_the_last_batch(tmp_path):
-    made = trainer(tmp_path, model=Detector(), data_collator=listed)
-    scores, cells = made.predict(detections(6)).predictions
+    trainer = make_trainer(tmp_path, model=Detector(), data_collator=listed)
+    scores, cells = trainer.predict(detections(6)).predictions
     assert cells.flatten().tolist() == scores.flatten().tolist()
 
 
@@ -94,8 +94,8 @@ def test_samples_of_a_sampler_are_all_predicted(tmp_path, indices):
             return indices
 
     arguments_ = arguments(tmp_path, include_for_metrics=["loss"])
-    made = Selecting(tiny(), arguments_, eval_dataset=points(11))
-    made.compute_metrics = lambda prediction: {"losses": len(prediction.losses)}
-    assert made.evaluate()["eval_losses"] == len(indices)
-    labels = made.predict(points(11)).label_ids.tolist()
+    trainer = Selecting(tiny(), arguments_, eval_dataset=points(11))
+    trainer.compute_metrics = lambda prediction: {"losses": len(prediction.losses)}
+    assert trainer.evaluate()["eval_losses"] == len(indices)
+    labels = trainer.predict(points(11)).label_ids.tolist()
     assert labels == [int(points(11)[index]["labels"]) for index in indices]

@@ -10,7 +10,7 @@ import torch
 from torchmetrics.classification import MulticlassAccuracy
 
 from helpers.trainer.plain_seq2seq import pad, pairs, seq2seq_trainer
-from helpers.trainer.tiny_trainings import losses, points, tiny, trained, trainer, weights
+from helpers.trainer.tiny_trainings import losses, make_trainer, points, tiny, trained, weights
 from lightrainer import EarlyStoppingCallback, default_data_collator
 
 SETS = {"a": points(6, seed=2), "b": points(5, seed=3), "c": points(4, seed=4)}
@@ -25,9 +25,9 @@ def test_eval_sets_have_separate_metrics(tmp_path):
     and no predictions.
     """
     metrics = {"a": first, "b": {"accuracy": MulticlassAccuracy(3)}}
-    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics)
-    found = made.evaluate()
-    named = {name for name in found if name.endswith(("loss", "count", "accuracy"))}
+    trainer = make_trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics)
+    results = trainer.evaluate()
+    named = {name for name in results if name.endswith(("loss", "count", "accuracy"))}
     assert named == {
         "eval_a_loss",
         "eval_a_count",
@@ -35,37 +35,43 @@ def test_eval_sets_have_separate_metrics(tmp_path):
         "eval_b_accuracy",
         "eval_c_loss",
     }
-    assert found["eval_a_count"] == 6
-    assert made.evaluate("a")["eval_count"] == 6
-    assert made.evaluate({"a": points(3)})["eval_a_count"] == 3
-    assert "test_count" not in made.predict(points(3)).metrics
-    assert made.compute_metrics is metrics
+    assert results["eval_a_count"] == 6
+    assert trainer.evaluate("a")["eval_count"] == 6
+    assert trainer.evaluate({"a": points(3)})["eval_a_count"] == 3
+    assert "test_count" not in trainer.predict(points(3)).metrics
+    assert trainer.compute_metrics is metrics
 
 
 def test_eval_sets_dict_without_set_names_is_of_metrics(tmp_path):
-    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"accuracy": MulticlassAccuracy(3)})
-    assert {f"eval_{name}_accuracy" for name in SETS} <= made.evaluate().keys()
+    trainer = make_trainer(
+        tmp_path, eval_dataset=SETS, compute_metrics={"accuracy": MulticlassAccuracy(3)}
+    )
+    assert {f"eval_{name}_accuracy" for name in SETS} <= trainer.evaluate().keys()
 
 
 @pytest.mark.parametrize(
     ("kind", "function"), [("mean", np.mean), ("median", np.median), ("max", max)]
 )
 def test_eval_sets_aggregate_is_over_common_metrics(tmp_path, kind, function):
-    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, eval_aggregate=kind)
-    found = made.evaluate()
-    assert found[f"eval_{kind}_loss"] == pytest.approx(
-        function([found[f"eval_{name}_loss"] for name in SETS])
+    trainer = make_trainer(
+        tmp_path, eval_dataset=SETS, compute_metrics={"a": first}, eval_aggregate=kind
     )
-    assert [name for name in found if f"_{kind}_" in name] == [f"eval_{kind}_loss"]
-    assert made.state.log_history[-1][f"eval_{kind}_loss"] == found[f"eval_{kind}_loss"]
+    metrics = trainer.evaluate()
+    assert metrics[f"eval_{kind}_loss"] == pytest.approx(
+        function([metrics[f"eval_{name}_loss"] for name in SETS])
+    )
+    assert [name for name in metrics if f"_{kind}_" in name] == [f"eval_{kind}_loss"]
+    assert trainer.state.log_history[-1][f"eval_{kind}_loss"] == metrics[f"eval_{kind}_loss"]
 
 
 def test_nan_in_one_set_is_nan_in_all(tmp_path):
     metrics = dict.fromkeys(
         SETS, lambda prediction: {"good": math.nan if len(prediction.label_ids) == 5 else 1.0}
     )
-    made = trainer(tmp_path, eval_dataset=SETS, compute_metrics=metrics, eval_aggregate="max")
-    assert math.isnan(made.evaluate()["eval_max_good"])
+    trainer = make_trainer(
+        tmp_path, eval_dataset=SETS, compute_metrics=metrics, eval_aggregate="max"
+    )
+    assert math.isnan(trainer.evaluate()["eval_max_good"])
 
 
 def test_mean_of_sets_chooses_the_best_model_stops_early_and_leads_the_schedule(tmp_path, caplog):
@@ -77,7 +83,7 @@ def test_mean_of_sets_chooses_the_best_model_stops_early_and_leads_the_schedule(
     def good(prediction):
         return {"good": next(values)}
 
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         eval_dataset={"a": SETS["a"], "b": SETS["b"]},
         compute_metrics={"a": good, "b": good},
@@ -94,28 +100,32 @@ def test_mean_of_sets_chooses_the_best_model_stops_early_and_leads_the_schedule(
             "lr_scheduler_type": "reduce_lr_on_plateau",
         },
     )
-    made.train()
-    assert (made.state.best_metric, made.state.best_global_step, made.state.global_step) == (
+    trainer.train()
+    assert (
+        trainer.state.best_metric,
+        trainer.state.best_global_step,
+        trainer.state.global_step,
+    ) == (
         0.6,
         8,
         16,
     )
-    assert made.lr_scheduler.best == 0.3  # it looks for the smallest
+    assert trainer.lr_scheduler.best == 0.3  # it looks for the smallest
     assert "Early stopping watches" not in caplog.text
 
 
 def test_eval_sets_aggregate_is_a_search_objective(tmp_path):
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         model_init=lambda: tiny(),
         eval_dataset=SETS,
         eval_aggregate="mean",
         eval_strategy="epoch",
     )
-    best = made.hyperparameter_search(
+    best = trainer.hyperparameter_search(
         lambda trial: {}, lambda metrics: metrics["eval_mean_loss"], n_trials=1
     )
-    assert best.objective == made.evaluate()["eval_mean_loss"]
+    assert best.objective == trainer.evaluate()["eval_mean_loss"]
 
 
 BAD = {
@@ -143,7 +153,7 @@ BAD = {
 def test_bad_input_is_refused_before_anything_is_written(tmp_path, name):
     changes, message = BAD[name]
     with pytest.raises((ValueError, TypeError), match=message):
-        trainer(tmp_path / "new", **{"eval_dataset": SETS, **changes})
+        make_trainer(tmp_path / "new", **{"eval_dataset": SETS, **changes})
     assert not (tmp_path / "new").exists()
 
 
@@ -159,18 +169,18 @@ class Noise:
 
 
 def test_evaluations_and_predictions_have_their_collator_and_training_has_not(tmp_path):
-    seen = []
+    sizes = []
 
     def collate(samples):
-        seen.append(len(samples))
+        sizes.append(len(samples))
         return default_data_collator(samples)
 
-    made = trained(tmp_path, eval_data_collator=collate, eval_strategy="epoch")
-    assert seen == [4, 2]
-    made.predict(points(3))
-    assert seen == [4, 2, 3]
+    trainer = trained(tmp_path, eval_data_collator=collate, eval_strategy="epoch")
+    assert sizes == [4, 2]
+    trainer.predict(points(3))
+    assert sizes == [4, 2, 3]
     other = trained(tmp_path, eval_strategy="epoch")
-    assert losses(made) == losses(other)
+    assert losses(trainer) == losses(other)
 
 
 def _trained(folder, collator, **train):
@@ -180,9 +190,9 @@ def _trained(folder, collator, **train):
         "save_strategy": "steps",
         "save_steps": 2,
     }
-    made = trainer(folder, eval_data_collator=collator, **options)
-    made.train(**train)
-    return made
+    trainer = make_trainer(folder, eval_data_collator=collator, **options)
+    trainer.train(**train)
+    return trainer
 
 
 def test_eval_sets_keep_the_generator_of_a_collator(tmp_path):
@@ -214,9 +224,9 @@ def test_sets_of_sequences(tmp_path):
         "compute_metrics": {"a": first, "b": first},
         "eval_data_collator": collate,
     }
-    made = seq2seq_trainer(
+    trainer = seq2seq_trainer(
         tmp_path, trainer={"data_collator": None, **parts}, eval_aggregate="mean"
     )
-    assert made.evaluate(max_length=3)["eval_mean_count"] == 3
-    assert {call["max_length"] for call in made.model.calls} == {3}
+    assert trainer.evaluate(max_length=3)["eval_mean_count"] == 3
+    assert {call["max_length"] for call in trainer.model.calls} == {3}
     assert collated == [2, 4]

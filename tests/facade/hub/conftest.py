@@ -13,9 +13,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """2026-01: the client sends large files in a way that httpx does not like any more; it is
     none of our business.
     """
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if folder in item.path.parents:
             item.add_marker(
                 pytest.mark.filterwarnings(
                     "ignore:Use 'content=<...>' to upload:DeprecationWarning"

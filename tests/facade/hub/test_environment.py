@@ -32,22 +32,24 @@ def start(url, folder, **arguments):
     }
     environment |= {"HF_HOME": str(folder.parent / "hf_home")}
     options = {"log": folder.with_suffix(".log"), "seconds": 240}
-    codes, said = forked_ranks(SCRIPT, str(folder), json.dumps(arguments), **options, **environment)
+    codes, output = forked_ranks(
+        SCRIPT, str(folder), json.dumps(arguments), **options, **environment
+    )
     results = [json.loads(path.read_text()) for path in sorted(folder.glob("result-*.json"))]
-    return codes, said, results
+    return codes, output, results
 
 
 def test_hub_environment_in_two_processes(server, tmp_path):
-    """Only the first one uploads, and both go on from what they download."""
-    given = {
+    """Only the first one uploads, and both resume from what they download."""
+    options = {
         "push_to_hub": True,
         "hub_model_id": NAME,
         "save_strategy": "epoch",
         "hub_strategy": "checkpoint",
     }
-    code, said, results = start(server.url, tmp_path / "out", **given)
-    assert code == [0, 0], said
-    assert TOKEN not in said
+    code, output, results = start(server.url, tmp_path / "out", **options)
+    assert code == [0, 0], output
+    assert TOKEN not in output
     assert [(each["hub_model_id"], each["pushed"], each["steps"]) for each in results] == [
         (NAME, True, 2),
         (None, False, 2),
@@ -57,8 +59,8 @@ def test_hub_environment_in_two_processes(server, tmp_path):
     assert {"last-checkpoint/rng_state_0.pth", "last-checkpoint/rng_state_1.pth"} <= files
     assert server.repos[NAME].messages()[-1] == "Training in progress, epoch 1, checkpoint"
 
-    again = {**given, "num_train_epochs": 2, "resume": "last-checkpoint"}
-    code, said, results = start(server.url, tmp_path / "second", **again)
-    assert code == [0, 0], said
+    again = {**options, "num_train_epochs": 2, "resume": "last-checkpoint"}
+    code, output, results = start(server.url, tmp_path / "second", **again)
+    assert code == [0, 0], output
     assert [each["taken"] for each in results] == [[3, 4]] * 2
     assert [each["checkpoints"] for each in results] == [["checkpoint-4"]] * 2

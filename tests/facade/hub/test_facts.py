@@ -56,8 +56,8 @@ def made(**info):
 
 
 def test_facts_of_a_dataset_with_a_custom_builder():
-    (found,) = sources_of(made(builder_name="squad", config_name="default"))
-    assert (found.tag, found.config, found.split) == ("squad", "default", None)
+    (source,) = sources_of(made(builder_name="squad", config_name="default"))
+    assert (source.tag, source.config, source.split) == ("squad", "default", None)
 
 
 @pytest.mark.parametrize("builder", ["csv", "json", "text", "parquet", "generator", None])

@@ -16,7 +16,7 @@ from huggingface_hub.repocard import metadata_load
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
 
-from helpers.trainer.tiny_trainings import points, told, trained, trainer
+from helpers.trainer.tiny_trainings import make_trainer, points, told, trained
 from lightrainer.facade.hub import model_card
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
@@ -33,10 +33,10 @@ def data(count, split, repo="stanfordnlp/imdb"):
         "input_ids": torch.randint(0, 20, (count, 5), generator=generator).tolist(),
         "labels": torch.randint(0, 2, (count,), generator=generator).tolist(),
     }
-    made = datasets.Dataset.from_dict(rows, split=split)
-    made.info.builder_name = repo
-    made.info.config_name = "plain_text"
-    return made
+    dataset = datasets.Dataset.from_dict(rows, split=split)
+    dataset.info.builder_name = repo
+    dataset.info.config_name = "plain_text"
+    return dataset
 
 
 def classifier(name="openai-community/gpt2"):
@@ -49,12 +49,12 @@ def classifier(name="openai-community/gpt2"):
 
 
 def fine_tuning(folder, **changes):
-    given = {
+    options = {
         "train_dataset": data(16, "train"),
         "eval_dataset": data(6, "test"),
         "compute_metrics": accuracy,
     }
-    return told(trainer(folder, model=classifier(), **{**given, **EVALUATED, **changes}))
+    return told(make_trainer(folder, model=classifier(), **{**options, **EVALUATED, **changes}))
 
 
 def card(folder):
@@ -66,9 +66,9 @@ def test_model_card_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch)
     not asked.
     """
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    made = fine_tuning(tmp_path / "my-model", gradient_accumulation_steps=2, weight_decay=0.1)
-    made.train()
-    made.create_model_card(language="en", license="mit", tags="mine")
+    trainer = fine_tuning(tmp_path / "my-model", gradient_accumulation_steps=2, weight_decay=0.1)
+    trainer.train()
+    trainer.create_model_card(language="en", license="mit", tags="mine")
     text = card(tmp_path / "my-model")
     assert "# my-model\n" in text
     assert "`GPT2ForSequenceClassification`, fine-tuned from" in text
@@ -94,9 +94,9 @@ def test_model_card_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch)
 def test_model_card_without_matplotlib_has_no_picture_and_warns_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
     model_card._warn_once.cache_clear()
-    made = trained(tmp_path)
+    trainer = trained(tmp_path)
     for _ in range(2):
-        made.create_model_card()
+        trainer.create_model_card()
     assert "loss_curve.svg" not in card(tmp_path)
     assert not (tmp_path / "loss_curve.svg").exists()
     assert caplog.text.count("pip install 'lightrainer[plot]'") == 1
@@ -106,10 +106,10 @@ def test_model_card_metadata_equals_the_client(tmp_path):
     """`model-index`, against `huggingface_hub.metadata_eval_result`, and through its own classes
     and back.
     """
-    made = fine_tuning(tmp_path / "my-model")
-    made.train()
-    made.create_model_card()
-    last = [entry for entry in made.state.log_history if "eval_loss" in entry][-1]
+    trainer = fine_tuning(tmp_path / "my-model")
+    trainer.train()
+    trainer.create_model_card()
+    last = [entry for entry in trainer.state.log_history if "eval_loss" in entry][-1]
     stored = metadata_load(tmp_path / "my-model" / "README.md")
     assert stored is not None
     for name, value in (("loss", last["eval_loss"]), ("accuracy", last["eval_accuracy"])):
@@ -125,8 +125,8 @@ def test_model_card_metadata_equals_the_client(tmp_path):
         }
         data = {"dataset_pretty_name": "stanfordnlp/imdb", "dataset_id": "stanfordnlp/imdb"}
         data |= {"dataset_config": "plain_text", "dataset_split": "test"}
-        made = metadata_eval_result(model_pretty_name="my-model", **task, **metric, **data)
-        expected = made["model-index"][0]
+        metadata = metadata_eval_result(model_pretty_name="my-model", **task, **metric, **data)
+        expected = metadata["model-index"][0]
         theirs = expected["results"][0]
         theirs["metrics"][0].pop("verified")
         assert stored["model-index"][0]["name"] == expected["name"]
@@ -156,8 +156,8 @@ def test_model_card_metadata_equals_the_client(tmp_path):
 
 
 def test_model_card_arguments_precede_detected_facts(tmp_path):
-    made = fine_tuning(tmp_path)
-    made.train()
+    trainer = fine_tuning(tmp_path)
+    trainer.train()
     tasks, tags = ["text-classification", "zero-shot-classification"], ["one", "two"]
     about = {
         "language": "de",
@@ -170,7 +170,7 @@ def test_model_card_arguments_precede_detected_facts(tmp_path):
         "dataset": ["IMDB", "SQuAD"],
         "dataset_args": ["plain"],
     }
-    made.create_model_card(tasks=tasks, tags=tags, **about, **data)
+    trainer.create_model_card(tasks=tasks, tags=tags, **about, **data)
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     assert (stored["language"], stored["license"], stored["base_model"]) == (
@@ -192,11 +192,11 @@ def test_model_card_dataset_name_is_not_a_hub_identifier(tmp_path, name):
     """As in the reference: a name is text; tags are metadata and links, as soon as there are
     some.
     """
-    made = trained(tmp_path, compute_metrics=accuracy, **EVALUATED)
-    made.create_model_card(tasks="tabular-classification", dataset=name)
+    trainer = trained(tmp_path, compute_metrics=accuracy, **EVALUATED)
+    trainer.create_model_card(tasks="tabular-classification", dataset=name)
     stored = metadata_load(tmp_path / "README.md")
     theirs = TrainingSummary.from_trainer(
-        reference_like(made), tasks="tabular-classification", dataset=name
+        reference_like(trainer), tasks="tabular-classification", dataset=name
     )
     assert stored is not None
     assert "datasets" not in stored
@@ -204,7 +204,9 @@ def test_model_card_dataset_name_is_not_a_hub_identifier(tmp_path, name):
     assert "model-index" not in stored
     assert f"On {name}, after step 4:" in card(tmp_path)
     assert "huggingface.co/datasets" not in card(tmp_path)
-    made.create_model_card(tasks="tabular-classification", dataset=name, dataset_tags="me/points")
+    trainer.create_model_card(
+        tasks="tabular-classification", dataset=name, dataset_tags="me/points"
+    )
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     assert stored["datasets"] == ["me/points"]
@@ -214,10 +216,12 @@ def test_model_card_dataset_name_is_not_a_hub_identifier(tmp_path, name):
 
 def reference_like(made):
     """A Trainer as far as the reference's summary asks it."""
-    asked = {
+    attributes = {
         name: getattr(made, name) for name in ("train_dataset", "eval_dataset", "args", "state")
     }
-    return SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(_name_or_path="")), **asked)
+    return SimpleNamespace(
+        model=SimpleNamespace(config=SimpleNamespace(_name_or_path="")), **attributes
+    )
 
 
 def rows_of(text):
@@ -229,36 +233,36 @@ def rows_of(text):
 
 @pytest.mark.parametrize("best", [True, False])
 def test_model_card_ignores_evaluations_after_the_training(tmp_path, best):
-    """Not that of the best model, nor one on other data, nor with another prefix; each is a row
-    of its own.
+    """Not that of the best model, nor one on other data, nor with another prefix; each is a
+    separate row.
     """
     values = iter([0.9, 0.1, 0.9, 0.3, 0.4])
     loading = {"metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
     options = {"load_best_model_at_end": True, **loading} if best else {}
-    made = trained(
+    trainer = trained(
         tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **options, **EVALUATED
     )
     published = {"tasks": "tabular-classification", "dataset_tags": "me/points"}
-    made.create_model_card(**published)
+    trainer.create_model_card(**published)
     before, index = rows_of(card(tmp_path)), metadata_load(tmp_path / "README.md")["model-index"]
-    made.evaluate()
-    made.evaluate(points(5, seed=9))
-    made.evaluate(points(5, seed=9), metric_key_prefix="test")
-    made.create_model_card(**published)
+    trainer.evaluate()
+    trainer.evaluate(points(5, seed=9))
+    trainer.evaluate(points(5, seed=9), metric_key_prefix="test")
+    trainer.create_model_card(**published)
     after, stored = rows_of(card(tmp_path)), metadata_load(tmp_path / "README.md")
     assert after[:-2] == before
     assert [row[0] for row in after[-2:]] == ["after training"] * 2
     assert [row[-1] for row in after] == ["0.9", "0.1", "0.9", "0.3"]
     assert stored["model-index"] == index
-    good = next(one for one in index[0]["results"][0]["metrics"] if one["type"] == "good")
+    good = next(metric for metric in index[0]["results"][0]["metrics"] if metric["type"] == "good")
     assert good["value"] == (0.9 if best else 0.1), "that of the model that is published"
     assert f"after step {2 if best else 4}:" in card(tmp_path)
 
 
 def test_model_card_index_leaves_out_missing_numbers(tmp_path):
     values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
-    made = trained(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
-    made.create_model_card(tasks="text-classification", dataset="mine", dataset_tags="me/mine")
+    trainer = trained(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
+    trainer.create_model_card(tasks="text-classification", dataset="mine", dataset_tags="me/mine")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     assert [each["type"] for each in stored["model-index"][0]["results"][0]["metrics"]] == [
@@ -270,9 +274,9 @@ def test_model_card_index_leaves_out_missing_numbers(tmp_path):
 
 def test_model_card_of_several_evaluation_sets(tmp_path):
     sets = {"one": data(6, "test"), "two": data(4, "test", repo="them/reviews")}
-    made = fine_tuning(tmp_path, eval_dataset=sets)
-    made.train()
-    made.create_model_card()
+    trainer = fine_tuning(tmp_path, eval_dataset=sets)
+    trainer.train()
+    trainer.create_model_card()
     assert (
         "| Step | Epoch | Training loss | One loss | One accuracy | Two loss | Two accuracy |"
         in card(tmp_path)
@@ -280,7 +284,7 @@ def test_model_card_of_several_evaluation_sets(tmp_path):
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     assert "model-index" not in stored
-    made.create_model_card(dataset="All", dataset_tags="me/all")
+    trainer.create_model_card(dataset="All", dataset_tags="me/all")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     (result,) = stored["model-index"][0]["results"]
@@ -294,17 +298,17 @@ def test_model_card_of_several_evaluation_sets(tmp_path):
 
 def test_model_card_license_is_that_of_the_base_model(hub, tmp_path):
     hub.make("openai-community/gpt2", **{"README.md": b"---\nlicense: bsd\n---\n"})
-    made = fine_tuning(tmp_path)
-    made.create_model_card()
+    trainer = fine_tuning(tmp_path)
+    trainer.create_model_card()
     assert "license: bsd\n" in card(tmp_path)
-    made.create_model_card(license="mit")
+    trainer.create_model_card(license="mit")
     assert "license: mit\n" in card(tmp_path)
 
 
 def test_tags_of_an_older_card_are_kept(tmp_path):
     (tmp_path / "README.md").write_text("---\ntags:\n- theirs\n- lightrainer\n---\nOld.\n")
-    made = trainer(tmp_path)
-    made.create_model_card(tags="mine")
+    trainer = make_trainer(tmp_path)
+    trainer.create_model_card(tags="mine")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None
     assert stored["tags"] == ["mine", "generated_from_trainer", "lightrainer", "theirs"]

@@ -17,11 +17,11 @@ from helpers.trainer.tiny_trainings import (
     At,
     Tiny,
     files,
+    make_trainer,
     same,
     tiny,
     told,
     trained,
-    trainer,
     weights,
 )
 from lightrainer import Trainer
@@ -35,13 +35,13 @@ STATE = ["data_state_0.pth", "optimizer.pt", "rng_state.pth", "scheduler.pt", "t
 
 
 def pushing(folder, **changes):
-    return told(trainer(folder / "out", push_to_hub=True, **{"hub_model_id": NAME, **changes}))
+    return told(make_trainer(folder / "out", push_to_hub=True, **{"hub_model_id": NAME, **changes}))
 
 
 def pushed(folder, **changes):
-    made = pushing(folder, **changes)
-    made.train()
-    return made
+    trainer = pushing(folder, **changes)
+    trainer.train()
+    return trainer
 
 
 def progress(number, unit="step"):
@@ -65,8 +65,8 @@ def weights_of(hub, commit=-1, name="model.safetensors"):
 
 
 def test_pushing_creates_the_repository_with_the_trainer(hub, tmp_path):
-    made = pushing(tmp_path, hub_model_id="model", hub_private_repo=True, hub_revision="draft")
-    assert made.hub_model_id == NAME
+    trainer = pushing(tmp_path, hub_model_id="model", hub_private_repo=True, hub_revision="draft")
+    assert trainer.hub_model_id == NAME
     assert hub.repos[NAME].private
     assert list(hub.repos[NAME].branches) == ["main", "draft"]
     assert len(hub.asked("POST .*/branch/")) == 1
@@ -80,40 +80,40 @@ def test_pushing_refusal_precedes_the_training(hub, tmp_path):
 
 
 def test_pushing_follows_set_push_to_hub(hub, tmp_path):
-    made = trainer(tmp_path / "out", save_strategy="epoch")
-    made.args.set_push_to_hub(
+    trainer = make_trainer(tmp_path / "out", save_strategy="epoch")
+    trainer.args.set_push_to_hub(
         NAME, strategy="end", token=TOKEN, private_repo=True, revision="draft"
     )
-    made.train()
-    made.push_to_hub()
+    trainer.train()
+    trainer.push_to_hub()
     assert hub.repos[NAME].private
     assert messages(hub, "draft") == ["End of training"]
     assert messages(hub, "main") == []
-    assert {token for asked, token in hub.requests if "/storage/" not in asked} == {
+    assert {token for request, token in hub.requests if "/storage/" not in request} == {
         f"Bearer {TOKEN}"
     }
 
 
 def test_private_counts_before_the_argument(hub, tmp_path):
     """As in 5.23: of a repository that is made now."""
-    for asked in (True, False, None):
-        made = trainer(
-            tmp_path / "out", hub_model_id=f"me/{asked}", hub_token=TOKEN, hub_private_repo=True
+    for private in (True, False, None):
+        trainer = make_trainer(
+            tmp_path / "out", hub_model_id=f"me/{private}", hub_token=TOKEN, hub_private_repo=True
         )
-        made.push_to_hub(private=asked)
-        assert hub.repos[f"me/{asked}"].private is (asked is not False)
+        trainer.push_to_hub(private=private)
+        assert hub.repos[f"me/{private}"].private is (private is not False)
 
 
 # Strategies.
 
 
 def test_at_the_end_only_when_it_is_asked_for(hub, tmp_path):
-    made = pushed(tmp_path, hub_strategy="end", **EACH_STEP)
+    trainer = pushed(tmp_path, hub_strategy="end", **EACH_STEP)
     assert messages(hub) == []
-    made.save_model()
+    trainer.save_model()
     assert messages(hub) == ["Model save"]
     assert uploaded(hub) == MODEL
-    assert same(weights_of(hub), weights(made.model))
+    assert same(weights_of(hub), weights(trainer.model))
 
 
 def test_pushing_the_newest_checkpoint(hub, tmp_path):
@@ -145,10 +145,10 @@ def test_pushing_ends_with_the_best_model(hub, tmp_path):
 
 
 def test_pushing_second_training_uploads_again(hub, tmp_path):
-    made = pushed(tmp_path)
-    made.train()
+    trainer = pushed(tmp_path)
+    trainer.train()
     assert messages(hub) == ["End of training"] * 2
-    assert same(weights_of(hub), weights(made.model))
+    assert same(weights_of(hub), weights(trainer.model))
 
 
 def test_pushing_all_checkpoints_makes_up_for_missed_ones(hub, tmp_path):
@@ -174,7 +174,7 @@ def test_pushing_all_checkpoints_makes_up_for_missed_ones(hub, tmp_path):
 
 def test_pushing_background_checkpoint_is_complete(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "background_checkpoints", 0)
-    made = pushing(
+    trainer = pushing(
         tmp_path,
         hub_strategy="all_checkpoints",
         hub_always_push=True,
@@ -182,12 +182,12 @@ def test_pushing_background_checkpoint_is_complete(hub, tmp_path, monkeypatch):
         **EACH_STEP,
     )
     busy = []
-    push = made._push_from_checkpoint
-    made._push_from_checkpoint = lambda folder: (
-        busy.append(made._lightrainer.checkpoint_saver.background.bytes_waiting),
+    push = trainer._push_from_checkpoint
+    trainer._push_from_checkpoint = lambda folder: (
+        busy.append(trainer._lightrainer.checkpoint_saver.background.bytes_waiting),
         push(folder),
     )
-    made.train()
+    trainer.train()
     assert busy == [0] * 4
     for step in (1, 2, 3, 4):
         inside = [name for name in uploaded(hub) if name.startswith(f"checkpoint-{step}/")]
@@ -247,13 +247,13 @@ def test_pushing_keeps_the_card_of_the_user(hub, tmp_path):
     (tmp_path / "out").mkdir()
     card = tmp_path / "out" / "README.md"
     card.write_text("---\nlicense: mit\n---\nMine.\n")
-    made = pushed(tmp_path, save_strategy="epoch")
+    trainer = pushed(tmp_path, save_strategy="epoch")
     assert hub.repos[NAME].files()["README.md"].endswith(b"Mine.\n")
-    made.push_to_hub()
+    trainer.push_to_hub()
     assert b"# model" in hub.repos[NAME].files()["README.md"]
-    made.args.num_train_epochs = 2
-    made.train()
-    assert b"in 8 steps" in hub.repos[NAME].files()["README.md"], "a card of its own is renewed"
+    trainer.args.num_train_epochs = 2
+    trainer.train()
+    assert b"in 8 steps" in hub.repos[NAME].files()["README.md"], "a generated card is renewed"
 
 
 def test_pushing_processing_class_and_a_model_that_saves_itself(hub, tmp_path):
@@ -265,14 +265,14 @@ def test_pushing_processing_class_and_a_model_that_saves_itself(hub, tmp_path):
         def __init__(self, width: int = 8):
             super().__init__()
 
-    made = pushed(
+    trainer = pushed(
         tmp_path, model=OfTheHub(width=8), processing_class=Words(), save_strategy="epoch"
     )
     assert {"words.txt", "config.json", "model.safetensors"} <= set(uploaded(hub))
     assert json.loads(hub.repos[NAME].files()["config.json"]) == {"width": 8}
-    made.push_to_hub()
+    trainer.push_to_hub()
     assert b"model_hub_mixin" in hub.repos[NAME].files()["README.md"], "the tags of its own card"
-    assert same(weights(OfTheHub.from_pretrained(NAME)), weights(made.model))
+    assert same(weights(OfTheHub.from_pretrained(NAME)), weights(trainer.model))
 
 
 def test_pushing_calls_an_override_of_the_card(hub, tmp_path):
@@ -285,11 +285,11 @@ def test_pushing_calls_an_override_of_the_card(hub, tmp_path):
 
 
 def test_pushing_calls_an_override_of_the_push(hub, tmp_path):
-    seen = []
+    calls = []
 
     class Own(Trainer):
         def _push_from_checkpoint(self, checkpoint_folder):
-            seen.append(
+            calls.append(
                 (
                     Path(checkpoint_folder).name,
                     self.push_in_progress,
@@ -299,7 +299,7 @@ def test_pushing_calls_an_override_of_the_push(hub, tmp_path):
             super()._push_from_checkpoint(checkpoint_folder)
 
     pushing(tmp_path, cls=Own, save_strategy="epoch").train()
-    assert seen == [("checkpoint-4", None, True)]
+    assert calls == [("checkpoint-4", None, True)]
     assert messages(hub) == [progress(1, "epoch")]
 
 
@@ -313,13 +313,15 @@ def test_push_by_hand(hub, tmp_path):
     model, pushes = tiny(), []
     model.model_tags = ["its-own"]
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
-    made = trained(tmp_path / "out", model=model, hub_model_id=NAME, callbacks=[note], **EACH_STEP)
-    made.save_model()
+    trainer = trained(
+        tmp_path / "out", model=model, hub_model_id=NAME, callbacks=[note], **EACH_STEP
+    )
+    trainer.save_model()
     for name in ("_mine", ".tmpK2IOf7", ".rights-e8ca5c51.tmp"):
         (tmp_path / "out" / name).touch()
     assert hub.requests == []
-    assert made.hub_model_id is None
-    done = made.push_to_hub("By hand", tags=["one", "two"], language="en", license="mit")
+    assert trainer.hub_model_id is None
+    done = trainer.push_to_hub("By hand", tags=["one", "two"], language="en", license="mit")
     assert isinstance(done, CommitInfo)
     assert messages(hub) == ["By hand"]
     assert uploaded(hub) == sorted(MODEL)
@@ -331,12 +333,12 @@ def test_push_by_hand(hub, tmp_path):
 
 
 def test_push_by_hand_in_the_background(hub, tmp_path):
-    made = trainer(tmp_path / "out", hub_model_id=NAME)
+    trainer = make_trainer(tmp_path / "out", hub_model_id=NAME)
     with hub.held("commit/main") as go:
-        future = made.push_to_hub(blocking=False)
+        future = trainer.push_to_hub(blocking=False)
         assert isinstance(future, Future)
         assert not future.done()
-        assert not made.push_in_progress.is_done()
+        assert not trainer.push_in_progress.is_done()
         go.set()
         assert future.result(timeout=30).oid == hub.repos[NAME].branches["main"][-1].oid
 
@@ -346,20 +348,20 @@ def test_push_by_hand_in_the_background(hub, tmp_path):
 
 def test_pushing_failed_upload_warns_and_is_repeated_at_the_end(hub, tmp_path, caplog):
     hub.refuse("commit/main", 403, times=1)
-    made = pushed(tmp_path, save_strategy="epoch")
-    assert made.state.global_step == 4
-    said = [record.message for record in caplog.records]
-    assert "checkpoint-4 was not uploaded to the Hub: HfHubHTTPError" in said[0]
-    assert "the role `write`" in said[0]
-    assert "Failed uploads to the Hub: 1. A later one succeeded" in said[1]
+    trainer = pushed(tmp_path, save_strategy="epoch")
+    assert trainer.state.global_step == 4
+    texts = [record.message for record in caplog.records]
+    assert "checkpoint-4 was not uploaded to the Hub: HfHubHTTPError" in texts[0]
+    assert "the role `write`" in texts[0]
+    assert "Failed uploads to the Hub: 1. A later one succeeded" in texts[1]
     assert messages(hub) == ["End of training"]
 
 
 @pytest.mark.parametrize("trouble", ["refused", "broken"])
 def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, trouble):
-    made = pushing(tmp_path, **EACH_STEP)
+    trainer = pushing(tmp_path, **EACH_STEP)
     hub.refuse("preupload", 401) if trouble == "refused" else hub.break_off("preupload")
-    output = made.train()
+    output = trainer.train()
     assert output.global_step == 4
     assert (
         f"The model on the Hub is outdated: {NAME} has no model of this training. The checkpoints "
@@ -370,8 +372,8 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     assert len(list((tmp_path / "out").glob("checkpoint-*"))) == 4
     assert not list((tmp_path / "out").glob(".*")), "a stage is left"
     hub.troubles.clear()
-    made.push_to_hub()
-    assert same(weights_of(hub), weights(made.model))
+    trainer.push_to_hub()
+    assert same(weights_of(hub), weights(trainer.model))
 
 
 def test_pushing_to_a_hub_that_is_down_uploads_once_at_the_end(hub, tmp_path, caplog):
@@ -384,19 +386,19 @@ def test_pushing_to_a_hub_that_is_down_uploads_once_at_the_end(hub, tmp_path, ca
 
     with hub.held("preupload") as go:
         hub.refuse("commit/main", 503)
-        made = pushing(tmp_path, cls=Released, **EACH_STEP)
-        made.train()
-    assert made.state.global_step == 4
+        trainer = pushing(tmp_path, cls=Released, **EACH_STEP)
+        trainer.train()
+    assert trainer.state.global_step == 4
     assert len(hub.asked("commit/main")) == 3
     assert sum("was not uploaded" in record.message for record in caplog.records) == 1
     assert "Failed uploads to the Hub: 1." in caplog.records[-1].message
 
 
 def test_push_by_hand_raises_and_the_model_is_saved(hub, tmp_path, caplog):
-    made = pushing(tmp_path, hub_strategy="end")
+    trainer = pushing(tmp_path, hub_strategy="end")
     hub.refuse("commit/main", 403)
     with pytest.raises(HfHubHTTPError, match="the role `write`"):
-        made.save_model()
+        trainer.save_model()
     assert "The model is saved; only its upload" in caplog.text
     assert "model.safetensors" in files(tmp_path / "out")
 
@@ -405,11 +407,11 @@ def test_pushing_killed_upload_is_cleaned_up_by_the_next_run(hub, tmp_path):
     """Linux gives no process a number above 2 ** 22."""
     left = tmp_path / "out" / ".hub-upload-1.partial-host-1-1"
     (left / "root").mkdir(parents=True)
-    gone = left.rename(
+    stale = left.rename(
         left.with_name(f".hub-upload-1.partial-{process_identity._machine()}-{2**22 + 1}-1")
     )
     pushing(tmp_path).train()
-    assert not gone.exists()
+    assert not stale.exists()
 
 
 def test_pushing_checkpoint_whose_upload_was_killed_is_uploaded_by_the_next_run(hub, tmp_path):
@@ -421,10 +423,10 @@ def test_pushing_checkpoint_whose_upload_was_killed_is_uploaded_by_the_next_run(
     assert json.loads(hub.repos[NAME].files()[state])["global_step"] == 2
     name = f".hub-upload-2.partial-{process_identity._machine()}-{2**22 + 1}-1"
     (tmp_path / "out" / name).mkdir()
-    made = pushing(tmp_path, **{**options, "max_steps": 4})
-    made.train(resume_from_checkpoint=True)
+    trainer = pushing(tmp_path, **{**options, "max_steps": 4})
+    trainer.train(resume_from_checkpoint=True)
     assert json.loads(hub.repos[NAME].files()[state])["global_step"] == 4
-    assert same(weights_of(hub), weights(made.model))
+    assert same(weights_of(hub), weights(trainer.model))
     assert not (tmp_path / "out" / name).exists()
 
 
@@ -432,11 +434,13 @@ def test_pushing_checkpoint_whose_upload_was_killed_is_uploaded_by_the_next_run(
 
 
 def test_uploads_at_every_save_change_no_number(hub, tmp_path):
-    made = pushed(tmp_path, hub_always_push=True, eval_strategy="steps", eval_steps=1, **EACH_STEP)
+    trainer = pushed(
+        tmp_path, hub_always_push=True, eval_strategy="steps", eval_steps=1, **EACH_STEP
+    )
     assert messages(hub) == [progress(step) for step in (1, 2, 3, 4)]
     assert uploaded(hub) == MODEL
     for step in (1, 2, 3, 4):
         folder = tmp_path / "out" / f"checkpoint-{step}"
         assert same(weights_of(hub, step), load((folder / "model.safetensors").read_bytes()))
-    usual = trained(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
-    assert same(weights(made.model), weights(usual.model))
+    baseline = trained(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
+    assert same(weights(trainer.model), weights(baseline.model))

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 import lightrainer.facade.trainer as home
-from helpers.trainer.tiny_trainings import trainer
+from helpers.trainer.tiny_trainings import make_trainer
 
 
 @pytest.fixture
@@ -19,18 +19,22 @@ def _offline(monkeypatch):
 @pytest.mark.usefixtures("_offline")
 def test_replaced_functions_are_called_exclusively(tmp_path, monkeypatch):
     """Offline mode refuses nothing that is not going to ask the Hub."""
-    made, uploads = [], []
+    created, uploads = [], []
     monkeypatch.setattr(
         home,
         "create_repo",
-        lambda name, **how: made.append(name) or SimpleNamespace(repo_id="me/m"),
+        lambda name, **how: created.append(name) or SimpleNamespace(repo_id="me/m"),
     )
     monkeypatch.setattr(home, "upload_folder", lambda **what: uploads.append(what))
-    pushing = trainer(tmp_path / "out", push_to_hub=True, hub_model_id="m", hub_revision="b")
+    pushing = make_trainer(tmp_path / "out", push_to_hub=True, hub_model_id="m", hub_revision="b")
     pushing.push_to_hub()
-    assert (made, pushing.hub_model_id) == (["m"], "me/m")
-    (one,) = uploads
-    assert (one["repo_id"], one["folder_path"], one["revision"]) == ("me/m", tmp_path / "out", "b")
+    assert (created, pushing.hub_model_id) == (["m"], "me/m")
+    (upload,) = uploads
+    assert (upload["repo_id"], upload["folder_path"], upload["revision"]) == (
+        "me/m",
+        tmp_path / "out",
+        "b",
+    )
 
 
 @pytest.mark.usefixtures("_offline")
@@ -39,4 +43,4 @@ def test_replaced_init_hf_repo_of_a_subclass_is_called(tmp_path):
         def init_hf_repo(self, token=None):
             self.hub_model_id = "me/own"
 
-    assert trainer(tmp_path, Own, push_to_hub=True).hub_model_id == "me/own"
+    assert make_trainer(tmp_path, Own, push_to_hub=True).hub_model_id == "me/own"

@@ -21,12 +21,12 @@ httpx = sys.modules[HfHubHTTPError.__mro__[1].__module__.partition(".")[0]]
 
 @pytest.fixture
 def folder(tmp_path):
-    made = tmp_path / "folder"
-    (made / "inner").mkdir(parents=True)
-    (made / "config.json").write_text("{}")
-    (made / "model.safetensors").write_bytes(b"weights")
-    (made / "inner" / "words.txt").write_text("a b")
-    return made
+    source = tmp_path / "folder"
+    (source / "inner").mkdir(parents=True)
+    (source / "config.json").write_text("{}")
+    (source / "model.safetensors").write_bytes(b"weights")
+    (source / "inner" / "words.txt").write_text("a b")
+    return source
 
 
 @pytest.mark.parametrize("revision", [None, "main", "0" * 40, "refs/pr/1", "v1"])
@@ -51,15 +51,15 @@ def test_repository_whole_folder_replaces_the_older_one(hub, folder):
 
 
 def test_repository_folder_round_trip(hub, folder):
-    made = Repository("me/model").create()
-    made.upload(folder, "first", path_in_repo="last")
-    commit = made.newest_commit()
+    repository = Repository("me/model").create()
+    repository.upload(folder, "first", path_in_repo="last")
+    commit = repository.newest_commit()
     (folder / "config.json").write_text('{"changed": 1}')
-    made.upload(folder, "second", path_in_repo="last")
-    found = made.download("last", commit)
-    assert (found / "config.json").read_text() == "{}"
-    assert (found / "inner" / "words.txt").read_text() == "a b"
-    assert not made.download("other", commit).exists()
+    repository.upload(folder, "second", path_in_repo="last")
+    downloaded = repository.download("last", commit)
+    assert (downloaded / "config.json").read_text() == "{}"
+    assert (downloaded / "inner" / "words.txt").read_text() == "a b"
+    assert not repository.download("other", commit).exists()
 
 
 REMEDIES = {
@@ -165,11 +165,11 @@ def test_repository_reports_offline_mode_first(hub, monkeypatch):
 def test_repository_license_of_another_model(hub):
     hub.make("them/base", **{"README.md": b"---\nlicense: apache-2.0\n---\n"})
     hub.make("them/other")
-    made = Repository("me/model")
-    assert [made.license_of(name) for name in ("them/base", "them/other", "them/none")] == [
+    repository = Repository("me/model")
+    assert [repository.license_of(name) for name in ("them/base", "them/other", "them/none")] == [
         "apache-2.0",
         None,
         None,
     ]
     hub.break_off("GET /api/models/them/base")
-    assert made.license_of("them/base") is None
+    assert repository.license_of("them/base") is None

@@ -6,20 +6,20 @@ import shutil
 
 import pytest
 
-from helpers.trainer.tiny_trainings import At, losses, same, told, trained, trainer, weights
+from helpers.trainer.tiny_trainings import At, losses, make_trainer, same, told, trained, weights
 
 NAME = "me/model"
 
 
 def pushing(folder, **changes):
-    given = {
+    options = {
         "hub_model_id": NAME,
         "save_strategy": "steps",
         "save_steps": 1,
         "num_train_epochs": 2,
         **changes,
     }
-    return told(trainer(folder, push_to_hub=True, **given))
+    return told(make_trainer(folder, push_to_hub=True, **options))
 
 
 def stop(host, state, control):
@@ -46,12 +46,12 @@ def test_hub_resumption_on_another_machine_is_exact(hub, tmp_path, strategy):
 def test_hub_resumption_from_another_branch(hub, tmp_path):
     first = pushing(tmp_path / "first", hub_strategy="checkpoint", hub_revision="draft")
     first.train()
-    second = trainer(
+    second = make_trainer(
         tmp_path / "second", hub_model_id=NAME, hub_revision="draft", num_train_epochs=2
     )
     second.train(resume_from_checkpoint="last-checkpoint")
     assert second.state.global_step == 8
-    third = trainer(tmp_path / "third", hub_model_id=NAME)
+    third = make_trainer(tmp_path / "third", hub_model_id=NAME)
     with pytest.raises(FileNotFoundError, match="nor in the repository 'me/model'"):
         third.train(resume_from_checkpoint="last-checkpoint")
 
@@ -63,9 +63,9 @@ def test_hub_resumption_prefers_a_local_folder(hub, tmp_path, monkeypatch):
     pushing(tmp_path / "first", hub_strategy="end").train()
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tmp_path / "first" / "checkpoint-2", tmp_path / "second" / "last-checkpoint")
-    made = pushing(tmp_path / "second", num_train_epochs=1, save_strategy="no")
-    made.train(resume_from_checkpoint="last-checkpoint")
-    assert [entry["step"] for entry in made.state.log_history if "loss" in entry] == [1, 2, 3, 4]
+    trainer = pushing(tmp_path / "second", num_train_epochs=1, save_strategy="no")
+    trainer.train(resume_from_checkpoint="last-checkpoint")
+    assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [1, 2, 3, 4]
     assert not hub.asked("GET .*/resolve/")
     shutil.copytree(tmp_path / "first" / "checkpoint-4", tmp_path / "last-checkpoint")
     nothing_left = pushing(tmp_path / "second", num_train_epochs=1, save_strategy="no")
@@ -77,9 +77,9 @@ def test_hub_resumption_prefers_a_local_folder(hub, tmp_path, monkeypatch):
 
 
 def test_hub_resumption_without_a_checkpoint_raises(hub, tmp_path):
-    made = pushing(tmp_path / "out")
+    trainer = pushing(tmp_path / "out")
     with pytest.raises(FileNotFoundError, match="hub_strategy='checkpoint'"):
-        made.train(resume_from_checkpoint="last-checkpoint")
+        trainer.train(resume_from_checkpoint="last-checkpoint")
 
 
 def test_hub_resumption_refuses_a_damaged_checkpoint(hub, tmp_path):
@@ -88,6 +88,6 @@ def test_hub_resumption_refuses_a_damaged_checkpoint(hub, tmp_path):
     newest.files["last-checkpoint/optimizer.pt"] = newest.files["last-checkpoint/optimizer.pt"][
         :-200
     ]
-    made = trainer(tmp_path / "second", hub_model_id=NAME)
+    trainer = make_trainer(tmp_path / "second", hub_model_id=NAME)
     with pytest.raises(ValueError, match=r"optimizer\.pt"):
-        made.train(resume_from_checkpoint="last-checkpoint")
+        trainer.train(resume_from_checkpoint="last-checkpoint")

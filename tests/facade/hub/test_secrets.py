@@ -54,19 +54,19 @@ def shown(error: BaseException) -> list[str]:
 
     Those of constructors which dataclasses write are ours too, and have no file.
     """
-    found, seen = [], set()
+    texts, seen = [], set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        found += traceback.format_exception_only(error)
+        texts += traceback.format_exception_only(error)
         for frame, _ in traceback.walk_tb(error.__traceback__):
             name = frame.f_code.co_filename
             if name == "<string>" or name.startswith(tuple(OURS)):
-                found += [
+                texts += [
                     f"{name} {frame.f_code.co_name} {key}={value!r}"
                     for key, value in frame.f_locals.items()
                 ]
         error = error.__cause__ or error.__context__
-    return found
+    return texts
 
 
 def arguments(**given):

@@ -6,7 +6,7 @@ import traceback
 import pytest
 
 from helpers.hub.hub_server import TOKEN
-from helpers.trainer.tiny_trainings import trainer
+from helpers.trainer.tiny_trainings import make_trainer
 from lightrainer.callbacks import RunReportCallback
 from lightrainer.facade.hub import errors
 
@@ -43,13 +43,13 @@ def test_token_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, ever
         "hub_strategy": "checkpoint",
         "hub_always_push": True,
     }
-    told = {"hub_token": TOKEN, "log_level": "debug", "report_to": "tensorboard"}
-    made = trainer(tmp_path / "out", **pushing, **told, **saving)
-    made.add_callback(RunReportCallback())
-    made.train()
-    made.save_model()
-    made.push_to_hub(token=TOKEN)
-    made.create_model_card()
+    reporting = {"hub_token": TOKEN, "log_level": "debug", "report_to": "tensorboard"}
+    trainer = make_trainer(tmp_path / "out", **pushing, **reporting, **saving)
+    trainer.add_callback(RunReportCallback())
+    trainer.train()
+    trainer.save_model()
+    trainer.push_to_hub(token=TOKEN)
+    trainer.create_model_card()
     assert any(token == f"Bearer {TOKEN}" for _, token in hub.requests)
     written = contents(tmp_path)
     assert any(name.endswith("README.md") for name in written)
@@ -62,13 +62,13 @@ def test_token_is_in_no_file_no_log_and_no_text(hub, tmp_path, monkeypatch, ever
             ] == []
     texts = [
         *everything(),
-        repr(made.args),
-        str(made.plan),
-        repr(made.state),
-        repr(made),
-        repr(made.push_in_progress),
+        repr(trainer.args),
+        str(trainer.plan),
+        repr(trainer.state),
+        repr(trainer),
+        repr(trainer.push_in_progress),
     ]
-    texts += [repr(value) for value in vars(made).values()]
+    texts += [repr(value) for value in vars(trainer).values()]
     assert [text for text in texts if TOKEN in text] == []
 
 
@@ -81,31 +81,31 @@ def test_token_is_in_no_error(hub, tmp_path, everything, at, trouble):
     it does not know.
     """
     hub.make("me/model")
-    made = trainer(tmp_path / "out", hub_model_id="me/model")
-    made.args.hub_token = SECRET if trouble == "unknown" else TOKEN
+    trainer = make_trainer(tmp_path / "out", hub_model_id="me/model")
+    trainer.args.hub_token = SECRET if trouble == "unknown" else TOKEN
     if trouble == "broken":
         hub.break_off(at)
     if trouble == "broken" and at == "GET /api/models":
         hub.refuse("repos/create", 403)  # only then it is asked whether the repository is there
     with pytest.raises(Exception, match="repository is 'me/model'") as error:
-        made.push_to_hub()
-    assert any(token == f"Bearer {made.args.hub_token}" for _, token in hub.requests)
+        trainer.push_to_hub()
+    assert any(token == f"Bearer {trainer.args.hub_token}" for _, token in hub.requests)
     with_locals = traceback.TracebackException.from_exception(error.value, capture_locals=True)
     texts = [*with_locals.format(), str(error.value), repr(error.value), *everything()]
     assert "push_to_hub" in "".join(texts)
-    assert [text for text in texts if made.args.hub_token in text] == []
+    assert [text for text in texts if trainer.args.hub_token in text] == []
 
 
 def test_token_is_in_no_warning_of_the_background(hub, tmp_path, everything):
-    made = trainer(
+    trainer = make_trainer(
         tmp_path / "out",
         push_to_hub=True,
         hub_model_id="me/model",
         hub_token=TOKEN,
         save_strategy="epoch",
     )
-    made.args.hub_token = SECRET
-    made.train()
+    trainer.args.hub_token = SECRET
+    trainer.train()
     texts = everything()
     assert "<hidden>" in texts[0], "the server has not sent it back"
     assert [text for text in texts if SECRET in text] == []

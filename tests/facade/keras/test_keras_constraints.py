@@ -7,7 +7,7 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 import numpy as np
 import torch
 
-from helpers.keras.tiny_keras import furthest, network, points, trainer, weights
+from helpers.keras.tiny_keras import furthest, make_trainer, network, points, weights
 
 
 def constrained(limit=0.3):
@@ -26,13 +26,13 @@ def test_constraints_hold_after_each_step(tmp_path, own):
     go their own way.
     """
     model, free = constrained(), constrained(1e9)
-    made = trainer(tmp_path, model=model, learning_rate=0.1)
+    trainer = make_trainer(tmp_path, model=model, learning_rate=0.1)
     if own:
-        made.optimizer = torch.optim.SGD(made.parameters(), lr=0.5)
-    made.train()
+        trainer.optimizer = torch.optim.SGD(trainer.parameters(), lr=0.5)
+    trainer.train()
     assert norms(model).max() <= 0.3 + 1e-6
     assert weights(model)[3].min() >= 0
-    other = trainer(tmp_path, model=free, learning_rate=0.1)
+    other = make_trainer(tmp_path, model=free, learning_rate=0.1)
     other.train()
     assert norms(free).max() > 0.4, "negative control"
     assert np.linalg.norm(weights(model)[0], axis=0).max() > 0.4
@@ -41,12 +41,12 @@ def test_constraints_hold_after_each_step(tmp_path, own):
 def test_constraints_are_those_of_keras_by_hand(tmp_path):
     """Over the first epoch, in the order of the samples."""
     ours, theirs = constrained(), constrained()
-    known = {
+    options = {
         "train_sampling_strategy": "sequential",
         "num_train_epochs": 1,
         "lr_scheduler_type": "constant",
     }
-    trainer(tmp_path, model=ours, **known).train()
+    make_trainer(tmp_path, model=ours, **options).train()
     optimizer = keras.optimizers.Adam(1e-2)
     theirs.compile(optimizer=optimizer, loss=theirs.loss)
     x, y = (np.stack(part) for part in zip(*points(), strict=True))

@@ -11,7 +11,7 @@ import datasets
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from helpers.keras.tiny_keras import furthest, losses, points, trainer, weights
+from helpers.keras.tiny_keras import furthest, losses, make_trainer, points, weights
 from lightrainer import TFTrainer
 
 X, Y = (np.stack(part) for part in zip(*points(), strict=True))
@@ -41,62 +41,66 @@ KINDS = {
 @pytest.fixture(scope="module")
 def of_pairs(tmp_path_factory):
     """The outcome of a training on pairs of arrays, in order."""
-    made = trainer(
+    trainer = make_trainer(
         tmp_path_factory.mktemp("pairs"), train_sampling_strategy="sequential", max_steps=7
     )
-    made.train()
-    return losses(made), weights(made.model), made.evaluate(points())["eval_loss"]
+    trainer.train()
+    return losses(trainer), weights(trainer.model), trainer.evaluate(points())["eval_loss"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_keras_data_kinds_give_the_same_training(tmp_path, of_pairs, kind):
     data = KINDS[kind]
-    made = trainer(tmp_path, train_dataset=data, train_sampling_strategy="sequential", max_steps=7)
-    made.train()
-    assert losses(made) == of_pairs[0]
-    assert furthest(weights(made.model), of_pairs[1]) == 0
-    assert made.evaluate(data)["eval_loss"] == pytest.approx(of_pairs[2], abs=1e-7)
-    predicted = made.predict(data)
+    trainer = make_trainer(
+        tmp_path, train_dataset=data, train_sampling_strategy="sequential", max_steps=7
+    )
+    trainer.train()
+    assert losses(trainer) == of_pairs[0]
+    assert furthest(weights(trainer.model), of_pairs[1]) == 0
+    assert trainer.evaluate(data)["eval_loss"] == pytest.approx(of_pairs[2], abs=1e-7)
+    predicted = trainer.predict(data)
     assert predicted.predictions.shape == (16, 3)
     assert (predicted.label_ids == Y).all()
 
 
 def test_worker_processes_read_sequences(tmp_path, of_pairs):
-    known = {"train_sampling_strategy": "sequential", "max_steps": 7, "dataloader_num_workers": 1}
-    made = trainer(tmp_path, train_dataset=points(), **known)
-    made.train()
-    assert losses(made) == of_pairs[0]
+    options = {"train_sampling_strategy": "sequential", "max_steps": 7, "dataloader_num_workers": 1}
+    trainer = make_trainer(tmp_path, train_dataset=points(), **options)
+    trainer.train()
+    assert losses(trainer) == of_pairs[0]
 
 
 def test_features_and_labels_may_have_parts(tmp_path):
     """Several columns are a dict, as the model takes it; label_names says which are labels."""
-    seen = []
+    calls = []
 
     class Own(TFTrainer):
         def run_model(self, features, labels, training):
-            seen.append((features, labels))
+            calls.append((features, labels))
             if isinstance(features, tuple):
                 return super().run_model(features[0]["x"], labels, training)
             loss, logits = super().run_model(features["x"], labels["y"], training)
             return loss * labels["weight"], logits
 
     rows = [{"x": x, "scale": 2.0, "y": y, "weight": 0.5} for x, y in zip(X, Y, strict=True)]
-    made = trainer(tmp_path, cls=Own, train_dataset=rows, label_names=["y", "weight"], max_steps=1)
-    made.train()
-    features, labels = seen[0]
+    trainer = make_trainer(
+        tmp_path, cls=Own, train_dataset=rows, label_names=["y", "weight"], max_steps=1
+    )
+    trainer.train()
+    features, labels = calls[0]
     assert features.keys() == {"x", "scale"}
     assert labels.keys() == {"y", "weight"}
     assert features["scale"].dtype == torch.float32
-    assert made.predict(rows[:3]).label_ids[1].tolist() == [0.5] * 3
+    assert trainer.predict(rows[:3]).label_ids[1].tolist() == [0.5] * 3
     pairs = [(({"x": x}, np.ones(2)), y) for x, y in points(4)]
-    trainer(tmp_path, cls=Own, train_dataset=pairs, max_steps=1).train()
-    assert seen[-1][0][1].shape == (4, 2)
+    make_trainer(tmp_path, cls=Own, train_dataset=pairs, max_steps=1).train()
+    assert calls[-1][0][1].shape == (4, 2)
 
 
 def test_data_is_shuffled_with_the_seed(tmp_path):
     def order(**changes):
-        made = trainer(tmp_path, num_train_epochs=1, **changes)
-        made.train()
-        return losses(made)
+        trainer = make_trainer(tmp_path, num_train_epochs=1, **changes)
+        trainer.train()
+        return losses(trainer)
 
     assert order() == order(seed=42) != order(seed=1)

@@ -21,9 +21,9 @@ from helpers.keras.tiny_keras import (
     furthest,
     in_torch_only,
     losses,
+    make_trainer,
     network,
     points,
-    trainer,
     weights,
 )
 from helpers.processes.starting import finished_ranks
@@ -48,14 +48,16 @@ class InOrder(TFTrainer):
 def test_losses_and_weights_are_those_of_keras_by_hand(tmp_path):
     """Over fifty steps: same weights, order, schedule, and Adam with Keras's epsilon."""
     ours, theirs = network(), network()
-    made = trainer(tmp_path, cls=InOrder, model=ours, train_dataset=points(40), num_train_epochs=5)
-    made.train()
-    expected = by_hand(theirs, made.seen, LINEAR)
-    assert made.global_step == STEPS
-    assert np.abs(np.array(losses(made)) - expected).max() < 1e-6
+    trainer = make_trainer(
+        tmp_path, cls=InOrder, model=ours, train_dataset=points(40), num_train_epochs=5
+    )
+    trainer.train()
+    expected = by_hand(theirs, trainer.seen, LINEAR)
+    assert trainer.global_step == STEPS
+    assert np.abs(np.array(losses(trainer)) - expected).max() < 1e-6
     assert furthest(weights(ours), weights(theirs)) < 1e-6
     other = network()
-    by_hand(other, made.seen, LINEAR, epsilon=1e-5)
+    by_hand(other, trainer.seen, LINEAR, epsilon=1e-5)
     assert furthest(weights(ours), weights(other)) > 1e-5, "negative control: epsilon counts"
 
 
@@ -66,24 +68,24 @@ def test_regularization_losses_of_layers_count_once(tmp_path):
         return network(keras.layers.Dense(5, kernel_regularizer=keras.regularizers.L2(0.3)))
 
     whole, parts = regularized(), regularized()
-    one = trainer(tmp_path, model=whole, train_sampling_strategy="sequential", max_steps=3)
-    one.train()
+    trainer = make_trainer(tmp_path, model=whole, train_sampling_strategy="sequential", max_steps=3)
+    trainer.train()
     halves = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    two = trainer(
+    two = make_trainer(
         tmp_path, model=parts, train_sampling_strategy="sequential", max_steps=3, **halves
     )
     two.train()
     penalty = float(0.3 * np.square(weights(regularized())[2]).sum())
     x, y = (torch.as_tensor(np.stack(part)) for part in zip(*points(4), strict=True))
     plain = regularized()
-    assert losses(one)[0] == pytest.approx(plain.loss(y, plain(x)).item() + penalty, abs=1e-5)
-    assert losses(two) == pytest.approx(losses(one), abs=1e-6)
+    assert losses(trainer)[0] == pytest.approx(plain.loss(y, plain(x)).item() + penalty, abs=1e-5)
+    assert losses(two) == pytest.approx(losses(trainer), abs=1e-6)
 
 
 def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_path, caplog):
     def trained(**changes):
         model = network()
-        trainer(
+        make_trainer(
             tmp_path, model=model, optim="sgd", learning_rate=1.0, log_level="warning", **changes
         ).train()
         return weights(model)
@@ -120,20 +122,20 @@ def test_labels_of_minus_100_do_not_count(tmp_path):
     keras.utils.set_random_seed(1)
     model = Tagger()
     sizes = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "max_steps": 1}
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         model=model,
         train_dataset=[*zip(x, labels, strict=True)],
         learning_rate=0.0,
         **sizes,
     )
-    made.train()
-    kept = labels != -100
-    logits = model(torch.as_tensor(x))[0][kept]
+    trainer.train()
+    mask = labels != -100
+    logits = model(torch.as_tensor(x))[0][mask]
     each = keras.losses.sparse_categorical_crossentropy(
-        torch.as_tensor(labels[kept]), logits, from_logits=True
+        torch.as_tensor(labels[mask]), logits, from_logits=True
     )
-    assert losses(made)[0] == pytest.approx(each.mean().item(), abs=1e-6)
+    assert losses(trainer)[0] == pytest.approx(each.mean().item(), abs=1e-6)
 
 
 LOSS = [
@@ -158,9 +160,11 @@ def test_keras_loss_is_the_mean_whatever_the_labels(tmp_path, loss, labels):
     model.compile(loss=loss)
     x = np.stack([point[0] for point in points(4)])
     expected = float(model.evaluate(x, labels, verbose=0))
-    made = trainer(tmp_path, model=model, train_dataset=[*zip(x, labels, strict=True)], max_steps=1)
-    made.train()
-    assert losses(made)[0] == pytest.approx(expected, abs=1e-6)
+    trainer = make_trainer(
+        tmp_path, model=model, train_dataset=[*zip(x, labels, strict=True)], max_steps=1
+    )
+    trainer.train()
+    assert losses(trainer)[0] == pytest.approx(expected, abs=1e-6)
 
 
 def test_keras_two_processes_equal_twice_the_batch(tmp_path):
@@ -168,20 +172,20 @@ def test_keras_two_processes_equal_twice_the_batch(tmp_path):
     script, log = HELPERS / "keras" / "keras_script.py", tmp_path / "log"
     finished_ranks(script, str(tmp_path), log=log, seconds=240, **ASIDE)
     alone = network()
-    known = {**ARGUMENTS, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
-    made = trainer(
+    options = {**ARGUMENTS, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    trainer = make_trainer(
         tmp_path / "alone",
         model=alone,
         train_dataset=points(36),
         eval_dataset=points(7, seed=2),
-        **known,
+        **options,
     )
-    made.train()
-    metrics = made.evaluate()
-    predictions = made.predict(points(7, seed=2)).predictions
+    trainer.train()
+    metrics = trainer.evaluate()
+    predictions = trainer.predict(points(7, seed=2)).predictions
     for rank in range(2):
-        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
-        assert furthest([np.array(one) for one in found["weights"]], weights(alone)) < 1e-6
-        assert np.abs(np.array(found["losses"]) - losses(made)).max() < 1e-6
-        assert found["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-6)
-        assert np.abs(np.array(found["predictions"]) - predictions).max() < 1e-5
+        result = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert furthest([np.array(weight) for weight in result["weights"]], weights(alone)) < 1e-6
+        assert np.abs(np.array(result["losses"]) - losses(trainer)).max() < 1e-6
+        assert result["eval_loss"] == pytest.approx(metrics["eval_loss"], abs=1e-6)
+        assert np.abs(np.array(result["predictions"]) - predictions).max() < 1e-5

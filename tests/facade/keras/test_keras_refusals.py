@@ -11,7 +11,7 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 
 import torch
 
-from helpers.keras.tiny_keras import Subclassed, arguments, network, points, trainer
+from helpers.keras.tiny_keras import Subclassed, arguments, make_trainer, network, points
 from lightrainer import TFTrainer, TrainingArguments
 from lightrainer.facade.keras.arguments import UNSUPPORTED
 
@@ -20,9 +20,9 @@ def refused(kind, *words, train=False, **given):
     """It is an error of this kind, with all of these words; nothing is trained."""
 
     def attempt():
-        made = trainer(**given)
+        trainer = make_trainer(**given)
         if train:
-            made.train()
+            trainer.train()
 
     with pytest.raises(kind) as caught:
         attempt()
@@ -60,9 +60,9 @@ def test_arguments_without_an_effect_are_refused_by_name(tmp_path, name):
 def test_keras_reports_all_refused_arguments_at_once(tmp_path):
     with pytest.raises(NotImplementedError, match=r"(?s)label_smoothing_factor=0\.1.*tpu_name='x'"):
         arguments(tmp_path, tpu_name="x", label_smoothing_factor=0.1)
-    made = trainer(tmp_path)
-    made.args.neftune_noise_alpha = 5.0
-    for call in (made.train, made.evaluate):
+    trainer = make_trainer(tmp_path)
+    trainer.args.neftune_noise_alpha = 5.0
+    for call in (trainer.train, trainer.evaluate):
         with pytest.raises(NotImplementedError, match="neftune_noise_alpha"):
             call()
     others = {
@@ -75,9 +75,9 @@ def test_keras_reports_all_refused_arguments_at_once(tmp_path):
 
 
 def test_poly_power_is_a_power_of_the_schedule_of_tftrainer(tmp_path):
-    made = trainer(tmp_path, poly_power=2.0, learning_rate=0.01)
-    made.train()
-    rates = [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry]
+    trainer = make_trainer(tmp_path, poly_power=2.0, learning_rate=0.01)
+    trainer.train()
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry]
     assert rates == pytest.approx([0.01 * (1 - step / 8) ** 2 for step in range(8)])
     with pytest.raises((ValueError, TypeError), match="poly_power"):
         arguments(tmp_path, poly_power="2")
@@ -105,7 +105,7 @@ def test_training_without_data_is_refused(tmp_path):
     refused(ValueError, "pass train_dataset", folder=tmp_path, train_dataset=None, train=True)
     refused(ValueError, "no length.*max_steps", folder=tmp_path, train_dataset=Iterable())
     with pytest.raises(ValueError, match="pass eval_dataset"):
-        trainer(tmp_path, eval_dataset=None).evaluate()
+        make_trainer(tmp_path, eval_dataset=None).evaluate()
 
 
 class Iterable:
@@ -147,7 +147,7 @@ def test_models_that_cannot_be_trained_are_refused(tmp_path):
     with pytest.raises(
         ValueError, match=r"has no weights yet, and no data to build it from\. Call it once"
     ):
-        trainer(tmp_path, model=Subclassed(), train_dataset=None).prediction_loop(
+        make_trainer(tmp_path, model=Subclassed(), train_dataset=None).prediction_loop(
             [], 0, 0, "Evaluation"
         )
     with pytest.raises(
@@ -167,12 +167,12 @@ class WithCall(torch.nn.Linear):
 
 def test_keras_optimizer_objects_are_refused(tmp_path):
     """It is torch's that steps; one of Keras would never step, without any error."""
-    given = (keras.optimizers.Adam(), None)
+    optimizers = (keras.optimizers.Adam(), None)
     refused(
         TypeError,
         r"optimizers\[0\] must be a torch\.optim\.Optimizer",
         folder=tmp_path,
-        optimizers=given,
+        optimizers=optimizers,
     )
 
 
@@ -185,8 +185,8 @@ def test_fp16_and_gradients_of_ones_own_do_not_go_together(tmp_path):
         NotImplementedError,
         match=r"fp16=True is not supported with an override of training_step.*Set bf16=True",
     ):
-        trainer(tmp_path, cls=Own, fp16=True).train()
-    trainer(tmp_path, cls=Own, bf16=True, max_steps=1).train()
+        make_trainer(tmp_path, cls=Own, fp16=True).train()
+    make_trainer(tmp_path, cls=Own, bf16=True, max_steps=1).train()
 
 
 PROGRAM = """

@@ -10,7 +10,7 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)
 
-from helpers.keras.tiny_keras import furthest, losses, trainer, weights
+from helpers.keras.tiny_keras import furthest, losses, make_trainer, weights
 from lightrainer import TFTrainer
 
 # 2026-11: TensorFlow 2.21, numpy's old way
@@ -43,15 +43,15 @@ class InATape(TFTrainer):
 @pytest.mark.parametrize("parts", [1, 2])
 def test_tensorflow_step_in_a_tape_equals_the_trainer(tmp_path, parts):
     """Also where an embedding has a gradient of its rows only, and statistics move."""
-    known = {"train_dataset": DATA, "eval_dataset": DATA, "gradient_accumulation_steps": parts}
-    known |= {"per_device_train_batch_size": 4 // parts}
+    options = {"train_dataset": DATA, "eval_dataset": DATA, "gradient_accumulation_steps": parts}
+    options |= {"per_device_train_batch_size": 4 // parts}
     ours, theirs = network(), network()
-    one = trainer(tmp_path, model=ours, **known)
-    two = trainer(tmp_path, cls=InATape, model=theirs, **known)
-    for made in (one, two):
-        made.train()
-    assert one.global_step == 8
-    assert np.abs(np.array(losses(one)) - losses(two)).max() < 1e-6
+    trainer = make_trainer(tmp_path, model=ours, **options)
+    two = make_trainer(tmp_path, cls=InATape, model=theirs, **options)
+    for each_trainer in (trainer, two):
+        each_trainer.train()
+    assert trainer.global_step == 8
+    assert np.abs(np.array(losses(trainer)) - losses(two)).max() < 1e-6
     assert furthest(weights(ours), weights(theirs)) < 2e-6
     assert furthest(weights(ours), weights(network())) > 1e-2
-    assert one.evaluate()["eval_loss"] == pytest.approx(two.evaluate()["eval_loss"], abs=1e-6)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(two.evaluate()["eval_loss"], abs=1e-6)

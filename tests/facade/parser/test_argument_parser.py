@@ -198,7 +198,7 @@ def options(parser):
     A default that is a member of an enumeration of the library is compared by its value, a function
     by its name. Only ours name the values of some arguments (`metavar`), for the help.
     """
-    found = {}
+    by_spelling = {}
     for action in parser._actions:
         attributes = {name: value for name, value in vars(action).items() if name != "container"}
         help_text = attributes.pop("help")
@@ -207,12 +207,12 @@ def options(parser):
         attributes["has help"] = help_text is not None
         kind = getattr(attributes["type"], "__name__", None)
         attributes["type"] = {"to_bool": "string_to_bool"}.get(kind, kind)  # served under that name
-        choices = [getattr(one, "value", one) for one in attributes["choices"] or ()]
-        attributes["choices"] = [one for one in choices if one not in LATER_CHOICES]
+        choices = [getattr(choice, "value", choice) for choice in attributes["choices"] or ()]
+        attributes["choices"] = [choice for choice in choices if choice not in LATER_CHOICES]
         attributes["kind of choices"] = type(action.choices).__name__
         attributes["default"] = repr(getattr(action.default, "value", action.default))
-        found[tuple(action.option_strings)] = {**attributes, "class": type(action).__name__}
-    return found
+        by_spelling[tuple(action.option_strings)] = {**attributes, "class": type(action).__name__}
+    return by_spelling
 
 
 BETTER = {
@@ -240,16 +240,16 @@ LATER = [item.name for item in dataclasses.fields(TrainingArguments) if item.nam
 
 @pytest.mark.parametrize("kind", [More, "TrainingArguments", "Seq2SeqTrainingArguments"])
 def test_parser_option_attributes_equal_the_reference(kind):
-    wanted, found = (
+    expected, actual = (
         options(api.HfArgumentParser(getattr(api, kind) if isinstance(kind, str) else kind))
         for api in (transformers, lightrainer)
     )
-    more = [name for name, *_ in found.keys() - wanted.keys()]
+    more = [name for name, *_ in actual.keys() - expected.keys()]
     assert {name.removeprefix("--no_").removeprefix("--") for name in more} == {
         *(LATER if kind != More else ())
     }
-    assert {names: found.get(names) for names in wanted} == {
-        names: {**attributes, **BETTER.get(names, {})} for names, attributes in wanted.items()
+    assert {names: actual.get(names) for names in expected} == {
+        names: {**attributes, **BETTER.get(names, {})} for names, attributes in expected.items()
     }
 
 
@@ -299,10 +299,10 @@ WORDS = [
 
 @pytest.mark.parametrize(("words", "name", "value"), WORDS)
 def test_types_that_the_reference_cannot_read(words, name, value):
-    (found,) = HfArgumentParser(Beyond).parse_args_into_dataclasses(words)
-    assert getattr(found, name) == value
-    assert type(getattr(found, name)) is type(value)
-    assert isinstance(found.kept, str) or name == "kept"
+    (parsed,) = HfArgumentParser(Beyond).parse_args_into_dataclasses(words)
+    assert getattr(parsed, name) == value
+    assert type(getattr(parsed, name)) is type(value)
+    assert isinstance(parsed.kept, str) or name == "kept"
 
 
 WORDS_AND_MESSAGES = [
@@ -401,12 +401,12 @@ def test_dicts_and_files_are_read_as_in_the_reference(tmp_path, extra):
     expected = ReferenceParser((NotInit, Heading)).parse_dict(content, allow_extra_keys=True)
     assert expected == (NotInit(5), Heading("as it is"))
     parser = HfArgumentParser((NotInit, Heading))
-    ways = [
+    readers = [
         (parser.parse_dict, content),
         (parser.parse_json_file, tmp_path / "x.json"),
         (parser.parse_yaml_file, str(tmp_path / "x.yaml")),
     ]
-    for read, source in ways:
+    for read, source in readers:
         assert read(source, allow_extra_keys=True) == expected
         if extra:
             with pytest.raises(ValueError, match="'other' is not a field of NotInit or Heading"):
@@ -447,8 +447,8 @@ class MoreArguments(TrainingArguments):
 
 def test_parser_subclass_of_training_arguments():
     words = ["--my_own", "3", "--per-device-train-batch-size", "2"]
-    (found,) = HfArgumentParser(MoreArguments).parse_args_into_dataclasses(words)
-    assert (found.learning_rate, found.my_own, found.per_device_train_batch_size) == (0.5, 3, 2)
+    (args,) = HfArgumentParser(MoreArguments).parse_args_into_dataclasses(words)
+    assert (args.learning_rate, args.my_own, args.per_device_train_batch_size) == (0.5, 3, 2)
 
 
 def test_the_usage_is_short_with_training_arguments_only():
@@ -459,8 +459,8 @@ def test_the_usage_is_short_with_training_arguments_only():
     assert usages[0] == usages[1]
     assert "--share SHARE" in usages[1]
     assert HfArgumentParser(TrainingArguments, prog="x").format_usage() == "usage: x [options]\n"
-    own = HfArgumentParser(TrainingArguments, usage="mine").format_usage()
-    assert own == "usage: mine\n"
+    usage = HfArgumentParser(TrainingArguments, usage="mine").format_usage()
+    assert usage == "usage: mine\n"
 
 
 def test_parser_help_is_ordered_by_concern():
@@ -471,21 +471,24 @@ def test_parser_help_is_ordered_by_concern():
     titles, parts = (
         re.split(r"^(\S.*):\n", text, flags=re.MULTILINE)[start::2] for start in (1, 2)
     )
-    found = {
+    groups = {
         title: re.findall(r"^  (--\w+)", part, re.MULTILINE)
         for title, part in zip(titles, parts, strict=True)
     }
-    assert found["run"] == [
+    assert groups["run"] == [
         "--output_dir",
         "--per_device_train_batch_size",
         "--num_train_epochs",
         "--max_steps",
     ]
-    assert "--learning_rate" in found["optimization"]  # whose default the subclass changes
-    assert found["options"][-1] == "--my_own"
-    assert found["a heading"] == ["--inside"]
+    assert "--learning_rate" in groups["optimization"]  # whose default the subclass changes
+    assert groups["options"][-1] == "--my_own"
+    assert groups["a heading"] == ["--inside"]
     shown = [
-        option for options in found.values() for option in options if not option.startswith("--no_")
+        option
+        for options in groups.values()
+        for option in options
+        if not option.startswith("--no_")
     ]
     assert sorted(shown) == sorted(f"--{name}" for name in [*THEIRS, *LATER, "my_own", "inside"])
 
@@ -506,8 +509,8 @@ def test_parser_leaves_names_that_the_reference_lacks_to_the_script(
     def values(parser_type, arguments_type):
         types = [own_type, arguments_type] if is_first else [arguments_type, own_type]
         parser = parser_type(types)
-        given = ["--output_dir", str(tmp_path), f"--{name}", "given"]
-        from_words = parser.parse_args_into_dataclasses(given)
+        words = ["--output_dir", str(tmp_path), f"--{name}", "given"]
+        from_words = parser.parse_args_into_dataclasses(words)
         from_dict = parser.parse_dict({"output_dir": str(tmp_path), name: "given"})
         return [getattr(parsed[types.index(own_type)], name) for parsed in (from_words, from_dict)]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.search.small_searches import searcher, space
-from helpers.trainer.tiny_trainings import files, tiny, trainer
+from helpers.trainer.tiny_trainings import files, make_trainer, tiny
 from lightrainer.facade.search.hyperparameter_search import MissingBackendError
 from lightrainer.facade.search.storages import StorageError
 from lightrainer.facade.search.trial_folders import checked_name
@@ -25,17 +25,19 @@ def refused(made, error, match, *args, folder=None, **options):
 
 
 def test_optimizers_do_not_go_with_a_search(tmp_path):
-    made = searcher(tmp_path)
-    made.optimizer = torch.optim.SGD(tiny().parameters(), lr=0.1)
-    refused(made, RuntimeError, "Override create_optimizer_and_scheduler", space, folder=tmp_path)
+    trainer = searcher(tmp_path)
+    trainer.optimizer = torch.optim.SGD(tiny().parameters(), lr=0.1)
+    refused(
+        trainer, RuntimeError, "Override create_optimizer_and_scheduler", space, folder=tmp_path
+    )
 
 
 def test_search_backend_that_is_not_installed(tmp_path, monkeypatch):
-    found = importlib.util.find_spec
+    original = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util,
         "find_spec",
-        lambda name, *rest: None if name == "ray" else found(name, *rest),
+        lambda name, *rest: None if name == "ray" else original(name, *rest),
     )
     refused(
         searcher(tmp_path), MissingBackendError, r"pip install 'ray\[tune\]'", space, backend="ray"
@@ -70,9 +72,9 @@ def test_search_refuses_nested_names(tmp_path):
 
 
 def test_search_requirements(tmp_path):
-    refused(trainer(tmp_path), RuntimeError, r"pass model_init=\.\.\.", space, folder=tmp_path)
-    made = searcher(tmp_path, eval_dataset=None, eval_strategy="no", eval_steps=None)
-    refused(made, ValueError, "judges trials by an evaluation", space, folder=tmp_path)
+    refused(make_trainer(tmp_path), RuntimeError, r"pass model_init=\.\.\.", space, folder=tmp_path)
+    trainer = searcher(tmp_path, eval_dataset=None, eval_strategy="no", eval_steps=None)
+    refused(trainer, ValueError, "judges trials by an evaluation", space, folder=tmp_path)
 
 
 ADDRESSES = ["sqlite:////no/such/folder/study.db", "postgresql+nothing://user:secret@localhost/x"]
@@ -83,9 +85,9 @@ def test_search_storage_that_is_unreachable(tmp_path, tmp_path_factory, monkeypa
     if address == GARBAGE:
         monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
         Path(address).write_text("no journal\n")
-    made = searcher(tmp_path)
+    trainer = searcher(tmp_path)
     with pytest.raises((StorageError, ImportError)) as raised:
-        made.hyperparameter_search(space, storage=address)
+        trainer.hyperparameter_search(space, storage=address)
     assert "storage=" in str(raised.value)
     assert "secret" not in str(raised.value)
     assert files(tmp_path) == []
@@ -100,28 +102,29 @@ OBJECTIVES = [
 
 @pytest.mark.parametrize(("objective", "error", "match"), OBJECTIVES)
 def test_search_objectives_that_cannot_be_are_refused(tmp_path, objective, error, match):
-    made = searcher(tmp_path)
+    trainer = searcher(tmp_path)
     with pytest.raises(error, match=match):
-        made.hyperparameter_search(space, objective, n_trials=3)
-    assert [trial.state.name for trial in made.study.trials] == ["FAIL"]  # at once, not after three
-    assert made.args.learning_rate == 1e-2
+        trainer.hyperparameter_search(space, objective, n_trials=3)
+    # at once, not after three trials
+    assert [trial.state.name for trial in trainer.study.trials] == ["FAIL"]
+    assert trainer.args.learning_rate == 1e-2
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_search_impossible_value_fails_the_trial(tmp_path, caplog, value):
-    """One bad rate must not end the search; if all are bad, that is said."""
-    made = searcher(tmp_path)
+    """One bad rate must not end the search; if all are bad, an error reports it."""
+    trainer = searcher(tmp_path)
     count = iter(range(100))
-    best = made.hyperparameter_search(
+    best = trainer.hyperparameter_search(
         space, lambda metrics: value if next(count) < 2 else metrics["eval_loss"], n_trials=3
     )
-    assert [trial.state.name for trial in made.study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert [trial.state.name for trial in trainer.study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
     assert f"Trial 0 fails: the objective is {value}" in caplog.text
-    assert made.evaluate()["eval_loss"] == best.objective
+    assert trainer.evaluate()["eval_loss"] == best.objective
     with pytest.raises(ValueError, match=rf"(?s)2 fail.*trial 0: .* {value}.*trial 1: .* {value}"):
-        made.hyperparameter_search(space, lambda metrics: value, n_trials=2)
-    assert made.train().global_step == 4
+        trainer.hyperparameter_search(space, lambda metrics: value, n_trials=2)
+    assert trainer.train().global_step == 4
 
 
 def test_search_name_cannot_leave_the_folder():

@@ -14,11 +14,13 @@ def searched(folder, *args, **options):
     """A search for the best accuracy, which is the learning rate, and so is not that of the
     first trial.
     """
-    made = searcher(
-        folder, compute_metrics=lambda prediction: {"accuracy": made.args.learning_rate}
+    trainer = searcher(
+        folder, compute_metrics=lambda prediction: {"accuracy": trainer.args.learning_rate}
     )
-    best = made.hyperparameter_search(space, *args, n_trials=3, sampler=random_sampler(), **options)
-    return made.study, best
+    best = trainer.hyperparameter_search(
+        space, *args, n_trials=3, sampler=random_sampler(), **options
+    )
+    return trainer.study, best
 
 
 def test_direction_of_accuracy_is_maximize_in_every_output(tmp_path, caplog):
@@ -42,15 +44,15 @@ def test_direction_of_several_metrics(tmp_path, caplog, given):
     study, _ = searched(tmp_path, both, direction=["minimize", "maximize"], **given)
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3, "nothing is pruned"
     assert ("prunes nothing" in caplog.text) == bool(given)
-    assert [one.name for one in study.directions] == ["MINIMIZE", "MAXIMIZE"]
+    assert [direction.name for direction in study.directions] == ["MINIMIZE", "MAXIMIZE"]
 
 
 @pytest.mark.parametrize(
     "objective", [None, default_compute_objective, lambda metrics: metrics["eval_accuracy"]]
 )
 def test_functions_and_the_default_are_minimized_as_in_the_reference(tmp_path, caplog, objective):
-    """Said aloud where it is the sum of metrics, which the user has not chosen."""
+    """Logged where it is the sum of metrics, which the user has not chosen."""
     study, best = searched(tmp_path, objective)
     assert best.objective == min(trial.params["learning_rate"] for trial in study.trials)
-    said = caplog.text.count("The search MINIMIZES eval_accuracy.")
-    assert said == (objective in (None, default_compute_objective))
+    count = caplog.text.count("The search MINIMIZES eval_accuracy.")
+    assert count == (objective in (None, default_compute_objective))

@@ -17,16 +17,16 @@ class Trial:
 
 
 def test_objectives_and_spaces():
-    for given in (
+    for metrics in (
         {"eval_loss": 2.0},
         {"eval_loss": 2.0, "epoch": 3, "eval_runtime": 1.0, "eval_samples_per_second": 3.0},
         {"eval_loss": 2.0, "eval_f1": 0.5, "eval_exact": 0.25, "epoch": 1},
         {"epoch": 1},
     ):
-        before = dict(given)
-        ours = hyperparameters.default_compute_objective(given)
-        assert ours == trainer_utils.default_compute_objective(given)
-        assert given == before
+        before = dict(metrics)
+        ours = hyperparameters.default_compute_objective(metrics)
+        assert ours == trainer_utils.default_compute_objective(metrics)
+        assert metrics == before
     measured = dict.fromkeys(("eval_model_preparation_time", "eval_mem_cpu_alloc_delta"), 9.0)
     assert hyperparameters.default_compute_objective({"eval_loss": 2.0, **measured}) == 2.0, (
         "5.3.0 adds them up"

@@ -7,17 +7,17 @@ import math
 import optuna
 import pytest
 
-from helpers.trainer.tiny_trainings import trainer
+from helpers.trainer.tiny_trainings import make_trainer
 from lightrainer import HPSearchBackend
 
 
 @pytest.mark.parametrize("prunes", [False, True])
 def test_train_applies_the_values_of_a_trial_and_reports_to_it(tmp_path, prunes):
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2
     )
-    made.hp_search_backend = HPSearchBackend.OPTUNA
-    made.hp_space = lambda trial: {
+    trainer.hp_search_backend = HPSearchBackend.OPTUNA
+    trainer.hp_space = lambda trial: {
         "learning_rate": trial.suggest_float("learning_rate", 0.125, 0.125)
     }
     threshold = -1.0 if prunes else math.inf
@@ -26,12 +26,12 @@ def test_train_applies_the_values_of_a_trial_and_reports_to_it(tmp_path, prunes)
     )
 
     def objective(trial):
-        made.train(trial=trial)
-        return made.objective
+        trainer.train(trial=trial)
+        return trainer.objective
 
     study.optimize(objective, n_trials=1)
     (trial,) = study.trials
-    assert made.args.learning_rate == 0.125
+    assert trainer.args.learning_rate == 0.125
     assert trial.state is (
         optuna.trial.TrialState.PRUNED if prunes else optuna.trial.TrialState.COMPLETE
     )
@@ -48,9 +48,9 @@ class OwnTrial:
 
 @pytest.mark.parametrize("trial", [{"learning_rate": 0.125}, OwnTrial()], ids=["dict", "object"])
 def test_train_with_a_trial_that_takes_no_reports(tmp_path, trial):
-    made = trainer(tmp_path, eval_strategy="steps", eval_steps=2)
-    made.hp_search_backend = HPSearchBackend.OPTUNA
-    made.hp_space = lambda trial: {"learning_rate": 0.125}
-    made.train(trial=trial)
-    assert made.args.learning_rate == 0.125
-    assert math.isfinite(made.objective)
+    trainer = make_trainer(tmp_path, eval_strategy="steps", eval_steps=2)
+    trainer.hp_search_backend = HPSearchBackend.OPTUNA
+    trainer.hp_space = lambda trial: {"learning_rate": 0.125}
+    trainer.train(trial=trial)
+    assert trainer.args.learning_rate == 0.125
+    assert math.isfinite(trainer.objective)

@@ -64,16 +64,16 @@ def server(tmp_path_factory):
 
 
 def test_postgresql_two_workers_and_a_resumption(server, tmp_path):
-    made = searcher(tmp_path)
+    trainer = searcher(tmp_path)
     options = {
         "storage": server,
         "study_name": "shared",
         "load_if_exists": True,
         "sampler": random_sampler(),
     }
-    made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
-    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE"] * 4
-    disconnect(made.study._storage)
+    trainer.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
+    assert [trial.state.name for trial in trainer.study.trials] == ["COMPLETE"] * 4
+    disconnect(trainer.study._storage)
     again = searcher(tmp_path)
     best = again.hyperparameter_search(space, n_trials=1, **options)
     assert len(again.study.trials) == 5

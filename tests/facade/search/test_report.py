@@ -105,8 +105,8 @@ def test_report_dashboard_shows_the_storage(tmp_path):
     """The app that `optuna-dashboard` serves, asked as its page asks it."""
     dashboard = pytest.importorskip("optuna_dashboard", exc_type=ImportError)
     address = str(tmp_path / "study.log")
-    made = searcher(tmp_path / "out")
-    best = made.hyperparameter_search(
+    trainer = searcher(tmp_path / "out")
+    best = trainer.hyperparameter_search(
         space, n_trials=2, sampler=random_sampler(), storage=address, study_name="mine"
     )
     app = dashboard.wsgi(open_storage(address))

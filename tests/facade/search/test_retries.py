@@ -39,11 +39,15 @@ def test_interrupted_search_resumes_inside_a_trial(tmp_path, error, kind):
         "sampler": random_sampler(),
     }
     settings = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 1}
-    made = told(searcher(tmp_path / "out", callbacks=[stop_at(3, error)], **settings))
+    interrupted = told(searcher(tmp_path / "out", callbacks=[stop_at(3, error)], **settings))
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        made.hyperparameter_search(space, n_trials=3, **options)
-    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE", "FAIL", "WAITING"]
-    assert made.args.learning_rate == 1e-2
+        interrupted.hyperparameter_search(space, n_trials=3, **options)
+    assert [trial.state.name for trial in interrupted.study.trials] == [
+        "COMPLETE",
+        "FAIL",
+        "WAITING",
+    ]
+    assert interrupted.args.learning_rate == 1e-2
 
     steps = []
     noting = At("on_step_end", lambda trainer, state, control: steps.append(state.global_step))
@@ -82,14 +86,14 @@ def test_retries_killed_worker_ends_the_search_and_its_trial_is_retried(tmp_path
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
-    made = searcher(tmp_path / "out", callbacks=[At("on_step_end", kill_once, step=2)])
+    search_trainer = searcher(tmp_path / "out", callbacks=[At("on_step_end", kill_once, step=2)])
     address = f"sqlite:///{tmp_path / 's.db'}"
     options = {"storage": address, "study_name": "s", "load_if_exists": True}
     with pytest.raises(BrokenProcessPool, match=r"n_jobs=2: a worker was killed.*retries"):
-        made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
-    made.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
-    assert 0 in retries.interrupted(made.study.trials)
-    assert retries.failure_reasons(made.study.trials) == {}
+        search_trainer.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
+    search_trainer.hyperparameter_search(space, n_trials=4, n_jobs=2, **options)
+    assert 0 in retries.interrupted(search_trainer.study.trials)
+    assert retries.failure_reasons(search_trainer.study.trials) == {}
 
 
 KILLS_ITS_SEARCH = """
@@ -147,12 +151,12 @@ def test_retries_of_a_trial_that_is_interrupted_as_it_starts(tmp_path, monkeypat
         raise KeyboardInterrupt
 
     options = {"storage": str(tmp_path / "s.log"), "study_name": "s", "load_if_exists": True}
-    made = searcher(tmp_path / "out")
+    trainer = searcher(tmp_path / "out")
     with monkeypatch.context() as early:
         early.setattr(retries, "record_worker", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            made.hyperparameter_search(space, n_trials=1, **options)
-    assert [trial.state.name for trial in made.study.trials] == ["FAIL", "WAITING"]
+            trainer.hyperparameter_search(space, n_trials=1, **options)
+    assert [trial.state.name for trial in trainer.study.trials] == ["FAIL", "WAITING"]
 
 
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage is supposed to be used")
@@ -173,9 +177,9 @@ def test_retries_of_a_trial_whose_process_was_killed_before_it_claimed_it(
     study.ask()
 
     options = {"storage": address, "study_name": "s", "load_if_exists": True}
-    made = searcher(tmp_path / "out")
-    made.hyperparameter_search(space, n_trials=2, **options)
-    trials = made.study.trials
+    trainer = searcher(tmp_path / "out")
+    trainer.hyperparameter_search(space, n_trials=2, **options)
+    trials = trainer.study.trials
     states = ["RUNNING", "FAIL", "FAIL", "FAIL", "COMPLETE", "COMPLETE"]
     assert [trial.state.name for trial in trials] == states
     assert [trial.params["learning_rate"] for trial in trials[4:]] == [0.025, 0.05]

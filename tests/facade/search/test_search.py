@@ -28,53 +28,55 @@ from lightrainer.lightning_modules.checkpoints import BackgroundWriter, last_int
 
 
 def test_search_restores_arguments_and_keeps_the_best_model(tmp_path):
-    made = searcher(tmp_path, lr_scheduler_kwargs={"a": [1]}, lr_scheduler_type="constant")
-    args, before = made.args, copy.deepcopy(vars(made.args))
+    trainer = searcher(tmp_path, lr_scheduler_kwargs={"a": [1]}, lr_scheduler_type="constant")
+    args, before = trainer.args, copy.deepcopy(vars(trainer.args))
 
     def wild(trial):
-        made.args.lr_scheduler_kwargs["a"].append(2)
+        trainer.args.lr_scheduler_kwargs["a"].append(2)
         batches = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
         return {**space(trial), **batches, "seed": trial.number}
 
-    best = made.hyperparameter_search(wild, n_trials=3, sampler=random_sampler())
-    assert made.args is args
-    assert vars(made.args) == before
-    assert made.evaluate()["eval_loss"] == best.objective
-    assert made.train().global_step == 4
-    assert not made.state.is_hyper_param_search
+    best = trainer.hyperparameter_search(wild, n_trials=3, sampler=random_sampler())
+    assert trainer.args is args
+    assert vars(trainer.args) == before
+    assert trainer.evaluate()["eval_loss"] == best.objective
+    assert trainer.train().global_step == 4
+    assert not trainer.state.is_hyper_param_search
 
 
 @pytest.mark.parametrize("final_model", ["best", "last"])
 def test_search_trainer_holds_the_requested_model(tmp_path, final_model):
-    made = searcher(tmp_path)
+    trainer = searcher(tmp_path)
     options = {"sampler": random_sampler(2), "direction": "maximize", "final_model": final_model}
-    best = made.hyperparameter_search(space, n_trials=3, **options)
-    values = [trial.value for trial in made.study.trials]
+    best = trainer.hyperparameter_search(space, n_trials=3, **options)
+    values = [trial.value for trial in trainer.study.trials]
     assert best.objective != values[-1]  # the best is not the last
-    assert made.evaluate()["eval_loss"] == (values[-1] if final_model == "last" else best.objective)
+    assert trainer.evaluate()["eval_loss"] == (
+        values[-1] if final_model == "last" else best.objective
+    )
 
 
 def test_search_trial_runs_with_its_seed(tmp_path):
-    made = searcher(tmp_path, model_init=lambda: Tiny())
+    trainer = searcher(tmp_path, model_init=lambda: Tiny())
     seeds = [5, 9, 5]
-    found = []
+    values = []
 
     def seeded(trial):
         return {"learning_rate": 1e-2, "seed": seeds[trial.number]}
 
-    made.hyperparameter_search(
-        seeded, n_trials=3, callbacks=[lambda study, trial: found.append(trial.value)]
+    trainer.hyperparameter_search(
+        seeded, n_trials=3, callbacks=[lambda study, trial: values.append(trial.value)]
     )
-    assert found[0] == found[2] != found[1]
-    made.args.seed, made.args.learning_rate = 9, 1e-2
-    made.train()
-    assert made.evaluate()["eval_loss"] == found[1]
+    assert values[0] == values[2] != values[1]
+    trainer.args.seed, trainer.args.learning_rate = 9, 1e-2
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] == values[1]
 
 
 def test_search_in_a_shared_folder_leaves_other_trials_alone(tmp_path):
     for folders in ({"run-0"}, {"run-0", "run-0-2"}):
-        made = searcher(tmp_path, save_strategy="steps", save_steps=4)
-        made.hyperparameter_search(space, n_trials=1)
+        trainer = searcher(tmp_path, save_strategy="steps", save_steps=4)
+        trainer.hyperparameter_search(space, n_trials=1)
         assert {path.name for path in tmp_path.iterdir()} == folders
     rates = [
         json.loads(file.read_text())["trial_params"]
@@ -85,11 +87,11 @@ def test_search_in_a_shared_folder_leaves_other_trials_alone(tmp_path):
 
 
 def test_search_trials_have_names_and_folders(tmp_path):
-    seen = []
+    states = []
 
     class Names(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
-            seen.append(
+            states.append(
                 (
                     state.is_hyper_param_search,
                     state.trial_name,
@@ -97,36 +99,36 @@ def test_search_trials_have_names_and_folders(tmp_path):
                 )
             )
 
-    made = searcher(
+    trainer = searcher(
         tmp_path, callbacks=[Names()], save_strategy="steps", save_steps=4, save_only_model=True
     )
     for hp_name in (None, lambda trial: f"lr{trial.params['learning_rate']}"):
-        made.hyperparameter_search(
+        trainer.hyperparameter_search(
             lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 0.1, 0.1)},
             n_trials=2,
             hp_name=hp_name,
         )
     # Equal values would have given two trials one folder.
-    assert seen == [(True, name, 0.1) for name in ("run-0", "run-1", "lr0.1", "lr0.1-2")]
+    assert states == [(True, name, 0.1) for name in ("run-0", "run-1", "lr0.1", "lr0.1-2")]
     assert {path.name for path in tmp_path.iterdir()} == {"run-0", "run-1", "lr0.1", "lr0.1-2"}
 
 
 def test_overrides_of_the_steps_are_called(tmp_path):
-    called = []
+    calls = []
 
     class Mine(Trainer):
         def _hp_search_setup(self, trial):
             super()._hp_search_setup(trial)
-            called.append(("setup", trial and trial.number, self.args.learning_rate))
+            calls.append(("setup", trial and trial.number, self.args.learning_rate))
 
         def _report_to_hp_search(self, trial, step, metrics):
             super()._report_to_hp_search(trial, step, metrics)
-            called.append(("report", trial and trial.number, step))
+            calls.append(("report", trial and trial.number, step))
 
-    made = searcher(tmp_path, cls=Mine)
-    made.hyperparameter_search(lambda trial: {"learning_rate": 0.5}, n_trials=1)
-    made.train()
-    assert called == [
+    trainer = searcher(tmp_path, cls=Mine)
+    trainer.hyperparameter_search(lambda trial: {"learning_rate": 0.5}, n_trials=1)
+    trainer.train()
+    assert calls == [
         *[("setup", 0, 0.5), ("report", 0, 2), ("report", 0, 4)],
         *[("setup", None, 0.01), ("report", None, 2), ("report", None, 4)],
     ]
@@ -136,16 +138,16 @@ def test_memory_does_not_grow_from_trial_to_trial(tmp_path):
     models, alive, objects = [], [], {}
 
     def model():
-        made = tiny()
-        models.append(weakref.ref(made))
-        return made
+        instance = tiny()
+        models.append(weakref.ref(instance))
+        return instance
 
     def count(study, trial):
-        alive.append(sum(one() is not None for one in models))
+        alive.append(sum(reference() is not None for reference in models))
         objects[trial.number] = len(gc.get_objects()) if trial.number in (5, 10) else 0
 
-    made = searcher(tmp_path, model_init=model)
-    made.hyperparameter_search(
+    trainer = searcher(tmp_path, model_init=model)
+    trainer.hyperparameter_search(
         space, n_trials=11, sampler=random_sampler(), callbacks=[count], gc_after_trial=True
     )
     assert len(models) == 12
@@ -154,20 +156,20 @@ def test_memory_does_not_grow_from_trial_to_trial(tmp_path):
 
 
 def test_search_caught_failure_fails_the_trial(tmp_path):
-    made = searcher(tmp_path)
+    trainer = searcher(tmp_path)
 
     def fragile(trial):
         if trial.number == 1:
             raise ArithmeticError("no such luck")
         return space(trial)
 
-    best = made.hyperparameter_search(fragile, n_trials=3, catch=ArithmeticError)
-    assert [trial.state.name for trial in made.study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
-    assert made.evaluate()["eval_loss"] == best.objective
+    best = trainer.hyperparameter_search(fragile, n_trials=3, catch=ArithmeticError)
+    assert [trial.state.name for trial in trainer.study.trials] == ["COMPLETE", "FAIL", "COMPLETE"]
+    assert trainer.evaluate()["eval_loss"] == best.objective
     with pytest.raises(ArithmeticError):
-        made.hyperparameter_search(fragile, n_trials=3)
-    assert isinstance(made.model, Tiny)  # of the best trial before it
-    assert made.args.learning_rate == 1e-2
+        trainer.hyperparameter_search(fragile, n_trials=3)
+    assert isinstance(trainer.model, Tiny)  # of the best trial before it
+    assert trainer.args.learning_rate == 1e-2
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
@@ -178,24 +180,24 @@ def test_search_with_catch_continues_after_model_init_failed(tmp_path, failing, 
             raise ArithmeticError("too large")
         return tiny()
 
-    made = searcher(tmp_path, model_init=make)
-    best = made.hyperparameter_search(
+    trainer = searcher(tmp_path, model_init=make)
+    best = trainer.hyperparameter_search(
         space, n_trials=3, catch=ArithmeticError, final_model=final_model
     )
     expected = ["COMPLETE"] * 3
     expected[failing] = "FAIL"
-    assert [trial.state.name for trial in made.study.trials] == expected
-    assert isinstance(made.model, Tiny)
+    assert [trial.state.name for trial in trainer.study.trials] == expected
+    assert isinstance(trainer.model, Tiny)
     if final_model != "last":
-        assert made.evaluate()["eval_loss"] == best.objective
+        assert trainer.evaluate()["eval_loss"] == best.objective
 
 
 def test_options_of_the_study(tmp_path):
     options = {"study_name": "mine", "storage": f"sqlite:///{tmp_path / 'study.db'}"}
-    made = searcher(tmp_path / "out")
-    made.hyperparameter_search(space, n_trials=2, sampler=random_sampler(), **options)
+    trainer = searcher(tmp_path / "out")
+    trainer.hyperparameter_search(space, n_trials=2, sampler=random_sampler(), **options)
     with pytest.raises(optuna.exceptions.DuplicatedStudyError, match="load_if_exists"):
-        made.hyperparameter_search(space, n_trials=2, **options)
+        trainer.hyperparameter_search(space, n_trials=2, **options)
     again = searcher(tmp_path / "out")
     options["load_if_exists"] = True
     more = again.hyperparameter_search(space, n_trials=1, sampler=random_sampler(1), **options)
@@ -205,7 +207,7 @@ def test_options_of_the_study(tmp_path):
     again.train()
     assert again.evaluate()["eval_loss"] == more.objective
     with pytest.raises(ValueError, match="has direction="):
-        made.hyperparameter_search(space, n_trials=1, direction="maximize", **options)
+        trainer.hyperparameter_search(space, n_trials=1, direction="maximize", **options)
 
 
 def test_search_ignores_checkpoints_of_an_older_search(tmp_path, caplog):
@@ -214,31 +216,34 @@ def test_search_ignores_checkpoints_of_an_older_search(tmp_path, caplog):
     searcher(tmp_path, **saving).hyperparameter_search(space, n_trials=1, sampler=random_sampler(7))
     assert (tmp_path / "run-0" / "checkpoint-4").is_dir()
     keywords = {"study_name": "mine", "storage": f"sqlite:///{tmp_path / 'study.db'}"}
-    known = {"learning_rate": optuna.distributions.FloatDistribution(1e-3, 1e-1, log=True)}
-    added = optuna.create_trial(params={"learning_rate": 0.05}, distributions=known, value=-1.0)
+    distributions = {"learning_rate": optuna.distributions.FloatDistribution(1e-3, 1e-1, log=True)}
+    added = optuna.create_trial(
+        params={"learning_rate": 0.05}, distributions=distributions, value=-1.0
+    )
     optuna.create_study(**keywords).add_trial(added)
-    made = searcher(tmp_path, **saving)
-    best = made.hyperparameter_search(
+    trainer = searcher(tmp_path, **saving)
+    best = trainer.hyperparameter_search(
         space, n_trials=1, sampler=random_sampler(1), load_if_exists=True, **keywords
     )
     assert best.run_id == "0"
     assert "trial 0, was not trained by this process and has no checkpoint here" in caplog.text
-    assert made.evaluate()["eval_loss"] == made.study.trials[1].value  # that of the last trial
+    # that of the last trial
+    assert trainer.evaluate()["eval_loss"] == trainer.study.trials[1].value
 
 
 def test_workers_side_by_side(tmp_path):
-    """Each in a process of its own, on one study; the result is what one worker finds with the
+    """Each in a separate process, on one study; the result is what one worker finds with the
     same values.
     """
-    made = searcher(tmp_path, save_strategy="steps", save_steps=4, save_only_model=True)
+    trainer = searcher(tmp_path, save_strategy="steps", save_steps=4, save_only_model=True)
 
     def found(n_jobs):
         sampler = optuna.samplers.GridSampler({"learning_rate": [1e-3, 1e-2, 1e-1]}, seed=0)
-        best = made.hyperparameter_search(space, n_trials=3, sampler=sampler, n_jobs=n_jobs)
+        best = trainer.hyperparameter_search(space, n_trials=3, sampler=sampler, n_jobs=n_jobs)
         # read from the folder that a worker left
-        assert made.evaluate()["eval_loss"] == best.objective
-        assert len(made.study.trials) == 3
-        return {(trial.params["learning_rate"], trial.value) for trial in made.study.trials}
+        assert trainer.evaluate()["eval_loss"] == best.objective
+        assert len(trainer.study.trials) == 3
+        return {(trial.params["learning_rate"], trial.value) for trial in trainer.study.trials}
 
     assert found(2) <= found(1)  # two workers may try one point of the grid
 
@@ -254,15 +259,16 @@ def test_search_failed_worker_ends_the_search(tmp_path):
 def test_search_with_a_trained_trainer_in_another_process(tmp_path):
     """As Ray sends it, which is not installed; what is left behind is made again there."""
     options = {"callbacks": [TimeLimitCallback(7200)], "enable_jit_checkpoint": True}
-    made = searcher(tmp_path, model_init=partial(tiny, 3), **options)
-    made.train()
-    again, _ = revive(pickle.loads(pickle.dumps(portable(made))))
+    trainer = searcher(tmp_path, model_init=partial(tiny, 3), **options)
+    trainer.train()
+    again, _ = revive(pickle.loads(pickle.dumps(portable(trainer))))
     kinds = [
-        [type(one).__name__ for one in each.callback_handler.callbacks] for each in (made, again)
+        [type(callback).__name__ for callback in each.callback_handler.callbacks]
+        for each in (trainer, again)
     ]
     assert kinds[1] == [name for name in kinds[0] if name != "JITCheckpointCallback"] != kinds[0]
     again.train()
-    assert same(weights(again.model), weights(made.model))
+    assert same(weights(again.model), weights(trainer.model))
 
 
 def test_search_reports_complete_checkpoints_to_ray(tmp_path, monkeypatch):
@@ -286,25 +292,25 @@ def test_search_reports_complete_checkpoints_to_ray(tmp_path, monkeypatch):
         return SimpleNamespace(result=functools.cache(job), done=lambda: False)
 
     monkeypatch.setattr(BackgroundWriter, "submit", submit)
-    made = searcher(tmp_path, save_strategy="steps", save_steps=2)
-    made.compute_objective = default_compute_objective
-    made.hp_space = made.hp_name = None
-    made.hp_search_backend = HPSearchBackend.RAY
+    trainer = searcher(tmp_path, save_strategy="steps", save_steps=2)
+    trainer.compute_objective = default_compute_objective
+    trainer.hp_space = trainer.hp_name = None
+    trainer.hp_search_backend = HPSearchBackend.RAY
     options = SearchOptions(n_trials=1, directions=["minimize"])
-    train_trial({"learning_rate": 1e-2}, portable(made), revive, options)
+    train_trial({"learning_rate": 1e-2}, portable(trainer), revive, options)
     assert [os.path.basename(path) for path in reported] == ["checkpoint-2", "checkpoint-4"]
 
 
 def test_search_default_space_and_names_that_are_not_arguments(tmp_path, caplog):
-    made = searcher(tmp_path)
-    best = made.hyperparameter_search(n_trials=1, sampler=random_sampler())
+    trainer = searcher(tmp_path)
+    best = trainer.hyperparameter_search(n_trials=1, sampler=random_sampler())
     assert list(best.hyperparameters) == [
         "learning_rate",
         "num_train_epochs",
         "seed",
         "per_device_train_batch_size",
     ]
-    made.hyperparameter_search(lambda trial: {"lerning_rate": 1.0}, n_trials=1)
+    trainer.hyperparameter_search(lambda trial: {"lerning_rate": 1.0}, n_trials=1)
     assert (
         "'lerning_rate', which is not a training argument. Did you mean 'learning_rate'?"
         in caplog.text

@@ -37,9 +37,9 @@ def train_twice(folder, monkeypatch, trial):
     settings = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 100}
     losses = []
     for seed in (0, 1):
-        made = trained(folder / "out", model=tiny(seed=seed), **settings)
+        trainer = trained(folder / "out", model=tiny(seed=seed), **settings)
         losses.append(
-            [entry["eval_loss"] for entry in made.state.log_history if "eval_loss" in entry]
+            [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
         )
     return losses
 
@@ -49,8 +49,8 @@ def test_several_trainings_report_with_their_numbers(tmp_path, monkeypatch, tria
     first, second = train_twice(tmp_path, monkeypatch, replace(about, pruner="none"))
     values = json.loads((tmp_path / "result.json").read_text())["values"]
     assert first != second
-    assert [one[1:] for one in values] == [
-        [[loss], n] for n, one in ((1, first), (2, second)) for loss in one
+    assert [value[1:] for value in values] == [
+        [[loss], n] for n, losses in ((1, first), (2, second)) for loss in losses
     ]
 
 

@@ -14,12 +14,12 @@ PROCESSES, ROUNDS = 3, 4
 
 
 def study_in(folder, name, *metrics):
-    given = {
+    options = {
         "storage": f"sqlite:///{folder / name}.db",
         "study_name": "mine",
         "load_if_exists": True,
     }
-    return make_study(["minimize"], given, *metrics)
+    return make_study(["minimize"], options, *metrics)
 
 
 def _join_each(folder, barrier):

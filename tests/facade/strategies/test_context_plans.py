@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from helpers.trainer.four_processes import of_four
-from helpers.trainer.tiny_trainings import Tiny, arguments, trainer
+from helpers.trainer.tiny_trainings import Tiny, arguments, make_trainer
 from lightrainer.facade.arguments.parallelism import (
     ContextParallelConfig,
     ParallelismConfig,
@@ -35,22 +35,22 @@ def plan_of(folder, groups, **changes):
 
 def test_context_plan_is_shown(tmp_path):
     """The model is sharded over all that share sequences, also where `fsdp` says nothing."""
-    found = plan_of(
+    plan = plan_of(
         tmp_path,
         {"cp_size": 2, "dp_shard_size": 2, "cp_handler": {"cp_comm_strategy": "alltoall"}},
     )
-    assert (found.name, found.shards_weights) == ("ContextParallelStrategy", True)
-    assert found.options["data_parallel_size"] == 4
-    shown = {(maps_to, value) for _, maps_to, value in found.rows()}
+    assert (plan.name, plan.shards_weights) == ("ContextParallelStrategy", True)
+    assert plan.options["data_parallel_size"] == 4
+    shown = {(maps_to, value) for _, maps_to, value in plan.rows()}
     assert ("context_parallel()", "context_parallel_size=2, rotation=alltoall") in shown
     assert any(maps_to == "fully_shard()" and "shard=full" in value for maps_to, value in shown)
 
 
 def test_heads_are_sharded(tmp_path):
     """Another strategy, over the same grid; `dp_shard_size` and `tp_size` go with it."""
-    found = plan_of(tmp_path, {"sp_size": 2, "dp_shard_size": 2})
-    assert (found.name, found.shards_weights) == ("SequenceParallelStrategy", True)
-    assert ("ulysses_attention()", "sequence_parallel_size=2") in {row[1:] for row in found.rows()}
+    plan = plan_of(tmp_path, {"sp_size": 2, "dp_shard_size": 2})
+    assert (plan.name, plan.shards_weights) == ("SequenceParallelStrategy", True)
+    assert ("ulysses_attention()", "sequence_parallel_size=2") in {row[1:] for row in plan.rows()}
     for groups, name in (
         ({"sp_size": 2, "tp_size": 2}, "SequenceParallel"),
         ({"cp_size": 2}, "ContextParallel"),
@@ -65,10 +65,10 @@ def test_context_plan_reads_the_reference_rules_for_heads(tmp_path, theirs):
     handler: object = {"sp_seq_length": 8, "sp_seq_length_is_variable": False}
     if theirs:
         handler = pytest.importorskip("accelerate.utils").DeepSpeedSequenceParallelConfig(8, False)
-    found = arguments(
+    config = arguments(
         tmp_path, parallelism_config={"sp_size": 2, "sp_handler": handler}
     ).parallelism_config
-    assert found == ParallelismConfig(sp_size=2, sp_handler=SequenceParallelConfig(8, False))
+    assert config == ParallelismConfig(sp_size=2, sp_handler=SequenceParallelConfig(8, False))
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,6 @@ def test_models_that_cannot_be_trained_on_parts_are_refused_before_the_run(tmp_p
 
 
 def test_shifted_labels_are_made_of_labels_and_do_not_have_to_be_in_the_data(tmp_path):
-    assert trainer(tmp_path, model=Causal(), parallelism_config={"cp_size": 2}).label_names == [
-        "labels"
-    ]
+    assert make_trainer(
+        tmp_path, model=Causal(), parallelism_config={"cp_size": 2}
+    ).label_names == ["labels"]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.trainer.tiny_trainings import arguments, trainer
+from helpers.trainer.tiny_trainings import arguments, make_trainer
 from lightrainer.facade.arguments.deepspeed_config import (
     fill_from_arguments,
     fill_from_run,
@@ -144,15 +144,17 @@ def reference():
 
 def of_reference(config, args, model, steps):
     """Return the reference's configuration, and the keys that contradict the arguments."""
-    made = reference()(config)
-    made._dtype, made.mismatches = None, []
-    made.trainer_config_process(args)
+    hf_config = reference()(config)
+    hf_config._dtype, hf_config.mismatches = None, []
+    hf_config.trainer_config_process(args)
     try:
-        made.trainer_config_finalize(args, model, steps)
+        hf_config.trainer_config_finalize(args, model, steps)
     except ValueError as error:
         if "mismatch" not in str(error):
             raise
-    return made.config, [line.removeprefix("- ds ").partition("=")[0] for line in made.mismatches]
+    return hf_config.config, [
+        line.removeprefix("- ds ").partition("=")[0] for line in hf_config.mismatches
+    ]
 
 
 @pytest.mark.parametrize("numbers", [{}, {"bf16": True}, {"fp16": True}], ids=str)
@@ -182,16 +184,16 @@ def test_methods_of_the_config_are_those_of_the_reference(tmp_path, numbers):
 def test_deepspeed_config_is_filled_in_as_in_the_reference(tmp_path, config, given, model):
     args = arguments(tmp_path, warmup_steps=5, **ARGUMENTS[given])
     expected, contradicted = of_reference(CONFIGS[config], args, MODELS[model], STEPS)
-    found = load_deepspeed(CONFIGS[config])
-    said = fill_from_arguments(found, args, args.world_size)
-    said += fill_from_run(found, args, MODELS[model], STEPS)
-    assert found == expected
-    assert [line.partition(" is ")[0] for line in said] == contradicted
+    filled = load_deepspeed(CONFIGS[config])
+    mismatches = fill_from_arguments(filled, args, args.world_size)
+    mismatches += fill_from_run(filled, args, MODELS[model], STEPS)
+    assert filled == expected
+    assert [line.partition(" is ")[0] for line in mismatches] == contradicted
 
 
 def test_batches_can_be_left_to_the_arguments():
-    """Where a training goes on with other processes, see `ElasticResumption`."""
-    given = {
+    """Where a training resumes with other processes, see `ElasticResumption`."""
+    config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": 3,
         "gradient_clipping": 0.5,
@@ -201,7 +203,7 @@ def test_batches_can_be_left_to_the_arguments():
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": 0.5,
     }
-    assert with_open_batches(json.dumps(given)) == opened
+    assert with_open_batches(json.dumps(config)) == opened
     assert with_open_batches(None) is None
     assert with_open_batches({}) == {}
 
@@ -282,9 +284,9 @@ def test_deepspeed_plan_shows_the_whole_configuration(tmp_path):
     strategy = translate(args).strategy
     assert "offload_optimizer={device=cpu, pin_memory=True}" in str(strategy.rows())
     assert len(strategy.open_keys) == 5
-    known = translate(args, model=MODELS["wide"], steps=50).strategy
-    assert known.open_keys == []
-    assert known.shards_weights
+    complete = translate(args, model=MODELS["wide"], steps=50).strategy
+    assert complete.open_keys == []
+    assert complete.shards_weights
     assert not translate(arguments(tmp_path, deepspeed=ZERO)).strategy.shards_weights
 
 
@@ -296,14 +298,14 @@ def engine_config(tmp_path, config, **changes):
 
 
 def test_deepspeed_arguments_fill_the_configuration(tmp_path):
-    found = engine_config(
+    config = engine_config(
         tmp_path, ZERO, gradient_accumulation_steps=3, max_grad_norm=0.5, bf16=True
     )
-    assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (
+    assert (config["train_micro_batch_size_per_gpu"], config["gradient_accumulation_steps"]) == (
         4,
         3,
     )
-    assert (found["gradient_clipping"], found["bf16"]) == (0.5, {"enabled": True})
+    assert (config["gradient_clipping"], config["bf16"]) == (0.5, {"enabled": True})
     assert engine_config(tmp_path, {**ZERO, "gradient_clipping": 1.0})["gradient_clipping"] == 1.0
 
 
@@ -312,8 +314,10 @@ def test_deepspeed_on_the_cpu_compiles_no_optimizer(tmp_path):
     says stays.
     """
     assert engine_config(tmp_path, AUTO, max_steps=5)["optimizer"]["params"]["torch_adam"] is True
-    own = changed(AUTO, optimizer__params__torch_adam=False)
-    assert engine_config(tmp_path, own, max_steps=5)["optimizer"]["params"]["torch_adam"] is False
+    config = changed(AUTO, optimizer__params__torch_adam=False)
+    assert (
+        engine_config(tmp_path, config, max_steps=5)["optimizer"]["params"]["torch_adam"] is False
+    )
     assert engine_config(tmp_path, ZERO)["zero_force_ds_cpu_optimizer"] is False
     assert (
         engine_config(tmp_path, {**ZERO, "zero_force_ds_cpu_optimizer": True})[
@@ -368,9 +372,9 @@ def test_contradictions_with_the_run_are_found(tmp_path):
 def test_deepspeed_missing_package_gives_advice(tmp_path, monkeypatch):
     """The plan can be looked at all the same."""
     monkeypatch.setattr(strategy_module, "is_installed", lambda name: False)
-    made = trainer(tmp_path, deepspeed=ZERO)
-    assert "DeepSpeedStrategy" in repr(made.plan)
-    for run in (made.train, made.evaluate):
+    trainer = make_trainer(tmp_path, deepspeed=ZERO)
+    assert "DeepSpeedStrategy" in repr(trainer.plan)
+    for run in (trainer.train, trainer.evaluate):
         with pytest.raises(ImportError, match="pip install --no-build-isolation 'deepspeed"):
             run()
 

@@ -20,10 +20,14 @@ FORMS += [types.SimpleNamespace(**SIZES, cp_size=None, tp_handler=None)]
 def test_parallelism_config_reads_every_form(tmp_path, form):
     if form == "accelerate":
         form = pytest.importorskip("accelerate").ParallelismConfig(dp_shard_size=2, tp_size=2)
-    found = arguments(tmp_path, parallelism_config=form).parallelism_config
-    assert found == ParallelismConfig(**SIZES)
-    assert (found.total_size, found.data_parallel_size, found.non_data_parallel_size) == (4, 2, 2)
-    assert (found.dp_replicate_enabled, found.dp_shard_enabled, found.tp_enabled) == (
+    config = arguments(tmp_path, parallelism_config=form).parallelism_config
+    assert config == ParallelismConfig(**SIZES)
+    assert (config.total_size, config.data_parallel_size, config.non_data_parallel_size) == (
+        4,
+        2,
+        2,
+    )
+    assert (config.dp_replicate_enabled, config.dp_shard_enabled, config.tp_enabled) == (
         False,
         True,
         True,
@@ -64,11 +68,12 @@ def test_sizes_are_compared_with_what_the_launcher_started(tmp_path, monkeypatch
     args.parallelism_config = SIZES
     from lightrainer.facade.arguments import problems
 
-    said = problems(args, ["parallelism_config"])
-    assert (said == []) is fits
+    messages = problems(args, ["parallelism_config"])
+    assert (messages == []) is fits
     if not fits:
         assert (
-            f"dp_shard_size=2 * tp_size=2 needs 4 processes, but there are {processes}" in said[0]
+            f"dp_shard_size=2 * tp_size=2 needs 4 processes, but there are {processes}"
+            in messages[0]
         )
 
 

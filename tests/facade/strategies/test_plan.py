@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 
 from helpers.trainer.four_processes import of_four
-from helpers.trainer.tiny_trainings import At, arguments, told, trainer
+from helpers.trainer.tiny_trainings import At, arguments, make_trainer, told
 from lightrainer import RunPlan, TrainingArguments
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.facade.strategies.strategy import Strategy
@@ -19,18 +19,18 @@ def plan(folder, **changes) -> RunPlan:
 
 
 def test_plan_defaults_on_one_cpu(tmp_path):
-    found = translate(TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none"))
-    assert (found.strategy.name, found.strategy.options) == (
+    plan = translate(TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to="none"))
+    assert (plan.strategy.name, plan.strategy.options) == (
         "SingleDeviceStrategy",
         {"device": "cpu"},
     )
-    assert (found.accelerator, found.devices, found.num_nodes, found.precision) == (
+    assert (plan.accelerator, plan.devices, plan.num_nodes, plan.precision) == (
         "cpu",
         1,
         1,
         "32-true",
     )
-    assert found.default_root_dir == str(tmp_path)
+    assert plan.default_root_dir == str(tmp_path)
     assert (
         dict(vars(translate(of_four(tmp_path)))).items() >= {"devices": 2, "num_nodes": 2}.items()
     )
@@ -54,7 +54,7 @@ SHOWN = [
 def test_plan_shows_what_a_training_reads_later(tmp_path, name, value, text):
     """In one row of the table, which has it in no other case."""
     changed, plain = (
-        dict(enumerate(found.rows())) for found in (plan(tmp_path, **{name: value}), plan(tmp_path))
+        dict(enumerate(shown.rows())) for shown in (plan(tmp_path, **{name: value}), plan(tmp_path))
     )
     different = [row for number, row in changed.items() if row != plain[number]]
     assert len(different) == 1
@@ -90,30 +90,30 @@ OTHER |= {"default_root_dir": "other/folder", "rows_of_training": lambda: [("oth
 @pytest.mark.parametrize("name", [item.name for item in dataclasses.fields(RunPlan)])
 def test_plan_shows_every_part(tmp_path, name):
     """Whatever differs between two plans differs in what is printed."""
-    found = plan(tmp_path)
-    assert repr(dataclasses.replace(found, **{name: OTHER[name]})) != repr(found)
+    original = plan(tmp_path)
+    assert repr(dataclasses.replace(original, **{name: OTHER[name]})) != repr(original)
 
 
 def test_plan_follows_the_arguments_as_they_are_now(tmp_path):
-    made = trainer(tmp_path)
-    made.args.max_steps = 3
-    assert ", 3" in {row[0]: row[2] for row in made.plan.rows()}["num_train_epochs, max_steps"]
-    assert not hasattr(made, "_lightning_trainer")
+    trainer = make_trainer(tmp_path)
+    trainer.args.max_steps = 3
+    assert ", 3" in {row[0]: row[2] for row in trainer.plan.rows()}["num_train_epochs, max_steps"]
+    assert not hasattr(trainer, "_lightning_trainer")
 
 
 def test_plan_and_strategy_are_made_once_a_run(tmp_path):
     """Whatever becomes of the arguments meanwhile."""
-    seen = []
+    states = []
 
     def look(of, state, control):
-        seen.append((of.plan, of.accelerator.strategy, of.accelerator.strategy.is_running))
+        states.append((of.plan, of.accelerator.strategy, of.accelerator.strategy.is_running))
         of.args.bf16 = not of.args.bf16
 
-    made = told(trainer(tmp_path, max_steps=3, callbacks=[At("on_step_end", look)]))
+    trainer = told(make_trainer(tmp_path, max_steps=3, callbacks=[At("on_step_end", look)]))
     for _ in range(2):
-        made.train()
-        made.args.bf16 = False
-    plans, used, running = zip(*seen, strict=True)
+        trainer.train()
+        trainer.args.bf16 = False
+    plans, used, running = zip(*states, strict=True)
     assert len({id(plan) for plan in plans}) == len({id(strategy) for strategy in used}) == 2
     assert {plan.precision for plan in plans} == {"32-true"}
     assert all(running)
@@ -125,16 +125,16 @@ def test_models_that_checkpoint_their_activations_have_no_unused_parameters(tmp_
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_positions=8, n_embd=8, n_layer=1, n_head=1, vocab_size=11)
     model = transformers.GPT2LMHeadModel(config)
-    found = {}
+    unused = {}
     for checkpointing in (False, True):
         args = of_four(tmp_path, gradient_checkpointing=checkpointing)
-        made = trainer(tmp_path, model=model, args=args, eval_dataset=None)
-        found[checkpointing] = made.plan.strategy.options["find_unused_parameters"]
-    assert found == {False: True, True: False}
+        trainer = make_trainer(tmp_path, model=model, args=args, eval_dataset=None)
+        unused[checkpointing] = trainer.plan.strategy.options["find_unused_parameters"]
+    assert unused == {False: True, True: False}
 
 
 def test_plan_gpu_is_the_one_of_the_arguments(tmp_path, monkeypatch):
     monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device("cuda", 2)))
-    found = plan(tmp_path)
-    assert (found.accelerator, found.devices) == ("cuda", [2])
-    assert found.strategy.options == {"device": "cuda:2"}
+    gpu_plan = plan(tmp_path)
+    assert (gpu_plan.accelerator, gpu_plan.devices) == ("cuda", [2])
+    assert gpu_plan.strategy.options == {"device": "cuda:2"}

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
 from helpers.trainer.four_processes import of_four
-from helpers.trainer.tiny_trainings import Tiny, files, trainer
+from helpers.trainer.tiny_trainings import Tiny, files, make_trainer
 from lightrainer.__main__ import main
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.facade.strategies.wrapping import layers_of
@@ -28,10 +28,10 @@ CHOSEN = [
 
 @pytest.mark.parametrize(("changes", "name"), CHOSEN, ids=str)
 def test_fsdp_plan_chooses_the_requested_strategy(tmp_path, changes, name):
-    found = translate(of_four(tmp_path, **changes))
-    assert found.strategy.name == name
-    assert found.accelerator == ("tpu" if name == "SingleDeviceXLAStrategy" else "cpu")
-    assert name in repr(found)
+    plan = translate(of_four(tmp_path, **changes))
+    assert plan.strategy.name == name
+    assert plan.accelerator == ("tpu" if name == "SingleDeviceXLAStrategy" else "cpu")
+    assert name in repr(plan)
 
 
 WORDS = {
@@ -195,9 +195,9 @@ REFUSED_RUNS = [
 @pytest.mark.parametrize(("changes", "kind", "message"), REFUSED_RUNS, ids=str)
 def test_fsdp_plan_that_cannot_run_is_refused_by_name(tmp_path, changes, kind, message):
     """Never silently another strategy; before anything is written."""
-    made = trainer(tmp_path / "out", **changes)
-    assert made.plan.strategy.name in repr(made.plan)
-    for run in (made.train, made.evaluate, lambda: made.predict(made.eval_dataset)):
+    trainer = make_trainer(tmp_path / "out", **changes)
+    assert trainer.plan.strategy.name in repr(trainer.plan)
+    for run in (trainer.train, trainer.evaluate, lambda: trainer.predict(trainer.eval_dataset)):
         with pytest.raises(kind) as error:
             run()
         assert message in str(error.value)
@@ -231,17 +231,17 @@ def test_optimizers_cannot_be_passed_together_with_sharding(tmp_path, engine):
     with pytest.raises(
         RuntimeError, match=f"optimizers cannot be passed together with {next(iter(engine))}"
     ):
-        trainer(
+        make_trainer(
             tmp_path, model=model, optimizers=(torch.optim.SGD(model.parameters()), None), **engine
         )
 
 
 def test_libraries_are_told(tmp_path):
-    made = trainer(tmp_path, fsdp="full_shard")
-    assert (made.is_fsdp_enabled, made.is_deepspeed_enabled, made.is_fsdp_xla_enabled) == (
+    trainer = make_trainer(tmp_path, fsdp="full_shard")
+    assert (trainer.is_fsdp_enabled, trainer.is_deepspeed_enabled, trainer.is_fsdp_xla_enabled) == (
         True,
         False,
         False,
     )
-    assert made.place_model_on_device is False
-    assert trainer(tmp_path).place_model_on_device is True
+    assert trainer.place_model_on_device is False
+    assert make_trainer(tmp_path).place_model_on_device is True

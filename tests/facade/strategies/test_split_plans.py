@@ -80,8 +80,8 @@ def test_split_plan_is_found_for_tied_weights():
     model = Layers({"head": "colwise_gather_output"})
     model.head = nn.Linear(4, 7, bias=False)
     model.head.weight = model.words.weight
-    found = {name: style.name for name, style in _styles(model).items()}
-    assert found == {"head": "colwise_gather_output", "words": "embedding_rowwise"}
+    styles = {name: style.name for name, style in _styles(model).items()}
+    assert styles == {"head": "colwise_gather_output", "words": "embedding_rowwise"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")

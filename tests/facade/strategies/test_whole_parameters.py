@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import arguments, tiny, trainer
+from helpers.trainer.tiny_trainings import arguments, make_trainer, tiny
 from lightrainer import Trainer
 from lightrainer.facade.strategies.deepspeed import DeepSpeed
 from lightrainer.facade.strategies.fsdp import FSDP
@@ -71,8 +71,8 @@ class OwnOptimizer(Trainer):
 
 
 def test_names_of_optimizers_that_demand_something_are_these():
-    found = {name.value: optimizer_requirements(name.value) for name in OptimizerNames}
-    assert {name: requirements for name, requirements in found.items() if requirements} == DEMANDS
+    demands = {name.value: optimizer_requirements(name.value) for name in OptimizerNames}
+    assert {name: requirements for name, requirements in demands.items() if requirements} == DEMANDS
     for path in PATHS + PATHS_OF_LIBRARIES:
         assert optimizer_requirements(path) == WHOLE
     assert optimizer_requirements("AdamWScheduleFree") == OWN_STEPS
@@ -110,7 +110,7 @@ def test_optim_that_needs_whole_parameters_is_refused_before_a_run(
 def test_made_optimizer_that_needs_whole_parameters_is_refused_before_the_first_step(
     tmp_path, strategy, made, argument
 ):
-    facade = trainer(tmp_path, **made)
+    facade = make_trainer(tmp_path, **made)
     facade.create_optimizer()
     with pytest.raises(ValueError, match=rf"\({argument}\) needs parameters in their shapes"):
         strategy._check_made_optimizer(facade)
@@ -128,7 +128,7 @@ def test_optimizer_that_steps_elsewhere_is_refused_by_deepspeed_in_every_stage(
     for optim in demanding(OWN_STEPS):
         with pytest.raises(ValueError, match=f"optim='{optim}' is not supported with deepspeed"):
             zero(stage).check(arguments(tmp_path, optim=optim), tiny())
-    facade = trainer(tmp_path, optimizer_cls_and_kwargs=(AdamWScheduleFree, {"lr": 0.1}))
+    facade = make_trainer(tmp_path, optimizer_cls_and_kwargs=(AdamWScheduleFree, {"lr": 0.1}))
     facade.create_optimizer()
     with pytest.raises(
         ValueError,

@@ -11,11 +11,11 @@ from helpers.contract.of_execution import Words
 from helpers.trainer.tiny_trainings import (
     At,
     arguments,
+    make_trainer,
     points,
     same,
     tiny,
     trained,
-    trainer,
     weights,
 )
 from lightrainer import PrinterCallback, Trainer, TrainingArguments
@@ -74,45 +74,45 @@ def words():
 def test_argument_changed_after_construction_takes_effect(tmp_path, name):
     """As if it had been so from the start; the control is a training without the change."""
     data = {"train_dataset": points(15), "eval_dataset": points(7, seed=2)}
-    usual = outcome(trainer(tmp_path, model=words(), **data))
-    from_the_start = outcome(trainer(tmp_path, model=words(), **data, **{name: CHANGED[name]}))
-    made = trainer(tmp_path, model=words(), **data)
-    setattr(made.args, name, CHANGED[name])
-    assert outcome(made) == from_the_start
-    assert from_the_start != usual
+    baseline = outcome(make_trainer(tmp_path, model=words(), **data))
+    from_the_start = outcome(make_trainer(tmp_path, model=words(), **data, **{name: CHANGED[name]}))
+    trainer = make_trainer(tmp_path, model=words(), **data)
+    setattr(trainer.args, name, CHANGED[name])
+    assert outcome(trainer) == from_the_start
+    assert from_the_start != baseline
 
 
 def test_hook_of_the_noise_is_an_attribute_of_the_trainer(tmp_path):
-    made = trainer(tmp_path, model=words(), neftune_noise_alpha=3.0, max_steps=1)
-    hooks = made.model.embedding._forward_hooks
-    found = []
-    made.add_callback(
-        At("on_step_end", lambda *_: found.append(made.neftune_hook_handle.id in hooks))
+    trainer = make_trainer(tmp_path, model=words(), neftune_noise_alpha=3.0, max_steps=1)
+    hooks = trainer.model.embedding._forward_hooks
+    present = []
+    trainer.add_callback(
+        At("on_step_end", lambda *_: present.append(trainer.neftune_hook_handle.id in hooks))
     )
-    made.train()
-    assert found == [True]
-    assert made.neftune_hook_handle.id not in hooks
+    trainer.train()
+    assert present == [True]
+    assert trainer.neftune_hook_handle.id not in hooks
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("logging_steps", -1), ("lr_scheduler_type", "lineal"), ("optim", "adam")]
 )
 def test_invalid_values_set_later_are_refused(tmp_path, name, value):
-    made = trainer(tmp_path)
-    setattr(made.args, name, value)
+    trainer = make_trainer(tmp_path)
+    setattr(trainer.args, name, value)
     with pytest.raises(ValueError, match=str(value)):
-        made.train()
+        trainer.train()
 
 
 @pytest.mark.parametrize("run", ["evaluate", "train"])
 def test_argument_value_mutated_in_place_is_refused_at_the_next_run(tmp_path, run):
     """Arguments that did not change since the last run are not checked again."""
-    made = trainer(tmp_path, eval_dataset=points(7), include_for_metrics=["loss"])
-    made.evaluate()
-    made.args.include_for_metrics.append("nothing")
+    trainer = make_trainer(tmp_path, eval_dataset=points(7), include_for_metrics=["loss"])
+    trainer.evaluate()
+    trainer.args.include_for_metrics.append("nothing")
     for _ in range(2):
         with pytest.raises(ValueError, match="nothing"):
-            getattr(made, run)()
+            getattr(trainer, run)()
 
 
 def test_arguments_of_a_user_may_hold_anything(tmp_path):
@@ -126,17 +126,17 @@ def test_arguments_of_a_user_may_hold_anything(tmp_path):
     args = Own(str(tmp_path), report_to=[], disable_tqdm=True)
     args.weights = torch.ones(2)
     args.lock = threading.Lock()
-    made = Trainer(tiny(), args, eval_dataset=points(7))
-    made.evaluate()
+    trainer = Trainer(tiny(), args, eval_dataset=points(7))
+    trainer.evaluate()
     args.logging_steps = -1
     with pytest.raises(ValueError, match="logging_steps"):
-        made.evaluate()
+        trainer.evaluate()
 
 
 def test_output_dir_changed_after_construction(tmp_path):
-    made = trainer(tmp_path / "first", save_strategy="epoch")
-    made.args.output_dir = str(tmp_path / "second")
-    made.train()
+    trainer = make_trainer(tmp_path / "first", save_strategy="epoch")
+    trainer.args.output_dir = str(tmp_path / "second")
+    trainer.train()
     assert [path.name for path in (tmp_path / "second").iterdir()] == ["checkpoint-4"]
 
 
@@ -152,12 +152,12 @@ def test_arguments_are_never_changed(tmp_path):
         tmp_path, **saving, **shares, gradient_accumulation_steps=2, hub_token="hf_secret"
     )
     before, attributes = args.to_dict(), dict(vars(args))
-    made = trained(tmp_path, args=args)
-    made.evaluate()
-    made.predict(points(3))
-    made.train(resume_from_checkpoint=True)
-    made.save_model()
-    assert made.args is args
+    trainer = trained(tmp_path, args=args)
+    trainer.evaluate()
+    trainer.predict(points(3))
+    trainer.train(resume_from_checkpoint=True)
+    trainer.save_model()
+    assert trainer.args is args
     assert args.to_dict() == before
     assert vars(args) == attributes
 
@@ -165,9 +165,14 @@ def test_arguments_are_never_changed(tmp_path):
 def test_passed_objects_are_not_changed(tmp_path):
     """Neither samples nor lists and dicts of the user."""
     data, callbacks = points(), [PrinterCallback()]
-    kept = [{name: tensor.clone() for name, tensor in item.items()} for item in data]
-    given = (torch.optim.SGD, {"lr": 0.1})
-    trained(tmp_path, train_dataset=data, callbacks=callbacks, optimizer_cls_and_kwargs=given)
-    assert all(same(item, before) for item, before in zip(data, kept, strict=True))
+    copies = [{name: tensor.clone() for name, tensor in item.items()} for item in data]
+    optimizer_options = (torch.optim.SGD, {"lr": 0.1})
+    trained(
+        tmp_path,
+        train_dataset=data,
+        callbacks=callbacks,
+        optimizer_cls_and_kwargs=optimizer_options,
+    )
+    assert all(same(item, before) for item, before in zip(data, copies, strict=True))
     assert len(callbacks) == 1
-    assert given == (torch.optim.SGD, {"lr": 0.1})
+    assert optimizer_options == (torch.optim.SGD, {"lr": 0.1})

@@ -14,11 +14,11 @@ from helpers.trainer.tiny_trainings import (
     At,
     Tiny,
     arguments,
+    make_trainer,
     points,
     same,
     told,
     trained,
-    trainer,
     weights,
 )
 from lightrainer import (
@@ -124,9 +124,11 @@ def test_auto_find_batch_size_ends_as_a_run_with_the_batch_that_fits(
     """
     monkeypatch.setattr(Trainer, "keep_effective_batch_size", keep)
     saving = {"eval_steps": 2, "eval_strategy": "steps", "save_strategy": "steps", "save_steps": 3}
-    found = train(tmp_path / "found", limited(limit, first), **ASKED, **saving)
-    assert_same_end(end_of(train(tmp_path / "given", limited(8), **fits, **saving)), end_of(found))
-    assert found.state.train_batch_size == limit
+    searched = train(tmp_path / "found", limited(limit, first), **ASKED, **saving)
+    assert_same_end(
+        end_of(train(tmp_path / "given", limited(8), **fits, **saving)), end_of(searched)
+    )
+    assert searched.state.train_batch_size == limit
 
 
 class Drawing(torch.utils.data.IterableDataset):
@@ -171,17 +173,17 @@ def test_auto_find_batch_size_restores_data_and_collator(tmp_path):
         data = {"train_dataset": Drawing(), "data_collator": DrawingCollator(), "max_steps": 6}
         return train(tmp_path / name, limited(*given), **data, **options)
 
-    found = run("found", 5, **ASKED)
-    assert_same_end(end_of(run("given", 8, per_device_train_batch_size=5)), end_of(found))
+    searched = run("found", 5, **ASKED)
+    assert_same_end(end_of(run("given", 8, per_device_train_batch_size=5)), end_of(searched))
 
 
 @pytest.mark.usefixtures("keeping")
 def test_batch_size_search_leaves_the_arguments_unchanged(tmp_path):
     """While it trains, code that reads `trainer.args` and callbacks see the numbers in use."""
-    seen = set()
+    sizes = set()
 
     def look(of, state, control):
-        seen.add(
+        sizes.add(
             (
                 of.args.per_device_train_batch_size,
                 of.args.gradient_accumulation_steps,
@@ -191,14 +193,14 @@ def test_batch_size_search_leaves_the_arguments_unchanged(tmp_path):
 
     args = arguments(tmp_path, **ASKED)
     before = copy.deepcopy(vars(args))
-    made = train(tmp_path, limited(4), args=args, callbacks=[At("on_step_end", look)])
-    assert seen == {(4, 2, 4)}
-    assert made.args is args
+    trainer = train(tmp_path, limited(4), args=args, callbacks=[At("on_step_end", look)])
+    assert sizes == {(4, 2, 4)}
+    assert trainer.args is args
     assert vars(args) == before
-    assert made.accelerator.gradient_accumulation_steps == 1
-    args.per_device_train_batch_size = 2  # what was found counts until the arguments are changed
-    made.train()
-    assert made.state.train_batch_size == 2
+    assert trainer.accelerator.gradient_accumulation_steps == 1
+    args.per_device_train_batch_size = 2  # the size found applies until the arguments are changed
+    trainer.train()
+    assert trainer.state.train_batch_size == 2
 
 
 def note_of(made):
@@ -209,7 +211,7 @@ def note_of(made):
 
 
 def test_out_of_memory_without_batch_size_search_gives_advice(tmp_path):
-    note = note_of(trainer(tmp_path, model=limited(2), gradient_accumulation_steps=2))
+    note = note_of(make_trainer(tmp_path, model=limited(2), gradient_accumulation_steps=2))
     for words in (
         "x 4 x 8, labels 4",
         "gradient_accumulation_steps=2",
@@ -247,15 +249,15 @@ class EvaluationLimited(Tiny):
 def test_batch_size_search_ignores_evaluations(tmp_path, automatic):
     """As in 5.23: the error goes on, with what to change."""
     torch.manual_seed(3)
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, model=EvaluationLimited(), auto_find_batch_size=automatic, eval_strategy="epoch"
     )
-    note = note_of(made)
+    note = note_of(trainer)
     assert "per_device_eval_batch_size=4" in note
     assert "x 4 x 8" in note
-    assert made._train_batch_size == 4
+    assert trainer._train_batch_size == 4
     with pytest.raises(torch.OutOfMemoryError):
-        made.evaluate()
+        trainer.evaluate()
 
 
 class Counting(TrainerCallback, ExportableState):
@@ -276,13 +278,15 @@ def test_callbacks_with_a_state_are_set_back(tmp_path):
     """And the control, and patience that ran out in the failed attempt."""
     counting, stopping = Counting(), EarlyStoppingCallback(3)
     watching = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
-    made = train(tmp_path, limited(4, first=5), **ASKED, callbacks=[counting, stopping], **watching)
+    trainer = train(
+        tmp_path, limited(4, first=5), **ASKED, callbacks=[counting, stopping], **watching
+    )
     assert (
         counting.count
-        == made.state.global_step
-        == len([e for e in made.state.log_history if "loss" in e])
+        == trainer.state.global_step
+        == len([e for e in trainer.state.log_history if "loss" in e])
     )
-    assert stopping in made.callback_handler.callbacks
+    assert stopping in trainer.callback_handler.callbacks
 
 
 @pytest.mark.usefixtures("keeping")
@@ -309,12 +313,14 @@ def test_frozen_weights_are_not_copied(tmp_path, touched):
     touch = At("on_step_end", lambda of, *_: torch.nn.init.zeros_(of.model.first.bias), 1)
     model = limited(4, first=2)
     model.first.requires_grad_(False)
-    made = told(trainer(tmp_path, model=model, callbacks=[touch] if touched else None, **ASKED))
+    trainer = told(
+        make_trainer(tmp_path, model=model, callbacks=[touch] if touched else None, **ASKED)
+    )
     if touched:
-        assert "first.bias" in note_of(made)
+        assert "first.bias" in note_of(trainer)
     else:
-        made.train()
-        assert made.state.train_batch_size == 4
+        trainer.train()
+        assert trainer.state.train_batch_size == 4
 
 
 @pytest.mark.usefixtures("keeping")
@@ -323,17 +329,17 @@ def test_batch_size_search_after_a_resumption_restarts_there(tmp_path):
     train(tmp_path, limited(8), per_device_train_batch_size=8, **options)
     step = str(tmp_path / "checkpoint-4")
     ends = []
-    for given in (ASKED, HALVED):
-        made = trainer(
-            tmp_path / "other", model=limited(4, first=3), num_train_epochs=2, **options, **given
+    for sizes in (ASKED, HALVED):
+        trainer = make_trainer(
+            tmp_path / "other", model=limited(4, first=3), num_train_epochs=2, **options, **sizes
         )
-        made.train(resume_from_checkpoint=step)
-        ends.append(made)
-    found, given = ends
-    assert found.state.global_step == given.state.global_step == 12
-    assert same(weights(given.model), weights(found.model))
-    assert history(given) == history(found)
-    assert found.state.train_batch_size == 4
+        trainer.train(resume_from_checkpoint=step)
+        ends.append(trainer)
+    searched, halved = ends
+    assert searched.state.global_step == halved.state.global_step == 12
+    assert same(weights(halved.model), weights(searched.model))
+    assert history(halved) == history(searched)
+    assert searched.state.train_batch_size == 4
 
 
 def test_lengths_are_grouped_the_same_way_after_a_resumption(tmp_path):

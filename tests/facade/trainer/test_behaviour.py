@@ -14,11 +14,11 @@ from helpers.trainer.tiny_trainings import (
     At,
     Tiny,
     losses,
+    make_trainer,
     points,
     same,
     told,
     trained,
-    trainer,
     weights,
 )
 from lightrainer import Trainer
@@ -28,27 +28,29 @@ from lightrainer import Trainer
 
 def test_process_group_is_left_at_the_end(tmp_path):
     """As in 5.18; a second call, or one where there is no group, does nothing."""
-    made = trained(tmp_path)
+    trainer = trained(tmp_path)
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
-    made.end()
+    trainer.end()
     assert not torch.distributed.is_initialized()
-    made.end()
+    trainer.end()
 
 
 def test_train_twice_keeps_the_model_and_resets_the_steps(tmp_path):
-    made = trainer(tmp_path)
-    first = made.train()
-    after_first = weights(made.model)
-    rates = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
-    second = made.train()
-    assert first.global_step == second.global_step == made.state.global_step == 4
+    trainer = make_trainer(tmp_path)
+    first = trainer.train()
+    after_first = weights(trainer.model)
+    rates = [
+        entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry
+    ]
+    second = trainer.train()
+    assert first.global_step == second.global_step == trainer.state.global_step == 4
     assert [
-        entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry
+        entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry
     ] == rates
-    assert len(losses(made)) == 4
-    assert not same(after_first, weights(made.model))
+    assert len(losses(trainer)) == 4
+    assert not same(after_first, weights(trainer.model))
     assert second.training_loss < first.training_loss
 
 
@@ -68,15 +70,15 @@ COPIED = {
 def test_copy_of_a_trained_trainer_trains_as_the_original(tmp_path, kind):
     """Neither the loaders nor their iterations, which cannot be copied, hinder `deepcopy`."""
     model = Tiny(dropout=0.0)
-    made = trained(tmp_path, model=model, eval_strategy="steps", eval_steps=2, **COPIED[kind])
-    after_first = weights(made.model)
+    trainer = trained(tmp_path, model=model, eval_strategy="steps", eval_steps=2, **COPIED[kind])
+    after_first = weights(trainer.model)
 
-    copied = copy.deepcopy(made)
+    copied = copy.deepcopy(trainer)
     copied.train()
-    assert same(after_first, weights(made.model))
+    assert same(after_first, weights(trainer.model))
 
-    made.train()
-    assert same(weights(copied.model), weights(made.model))
+    trainer.train()
+    assert same(weights(copied.model), weights(trainer.model))
 
 
 LISTENING = [{}, {"save_strategy": "steps"}, {"enable_jit_checkpoint": True}]
@@ -87,29 +89,29 @@ def test_copy_of_a_trainer_in_its_training_evaluates(tmp_path, listening):
     """Also where the training listens to signals, and would save at once."""
     metrics = []
     evaluate_copy = At("on_step_end", lambda of, *_: metrics.append(copy.deepcopy(of).evaluate()))
-    made = told(trainer(tmp_path, callbacks=[evaluate_copy], max_steps=2, **listening))
-    made.train()
-    assert metrics[-1]["eval_loss"] == made.evaluate()["eval_loss"]
+    trainer = told(make_trainer(tmp_path, callbacks=[evaluate_copy], max_steps=2, **listening))
+    trainer.train()
+    assert metrics[-1]["eval_loss"] == trainer.evaluate()["eval_loss"]
 
 
 def test_copy_of_a_trainer_leaves_the_evaluations_of_its_training_alone(tmp_path):
     """Both share the accelerator, whose strategy names the model to evaluate."""
     evaluate_copy = At("on_step_end", lambda of, *_: copy.deepcopy(of).evaluate(), step=1)
     evaluated = {"eval_strategy": "steps", "eval_steps": 3}
-    made = told(trainer(tmp_path, callbacks=[evaluate_copy], max_steps=3, **evaluated))
-    made.train()
-    last_logged = [entry for entry in made.state.log_history if "eval_loss" in entry][-1]
+    trainer = told(make_trainer(tmp_path, callbacks=[evaluate_copy], max_steps=3, **evaluated))
+    trainer.train()
+    last_logged = [entry for entry in trainer.state.log_history if "eval_loss" in entry][-1]
     assert last_logged["step"] == 3
-    assert last_logged["eval_loss"] == made.evaluate()["eval_loss"]
+    assert last_logged["eval_loss"] == trainer.evaluate()["eval_loss"]
 
 
 def test_model_init_starts_from_the_same_weights(tmp_path):
-    made = trained(tmp_path, model_init=lambda: Tiny())
-    first, model = weights(made.model), made.model
-    made.train()
-    assert same(first, weights(made.model))
-    assert made.model is not model
-    assert made.model_wrapped is made.model
+    trainer = trained(tmp_path, model_init=lambda: Tiny())
+    first, model = weights(trainer.model), trainer.model
+    trainer.train()
+    assert same(first, weights(trainer.model))
+    assert trainer.model is not model
+    assert trainer.model_wrapped is trainer.model
 
 
 def test_gradients_of_the_past_do_not_count(tmp_path):
@@ -117,12 +119,12 @@ def test_gradients_of_the_past_do_not_count(tmp_path):
     step.
     """
     clean = trained(tmp_path)
-    made = trainer(tmp_path)
-    for parameter in made.model.parameters():
+    trainer = make_trainer(tmp_path)
+    for parameter in trainer.model.parameters():
         parameter.grad = torch.full_like(parameter, 10.0)
-    made.train()
-    assert losses(made) == losses(clean)
-    assert same(weights(made.model), weights(clean.model))
+    trainer.train()
+    assert losses(trainer) == losses(clean)
+    assert same(weights(trainer.model), weights(clean.model))
 
 
 # --- modes of the model
@@ -130,17 +132,17 @@ def test_gradients_of_the_past_do_not_count(tmp_path):
 
 def test_training_step_sets_training_mode_on_every_module(tmp_path):
     """A module left in evaluation mode by a callback would silently train without dropout."""
-    seen = []
+    modes = []
     forget = At("on_step_begin", lambda of, *_: of.model.dropout.eval())
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         callbacks=[
             forget,
-            At("on_step_end", lambda of, *_: seen.append(of.model.dropout.training)),
+            At("on_step_end", lambda of, *_: modes.append(of.model.dropout.training)),
         ],
     )
-    told(made).train()
-    assert seen == [True] * 4
+    told(trainer).train()
+    assert modes == [True] * 4
 
 
 # --- interruptions and errors
@@ -161,13 +163,15 @@ def test_interruption_reaches_the_script(tmp_path, event):
             interrupted.append(True)
             raise KeyboardInterrupt
 
-    made = trainer(tmp_path, callbacks=[At(event, interrupt)], eval_strategy="steps", eval_steps=1)
+    trainer = make_trainer(
+        tmp_path, callbacks=[At(event, interrupt)], eval_strategy="steps", eval_steps=1
+    )
     with pytest.raises(KeyboardInterrupt):
-        made.train()
+        trainer.train()
     assert signal.getsignal(signal.SIGINT) is handler
-    assert not made.is_in_train
-    assert made.train().global_step == 4
-    assert made.evaluate()["eval_loss"] > 0
+    assert not trainer.is_in_train
+    assert trainer.train().global_step == 4
+    assert trainer.evaluate()["eval_loss"] > 0
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,7 @@ def test_interruption_of_an_evaluation_reaches_the_script(tmp_path, act):
 
     handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        act(trainer(tmp_path, callbacks=[At("on_prediction_step", interrupt)]))
+        act(make_trainer(tmp_path, callbacks=[At("on_prediction_step", interrupt)]))
     assert signal.getsignal(signal.SIGINT) is handler
 
 
@@ -193,7 +197,7 @@ def test_exit_keeps_its_code(tmp_path):
             sys.exit(3)
 
     with pytest.raises(SystemExit) as raised:
-        trainer(tmp_path, callbacks=[At("on_step_end", leave)]).train()
+        make_trainer(tmp_path, callbacks=[At("on_step_end", leave)]).train()
     assert raised.value.code == 3
 
 
@@ -216,15 +220,15 @@ def test_user_error_is_raised_unchanged(tmp_path, name):
         raise problem
 
     cls = type("Failing", (Trainer,), {name: fail})
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, cls, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=2
     )
     with pytest.raises(LookupError) as raised:
-        made.train()
+        trainer.train()
     assert raised.value is problem
-    assert not made.is_in_train
+    assert not trainer.is_in_train
     setattr(cls, name, getattr(Trainer, name))
-    assert made.train().global_step == 4
+    assert trainer.train().global_step == 4
 
 
 # --- callbacks
@@ -232,14 +236,14 @@ def test_user_error_is_raised_unchanged(tmp_path, name):
 
 def test_copied_trainer_creates_its_own_components(tmp_path):
     """Uploads, signals and states of callbacks are of one Trainer; what the user gave is shared."""
-    made = trainer(tmp_path)
-    assert made._lightrainer.callback_states.trainer is made
-    copied = copy.copy(made)
+    trainer = make_trainer(tmp_path)
+    assert trainer._lightrainer.callback_states.trainer is trainer
+    copied = copy.copy(trainer)
     assert copied._lightrainer.callback_states.trainer is copied
-    assert copied.callback_handler is made.callback_handler
+    assert copied.callback_handler is trainer.callback_handler
 
 
 @pytest.mark.parametrize("max_steps", [0, -1])
 def test_max_steps_of_zero_trains_the_epochs(tmp_path, max_steps):
-    made = trained(tmp_path, max_steps=max_steps, num_train_epochs=2)
-    assert (made.state.global_step, made.state.max_steps) == (8, 8)
+    trainer = trained(tmp_path, max_steps=max_steps, num_train_epochs=2)
+    assert (trainer.state.global_step, trainer.state.max_steps) == (8, 8)

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import IterableDataset
 
 import lightrainer
-from helpers.trainer.tiny_trainings import Tiny, files, points, tiny, trainer
+from helpers.trainer.tiny_trainings import Tiny, files, make_trainer, points, tiny
 from lightrainer import Trainer, TrainingArguments
 
 
@@ -35,7 +35,7 @@ def refusal(kind, *words, folder, **changes):
     message.
     """
     with pytest.raises(kind) as error:
-        trainer(folder / "out", **changes).train()
+        make_trainer(folder / "out", **changes).train()
     message = str(error.value)
     missing = [word for word in words if word not in message]
     assert not missing, f"the message lacks {missing}: {message}"
@@ -67,9 +67,9 @@ def test_wrong_models(nothing_is_written, changes, kind, words):
 
 def test_trainer_can_be_pickled_while_its_arguments_are_applied(tmp_path):
     """A method of the Trainer as collator is sent to workers that are spawned."""
-    made = trainer(tmp_path)
-    made._lightrainer.applied_arguments.apply()
-    assert pickle.loads(pickle.dumps(made)).args == made.args
+    trainer = make_trainer(tmp_path)
+    trainer._lightrainer.applied_arguments.apply()
+    assert pickle.loads(pickle.dumps(trainer)).args == trainer.args
 
 
 def test_model_that_is_a_class_names_model_init(nothing_is_written):
@@ -94,7 +94,7 @@ def test_train_dataset_that_is_a_dict_names_its_keys_and_a_remedy(tmp_path):
 def test_output_dir_that_cannot_be_created_is_named(tmp_path, place, kind):
     (tmp_path / "file").touch()
     with pytest.raises(kind, match="output_dir cannot be created") as error:
-        trainer(tmp_path / place)
+        make_trainer(tmp_path / place)
     assert error.value.filename == str(tmp_path / place)
 
 
@@ -122,11 +122,11 @@ WRONG = [
     ("name", "value"), WRONG, ids=[f"{name}={value!r:.40}" for name, value in WRONG]
 )
 def test_construction_with_a_wrong_type(nothing_is_written, name, value):
-    """A TypeError that names the parameter and what it is instead, at construction, not
-    somewhere in the training.
+    """A TypeError that names the parameter and the actual type, at construction, not
+    during the training.
     """
-    given = {"model": None, name: value} if name == "model_init" else {name: value}
-    message = refusal(TypeError, folder=nothing_is_written, **given)
+    parameters = {"model": None, name: value} if name == "model_init" else {name: value}
+    message = refusal(TypeError, folder=nothing_is_written, **parameters)
     assert re.search(
         rf"\b{name}\b|\bcallback\b" if name == "callbacks" else rf"\b{name}\b", message
     ), message
@@ -177,11 +177,11 @@ class CallsItLabel(Tiny):
 @pytest.mark.parametrize("how", ["model", "model_init", "label_names"])
 def test_inputs_called_label_with_the_default_collator(nothing_is_written, how):
     """The default collator makes `labels` out of `label`, so the model would never see it."""
-    given = {
+    parameters = {
         "model": {"model": CallsItLabel()},
         "model_init": {"model_init": lambda: CallsItLabel()},
     }
-    changes = given.get(how, {"label_names": ["label"]})
+    changes = parameters.get(how, {"label_names": ["label"]})
     refusal(
         ValueError, "'label'", "'labels'", "data_collator", folder=nothing_is_written, **changes
     )
@@ -196,19 +196,21 @@ def test_inputs_called_label_that_the_model_does_not_get(tmp_path):
             return cross_entropy(model(**inputs)["logits"], labels)
 
     rows = [{"x": row["x"], "label": row["labels"]} for row in points(8)]
-    made = trainer(tmp_path, Own, model=CallsItLabel(), train_dataset=rows)
-    assert made.train().global_step == 2
+    trainer = make_trainer(tmp_path, Own, model=CallsItLabel(), train_dataset=rows)
+    assert trainer.train().global_step == 2
 
     # A loss function gets `labels`, and not the model.
     losses = {
         "compute_loss_func": lambda outputs, labels, **_: cross_entropy(outputs["logits"], labels)
     }
-    made = trainer(tmp_path, model=CallsItLabel(), train_dataset=rows, eval_dataset=None, **losses)
-    assert made.train().global_step == 2
+    trainer = make_trainer(
+        tmp_path, model=CallsItLabel(), train_dataset=rows, eval_dataset=None, **losses
+    )
+    assert trainer.train().global_step == 2
 
-    made = trainer(tmp_path, model=CallsItLabel(), train_dataset=None, eval_dataset=None)
+    trainer = make_trainer(tmp_path, model=CallsItLabel(), train_dataset=None, eval_dataset=None)
     unlabelled = [{"x": row["x"]} for row in points(4)]
-    assert len(made.predict(unlabelled).predictions) == 4
+    assert len(trainer.predict(unlabelled).predictions) == 4
 
 
 def test_construction_reports_all_wrong_values_at_once(nothing_is_written):
@@ -242,31 +244,31 @@ def test_data_without_a_batch(nothing_is_written, changes, words):
 
 
 def test_construction_without_evaluation_data(nothing_is_written):
-    made = trainer(nothing_is_written, eval_dataset=None)
+    trainer = make_trainer(nothing_is_written, eval_dataset=None)
     with pytest.raises(TypeError, match=r"eval_dataset is a list of datasets.*Pass a dict"):
-        made.evaluate([Stream([]), Stream([])])
+        trainer.evaluate([Stream([]), Stream([])])
     with pytest.raises(TypeError, match="are a dict of them, not a list"):
-        made.evaluate([points(8), points(8)])
+        trainer.evaluate([points(8), points(8)])
     with pytest.raises(ValueError, match="eval_dataset="):
-        made.evaluate()
+        trainer.evaluate()
 
 
 @pytest.mark.parametrize(
     "own", [{"near": points(4), "far": points(4)}, points(4)], ids=["names", "no names"]
 )
 def test_evaluation_data_of_an_unknown_name(nothing_is_written, own):
-    made = trainer(nothing_is_written, eval_dataset=own)
+    trainer = make_trainer(nothing_is_written, eval_dataset=own)
     with pytest.raises(ValueError, match=r"eval_dataset='nearr' .*(near, far|no named)"):
-        made.evaluate("nearr")
+        trainer.evaluate("nearr")
 
 
 def test_construction_with_an_empty_evaluation_set(nothing_is_written):
     """No samples give no loss, as in the reference, and no warning."""
-    made = trainer(nothing_is_written)
-    found = made.evaluate([])
-    assert "eval_loss" not in found
-    assert found["eval_samples_per_second"] == 0
-    assert made.predict([]).predictions is None
+    trainer = make_trainer(nothing_is_written)
+    metrics = trainer.evaluate([])
+    assert "eval_loss" not in metrics
+    assert metrics["eval_samples_per_second"] == 0
+    assert trainer.predict([]).predictions is None
 
 
 def test_construction_warns_of_label_smoothing_at_the_line_of_the_script(tmp_path):

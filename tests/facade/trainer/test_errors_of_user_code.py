@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
-from helpers.trainer.tiny_trainings import points, split, tiny, trainer
+from helpers.trainer.tiny_trainings import make_trainer, points, split, tiny
 from lightrainer import Trainer, TrainerCallback, default_data_collator
 from lightrainer.lightning_modules.data.iteration import iterate
 from lightrainer.lightning_modules.data.loaders import build_loader
@@ -207,15 +207,15 @@ def raised_by(place: str, error: type[Exception], folder: Any, *further: Any) ->
     return the error.
     """
     failing = Failing(error, 1 if place in CALLED_ONCE else 2)
-    given = PLACES[place](failing)
-    given["callbacks"] = [*given.get("callbacks", []), *further]
+    parameters = PLACES[place](failing)
+    parameters["callbacks"] = [*parameters.get("callbacks", []), *further]
     settings = {
         "num_train_epochs": 2,
         "gradient_accumulation_steps": 2,
         "save_strategy": "steps",
         "save_steps": 1,
     }
-    running = trainer(folder, **{**settings, "eval_strategy": "epoch", **given})
+    running = make_trainer(folder, **{**settings, "eval_strategy": "epoch", **parameters})
     with pytest.raises((error, RuntimeError)) as caught:
         running.train()
     return caught.value
@@ -254,7 +254,7 @@ def cause_of(error: BaseException) -> BaseException:
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_evaluation_stop_iteration_is_an_error(tmp_path, place, method):
     failing = Failing(StopIteration, 1 if place == "compute_metrics" else 2)
-    running = trainer(tmp_path, **PLACES[place](failing))
+    running = make_trainer(tmp_path, **PLACES[place](failing))
     with pytest.raises((StopIteration, RuntimeError)) as caught:
         running.evaluate() if method == "evaluate" else running.predict(points())
     assert isinstance(cause_of(caught.value), StopIteration)
@@ -298,11 +298,11 @@ def test_pinned_batches_stop_iteration_is_an_error():
 def test_pinned_batches_are_those_of_torch():
     torch.manual_seed(0)
     with pinning():
-        own = [batch["x"] for batch in build_loader(points(), batch_size=4, pin_memory=True)]
+        actual = [batch["x"] for batch in build_loader(points(), batch_size=4, pin_memory=True)]
     drawn = torch.rand(())
     torch.manual_seed(0)
-    of_torch = [batch["x"] for batch in DataLoader(points(), batch_size=4)]
-    assert torch.equal(torch.cat(own), torch.cat(of_torch))
+    expected = [batch["x"] for batch in DataLoader(points(), batch_size=4)]
+    assert torch.equal(torch.cat(actual), torch.cat(expected))
     assert torch.equal(drawn, torch.rand(()))  # the generator has been moved equally far
 
 
@@ -314,7 +314,7 @@ def test_length_of_a_dataset_error_is_shown(tmp_path):
     with pytest.raises(
         ValueError, match=r"no length \(its __len__ raised AttributeError: 'Broken' .* 'row'\)"
     ):
-        trainer(tmp_path, train_dataset=Broken()).train()
+        make_trainer(tmp_path, train_dataset=Broken()).train()
 
 
 def test_labels_error_in_a_batch_is_not_taken_for_labels_that_cannot_be_counted(tmp_path):
@@ -327,4 +327,4 @@ def test_labels_error_in_a_batch_is_not_taken_for_labels_that_cannot_be_counted(
         "data_collator": lambda rows: Batch(labels=1),
     }
     with pytest.raises(AttributeError, match="by the user"):
-        trainer(tmp_path, **settings).train()
+        make_trainer(tmp_path, **settings).train()

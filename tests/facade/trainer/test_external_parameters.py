@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import BertConfig, BertForSequenceClassification
 
-from helpers.ddp.external_parameters_script import LossWithHead, Regression, trainer, values
+from helpers.ddp.external_parameters_script import LossWithHead, Regression, make_trainer, values
 from lightrainer import Trainer, TrainingArguments
 from lightrainer.facade.trainer.external_parameters import EXTERNAL_PARAMETERS_NAME
 
@@ -29,9 +29,9 @@ class LossInTrainer(Trainer):
 def made(folder, cls, **options):
     """Return a Trainer and its loss."""
     loss = LossWithHead()
-    one = trainer(folder, loss, cls, **options)
-    one.loss = loss
-    return one, loss
+    trainer = make_trainer(folder, loss, cls, **options)
+    trainer.loss = loss
+    return trainer, loss
 
 
 @pytest.fixture(params=[Trainer, LossInTrainer])
@@ -46,13 +46,13 @@ def test_weights_outside_the_model_are_trained_as_if_inside(tmp_path, cls, accum
         "gradient_accumulation_steps": accumulation,
         "save_strategy": "no",
     }
-    one, loss = made(tmp_path, cls, **options)
-    one.train()
+    trainer, loss = made(tmp_path, cls, **options)
+    trainer.train()
 
     inside = LossWithHead()
     model = Regression()
     model.loss = inside
-    other = trainer(tmp_path, inside, cls, model=model, **options)
+    other = make_trainer(tmp_path, inside, cls, model=model, **options)
     other.loss = inside
     other.train()
     assert values(loss) == values(inside)
@@ -61,13 +61,13 @@ def test_weights_outside_the_model_are_trained_as_if_inside(tmp_path, cls, accum
 
 @pytest.mark.parametrize("step", [2, 4])
 def test_weights_outside_the_model_are_resumed(tmp_path, step):
-    one, loss = made(tmp_path / "whole", Trainer)
-    one.train()
+    trainer, loss = made(tmp_path / "whole", Trainer)
+    trainer.train()
     checkpoint = str(tmp_path / "whole" / f"checkpoint-{step}")
     resumed, resumed_loss = made(tmp_path / "resumed", Trainer)
     resumed.train(resume_from_checkpoint=checkpoint)
     assert values(resumed_loss) == values(loss)
-    assert str(resumed.model.state_dict()) == str(one.model.state_dict())
+    assert str(resumed.model.state_dict()) == str(trainer.model.state_dict())
 
 
 def test_best_weights_outside_the_model_are_loaded_at_the_end(tmp_path):
@@ -84,23 +84,25 @@ def test_best_weights_outside_the_model_are_loaded_at_the_end(tmp_path):
 
     loss = Worse()
     at_best = []
-    one = trainer(tmp_path, loss, load_best_model_at_end=True, eval_strategy="steps", eval_steps=2)
-    original = one.evaluate
+    trainer = make_trainer(
+        tmp_path, loss, load_best_model_at_end=True, eval_strategy="steps", eval_steps=2
+    )
+    original = trainer.evaluate
 
     def evaluate(*args, **kwargs):
         at_best.append(values(loss))
         return original(*args, **kwargs)
 
-    one.evaluate = evaluate
-    one.train()
+    trainer.evaluate = evaluate
+    trainer.train()
     assert len(at_best) == 3
     assert values(loss) == at_best[0] != at_best[-1]
 
 
 def test_a_checkpoint_without_weights_outside_the_model_is_warned_of(tmp_path, caplog):
     """Such as one of an earlier version, or of transformers."""
-    one, _ = made(tmp_path, Trainer, max_steps=2)
-    one.train()
+    trainer, _ = made(tmp_path, Trainer, max_steps=2)
+    trainer.train()
     os.remove(tmp_path / "checkpoint-2" / "_manifest.json")
     os.remove(tmp_path / "checkpoint-2" / EXTERNAL_PARAMETERS_NAME)
     resumed, _ = made(tmp_path, Trainer, max_steps=4)
@@ -109,18 +111,18 @@ def test_a_checkpoint_without_weights_outside_the_model_is_warned_of(tmp_path, c
 
 
 def test_other_weights_outside_the_model_are_refused(tmp_path):
-    one, _ = made(tmp_path, Trainer, max_steps=2)
-    one.train()
-    one._lightrainer.external_parameters.begin(list(nn.Linear(3, 2).parameters()))
+    trainer, _ = made(tmp_path, Trainer, max_steps=2)
+    trainer.train()
+    trainer._lightrainer.external_parameters.begin(list(nn.Linear(3, 2).parameters()))
     with pytest.raises(ValueError, match=EXTERNAL_PARAMETERS_NAME):
-        one._lightrainer.external_parameters.load(str(tmp_path / "checkpoint-2"))
+        trainer._lightrainer.external_parameters.load(str(tmp_path / "checkpoint-2"))
 
 
 def test_a_training_without_weights_outside_writes_no_such_file(tmp_path):
     loss = LossWithHead()
     model = Regression()
     model.loss = loss
-    trainer(tmp_path, loss, model=model, max_steps=2).train()
+    make_trainer(tmp_path, loss, model=model, max_steps=2).train()
     assert not (tmp_path / "checkpoint-2" / EXTERNAL_PARAMETERS_NAME).exists()
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import Tiny, points, trained, trainer
+from helpers.trainer.tiny_trainings import Tiny, make_trainer, points, trained
 
 
 @pytest.fixture(params=["5.3.0", "5.23.0"])
@@ -18,14 +18,14 @@ def later(request, monkeypatch):
 
 
 def test_followed_version_evaluates_the_last_step(tmp_path, later):
-    made = trained(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
-    assert [entry["step"] for entry in made.state.log_history if "eval_loss" in entry] == (
+    trainer = trained(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == (
         [2, 3] if later else [2]
     )
 
 
 def test_followed_version_hides_accumulation_in_the_accelerator(tmp_path, later):
-    assert trainer(
+    assert make_trainer(
         tmp_path, gradient_accumulation_steps=3
     ).accelerator.gradient_accumulation_steps == (1 if later else 3)
 
@@ -36,17 +36,17 @@ class NotANumberOnce(Tiny):
     calls = 0
 
     def forward(self, x, labels=None):
-        found = super().forward(x, labels)
+        outputs = super().forward(x, labels)
         self.calls += 1
-        return {**found, "loss": found["loss"] * math.nan} if self.calls == 1 else found
+        return {**outputs, "loss": outputs["loss"] * math.nan} if self.calls == 1 else outputs
 
 
 @pytest.mark.parametrize("filtered", [True, False])
 def test_followed_version_evaluates_a_batch_without_a_loss(tmp_path, later, filtered):
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, model=NotANumberOnce(), eval_dataset=points(8), logging_nan_inf_filter=filtered
     )
-    assert math.isfinite(made.evaluate()["eval_loss"]) is (later and filtered)
+    assert math.isfinite(trainer.evaluate()["eval_loss"]) is (later and filtered)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_followed_version_evaluates_a_batch_without_a_loss(tmp_path, later, filt
     ],
 )
 def test_followed_version_counts_the_items_of_a_step(tmp_path, later, more, loss_type, expected):
-    made = trainer(tmp_path)
-    made.model.loss_type, made.model_accepts_loss_kwargs = loss_type, True
+    trainer = make_trainer(tmp_path)
+    trainer.model.loss_type, trainer.model_accepts_loss_kwargs = loss_type, True
     batch = {"labels": torch.arange(8).reshape(2, 4), **more}
-    _, items = made.get_batch_samples(iter([batch]), 1, "cpu")
+    _, items = trainer.get_batch_samples(iter([batch]), 1, "cpu")
     assert items == (expected if later else 8)
     assert items.dtype == (torch.float32 if later else torch.int64)

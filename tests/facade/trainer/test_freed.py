@@ -5,8 +5,7 @@ import weakref
 
 import pytest
 
-from helpers.trainer.tiny_trainings import points
-from helpers.trainer.tiny_trainings import trainer as made
+from helpers.trainer.tiny_trainings import make_trainer, points
 
 
 def train_and_evaluate(trainer):
@@ -39,12 +38,14 @@ USES = [
 
 @pytest.mark.parametrize("use", USES)
 def test_freed_with_its_last_reference(tmp_path, no_collector, use):
-    made(tmp_path).train()  # imports, whose exceptions would keep the frames that imported
+    make_trainer(tmp_path).train()  # imports, whose exceptions would keep the frames that imported
     gc.collect()
-    trainer = made(tmp_path)
+    trainer = make_trainer(tmp_path)
     use(trainer)
     held = [
-        weakref.ref(one) for one in (trainer, trainer.model, trainer.optimizer) if one is not None
+        weakref.ref(part)
+        for part in (trainer, trainer.model, trainer.optimizer)
+        if part is not None
     ]
     del trainer
-    assert [one() for one in held] == [None] * len(held)
+    assert [reference() for reference in held] == [None] * len(held)

@@ -4,17 +4,17 @@ import pytest
 import torch
 from lightning.fabric.accelerators.cuda import _check_cuda_matmul_precision
 
-from helpers.trainer.tiny_trainings import tiny, trainer
+from helpers.trainer.tiny_trainings import make_trainer, tiny
 from lightrainer import TrainingArguments
 from lightrainer.facade.trainer.steps import empty_cache_if_due
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
 def test_device_cache_is_emptied_every_n_steps(tmp_path, monkeypatch, kind):
-    made = trainer(tmp_path, torch_empty_cache_steps=3)
+    trainer = make_trainer(tmp_path, torch_empty_cache_steps=3)
     emptied = []
     monkeypatch.setattr(
-        getattr(torch, kind), "empty_cache", lambda: emptied.append(made.state.global_step)
+        getattr(torch, kind), "empty_cache", lambda: emptied.append(trainer.state.global_step)
     )
     cleared = []
     monkeypatch.setattr(
@@ -22,8 +22,8 @@ def test_device_cache_is_emptied_every_n_steps(tmp_path, monkeypatch, kind):
     )
     monkeypatch.setattr(TrainingArguments, "device", property(lambda self: torch.device(kind)))
     for step in range(7):
-        made.state.global_step = step
-        empty_cache_if_due(made.args, step)
+        trainer.state.global_step = step
+        empty_cache_if_due(trainer.args, step)
     assert emptied == [0, 3, 6]
     assert len(cleared) == 3  # torch.mps alone has it
 
@@ -34,10 +34,10 @@ class TestOnAGpu:
         """Lightning empties it, too, before the first step and after the last one."""
         emptied = []
         monkeypatch.setattr(
-            torch.cuda, "empty_cache", lambda: emptied.append(made.state.global_step)
+            torch.cuda, "empty_cache", lambda: emptied.append(trainer.state.global_step)
         )
-        made = trainer(tmp_path, use_cpu=False, torch_empty_cache_steps=2)
-        made.train()
+        trainer = make_trainer(tmp_path, use_cpu=False, torch_empty_cache_steps=2)
+        trainer.train()
         assert emptied.count(0) > 1, "a step, and Lightning"
         assert [step for step in emptied if 0 < step < 4] == [2]
 
@@ -60,19 +60,19 @@ class TestOnAGpu:
     def test_tf32_may_be_set_in_the_newer_way(self, tmp_path):
         """Lightning asks for it in the older way, which is an error then."""
         _check_cuda_matmul_precision.cache_clear()
-        made = trainer(tmp_path, use_cpu=False)
+        trainer = make_trainer(tmp_path, use_cpu=False)
         torch.backends.cuda.matmul.fp32_precision = "tf32"
         try:
-            made.train()
-            made.evaluate()
+            trainer.train()
+            trainer.evaluate()
         finally:
             torch.backends.cuda.matmul.fp32_precision = "none"
-        assert made.model.first.weight.device.type == "cuda"
+        assert trainer.model.first.weight.device.type == "cuda"
 
     @pytest.mark.gpu(needs="memory of its own")
     def test_memory_of_the_gpu_is_reported(self, tmp_path):
-        made = trainer(tmp_path, use_cpu=False, skip_memory_metrics=False)
-        assert made.train().metrics["train_mem_gpu_peaked_delta"] >= 0
+        trainer = make_trainer(tmp_path, use_cpu=False, skip_memory_metrics=False)
+        assert trainer.train().metrics["train_mem_gpu_peaked_delta"] >= 0
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_model_that_is_placed_on_other_devices_is_parallel(tmp_path, device_map,
     """As in transformers, offloaded layers do not count. A process with such a model has a GPU."""
     model = tiny()
     model.hf_device_map = device_map
-    made = trainer(tmp_path, model=model)
-    assert made.is_model_parallel is is_parallel
-    assert made.place_model_on_device is not is_parallel
-    assert made.args.n_gpu == int(is_parallel)
+    trainer = make_trainer(tmp_path, model=model)
+    assert trainer.is_model_parallel is is_parallel
+    assert trainer.place_model_on_device is not is_parallel
+    assert trainer.args.n_gpu == int(is_parallel)

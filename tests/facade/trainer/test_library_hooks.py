@@ -24,12 +24,12 @@ from helpers.trainer.tiny_trainings import At as Calls
 from helpers.trainer.tiny_trainings import (
     arguments,
     losses,
+    make_trainer,
     points,
     same,
     split,
     told,
     trained,
-    trainer,
     weights,
 )
 from lightrainer import DefaultFlowCallback, Trainer, TrainerCallback, default_data_collator
@@ -62,12 +62,16 @@ ACCELERATOR = split("""
 
 
 def test_library_hooks_exist(tmp_path):
-    made = trainer(tmp_path)
-    assert [name for name in (*HOOKS, *ATTRIBUTES) if not hasattr(made, name)] == []
-    assert [name for name in ACCELERATOR if not hasattr(made.accelerator, name)] == []
-    assert made.accelerator.dataloader_config.dispatch_batches is None
-    assert made.args.distributed_state.distributed_type == made.accelerator.distributed_type == "NO"
-    assert made.get_tp_size() == 1
+    trainer = make_trainer(tmp_path)
+    assert [name for name in (*HOOKS, *ATTRIBUTES) if not hasattr(trainer, name)] == []
+    assert [name for name in ACCELERATOR if not hasattr(trainer.accelerator, name)] == []
+    assert trainer.accelerator.dataloader_config.dispatch_batches is None
+    assert (
+        trainer.args.distributed_state.distributed_type
+        == trainer.accelerator.distributed_type
+        == "NO"
+    )
+    assert trainer.get_tp_size() == 1
 
 
 def test_library_hooks_are_named_on_the_page():
@@ -89,15 +93,15 @@ def private_names(source):
 def test_private_names_are_free_for_subclasses(tmp_path, name):
     """A Trainer that has run has no other private names than the reference, up to a few."""
     if name == "Trainer":
-        made = trained(tmp_path, eval_strategy="epoch", save_strategy="epoch")
+        trainer = trained(tmp_path, eval_strategy="epoch", save_strategy="epoch")
     else:
-        made = seq2seq_trainer(tmp_path)
-        made.evaluate()
+        trainer = seq2seq_trainer(tmp_path)
+        trainer.evaluate()
     reference = getattr(transformers, name)
-    known = private_names(dir(reference))
+    reference_names = private_names(dir(reference))
     for cls in reference.__mro__[:-1]:
-        known |= set(re.findall(r"self\.(_\w+)", inspect.getsource(cls)))
-    assert private_names({*dir(made), *vars(made)}) - known == RESERVED
+        reference_names |= set(re.findall(r"self\.(_\w+)", inspect.getsource(cls)))
+    assert private_names({*dir(trainer), *vars(trainer)}) - reference_names == RESERVED
 
 
 def test_private_names_of_a_subclass_do_not_disturb_the_training(tmp_path):
@@ -132,12 +136,12 @@ def scaling(folder, function, cls=OwnLoss):
     """The weights after one step of two micro-batches; a value in the place of a function says
     that it is scaled.
     """
-    made = trainer(
+    trainer = make_trainer(
         folder, cls, gradient_accumulation_steps=2, max_steps=1, optim="sgd", max_grad_norm=0
     )
-    made.model_accepts_loss_kwargs, made.compute_loss_func = False, function
-    made.train()
-    return made.model.first.weight.detach().clone()
+    trainer.model_accepts_loss_kwargs, trainer.compute_loss_func = False, function
+    trainer.train()
+    return trainer.model.first.weight.detach().clone()
 
 
 @pytest.mark.parametrize("said", [True, False])
@@ -201,16 +205,16 @@ class Generating(OwnLoss):
 
 def test_library_trainer_that_generates_its_data(tmp_path):
     """Its sampler, its batches, its counts; and its hook is called on the way to the first step."""
-    made = trained(tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2)
-    assert made.read == [8, 8, 8]
-    assert made.state.num_input_tokens_seen == 30
-    assert made.num_examples(made.get_eval_dataloader()) == 6
-    assert sum(len(batch["labels"]) for batch in made.get_eval_dataloader()) == 12
-    again = trained(tmp_path, Generating, max_steps=3, resume=str(tmp_path / "checkpoint-2"))
-    assert made.loaded == []
-    assert again.loaded == [str(tmp_path / "checkpoint-2")]
-    assert again.state.num_input_tokens_seen == 30
-    assert same(weights(again.model), weights(made.model))
+    trainer = trained(tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2)
+    assert trainer.read == [8, 8, 8]
+    assert trainer.state.num_input_tokens_seen == 30
+    assert trainer.num_examples(trainer.get_eval_dataloader()) == 6
+    assert sum(len(batch["labels"]) for batch in trainer.get_eval_dataloader()) == 12
+    resumed = trained(tmp_path, Generating, max_steps=3, resume=str(tmp_path / "checkpoint-2"))
+    assert trainer.loaded == []
+    assert resumed.loaded == [str(tmp_path / "checkpoint-2")]
+    assert resumed.state.num_input_tokens_seen == 30
+    assert same(weights(resumed.model), weights(trainer.model))
 
 
 class OwnLoader(Trainer):
@@ -234,12 +238,12 @@ def test_prepared_loaders_give_what_those_of_the_trainer_give(tmp_path, own_batc
     """Bit for bit, over three epochs, and after a resumption in the middle of the second one."""
     expected = trained(tmp_path, num_train_epochs=3)
     cls = type("Own", (OwnLoader,), {"own_batches": own_batches})
-    made = trained(tmp_path, cls, num_train_epochs=3, save_strategy="steps", save_steps=6)
-    assert losses(made) == losses(expected)
-    assert same(weights(made.model), weights(expected.model))
-    again = trained(tmp_path, cls, num_train_epochs=3, resume=str(tmp_path / "checkpoint-6"))
-    assert losses(again) == losses(expected)
-    assert same(weights(again.model), weights(expected.model))
+    trainer = trained(tmp_path, cls, num_train_epochs=3, save_strategy="steps", save_steps=6)
+    assert losses(trainer) == losses(expected)
+    assert same(weights(trainer.model), weights(expected.model))
+    resumed = trained(tmp_path, cls, num_train_epochs=3, resume=str(tmp_path / "checkpoint-6"))
+    assert losses(resumed) == losses(expected)
+    assert same(weights(resumed.model), weights(expected.model))
 
 
 class OwnGroups(OwnLoss):
@@ -264,11 +268,11 @@ class OwnGroups(OwnLoss):
 
 
 def test_groups_of_parameters_may_come_with_the_optimizer(tmp_path):
-    made = trainer(tmp_path, OwnGroups)
-    before = made.loss.weight.item()
-    made.train()
-    assert [group["weight_decay"] for group in made.optimizer.param_groups] == [0.5, 0.0]
-    assert made.loss.weight.item() != before
+    trainer = make_trainer(tmp_path, OwnGroups)
+    before = trainer.loss.weight.item()
+    trainer.train()
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.5, 0.0]
+    assert trainer.loss.weight.item() != before
 
 
 SAVING = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
@@ -290,27 +294,27 @@ class OwnFiles(Trainer):
 
 def test_library_hooks_save_and_load_an_own_format(tmp_path):
     """Saved, resumed from, and the best one loaded."""
-    made = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
+    trainer = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
     assert not (tmp_path / "checkpoint-2" / "model.safetensors").exists()
-    assert made.best == made.state.best_model_checkpoint
-    again = trained(
+    assert trainer.best == trainer.state.best_model_checkpoint
+    resumed = trained(
         tmp_path,
         OwnFiles,
         load_best_model_at_end=True,
         **SAVING,
         resume=str(tmp_path / "checkpoint-2"),
     )
-    assert same(weights(again.model), weights(made.model))
+    assert same(weights(resumed.model), weights(trainer.model))
 
 
 def test_library_hook_warns_of_names_after_its_own_loading(tmp_path, caplog):
-    made = trainer(tmp_path)
-    saved = dict(made.model.state_dict())
-    made._issue_warnings_after_load(made.model.load_state_dict(saved, strict=False))
+    trainer = make_trainer(tmp_path)
+    saved = dict(trainer.model.state_dict())
+    trainer._issue_warnings_after_load(trainer.model.load_state_dict(saved, strict=False))
     assert caplog.records == []
 
     saved["other.weight"] = saved.pop("first.weight")
-    made._issue_warnings_after_load(made.model.load_state_dict(saved, strict=False))
+    trainer._issue_warnings_after_load(trainer.model.load_state_dict(saved, strict=False))
     missing, unexpected = [record.getMessage() for record in caplog.records]
     assert "first.weight" in missing
     assert "other.weight" in unexpected
@@ -344,9 +348,9 @@ def test_library_replaces_the_default_callbacks(tmp_path, monkeypatch, defaults,
     module = ModuleType("transformers.trainer")
     vars(module).update(defaults)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    made = trained(tmp_path)
-    assert made.state.global_step == steps
-    assert type(made.callback_handler.callbacks[-1]).__name__ == last
+    trainer = trained(tmp_path)
+    assert trainer.state.global_step == steps
+    assert type(trainer.callback_handler.callbacks[-1]).__name__ == last
 
 
 def test_library_that_replaces_methods_of_accelerate_is_told(tmp_path, monkeypatch, caplog):
@@ -384,10 +388,10 @@ class NamesItsOwn(Trainer):
 
 def test_library_may_use_names_that_transformers_leaves_free(tmp_path):
     best = {"load_best_model_at_end": True, **SAVING}
-    made = trained(tmp_path / "own", NamesItsOwn, **best)
-    assert same(weights(made.model), weights(trained(tmp_path / "plain", **best).model))
-    assert made._running_loss > 4
-    assert {getattr(made, name) for name in OWN_NAMES if name != "_running_loss"} == {1}
+    trainer = trained(tmp_path / "own", NamesItsOwn, **best)
+    assert same(weights(trainer.model), weights(trained(tmp_path / "plain", **best).model))
+    assert trainer._running_loss > 4
+    assert {getattr(trainer, name) for name in OWN_NAMES if name != "_running_loss"} == {1}
 
 
 class Plans(Trainer):
@@ -416,8 +420,8 @@ class CountsBatches:
 
 
 def test_library_may_set_the_collator_of_evaluations_before_the_construction(tmp_path):
-    made = trained(tmp_path, CollatesEvaluations, eval_strategy="epoch", num_train_epochs=1)
-    assert made.eval_data_collator.count == len(made.get_eval_dataloader())
+    trainer = trained(tmp_path, CollatesEvaluations, eval_strategy="epoch", num_train_epochs=1)
+    assert trainer.eval_data_collator.count == len(trainer.get_eval_dataloader())
 
 
 class Evaluated(Trainer):
@@ -445,15 +449,15 @@ class Evaluated(Trainer):
 def test_library_evaluator_instead_of_data(tmp_path):
     best = {"metric_for_best_model": "eval_quality", "load_best_model_at_end": True}
     modes = []
-    look = Calls("on_pre_optimizer_step", lambda made, *_: modes.append(made.model.training))
-    made = trainer(tmp_path, Evaluated, callbacks=[look], **SAVING, **best)
-    told(made).train()
-    assert made.in_train
-    assert made.in_evaluation_mode
+    look = Calls("on_pre_optimizer_step", lambda trainer, *_: modes.append(trainer.model.training))
+    trainer = make_trainer(tmp_path, Evaluated, callbacks=[look], **SAVING, **best)
+    told(trainer).train()
+    assert trainer.in_train
+    assert trainer.in_evaluation_mode
     assert modes == [True] * 4
-    assert made.state.best_metric == 0.5
-    assert made.evaluate()["eval_quality"] == 0.5
-    assert not made.in_train
+    assert trainer.state.best_metric == 0.5
+    assert trainer.evaluate()["eval_quality"] == 0.5
+    assert not trainer.in_train
 
 
 @pytest.mark.parametrize(
@@ -471,7 +475,7 @@ def test_overrides_that_are_never_called_are_refused(tmp_path, name):
     with pytest.raises(
         NotImplementedError, match=f"Overriding overrides private methods.*\n- {name}: "
     ):
-        trainer(tmp_path, cls)
+        make_trainer(tmp_path, cls)
 
 
 def test_library_models_cannot_be_sharded_by_deepspeed(tmp_path):
@@ -559,5 +563,5 @@ def test_samples_of_a_hook(tmp_path):
             self._signature_columns = ["x", "labels", "weight"]
 
     data = [{**sample, "weight": torch.tensor(1.0), "text": "left out"} for sample in points()]
-    batch, *_ = trainer(tmp_path, Kept, train_dataset=data).get_train_dataloader()
+    batch, *_ = make_trainer(tmp_path, Kept, train_dataset=data).get_train_dataloader()
     assert sorted(batch) == ["labels", "weight", "x"]

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 
-from helpers.trainer.tiny_trainings import At, points, split, told, trained, trainer
+from helpers.trainer.tiny_trainings import At, make_trainer, points, split, told, trained
 
 # Hooks of Lightning that a training, an evaluation and a prediction are made of.
 HOOKS = split("""
@@ -47,7 +47,7 @@ def names(events):
 
 
 def test_lightning_hooks_of_one_step(tmp_path, events):
-    trainer(tmp_path, callbacks=[recorder(events)], max_steps=1).train()
+    make_trainer(tmp_path, callbacks=[recorder(events)], max_steps=1).train()
     before = (
         "setup on_fit_start on_train_start on_train_epoch_start on_train_batch_start "
         "on_before_backward"
@@ -62,8 +62,8 @@ def test_lightning_hooks_of_one_step(tmp_path, events):
 @pytest.mark.parametrize(("method", "stage"), [("evaluate", "validation"), ("predict", "test")])
 def test_outside_of_a_training(tmp_path, events, method, stage):
     """`evaluate` is Lightning's validation, `predict` its test."""
-    made = trainer(tmp_path, callbacks=[recorder(events)])
-    getattr(made, method)(points(6, seed=2))
+    trainer = make_trainer(tmp_path, callbacks=[recorder(events)])
+    getattr(trainer, method)(points(6, seed=2))
     assert names(events) == [
         "setup",
         *[hook.replace("validation", stage) for hook in VALIDATION],
@@ -80,7 +80,7 @@ def test_lightning_steps_equal_those_without_callbacks(tmp_path, accumulation):
 
     def compare(hook):
         def method(self, lightning_trainer, *positional, **keywords):
-            pairs.append((hook, lightning_trainer.global_step, made.state.global_step))
+            pairs.append((hook, lightning_trainer.global_step, trainer.state.global_step))
 
         return method
 
@@ -92,10 +92,10 @@ def test_lightning_steps_equal_those_without_callbacks(tmp_path, accumulation):
         "eval_strategy": "steps",
         "eval_steps": 2,
     }
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, callbacks=[callback], train_dataset=points(28), num_train_epochs=2, **options
     )
-    made.train()
+    trainer.train()
     assert [pair for pair in pairs if pair[1] != pair[2]] == []
     steps = {1: 14, 3: 6}[accumulation]
     hooks = names(pair[:2] for pair in pairs)
@@ -131,50 +131,56 @@ EVENTS = [
 @pytest.mark.parametrize("event", [*EVENTS, "on_train_end"])
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_lightning_callback_requests_an_evaluation(tmp_path, events, event, method):
-    """At any point of the training it is Lightning's validation, and the training goes on as it
-    would have.
+    """At any point of the training it is Lightning's validation, and the training continues
+    unchanged.
     """
-    undisturbed, usual = trainer(tmp_path), []
+    undisturbed, evaluated_at = make_trainer(tmp_path), []
     undisturbed.train()
 
     def act(of, state, control):
-        if not usual:
-            usual.append(state.global_step)
+        if not evaluated_at:
+            evaluated_at.append(state.global_step)
             of.evaluate() if method == "evaluate" else of.predict(points(6, seed=2))
 
-    made = trainer(tmp_path, callbacks=[At(event, act), recorder(events)])
-    told(made).train()
+    trainer = make_trainer(tmp_path, callbacks=[At(event, act), recorder(events)])
+    told(trainer).train()
     assert [hook for hook in names(events) if hook.startswith("on_validation")] == VALIDATION
-    assert {step for hook, step in events if hook.startswith("on_validation")} == set(usual)
-    rest = [hook for hook in names(events) if not hook.startswith("on_validation")]
-    assert rest.count("on_train_batch_start") == rest.count("on_before_optimizer_step") == 4
-    assert rest[-3:] == ["on_train_end", "on_fit_end", "teardown"]
-    assert made.state.global_step == undisturbed.state.global_step == 4
+    assert {step for hook, step in events if hook.startswith("on_validation")} == set(evaluated_at)
+    training_hooks = [hook for hook in names(events) if not hook.startswith("on_validation")]
+    assert (
+        training_hooks.count("on_train_batch_start")
+        == training_hooks.count("on_before_optimizer_step")
+        == 4
+    )
+    assert training_hooks[-3:] == ["on_train_end", "on_fit_end", "teardown"]
+    assert trainer.state.global_step == undisturbed.state.global_step == 4
 
 
 def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
-    seen = {}
+    values = {}
 
     def step(lightning_trainer, module, optimizer):
-        seen["gradient"] = module.model.first.weight.grad.abs().sum().item()
-        seen["rate"] = optimizer.param_groups[0]["lr"]
+        values["gradient"] = module.model.first.weight.grad.abs().sum().item()
+        values["rate"] = optimizer.param_groups[0]["lr"]
 
     looking = LambdaCallback(
-        on_train_start=lambda of, module: seen.update(model=module.model, optimizers=of.optimizers),
-        on_before_backward=lambda of, module, loss: seen.update(loss=loss.item()),
+        on_train_start=lambda of, module: values.update(
+            model=module.model, optimizers=of.optimizers
+        ),
+        on_before_backward=lambda of, module, loss: values.update(loss=loss.item()),
         on_before_optimizer_step=step,
-        on_train_batch_end=lambda of, module, outputs, batch, n: seen.update(
+        on_train_batch_end=lambda of, module, outputs, batch, n: values.update(
             outputs=outputs, micro_batches=len(batch)
         ),
     )
-    made = trained(tmp_path, callbacks=[looking], max_steps=1)
-    assert seen["model"] is made.model
-    assert seen["optimizers"] == [made.optimizer]
-    assert seen["gradient"] > 0
-    assert seen["rate"] == made.args.learning_rate
-    assert seen["loss"] == made.state.log_history[0]["loss"]
-    assert seen["micro_batches"] == 1
-    assert torch.is_tensor(seen["outputs"]) or seen["outputs"]["loss"] == seen["loss"]
+    trainer = trained(tmp_path, callbacks=[looking], max_steps=1)
+    assert values["model"] is trainer.model
+    assert values["optimizers"] == [trainer.optimizer]
+    assert values["gradient"] > 0
+    assert values["rate"] == trainer.args.learning_rate
+    assert values["loss"] == trainer.state.log_history[0]["loss"]
+    assert values["micro_batches"] == 1
+    assert torch.is_tensor(values["outputs"]) or values["outputs"]["loss"] == values["loss"]
 
 
 def test_lightning_callbacks_receive_exceptions(tmp_path):
@@ -186,9 +192,9 @@ def test_lightning_callbacks_receive_exceptions(tmp_path):
     def fail(*_):
         raise problem
 
-    made = trainer(tmp_path, callbacks=[listening, At("on_step_end", fail)])
+    trainer = make_trainer(tmp_path, callbacks=[listening, At("on_step_end", fail)])
     with pytest.raises(ArithmeticError) as raised:
-        made.train()
+        trainer.train()
     assert raised.value is problem
     assert told_of == [problem]
 
@@ -196,29 +202,29 @@ def test_lightning_callbacks_receive_exceptions(tmp_path):
 @pytest.mark.parametrize("by", ["object", "class"])
 @pytest.mark.parametrize("way", ["pop_callback", "remove_callback"])
 def test_lightning_callbacks_can_be_added_and_taken_out(tmp_path, events, way, by):
-    """As a TrainerCallback, by the object or by its class; what was taken out is called no more."""
+    """As a TrainerCallback, by the object or by its class; once removed, it is not called."""
     callback, other = recorder(events), recorder(events)
-    made = trainer(tmp_path, callbacks=[other])
-    made.add_callback(callback)
-    for one in (callback, other):
-        taken = getattr(made, way)(one if by == "object" else type(one))
-        assert taken is (one if way == "pop_callback" else None)
-    made.train()
+    trainer = make_trainer(tmp_path, callbacks=[other])
+    trainer.add_callback(callback)
+    for listener in (callback, other):
+        removed = getattr(trainer, way)(listener if by == "object" else type(listener))
+        assert removed is (listener if way == "pop_callback" else None)
+    trainer.train()
     assert events == []
 
 
 def test_lightning_callback_stops_the_training(tmp_path):
-    """The end is a good one: the events and the result of a training of so many steps."""
+    """A regular end: the events and the result of a training of that many steps."""
     ended = []
 
     def stop(lightning_trainer, *_):
         lightning_trainer.should_stop = lightning_trainer.global_step == 2
 
     end = At("on_train_end", lambda trainer, state, control: ended.append(state.global_step))
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, callbacks=[LambdaCallback(on_train_batch_end=stop), end], num_train_epochs=3
     )
-    assert made.train().global_step == 2
+    assert trainer.train().global_step == 2
     assert ended == [2]
 
 
@@ -238,19 +244,23 @@ class NotesClosures(torch.optim.SGD):
 def test_lightning_callback_changes_no_step(tmp_path, events, accumulation):
     weights = []
     for callbacks in ([], [recorder(events)]):
-        made = trainer(tmp_path, callbacks=callbacks, gradient_accumulation_steps=accumulation)
-        optimizer = NotesClosures(made.model.parameters())
-        made.optimizer = optimizer
-        made.train()
+        trainer = make_trainer(
+            tmp_path, callbacks=callbacks, gradient_accumulation_steps=accumulation
+        )
+        optimizer = NotesClosures(trainer.model.parameters())
+        trainer.optimizer = optimizer
+        trainer.train()
         assert set(optimizer.closures) == {None}
-        weights.append(torch.cat([weight.flatten() for weight in made.model.parameters()]))
+        weights.append(torch.cat([weight.flatten() for weight in trainer.model.parameters()]))
     assert torch.equal(*weights)
     assert names(events).count("on_before_optimizer_step") == len(optimizer.closures)
 
 
 def test_lightning_callback_may_log_in_all_hooks(tmp_path):
     def log(name):
-        return lambda trainer, module, *_: module.log(name, 1.0, on_step=True, on_epoch=False)
+        return lambda lightning_trainer, module, *_: module.log(
+            name, 1.0, on_step=True, on_epoch=False
+        )
 
     hooks = [
         "on_train_batch_start",
@@ -259,8 +269,8 @@ def test_lightning_callback_may_log_in_all_hooks(tmp_path):
         "on_before_optimizer_step",
     ]
     hooks += ["on_before_zero_grad", "on_train_batch_end"]
-    made = trained(
+    trainer = trained(
         tmp_path, callbacks=[LambdaCallback(**{hook: log(hook) for hook in hooks})], max_steps=1
     )
-    logged = {name for entry in made.state.log_history for name in entry}
+    logged = {name for entry in trainer.state.log_history for name in entry}
     assert logged.issuperset(hooks)

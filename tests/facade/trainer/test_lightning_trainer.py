@@ -5,7 +5,7 @@ import inspect
 import lightning
 import pytest
 
-from helpers.trainer.tiny_trainings import points, trainer, weights
+from helpers.trainer.tiny_trainings import make_trainer, points, weights
 
 
 @pytest.fixture
@@ -18,12 +18,12 @@ def lightning_variables(monkeypatch):
 
 
 def results(folder):
-    made = trainer(folder, num_train_epochs=2)
-    made.train()
-    trained = {name: tensor.tolist() for name, tensor in weights(made.model).items()}
-    evaluated = made.evaluate()["eval_loss"]
-    predicted = made.predict(points(6)).predictions.tolist()
-    return made.state.global_step, trained, evaluated, predicted
+    trainer = make_trainer(folder, num_train_epochs=2)
+    trainer.train()
+    trained = {name: tensor.tolist() for name, tensor in weights(trainer.model).items()}
+    evaluated = trainer.evaluate()["eval_loss"]
+    predicted = trainer.predict(points(6)).predictions.tolist()
+    return trainer.state.global_step, trained, evaluated, predicted
 
 
 def test_variables_of_lightning_have_no_effect(tmp_path, request):

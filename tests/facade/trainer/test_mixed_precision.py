@@ -8,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from helpers.trainer.tiny_trainings import At, Tiny, losses, same, tiny, told, trainer, weights
+from helpers.trainer.tiny_trainings import At, Tiny, losses, make_trainer, same, tiny, told, weights
 from lightrainer import Trainer
 
 
@@ -54,13 +54,13 @@ def test_mixed_precision_with_a_lightning_callback_is_unchanged(
     tmp_path, precision, optim, accumulation
 ):
     """Its hooks see gradients without the scale; losses, rates, weights and scale are the same."""
-    asked = {"optim": optim, "num_train_epochs": 5, "eval_strategy": "epoch", precision: True}
-    asked["gradient_accumulation_steps"] = accumulation
+    settings = {"optim": optim, "num_train_epochs": 5, "eval_strategy": "epoch", precision: True}
+    settings["gradient_accumulation_steps"] = accumulation
     listening = Listening()
-    alone = trainer(tmp_path, model=steep(), **asked)
-    heard = trainer(tmp_path, model=steep(), callbacks=[listening], **asked)
-    for made in (alone, heard):
-        trained(made)
+    alone = make_trainer(tmp_path, model=steep(), **settings)
+    heard = make_trainer(tmp_path, model=steep(), callbacks=[listening], **settings)
+    for trainer in (alone, heard):
+        trained(trainer)
     assert history(alone) == history(heard)
     assert same(weights(alone.model), weights(heard.model))
     assert [step for step, _ in listening.heard] == list(range(alone.state.global_step))
@@ -82,10 +82,10 @@ def test_gradients_are_unscaled_where_callbacks_and_overrides_see_them(tmp_path)
             return norm
 
     def seen(cls, **asked):
-        found = []
-        look = At("on_pre_optimizer_step", lambda made, *_: found.append(first_gradient(made)))
-        told(trainer(tmp_path, cls, callbacks=[look], **{"fp16": True, **asked})).train()
-        return found
+        gradients = []
+        look = At("on_pre_optimizer_step", lambda made, *_: gradients.append(first_gradient(made)))
+        told(make_trainer(tmp_path, cls, callbacks=[look], **{"fp16": True, **asked})).train()
+        return gradients
 
     plain, single = seen(Trainer, max_grad_norm=1e9), seen(Trainer, max_grad_norm=1e9, fp16=False)
     assert len(plain) == 4
@@ -115,19 +115,20 @@ IN_PARALLEL = [
 @pytest.mark.parametrize("how", ["whole", "a compiled part", "torch_compile", *IN_PARALLEL])
 def test_gradients_of_a_wrapped_model_are_clipped_and_logged_without_the_scale(tmp_path, how, clip):
     """As those of the model itself: the same losses, norms and weights."""
-    asked = {"fp16": True, "max_grad_norm": clip, "optim": "sgd", "learning_rate": 0.1}
+    settings = {"fp16": True, "max_grad_norm": clip, "optim": "sgd", "learning_rate": 0.1}
     compiling = (
         {"torch_compile": True, "torch_compile_backend": "eager"} if how == "torch_compile" else {}
     )
     plain, other = (
-        trainer(tmp_path, **asked),
-        trainer(tmp_path, model=wrapped(how), **asked, **compiling),
+        make_trainer(tmp_path, **settings),
+        make_trainer(tmp_path, model=wrapped(how), **settings, **compiling),
     )
-    for made in (plain, other):
-        trained(made)
+    for trainer in (plain, other):
+        trained(trainer)
     assert losses(other) == losses(plain)
     norms = (
-        [entry["grad_norm"] for entry in made.state.log_history[:-1]] for made in (plain, other)
+        [entry["grad_norm"] for entry in trainer.state.log_history[:-1]]
+        for trainer in (plain, other)
     )
     assert next(norms) == next(norms)
     assert all(map(torch.equal, weights(other.model).values(), weights(plain.model).values()))
@@ -142,36 +143,40 @@ def test_mixed_precision_skipped_step_is_reported_to_callbacks(tmp_path):
     skipped, rates = [], []
     look = At(
         "on_optimizer_step",
-        lambda made, *_: skipped.append(made.accelerator.optimizer_step_was_skipped),
+        lambda trainer, *_: skipped.append(trainer.accelerator.optimizer_step_was_skipped),
     )
-    after = At("on_step_end", lambda made, *_: rates.append(made.lr_scheduler.get_last_lr()[0]))
-    made = told(
-        trainer(
+    after = At(
+        "on_step_end", lambda trainer, *_: rates.append(trainer.lr_scheduler.get_last_lr()[0])
+    )
+    trainer = told(
+        make_trainer(
             tmp_path, model=steep(), callbacks=[look, after], fp16=True, optim="sgd", max_steps=12
         )
     )
-    before = weights(made.model)
-    made.train()
+    before = weights(trainer.model)
+    trainer.train()
     assert skipped[:3] == [True] * 3
     assert not skipped[-1]
     first = skipped.index(False)
     assert rates[:first] == [1e-2] * first
     assert rates[first] < 1e-2
-    assert not same(before, weights(made.model))
-    assert made.state.global_step == len(skipped) == 12
+    assert not same(before, weights(trainer.model))
+    assert trainer.state.global_step == len(skipped) == 12
 
 
 def test_loss_scale_is_kept_in_a_second_training_of_the_same_precision(tmp_path):
     """The last step in float16 was left out; in bfloat16 the learning rate moves all the same."""
-    made = trainer(tmp_path, model=steep(), fp16=True, max_steps=3, optim="sgd")
-    made.train()
-    scale, made.args.max_steps = made.accelerator.scaler.get_scale(), 2
-    made.train()
-    assert made.accelerator.scaler.get_scale() == scale / 4 < 65536.0 / 4
-    made.args.mixed_precision = "bf16"
-    made.train()
-    assert made.accelerator.scaler is None
-    rates = [entry["learning_rate"] for entry in made.state.log_history if "learning_rate" in entry]
+    trainer = make_trainer(tmp_path, model=steep(), fp16=True, max_steps=3, optim="sgd")
+    trainer.train()
+    scale, trainer.args.max_steps = trainer.accelerator.scaler.get_scale(), 2
+    trainer.train()
+    assert trainer.accelerator.scaler.get_scale() == scale / 4 < 65536.0 / 4
+    trainer.args.mixed_precision = "bf16"
+    trainer.train()
+    assert trainer.accelerator.scaler is None
+    rates = [
+        entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry
+    ]
     assert rates == pytest.approx([1e-2, 5e-3])
 
 
@@ -184,18 +189,18 @@ def test_mixed_precision_interrupted_step_leaves_nothing_behind(tmp_path, event)
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    asked = {"fp16": True, "gradient_accumulation_steps": 2, "optim": "sgd"}
-    made = trainer(tmp_path, callbacks=[At(event, interrupt)], **asked)
+    settings = {"fp16": True, "gradient_accumulation_steps": 2, "optim": "sgd"}
+    trainer = make_trainer(tmp_path, callbacks=[At(event, interrupt)], **settings)
     with pytest.raises(KeyboardInterrupt):
-        made.train()
-    assert first_gradient(made) > 0
-    for callback in made.callback_handler.callbacks:
+        trainer.train()
+    assert first_gradient(trainer) > 0
+    for callback in trainer.callback_handler.callbacks:
         vars(callback).pop(event, None)
-    fresh = trainer(tmp_path, **asked)
-    for one in (made, fresh):
-        trained(one)
-    assert losses(made) == losses(fresh)
-    assert same(weights(made.model), weights(fresh.model))
+    fresh = make_trainer(tmp_path, **settings)
+    for restarted in (trainer, fresh):
+        trained(restarted)
+    assert losses(trainer) == losses(fresh)
+    assert same(weights(trainer.model), weights(fresh.model))
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
@@ -205,28 +210,28 @@ def test_weights_in_float16_cannot_be_scaled(tmp_path, name):
     model.second.half()
     for parameter in model.second.parameters():
         parameter.requires_grad_(False)
-    trainer(tmp_path, model=model, **{name: True}, max_steps=1).train()
+    make_trainer(tmp_path, model=model, **{name: True}, max_steps=1).train()
     model.second.weight.requires_grad_(True)
-    made = trainer(tmp_path, model=model, **{name: True}, max_steps=1)
+    trainer = make_trainer(tmp_path, model=model, **{name: True}, max_steps=1)
     if name == "bf16":
-        made.train()
+        trainer.train()
         return
     with pytest.raises(
         ValueError,
         match=r"1 of 5 trained parameters are float16.*'second.weight'.*model\.float\(\)",
     ):
-        made.train()
+        trainer.train()
 
 
 def test_mixed_precision_checkpoint_without_a_scale_gets_a_new_one(tmp_path, caplog):
     """And one with a scale without fp16."""
-    saved = trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
+    saved = make_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=2)
     saved.train()
-    made = trainer(tmp_path, max_steps=4, fp16=True, save_strategy="steps", save_steps=2)
-    made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    trainer = make_trainer(tmp_path, max_steps=4, fp16=True, save_strategy="steps", save_steps=2)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert "has no scaler.pt" in caplog.text
-    assert made.state.global_step == 4
+    assert trainer.state.global_step == 4
     assert (tmp_path / "checkpoint-4" / "scaler.pt").is_file()
-    plain = trainer(tmp_path, max_steps=5)
+    plain = make_trainer(tmp_path, max_steps=5)
     plain.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert plain.state.global_step == 5

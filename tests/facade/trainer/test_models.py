@@ -16,7 +16,7 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
-from helpers.trainer.tiny_trainings import Tiny, files, same, tiny, trained, trainer, weights
+from helpers.trainer.tiny_trainings import Tiny, files, make_trainer, same, tiny, trained, weights
 from lightrainer import default_data_collator
 
 
@@ -54,7 +54,7 @@ def test_unusable_outputs(tmp_path, name):
     """The message says what the model returned, and what is expected; nothing is written."""
     form, word = UNUSABLE[name]
     with pytest.raises((ValueError, TypeError)) as error:
-        trainer(tmp_path, model=returning(form)).train()
+        make_trainer(tmp_path, model=returning(form)).train()
     assert word in str(error.value), error.value
     assert re.search(r"loss", str(error.value))
     assert re.search(
@@ -106,9 +106,9 @@ def test_config_that_takes_no_attributes_is_kept(tmp_path, name):
 def test_user_model_is_the_one_that_is_trained(tmp_path, compiled):
     model = tiny()
     before = weights(model)
-    made = trained(tmp_path, model=torch.compile(model, backend="eager") if compiled else model)
+    trainer = trained(tmp_path, model=torch.compile(model, backend="eager") if compiled else model)
     assert not same(before, weights(model))
-    made.save_model()
+    trainer.save_model()
     from safetensors.torch import load_file
 
     assert same(load_file(tmp_path / "model.safetensors"), weights(model))
@@ -162,7 +162,7 @@ def segmented(folder, size, ignored, model_class=SegformerForSemanticSegmentatio
         labels[: 2 * index] = ignored
         samples.append({"pixel_values": torch.randn(3, 8, 8), "labels": labels})
 
-    made = trainer(
+    trainer = make_trainer(
         folder,
         model=model,
         train_dataset=samples,
@@ -171,8 +171,8 @@ def segmented(folder, size, ignored, model_class=SegformerForSemanticSegmentatio
         per_device_train_batch_size=size,
         gradient_accumulation_steps=4 // size,
     )
-    made.train()
-    log = made.state.log_history[0]
+    trainer.train()
+    log = trainer.state.log_history[0]
     return log["loss"], log["grad_norm"]
 
 
@@ -204,7 +204,7 @@ def test_models_with_quantized_weights_are_refused(tmp_path, quantizer, words):
     model.is_quantized = True
     model.hf_quantizer = SimpleNamespace(**quantizer)
     with pytest.raises(ValueError, match=words):
-        trainer(tmp_path, model=model)
+        make_trainer(tmp_path, model=model)
 
     model.hf_quantizer = SimpleNamespace(is_trainable=True, is_qat_trainable=True)
-    trainer(tmp_path, model=model)
+    make_trainer(tmp_path, model=model)

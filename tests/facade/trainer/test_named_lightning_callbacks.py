@@ -20,7 +20,16 @@ from lightning.pytorch.callbacks import (
 )
 from safetensors.torch import load_file
 
-from helpers.trainer.tiny_trainings import At, points, same, split, told, trained, trainer, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    make_trainer,
+    points,
+    same,
+    split,
+    told,
+    trained,
+    weights,
+)
 from lightrainer import LightningBridge
 
 EVERY_EPOCH = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 4}
@@ -53,7 +62,7 @@ def valued(folder, callback, values, **changes):
     """
     left = iter(values)
     metrics = {"compute_metrics": lambda prediction: {"value": next(left)}}
-    return trainer(folder, callbacks=[callback], **metrics, **{**EVERY_EPOCH, **changes})
+    return make_trainer(folder, callbacks=[callback], **metrics, **{**EVERY_EPOCH, **changes})
 
 
 def test_early_stopping(tmp_path):
@@ -99,17 +108,19 @@ def test_model_checkpoint(tmp_path):
 def test_learning_rate_monitor(tmp_path, interval, steps):
     """Rates of each group of parameters come into the logs, as often as logs do."""
     monitor = LearningRateMonitor(logging_interval=interval, log_weight_decay=True)
-    made = trained(tmp_path, callbacks=[monitor], num_train_epochs=2, logging_steps=2)
-    rates = entries(made, "lr-AdamW/pg1")
+    trainer = trained(tmp_path, callbacks=[monitor], num_train_epochs=2, logging_steps=2)
+    rates = entries(trainer, "lr-AdamW/pg1")
     assert [step for step, _ in rates] == steps
     assert [rate for _, rate in rates] == pytest.approx([0.01 * (1 - step / 8) for step in steps])
-    assert [value for _, value in entries(made, "lr-AdamW/pg1-weight_decay")] == [0.0] * len(steps)
-    assert [step for step, _ in entries(made, "loss")] == [
+    assert [value for _, value in entries(trainer, "lr-AdamW/pg1-weight_decay")] == [0.0] * len(
+        steps
+    )
+    assert [step for step, _ in entries(trainer, "loss")] == [
         2,
         4,
         6,
         8,
-    ], "those of the Trainer are there too"
+    ], "those of the Trainer are logged too"
 
 
 @pytest.mark.filterwarnings(SWAP)
@@ -120,14 +131,14 @@ def test_stochastic_weight_averaging(tmp_path):
     starts = {}
     note = lambda of, module: starts.update({of.current_epoch: weights(module.model)})
     averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=1)
-    made = trained(
+    trainer = trained(
         tmp_path,
         callbacks=[LambdaCallback(on_train_epoch_start=note), averaging],
         num_train_epochs=5,
     )
     mean = {name: sum(starts[epoch][name] for epoch in (2, 3, 4)) / 3 for name in starts[0]}
-    assert close(weights(made.model), mean)
-    rates = dict(entries(made, "learning_rate"))
+    assert close(weights(trainer.model), mean)
+    rates = dict(entries(trainer, "learning_rate"))
     assert rates[8] == pytest.approx(0.01 * (1 - 7 / 20))
     assert all(rates[step] == pytest.approx(0.05) for step in range(17, 21)), (
         "annealed, and no longer the schedule's"
@@ -136,31 +147,31 @@ def test_stochastic_weight_averaging(tmp_path):
 
 @pytest.mark.parametrize("kind", [EMAWeightAveraging, WeightAveraging])
 def test_weight_averaging(tmp_path, kind):
-    """Evaluations, checkpoints and the final model have the averaged weights; the training goes
-    on with its own.
+    """Evaluations, checkpoints and the final model have the averaged weights; the training
+    continues with the unaveraged ones.
     """
     evaluated, watching = [], Averages()
     looking = At(
         "on_prediction_step", lambda of, state, control: evaluated.append(weights(of.model))
     )
     averaging = EMAWeightAveraging(decay=0.5) if kind is EMAWeightAveraging else WeightAveraging()
-    made = trained(
+    trainer = trained(
         tmp_path,
         callbacks=[averaging, watching, looking],
         **{**EVERY_EPOCH, "num_train_epochs": 2},
     )
     bare = trained(tmp_path / "bare", **{**EVERY_EPOCH, "num_train_epochs": 2})
     assert same(watching.last, weights(bare.model)), "averaging has changed the training itself"
-    assert entries(bare, "loss") == entries(made, "loss")
-    assert not same(weights(bare.model), weights(made.model))
+    assert entries(bare, "loss") == entries(trainer, "loss")
+    assert not same(weights(bare.model), weights(trainer.model))
     saved = load_file(tmp_path / "checkpoint-8" / "model.safetensors")
-    assert same(saved, weights(made.model))
-    assert same(evaluated[-1], weights(made.model))
-    assert entries(made, "eval_loss") != entries(bare, "eval_loss")
+    assert same(saved, weights(trainer.model))
+    assert same(evaluated[-1], weights(trainer.model))
+    assert entries(trainer, "eval_loss") != entries(bare, "eval_loss")
     if kind is EMAWeightAveraging:
-        assert close(watching.mean, weights(made.model))
-    made.save_model(str(tmp_path / "final"))
-    assert same(load_file(tmp_path / "final" / "model.safetensors"), weights(made.model))
+        assert close(watching.mean, weights(trainer.model))
+    trainer.save_model(str(tmp_path / "final"))
+    assert same(load_file(tmp_path / "final" / "model.safetensors"), weights(trainer.model))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +184,9 @@ def test_weight_averaging_resumes(tmp_path, strategy):
     arguments = {"num_train_epochs": 2, **strategy}
     whole = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8)], **arguments)
     watching = Averages()
-    resumed = trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8), watching], **arguments)
+    resumed = make_trainer(
+        tmp_path, callbacks=[EMAWeightAveraging(decay=0.8), watching], **arguments
+    )
     step = min(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     assert same(weights(whole.model), weights(resumed.model))
@@ -188,15 +201,15 @@ def test_named_lightning_callback_best_model_is_the_average(tmp_path):
         "metric_for_best_model": "eval_loss",
         **EVERY_EPOCH,
     }
-    made = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
-    best = load_file(f"{made.state.best_model_checkpoint}/model.safetensors")
-    assert same(best, weights(made.model))
-    assert made.evaluate()["eval_loss"] == pytest.approx(made.state.best_metric, rel=1e-6)
+    trainer = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
+    best = load_file(f"{trainer.state.best_model_checkpoint}/model.safetensors")
+    assert same(best, weights(trainer.model))
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric, rel=1e-6)
 
 
 def test_checkpoint_with_state_of_a_missing_callback(tmp_path, caplog):
     """It is said, and the training goes on with the averaged weights that the folder holds."""
-    trainer(
+    make_trainer(
         tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}
     ).train()
     trained(tmp_path, callbacks=[Timer()], **{**EVERY_EPOCH, "num_train_epochs": 2}, resume=True)
@@ -210,7 +223,7 @@ def test_lightning_timer_ends_the_training(tmp_path):
     timer, again = Timer(duration={"seconds": 0.2}), Timer(duration={"seconds": 0.2})
     wait = At("on_step_end", lambda *_: time.sleep(0.05))
     options = {"num_train_epochs": 50, "save_strategy": "steps", "save_steps": 1}
-    step = trainer(tmp_path, callbacks=[timer, wait], **options).train().global_step
+    step = make_trainer(tmp_path, callbacks=[timer, wait], **options).train().global_step
     assert 1 < step < 200
     assert timer.time_elapsed() > 0.2
     trained(tmp_path, callbacks=[again], num_train_epochs=5, resume=True)
@@ -237,15 +250,15 @@ REFUSED = {
 @pytest.mark.parametrize("way", ["callbacks", "add_callback"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_named_lightning_callbacks_that_cannot_work_are_refused(tmp_path, name, way):
-    """With the reason, and what to use; when the Trainer is made, not in the middle of the
+    """With the reason, and what to use instead; at construction, not in the middle of the
     training.
     """
-    given, instead = REFUSED[name]
-    callback = LightningBridge() if name == "LightningBridge" else of_lightning(name, *given)
+    positional, instead = REFUSED[name]
+    callback = LightningBridge() if name == "LightningBridge" else of_lightning(name, *positional)
     add = (
-        trainer(tmp_path).add_callback
+        make_trainer(tmp_path).add_callback
         if way == "add_callback"
-        else lambda one: trainer(tmp_path, callbacks=[one])
+        else lambda added: make_trainer(tmp_path, callbacks=[added])
     )
     with pytest.raises(ValueError, match=f"{name}.* cannot be used with this Trainer: .*{instead}"):
         add(callback)
@@ -282,7 +295,7 @@ def test_other_lightning_callbacks_train_evaluate_predict_and_resume(tmp_path, n
     ended = weights(whole.model)
     assert whole.evaluate()["eval_loss"] == pytest.approx(entries(whole, "eval_loss")[-1][1])
     assert len(whole.predict(points(6)).predictions) == 6
-    resumed = trainer(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
+    resumed = make_trainer(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
     if name == "ModelPruning":
         with pytest.raises(ValueError, match=r"ModelPruning .* resume_from_checkpoint"):
             resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
@@ -293,7 +306,7 @@ def test_other_lightning_callbacks_train_evaluate_predict_and_resume(tmp_path, n
 
 
 def test_logs_of_callbacks_through_the_module(tmp_path):
-    """`module.log` in a callback of the user's own comes into the logs; without callbacks there
+    """`module.log` in a user's callback appears in the logs; without callbacks there
     is no logger at all.
     """
 
@@ -303,12 +316,13 @@ def test_logs_of_callbacks_through_the_module(tmp_path):
             self.loggers = lightning_trainer.loggers
 
     callback = Logging()
-    made = trained(tmp_path, callbacks=[callback], logging_steps=2)
-    assert entries(made, "seen") == [(2, 1.0), (4, 3.0)]
+    trainer = trained(tmp_path, callbacks=[callback], logging_steps=2)
+    assert entries(trainer, "seen") == [(2, 1.0), (4, 3.0)]
     assert len(callback.loggers) == 1
-    found = []
+    step_loggers = []
     looking = At(
-        "on_step_end", lambda of, *_: found.append(of._lightrainer.run.lightning_trainer.loggers)
+        "on_step_end",
+        lambda of, *_: step_loggers.append(of._lightrainer.run.lightning_trainer.loggers),
     )
-    told(trainer(tmp_path, callbacks=[looking])).train()
-    assert found[0] == []
+    told(make_trainer(tmp_path, callbacks=[looking])).train()
+    assert step_loggers[0] == []

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 
-from helpers.trainer.tiny_trainings import At, losses, tiny, trained, trainer
+from helpers.trainer.tiny_trainings import At, losses, make_trainer, tiny, trained
 from lightrainer import Trainer
 from lightrainer.facade.distributed.process import ProcessEnvironment
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer
@@ -54,49 +54,49 @@ def weights(made):
 @pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
 def test_lomo_gives_the_weights_of_sgd(tmp_path, stand_ins, max_grad_norm):
     """Clipping comes too late for it, as in the reference. Its steps may round otherwise."""
-    seen = []
+    order = []
     events = ["on_step_begin", "on_pre_optimizer_step", "on_step_end"]
-    callbacks = [At(event, lambda *_, event=event: seen.append(event)) for event in events]
+    callbacks = [At(event, lambda *_, event=event: order.append(event)) for event in events]
     fused = trained(tmp_path, optim="lomo", max_grad_norm=max_grad_norm, callbacks=callbacks)
-    assert seen == events * 4
+    assert order == events * 4
     rates = [
         entry["learning_rate"] for entry in fused.state.log_history if "learning_rate" in entry
     ]
     assert fused.optimizer.rates == rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
-    usual = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
-    torch.testing.assert_close(weights(fused), weights(usual))
-    assert not torch.equal(weights(fused), weights(trainer(tmp_path))), (
+    sgd = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
+    torch.testing.assert_close(weights(fused), weights(sgd))
+    assert not torch.equal(weights(fused), weights(make_trainer(tmp_path))), (
         "negative control: it was trained"
     )
     assert all(entry["grad_norm"] == 0 for entry in fused.state.log_history if "grad_norm" in entry)
 
 
 def test_lomo_of_the_user_steps_too(tmp_path):
-    """Where `optim` says nothing of it, and under Lightning callbacks."""
-    seen, made = [], []
+    """Where `optim` does not name it, and under Lightning callbacks."""
+    step_losses, trainers = [], []
     watching = LambdaCallback(
-        on_before_backward=lambda trainer, module, loss: seen.append(loss.item())
+        on_before_backward=lambda trainer, module, loss: step_losses.append(loss.item())
     )
     for changes in ({}, {"callbacks": [watching]}):
         model = tiny()
         optimizer = InBackward(model, lr=0.01)
-        made.append(trained(tmp_path, model=model, optimizers=(optimizer, None), **changes))
-    usual = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
-    torch.testing.assert_close(weights(made[0]), weights(usual))
-    assert torch.equal(weights(made[1]), weights(made[0]))
-    assert len(seen) == 4
+        trainers.append(trained(tmp_path, model=model, optimizers=(optimizer, None), **changes))
+    sgd = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
+    torch.testing.assert_close(weights(trainers[0]), weights(sgd))
+    assert torch.equal(weights(trainers[1]), weights(trainers[0]))
+    assert len(step_losses) == 4
 
 
 def test_layerwise_optimizer_in_a_second_training_has_one_schedule(tmp_path, stand_ins):
-    made = trained(
+    trainer = trained(
         tmp_path,
         optim="galore_adamw_layerwise",
         optim_target_modules="all-linear",
         max_grad_norm=0.0,
     )
-    assert isinstance(made.optimizer, LayerwiseOptimizer)
-    inner = next(iter(made.optimizer.optimizer_dict.values()))
-    made.train()
+    assert isinstance(trainer.optimizer, LayerwiseOptimizer)
+    inner = next(iter(trainer.optimizer.optimizer_dict.values()))
+    trainer.train()
     assert inner.param_groups[0]["lr"] == 0.0
 
 
@@ -112,18 +112,18 @@ REFUSED = [
 
 @pytest.mark.parametrize(("changes", "words"), REFUSED, ids=str)
 def test_conflicts_with_steps_in_the_backward_pass(tmp_path, stand_ins, changes, words):
-    made = trainer(tmp_path, optim_target_modules="all-linear", **changes)
-    before = weights(made)
+    trainer = make_trainer(tmp_path, optim_target_modules="all-linear", **changes)
+    before = weights(trainer)
     with pytest.raises(
         ValueError, match=rf"The optimizer \w+ steps in each backward pass.*{words}"
     ):
-        made.train()
-    assert torch.equal(weights(made), before)
+        trainer.train()
+    assert torch.equal(weights(trainer), before)
 
 
 def test_layerwise_optimizer_is_not_chosen_for_accumulation(tmp_path, stand_ins):
     """As in transformers: scripts ask for the class themselves."""
-    args = trainer(
+    args = make_trainer(
         tmp_path,
         optim="galore_adamw_layerwise",
         optim_target_modules="all-linear",
@@ -140,13 +140,13 @@ def test_layerwise_optimizer_is_not_chosen_for_accumulation(tmp_path, stand_ins)
 def test_layerwise_optimizer_in_several_processes_is_refused(
     tmp_path, stand_ins, monkeypatch, optim
 ):
-    made = trainer(tmp_path, optim=optim, optim_target_modules="all-linear")
+    trainer = make_trainer(tmp_path, optim=optim, optim_target_modules="all-linear")
     four = ProcessEnvironment(
         rank=0, local_rank=0, world_size=4, local_world_size=4, device=torch.device("cpu")
     )
-    monkeypatch.setattr(type(made.args), "distributed_state", four)
+    monkeypatch.setattr(type(trainer.args), "distributed_state", four)
     with pytest.raises(NotImplementedError, match=r"The optimizer .*4 processes"):
-        made.create_optimizer()
+        trainer.create_optimizer()
 
 
 class WarmsUpItself(torch.optim.SGD):
@@ -173,21 +173,21 @@ def schedule_free(monkeypatch):
 @pytest.mark.parametrize(("given", "steps"), [(3, 3), (0.5, 2), (0.0, 0)])
 def test_optimizer_warm_up_counts_steps(tmp_path, schedule_free, given, steps):
     """The reference passes a share on as it is, and the rate begins ten times too high."""
-    made = trained(tmp_path, optim="schedule_free_sgd", warmup_steps=given)
-    assert made.optimizer.warmup_steps == steps
+    trainer = trained(tmp_path, optim="schedule_free_sgd", warmup_steps=given)
+    assert trainer.optimizer.warmup_steps == steps
 
 
 def test_optimizer_share_of_a_training_of_unknown_length(tmp_path, schedule_free):
-    made = trainer(tmp_path, optim="schedule_free_sgd", warmup_steps=0.5)
+    trainer = make_trainer(tmp_path, optim="schedule_free_sgd", warmup_steps=0.5)
     with pytest.raises(ValueError, match=r"warmup_steps=0\.5"):
-        made.create_optimizer()
+        trainer.create_optimizer()
 
 
 def test_optimizer_is_switched_between_training_and_evaluation(tmp_path, schedule_free):
-    made = trained(tmp_path, optim="schedule_free_sgd", eval_strategy="steps", eval_steps=2)
-    assert made.optimizer.calls == ["train", "train", "eval", "train", "train", "eval"]
-    made.evaluate()
-    assert made.optimizer.calls[-1] == "eval"
+    trainer = trained(tmp_path, optim="schedule_free_sgd", eval_strategy="steps", eval_steps=2)
+    assert trainer.optimizer.calls == ["train", "train", "eval", "train", "train", "eval"]
+    trainer.evaluate()
+    assert trainer.optimizer.calls[-1] == "eval"
 
 
 class OnlyReturning(Trainer):
@@ -201,18 +201,18 @@ class OnlyReturning(Trainer):
 
 
 def test_optimizer_and_schedule_that_overrides_only_return_are_used(tmp_path):
-    made = trained(tmp_path, OnlyReturning)
-    logs = [log for log in made.state.log_history if "loss" in log]
+    trainer = trained(tmp_path, OnlyReturning)
+    logs = [log for log in trainer.state.log_history if "loss" in log]
     assert [log["learning_rate"] for log in logs] == [0.1, 0.05, 0.025, 0.0125]
-    made.train()
-    assert made.lr_scheduler.last_epoch == 4  # each training has its own schedule
+    trainer.train()
+    assert trainer.lr_scheduler.last_epoch == 4  # each training has its own schedule
 
 
 @pytest.mark.parametrize("name", ["create_optimizer", "create_optimizer_and_scheduler"])
 def test_override_that_makes_no_optimizer_is_named(tmp_path, name):
     forgetful = type("Forgetful", (Trainer,), {name: lambda self, *args, **kwargs: None})
     with pytest.raises(ValueError, match=rf"{name}.*self\.optimizer"):
-        trainer(tmp_path, forgetful).train()
+        make_trainer(tmp_path, forgetful).train()
 
 
 def made_too_early(made):
@@ -233,18 +233,18 @@ def passed_and_swapped(made):
 @pytest.mark.parametrize("mistake", [made_too_early, of_another_model, passed_and_swapped])
 def test_optimizer_of_another_model_is_refused(tmp_path, mistake):
     """No weight would move. Nothing is changed, and with a new optimizer the training goes."""
-    made = trainer(tmp_path)
-    mistake(made)
-    before = weights(made)
+    trainer = make_trainer(tmp_path)
+    mistake(trainer)
+    before = weights(trainer)
     with pytest.raises(
         ValueError,
         match=r"none of the 6 trainable parameters.*first\.weight.*trainer\.optimizer =",
     ):
-        made.train()
-    assert all(map(torch.equal, before, weights(made)))
-    made.optimizer = made.lr_scheduler = None
-    made.train()
-    assert not any(map(torch.equal, before, weights(made)))
+        trainer.train()
+    assert all(map(torch.equal, before, weights(trainer)))
+    trainer.optimizer = trainer.lr_scheduler = None
+    trainer.train()
+    assert not any(map(torch.equal, before, weights(trainer)))
 
 
 def own_optimizer(self):
@@ -258,38 +258,38 @@ def own_optimizer(self):
 def test_optimizer_of_a_training_is_created_again_for_another_model(tmp_path, methods):
     """As SetFit searches: one Trainer, whose model is replaced before each trial."""
     kind = type("Replaced", (Trainer,), methods)
-    expected = trainer(tmp_path / "expected", kind)
+    expected = make_trainer(tmp_path / "expected", kind)
     expected.model = expected.model_wrapped = tiny(5)
     expected.train()
-    made = trainer(tmp_path / "made", kind)
-    made.train()
-    first = made.optimizer
-    made.model = tiny(5)
-    made.train()
-    assert torch.equal(weights(made), weights(expected))
-    second = made.optimizer
+    trainer = make_trainer(tmp_path / "made", kind)
+    trainer.train()
+    first = trainer.optimizer
+    trainer.model = tiny(5)
+    trainer.train()
+    assert torch.equal(weights(trainer), weights(expected))
+    second = trainer.optimizer
     assert second is not first
-    made.train()
-    assert made.optimizer is second  # the same model: its state stays, as in the reference
+    trainer.train()
+    assert trainer.optimizer is second  # the same model: its state stays, as in the reference
 
 
 def test_optimizer_of_a_training_is_created_again_for_resized_weights(tmp_path):
     """`resize_token_embeddings` keeps the parameter; its averages have the old shape, outside of
     which a fused step would write.
     """
-    made = trainer(tmp_path / "made")
-    made.train()
-    first = made.optimizer
-    expected = trainer(tmp_path / "expected", model=copy.deepcopy(made.model))
-    for model in (made.model, expected.model):
+    trainer = make_trainer(tmp_path / "made")
+    trainer.train()
+    first = trainer.optimizer
+    expected = make_trainer(tmp_path / "expected", model=copy.deepcopy(trainer.model))
+    for model in (trainer.model, expected.model):
         last = model.second
         last.weight.data = torch.cat([last.weight.data, torch.ones(2, 6)])
         last.bias.data = torch.cat([last.bias.data, torch.ones(2)])
-    for trained_again in (made, expected):
+    for trained_again in (trainer, expected):
         torch.manual_seed(4)
         trained_again.train()
-    assert made.optimizer is not first
-    assert torch.equal(weights(made), weights(expected))
+    assert trainer.optimizer is not first
+    assert torch.equal(weights(trainer), weights(expected))
 
 
 def new_layer(made):
@@ -300,25 +300,25 @@ def new_layer(made):
 def only_a_part(made):
     layers = made.model.first, made.model.norm
     made.optimizer = torch.optim.SGD(
-        [one for layer in layers for one in layer.parameters()], lr=0.1
+        [parameter for layer in layers for parameter in layer.parameters()], lr=0.1
     )
 
 
 @pytest.mark.parametrize("mistake", [new_layer, only_a_part])
 def test_parameters_that_no_group_has_are_named(tmp_path, caplog, mistake):
-    """Once in a training; frozen ones are none."""
-    made = trainer(tmp_path)
-    mistake(made)
-    made.train()
-    said = [
+    """Once per training; frozen ones do not count."""
+    trainer = make_trainer(tmp_path)
+    mistake(trainer)
+    trainer.train()
+    messages = [
         record.getMessage() for record in caplog.records if "in no group" in record.getMessage()
     ]
-    assert len(said) == 1
-    assert "2 of 6 trainable parameters" in said[0]
-    assert "second.weight, second.bias" in said[0]
+    assert len(messages) == 1
+    assert "2 of 6 trainable parameters" in messages[0]
+    assert "second.weight, second.bias" in messages[0]
     caplog.clear()
-    made.model.second.requires_grad_(False)
-    made.train()
+    trainer.model.second.requires_grad_(False)
+    trainer.train()
     assert "in no group" not in caplog.text
 
 
@@ -353,8 +353,8 @@ MAKES = [
 )
 def test_optimizer_on_the_trained_model_is_accepted(tmp_path, caplog, make):
     model, optimizer = make()
-    made = trained(tmp_path, model=model, optimizers=(optimizer, None))
-    made.train()
+    trainer = trained(tmp_path, model=model, optimizers=(optimizer, None))
+    trainer.train()
     assert "group" not in caplog.text
 
 
@@ -365,11 +365,11 @@ def test_gradient_norm_excludes_the_loss_scale_outside_of_groups(tmp_path):
 
     def run(**changes):
         model = tiny()
-        made = trainer(tmp_path, model=model, max_grad_norm=0.5, **changes)
-        made.optimizer = torch.optim.SGD(model.second.parameters(), lr=0.1)
+        trainer = make_trainer(tmp_path, model=model, max_grad_norm=0.5, **changes)
+        trainer.optimizer = torch.optim.SGD(model.second.parameters(), lr=0.1)
         torch.manual_seed(5)
-        made.train()
-        return losses(made), [entry["grad_norm"] for entry in made.state.log_history[:-1]]
+        trainer.train()
+        return losses(trainer), [entry["grad_norm"] for entry in trainer.state.log_history[:-1]]
 
     plain, half = run(), run(fp16=True)
     assert half[1] == pytest.approx(plain[1], rel=0.05)
@@ -381,4 +381,4 @@ def test_optimizer_that_needs_a_closure_is_refused(tmp_path):
     model = tiny()
     optimizer = torch.optim.LBFGS(model.parameters())
     with pytest.raises(ValueError, match=r"LBFGS needs a closure.*torch\.optim\.AdamW"):
-        trainer(tmp_path, model=model, optimizers=(optimizer, None)).train()
+        make_trainer(tmp_path, model=model, optimizers=(optimizer, None)).train()

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import At, same, tiny, told, trainer, weights
+from helpers.trainer.tiny_trainings import At, make_trainer, same, tiny, told, weights
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
 from lightrainer.lightning_modules.common.torch_files import load_torch
 
@@ -25,36 +25,36 @@ def renamed():
 
 def test_resume_without_weights_of_the_model_is_refused(tmp_path):
     """Before anything is touched; the model can say that they are to begin anew."""
-    trainer(tmp_path, **SAVING).train()
-    made = trainer(tmp_path, model=renamed(), **SAVING)
-    before = weights(made.model)
+    make_trainer(tmp_path, **SAVING).train()
+    trainer = make_trainer(tmp_path, model=renamed(), **SAVING)
+    before = weights(trainer.model)
     with pytest.raises(
         ValueError, match=r"checkpoint-2 has no values for 2 of 6.*head\.weight.*second\.weight"
     ):
-        made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert same(weights(made.model), before)
-    made.model._keys_to_ignore_on_load_missing = [r"^head\."]
-    made.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert made.state.global_step == 4
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert same(weights(trainer.model), before)
+    trainer.model._keys_to_ignore_on_load_missing = [r"^head\."]
+    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert trainer.state.global_step == 4
 
 
 def test_best_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
     """It was written by this run, so that something renamed the weights on the way."""
 
-    def rename(made, *_):
-        made.model.head, made.model.second = made.model.second, torch.nn.Identity()
+    def rename(trainer, *_):
+        trainer.model.head, trainer.model.second = trainer.model.second, torch.nn.Identity()
 
     best = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
-    made = told(trainer(tmp_path, callbacks=[At("on_save", rename)], **best))
+    trainer = told(make_trainer(tmp_path, callbacks=[At("on_save", rename)], **best))
     with pytest.raises(ValueError, match=r"checkpoint-4 has no values for 2 of 6.*head\.weight"):
-        made.train()
+        trainer.train()
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A checkpoint, without the manifest: what is changed in it is not what is tested here."""
     folder = tmp_path_factory.mktemp("saved")
-    trainer(folder, **SAVING).train()
+    make_trainer(folder, **SAVING).train()
     (folder / "checkpoint-2" / "_manifest.json").unlink()
     return folder / "checkpoint-2"
 
@@ -65,7 +65,7 @@ def resumed(saved, folder, name=None, content=None, **changes):
     shutil.copytree(saved, checkpoint)
     if name is not None:
         torch.save(content, checkpoint / name)
-    return trainer(folder, **{**SAVING, **changes}), str(checkpoint)
+    return make_trainer(folder, **{**SAVING, **changes}), str(checkpoint)
 
 
 def refused(made, checkpoint, *words):
@@ -88,32 +88,32 @@ CHANGES = [
 
 @pytest.mark.parametrize(("changes", "needed"), CHANGES, ids=str)
 def test_resume_with_another_kind_of_optimizer(saved, tmp_path, changes, needed):
-    """The optimizer is as it was: without the checkpoint the training goes."""
-    made, checkpoint = resumed(saved, tmp_path, **changes)
+    """The optimizer is unchanged: without the checkpoint the training runs."""
+    trainer, checkpoint = resumed(saved, tmp_path, **changes)
     refused(
-        made,
+        trainer,
         checkpoint,
         "optimizer.pt was written by another kind of optimizer",
         "betas",
         needed,
         "`optim`",
     )
-    made.train()
-    assert made.state.global_step == 4
+    trainer.train()
+    assert trainer.state.global_step == 4
 
 
 def test_resume_with_another_form_of_the_same_optimizer(saved, tmp_path):
-    made, checkpoint = resumed(
+    trainer, checkpoint = resumed(
         saved, tmp_path, optim="adamw_torch_fused", lr_scheduler_type="cosine"
     )
-    made.train(resume_from_checkpoint=checkpoint)
-    assert made.state.global_step == 4
+    trainer.train(resume_from_checkpoint=checkpoint)
+    assert trainer.state.global_step == 4
 
 
 def test_resume_with_another_number_of_parameters(saved, tmp_path):
-    made, checkpoint = resumed(saved, tmp_path)
-    made.model.first.requires_grad_(False)
-    refused(made, checkpoint, "optimizer.pt cannot be loaded into AdamW")
+    trainer, checkpoint = resumed(saved, tmp_path)
+    trainer.model.first.requires_grad_(False)
+    refused(trainer, checkpoint, "optimizer.pt cannot be loaded into AdamW")
 
 
 CONTENTS = {
@@ -133,12 +133,12 @@ CONTENTS = {
     ("name", "content"), [(n, c) for n, all_of in CONTENTS.items() for c in all_of], ids=str
 )
 def test_resume_with_a_file_of_something_else(saved, tmp_path, name, content):
-    made, checkpoint = resumed(saved, tmp_path, name, content)
-    refused(made, checkpoint, "checkpoint-2", name)
+    trainer, checkpoint = resumed(saved, tmp_path, name, content)
+    refused(trainer, checkpoint, "checkpoint-2", name)
 
 
 def test_resume_with_another_kind_of_schedule(saved, tmp_path):
-    made, checkpoint = resumed(
+    trainer, checkpoint = resumed(
         saved,
         tmp_path,
         lr_scheduler_type="reduce_lr_on_plateau",
@@ -151,20 +151,20 @@ def test_resume_with_another_kind_of_schedule(saved, tmp_path):
         "ReduceLROnPlateau",
         "patience",
     )
-    refused(made, checkpoint, *words, "`lr_scheduler_type`")
+    refused(trainer, checkpoint, *words, "`lr_scheduler_type`")
 
 
 @pytest.mark.parametrize(
     "name", ["epoch", "done", "windows", "copies", "ended", "layout", "loader", "asked"]
 )
 def test_resume_with_an_invalid_position(saved, tmp_path, name):
-    """Each part of it is looked at: its name, what is there and what was expected are in the
+    """Each part of it is checked: its name, the actual and the expected value are in the
     error.
     """
     written = from_plain(load_torch(saved / "data_state_0.pth"))
     changed = to_plain({**written, name: "x"})
-    made, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", changed)
-    refused(made, checkpoint, "data_state_0.pth", f"{name}='x', expected")
+    trainer, checkpoint = resumed(saved, tmp_path, "data_state_0.pth", changed)
+    refused(trainer, checkpoint, "data_state_0.pth", f"{name}='x', expected")
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -172,7 +172,7 @@ def test_resume_with_a_position_of_lightning(saved, tmp_path):
     """It lacks the optional entries, such as the workers of evaluations."""
     written = from_plain(load_torch(saved / "data_state_0.pth"))
     required = {name: written[name] for name in ("epoch", "done", "loader", "windows", "layout")}
-    made, checkpoint = resumed(
+    trainer, checkpoint = resumed(
         saved,
         tmp_path,
         "data_state_0.pth",
@@ -181,8 +181,8 @@ def test_resume_with_a_position_of_lightning(saved, tmp_path):
         dataloader_num_workers=1,
         dataloader_persistent_workers=True,
     )
-    made.train(resume_from_checkpoint=checkpoint)
-    assert made.state.global_step == 4
+    trainer.train(resume_from_checkpoint=checkpoint)
+    assert trainer.state.global_step == 4
 
 
 class NamedMomentum(torch.optim.Optimizer):
@@ -205,7 +205,7 @@ def test_resume_with_state_under_names_is_exact(tmp_path):
     def make(folder):
         model = tiny()
         optimizers = (NamedMomentum(model.parameters()), None)
-        return trainer(folder, model=model, optimizers=optimizers, **SAVING)
+        return make_trainer(folder, model=model, optimizers=optimizers, **SAVING)
 
     straight = make(tmp_path / "straight")
     straight.train()

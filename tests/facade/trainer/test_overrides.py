@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from helpers.trainer.tiny_trainings import At, losses, points, tiny, told, trained, trainer
+from helpers.trainer.tiny_trainings import At, losses, make_trainer, points, tiny, told, trained
 from lightrainer import Trainer
 
 PHASES = {
@@ -100,26 +100,26 @@ def calls(tmp_path_factory):
     saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
 
     def build():
-        return trainer(
+        return make_trainer(
             folder, cls, model_init=lambda: tiny(), load_best_model_at_end=True, **saving
         )
 
-    seen = {}
+    methods = {}
 
     def phase(name, action):
         cls.calls.clear()
         result = action()
-        seen[name] = set(cls.calls)
+        methods[name] = set(cls.calls)
         return result
 
-    made = phase("construction", build)
-    phase("training", made.train)
-    phase("evaluating", made.evaluate)
-    phase("predicting", lambda: made.predict(points(5)))
-    phase("reporting", lambda: made.log_metrics("eval", {"eval_loss": 1.0}))
+    trainer = phase("construction", build)
+    phase("training", trainer.train)
+    phase("evaluating", trainer.evaluate)
+    phase("predicting", lambda: trainer.predict(points(5)))
+    phase("reporting", lambda: trainer.log_metrics("eval", {"eval_loss": 1.0}))
     resumed = build()
     phase("resuming", lambda: resumed.train(resume_from_checkpoint=str(folder / "checkpoint-2")))
-    return seen
+    return methods
 
 
 @pytest.mark.parametrize(("phase", "name"), PLACES)
@@ -132,7 +132,7 @@ def test_columns_of_tables_are_removed_by_a_method(tmp_path):
 
     table = datasets.Dataset.from_dict({"x": [[0.5] * 8] * 4, "labels": [1] * 4, "name": ["a"] * 4})
     cls = counting(["_remove_unused_columns"])
-    trainer(tmp_path, cls, train_dataset=table).train()
+    make_trainer(tmp_path, cls, train_dataset=table).train()
     assert cls.calls == ["_remove_unused_columns"]
 
 
@@ -150,12 +150,12 @@ def plain_loader(self):
 def test_methods_replaced_on_one_trainer(tmp_path):
     """Some libraries set functions on an instance; they take part like a subclass's methods."""
     replaced = {"compute_loss": pushed, "get_train_dataloader": plain_loader}
-    made = trainer(tmp_path, train_dataset=None)
+    trainer = make_trainer(tmp_path, train_dataset=None)
     for name, function in replaced.items():
-        setattr(made, name, types.MethodType(function, made))
-    made.train()
+        setattr(trainer, name, types.MethodType(function, trainer))
+    trainer.train()
     expected = trained(tmp_path, type("Both", (Trainer,), replaced))
-    assert losses(made) == losses(expected)
+    assert losses(trainer) == losses(expected)
 
 
 def test_loss_replaced_on_the_class_without_items(tmp_path, monkeypatch):
@@ -187,13 +187,13 @@ WHOLE, CAST = "compute_loss_context_manager", "autocast_smart_context_manager"
 def test_override_of_the_context_around_the_loss(tmp_path, way, monkeypatch):
     """Either of the two methods may be replaced, in a class or an object."""
     cls = type("Forked", (Trainer,), {way: forked, "entered": 0})
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, cls, callbacks=[At("on_step_end", lambda t, s, c: t.evaluate(), step=4)]
     )
     if way == "in the object":
-        made.autocast_smart_context_manager = types.MethodType(forked, made)
+        trainer.autocast_smart_context_manager = types.MethodType(forked, trainer)
     elif way == "in the class":
         base = next(base for base in Trainer.__mro__ if WHOLE in vars(base))
         monkeypatch.setattr(base, WHOLE, forked)
-    told(made).train()
-    assert made.entered == 4 + 2
+    told(trainer).train()
+    assert trainer.entered == 4 + 2

@@ -160,11 +160,11 @@ def logs(folder, trainer_class, rows, accumulation, *, on_object=None, step=None
     args = arguments(
         folder, per_device_train_batch_size=rows, gradient_accumulation_steps=accumulation, **STEP
     )
-    made = trainer_class(model, args, train_dataset=points(16))
+    trainer = trainer_class(model, args, train_dataset=points(16))
     if on_object is not None:
-        made.training_step = on_object(step, made)
-    made.train()
-    return [(log["loss"], log["grad_norm"]) for log in made.state.log_history if "loss" in log]
+        trainer.training_step = on_object(step, trainer)
+    trainer.train()
+    return [(log["loss"], log["grad_norm"]) for log in trainer.state.log_history if "loss" in log]
 
 
 KINDS = [
@@ -325,9 +325,9 @@ def test_own_division_in_a_shorter_last_step_stays(tmp_path):
             num_train_epochs=1,
             **{**STEP, "max_steps": -1, "learning_rate": 0.0},
         )
-        made = trainer_class(Tiny(dropout=0.0), args, train_dataset=points(16)[:rows])
-        made.train()
-        return [log["grad_norm"] for log in made.state.log_history if "loss" in log]
+        trainer = trainer_class(Tiny(dropout=0.0), args, train_dataset=points(16)[:rows])
+        trainer.train()
+        return [log["grad_norm"] for log in trainer.state.log_history if "loss" in log]
 
     (norm,) = norms(4, DividesItself)
     (whole,) = norms(4, ThroughTheAccelerator)

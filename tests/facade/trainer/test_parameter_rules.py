@@ -12,10 +12,10 @@ from helpers.trainer.tiny_trainings import (
     arguments,
     files,
     losses,
+    make_trainer,
     points,
     same,
     tiny,
-    trainer,
     weights,
 )
 from lightrainer import HfArgumentParser, Trainer, TrainingArguments
@@ -41,7 +41,7 @@ def by_hand(groups, model):
     data = points()
     for start in range(0, 16, 4):
         batch = data[start : start + 4]
-        x, labels = (torch.stack([one[key] for one in batch]) for key in ("x", "labels"))
+        x, labels = (torch.stack([sample[key] for sample in batch]) for key in ("x", "labels"))
         functional.cross_entropy(model.logits(x), labels).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -66,34 +66,37 @@ class InOrder(Trainer):
 
 def test_steps_are_those_of_groups_by_hand(tmp_path):
     torch.manual_seed(3)
-    made = trainer(tmp_path, cls=InOrder, model=type(tiny())(0.0), **RULED)
+    trainer = make_trainer(tmp_path, cls=InOrder, model=type(tiny())(0.0), **RULED)
     expected = type(tiny())(0.0)
-    expected.load_state_dict(made.model.state_dict())
-    made.train()
+    expected.load_state_dict(trainer.model.state_dict())
+    trainer.train()
     by_hand(groups_by_hand, expected)
-    assert same(weights(made.model), weights(expected))
-    assert not same(weights(made.model), weights(trainer(tmp_path).model))
+    assert same(weights(trainer.model), weights(expected))
+    assert not same(weights(trainer.model), weights(make_trainer(tmp_path).model))
 
 
 def test_rules_freeze_and_unfreeze_for_good(tmp_path):
     """From the construction on, so that FSDP shards accordingly; a model of `model_init` too."""
     model = tiny()
     before = weights(model)
-    made = trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": True}})
+    trainer = make_trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": True}})
     assert (
-        made.get_num_trainable_parameters() == sum(one.numel() for one in model.parameters()) - 12
+        trainer.get_num_trainable_parameters()
+        == sum(parameter.numel() for parameter in model.parameters()) - 12
     )
-    made.train()
+    trainer.train()
     changed = {
         name for name, tensor in weights(model).items() if not torch.equal(tensor, before[name])
     }
     assert changed == {"first.weight", "first.bias", "second.weight", "second.bias"}
     assert not model.norm.weight.requires_grad
-    trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": False}}).train()
+    make_trainer(tmp_path, model=model, parameter_rules={"norm": {"frozen": False}}).train()
     assert not torch.equal(weights(model)["norm.weight"], before["norm.weight"])
-    made = trainer(tmp_path, model_init=lambda: tiny(), parameter_rules={"norm": {"frozen": True}})
-    made.train()
-    assert torch.equal(weights(made.model)["norm.weight"], before["norm.weight"])
+    trainer = make_trainer(
+        tmp_path, model_init=lambda: tiny(), parameter_rules={"norm": {"frozen": True}}
+    )
+    trainer.train()
+    assert torch.equal(weights(trainer.model)["norm.weight"], before["norm.weight"])
 
 
 @pytest.mark.parametrize(
@@ -101,9 +104,9 @@ def test_rules_freeze_and_unfreeze_for_good(tmp_path):
 )
 def test_parameter_rules_resumption_is_exact(tmp_path, changes):
     saving = {"save_strategy": "steps", "save_steps": 2, **changes}
-    whole = trainer(tmp_path, **saving)
+    whole = make_trainer(tmp_path, **saving)
     whole.train()
-    again = trainer(tmp_path, model=tiny(9), **saving)
+    again = make_trainer(tmp_path, model=tiny(9), **saving)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert same(weights(whole.model), weights(again.model))
     assert losses(whole) == losses(again)
@@ -112,25 +115,25 @@ def test_parameter_rules_resumption_is_exact(tmp_path, changes):
 def test_parameter_rules_that_differ_from_the_checkpoint_are_refused(tmp_path):
     """Groups of the same sizes, in which other parameters would get the states."""
     rules = [{"first.bias": {"lr": 0.5}}, {"norm.weight": {"lr": 0.5}}]
-    trainer(tmp_path, save_strategy="steps", save_steps=2, parameter_rules=rules[0]).train()
+    make_trainer(tmp_path, save_strategy="steps", save_steps=2, parameter_rules=rules[0]).train()
     with pytest.raises(
         ValueError,
         match=r"parameter_rules first\.bias in group 2, but the optimizer has norm\.weight",
     ):
-        trainer(tmp_path, parameter_rules=rules[1]).train(
+        make_trainer(tmp_path, parameter_rules=rules[1]).train(
             resume_from_checkpoint=str(tmp_path / "checkpoint-2")
         )
 
 
 def test_parameter_rules_follow_the_schedule(tmp_path):
-    made = trainer(tmp_path, **RULED, max_steps=2)
-    made.train()
-    assert [entry["learning_rate"] for entry in made.state.log_history if "loss" in entry] == [
+    trainer = make_trainer(tmp_path, **RULED, max_steps=2)
+    trainer.train()
+    assert [entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry] == [
         0.01,
         0.005,
     ]
-    assert made.get_learning_rates() == [0.0] * 5
-    assert [group["initial_lr"] for group in made.optimizer.param_groups] == [
+    assert trainer.get_learning_rates() == [0.0] * 5
+    assert [group["initial_lr"] for group in trainer.optimizer.param_groups] == [
         0.01,
         0.01,
         0.001,
@@ -144,7 +147,7 @@ def test_overridden_decay_names_and_a_class_given_by_hand_are_respected(tmp_path
         def get_decay_parameter_names(self, model):
             return ["first.bias"]
 
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         cls=Own,
         weight_decay=0.1,
@@ -153,7 +156,7 @@ def test_overridden_decay_names_and_a_class_given_by_hand_are_respected(tmp_path
     )
     groups = [
         (group["weight_decay"], group["lr"], len(group["params"]))
-        for group in made.create_optimizer().param_groups
+        for group in trainer.create_optimizer().param_groups
     ]
     assert groups == [(0.1, 0.01, 0), (0.0, 0.01, 4), (0.0, 0.02, 1), (0.1, 0.02, 1)]
 
@@ -172,11 +175,11 @@ def given(model):
     "make", [lambda: {"cls": Overriding}, lambda: given(tiny())], ids=["override", "passed"]
 )
 def test_rules_without_effect_are_an_error_before_anything_is_written(tmp_path, make):
-    made = trainer(tmp_path, **make(), parameter_rules={"first": {"lr": 0.1}})
+    trainer = make_trainer(tmp_path, **make(), parameter_rules={"first": {"lr": 0.1}})
     with pytest.raises(ValueError, match=r"parameter_rules=\{'first'.* would have no effect: SGD"):
-        made.train()
+        trainer.train()
     assert files(tmp_path) == []
-    trainer(tmp_path, **make(), parameter_rules={"first": {"frozen": True}}).train()
+    make_trainer(tmp_path, **make(), parameter_rules={"first": {"frozen": True}}).train()
 
 
 @pytest.mark.parametrize("changes", [muon, {"parameter_rules": RULES}], ids=["muon", "rules"])
@@ -194,7 +197,7 @@ def test_flat_parameters_are_refused(tmp_path, changes):
 
 def test_parameter_rules_that_do_not_fit_the_model_raise(tmp_path):
     with pytest.raises(ValueError, match=r"'firts' matches no parameter.*Did you mean 'first'"):
-        trainer(tmp_path / "out", parameter_rules={"firts": {"lr": 0.1}})
+        make_trainer(tmp_path / "out", parameter_rules={"firts": {"lr": 0.1}})
     assert not (tmp_path / "out").exists()
 
 
@@ -203,16 +206,19 @@ def test_parameter_rules_are_read_in_every_form(tmp_path):
     path, rules = "torch.optim.NAdam", {"*.bias": {"weight_decay": 0, "frozen": False}}
     words = ["--output_dir", "out", "--optim", path, "--parameter_rules", json.dumps(rules)]
     (args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses(words)
-    for one in (
+    for parsed in (
         args,
         TrainingArguments(**json.loads(json.dumps({"optim": path, "parameter_rules": rules}))),
     ):
-        assert (one.optim, one.parameter_rules) == (path, rules)
-        assert one.optim != OptimizerNames.ADAMW_TORCH
-        assert (one.to_dict()["optim"], json.loads(one.to_json_string())["parameter_rules"]) == (
+        assert (parsed.optim, parsed.parameter_rules) == (path, rules)
+        assert parsed.optim != OptimizerNames.ADAMW_TORCH
+        assert (
+            parsed.to_dict()["optim"],
+            json.loads(parsed.to_json_string())["parameter_rules"],
+        ) == (
             path,
             rules,
         )
-        assert f"optim={path}" in str(one)
+        assert f"optim={path}" in str(parsed)
     assert TrainingArguments(**args.to_dict()).optim == path
     assert args.set_optimizer(path, args="momentum_decay=0.1").optim == path

@@ -8,7 +8,7 @@ import torch
 from helpers import HELPERS
 from helpers.processes.starting import finished_ranks
 from helpers.trainer.recording_script import recorded
-from helpers.trainer.tiny_trainings import At, points, tiny, trained, trainer
+from helpers.trainer.tiny_trainings import At, make_trainer, points, tiny, trained
 from lightrainer import Trainer
 
 
@@ -35,9 +35,9 @@ def test_recorded_mean_is_weighted_as_the_loss(tmp_path):
     """By items over accumulated micro-batches, a shorter last window, and the last, smaller
     batch of an evaluation.
     """
-    made = recorded(tmp_path)
-    made.evaluate()
-    assert_recorded_as_the_loss(made.state.log_history)
+    trainer = recorded(tmp_path)
+    trainer.evaluate()
+    assert_recorded_as_the_loss(trainer.state.log_history)
 
 
 def test_recorded_values_of_two_processes(tmp_path):
@@ -62,10 +62,10 @@ def test_micro_batches_without_counted_items_count_the_same(tmp_path):
             self.record(value=next(values))
             return super().compute_loss(model, inputs, **kwargs)
 
-    made = trained(
+    trainer = trained(
         tmp_path, Values, train_dataset=points(12), logging_steps=2, gradient_accumulation_steps=2
     )
-    assert logs(made, "value") == [3.5]
+    assert logs(trainer, "value") == [3.5]
 
 
 def test_recorded_values_are_kept_on_resumption(tmp_path):
@@ -86,21 +86,21 @@ def test_recorded_values_are_kept_on_resumption(tmp_path):
 
 def test_callbacks_record_too(tmp_path):
     def note(event):
-        def act(made, state, control):
-            made.record(**{event: torch.tensor(float(state.global_step))})
+        def act(trainer, state, control):
+            trainer.record(**{event: torch.tensor(float(state.global_step))})
 
         callback = At(event, act)
         callback.trainer = callback
         return callback
 
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, callbacks=[note("on_step_end"), note("on_prediction_step")], logging_steps=2
     )
-    made.train()
-    assert logs(made, "on_step_end") == [1.5, 3.5]
-    assert made.evaluate()["eval_on_prediction_step"] == 4
+    trainer.train()
+    assert logs(trainer, "on_step_end") == [1.5, 3.5]
+    assert trainer.evaluate()["eval_on_prediction_step"] == 4
     with pytest.raises(RuntimeError, match="value"):
-        made.record(value=1)
+        trainer.record(value=1)
 
 
 @pytest.mark.parametrize("values", [{"loss": 1.0}, {"odd": "text"}, {"odd": torch.ones(2)}])
@@ -112,11 +112,11 @@ def test_record_refuses_what_is_not_a_number(tmp_path, values):
 
     (name,) = values
     with pytest.raises(ValueError, match=name):
-        trainer(tmp_path, Odd).train()
+        make_trainer(tmp_path, Odd).train()
 
 
 def test_losses_of_the_model(tmp_path):
-    """`loss_dict`, and outputs named `*_loss`, if they are asked for."""
+    """`loss_dict`, and outputs named `*_loss`, if requested."""
 
     class Detector(type(tiny())):
         def forward(self, x, labels=None):
@@ -130,12 +130,12 @@ def test_losses_of_the_model(tmp_path):
             }
 
     options = {"per_device_train_batch_size": 4, "logging_steps": 2}
-    made = trained(tmp_path, model=Detector(), record_model_losses=True, **options)
-    assert logs(made, "ce") == pytest.approx(logs(made, "loss"), rel=1e-6)
-    assert logs(made, "box_loss") == pytest.approx(
-        [2 * loss for loss in logs(made, "loss")], rel=1e-6
+    trainer = trained(tmp_path, model=Detector(), record_model_losses=True, **options)
+    assert logs(trainer, "ce") == pytest.approx(logs(trainer, "loss"), rel=1e-6)
+    assert logs(trainer, "box_loss") == pytest.approx(
+        [2 * loss for loss in logs(trainer, "loss")], rel=1e-6
     )
-    assert not {"boxes", "none_loss"} & set(made.state.log_history[0])
-    assert {"eval_ce", "eval_box_loss"} <= set(made.evaluate())
+    assert not {"boxes", "none_loss"} & set(trainer.state.log_history[0])
+    assert {"eval_ce", "eval_box_loss"} <= set(trainer.evaluate())
     without = trained(tmp_path, model=Detector(), **options)
     assert not logs(without, "ce")

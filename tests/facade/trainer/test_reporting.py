@@ -12,7 +12,7 @@ import torch
 
 from helpers.contract.of_reporting import SometimesNotANumber
 from helpers.faults.refused_writes import writes_fail_after
-from helpers.trainer.tiny_trainings import Tiny, files, losses, points, trained, trainer
+from helpers.trainer.tiny_trainings import Tiny, files, losses, make_trainer, points, trained
 from lightrainer import Trainer
 from lightrainer.facade.trainer.memory_report import MemoryTracker
 
@@ -21,10 +21,10 @@ from lightrainer.facade.trainer.memory_report import MemoryTracker
 
 def test_metrics_as_files(tmp_path):
     """One file for each split, as they are; one for all of them together."""
-    made = trainer(tmp_path)
-    made.save_metrics("train", {"train_loss": 0.123456789, "epoch": 1.0})
-    made.save_metrics("eval", {"eval_loss": 2.0, "epoch": 1.5})
-    made.save_metrics("test", {"test_loss": 3.0}, combined=False)
+    trainer = make_trainer(tmp_path)
+    trainer.save_metrics("train", {"train_loss": 0.123456789, "epoch": 1.0})
+    trainer.save_metrics("eval", {"eval_loss": 2.0, "epoch": 1.5})
+    trainer.save_metrics("test", {"test_loss": 3.0}, combined=False)
     assert files(tmp_path) == [
         "all_results.json",
         "eval_results.json",
@@ -56,11 +56,11 @@ SAVES = {
 @pytest.mark.parametrize("name", SAVES)
 def test_save_on_a_full_disk_names_the_place_and_keeps_the_older_files(tmp_path, name):
     size, save = SAVES[name]
-    made = trainer(tmp_path, processing_class=Words())
-    save(made)
+    trainer = make_trainer(tmp_path, processing_class=Words())
+    save(trainer)
     before = {path: (tmp_path / path).read_bytes() for path in files(tmp_path)}
     with writes_fail_after(size) as raised:
-        save(made)
+        save(trainer)
     assert str(tmp_path) in str(raised.value)
     # What another class writes, it truncates itself.
     before.pop("words.txt", None)
@@ -70,11 +70,11 @@ def test_save_on_a_full_disk_names_the_place_and_keeps_the_older_files(tmp_path,
 
 
 def test_other_ranks_write_and_print_nothing(tmp_path, capsys, monkeypatch):
-    made = trainer(tmp_path)
-    monkeypatch.setattr(made, "is_world_process_zero", lambda: False)
-    made.log_metrics("train", {"a": 1})
-    made.save_metrics("train", {"a": 1})
-    made.save_state()
+    trainer = make_trainer(tmp_path)
+    monkeypatch.setattr(trainer, "is_world_process_zero", lambda: False)
+    trainer.log_metrics("train", {"a": 1})
+    trainer.save_metrics("train", {"a": 1})
+    trainer.save_state()
     assert files(tmp_path) == []
     assert capsys.readouterr().out == ""
 
@@ -82,16 +82,16 @@ def test_other_ranks_write_and_print_nothing(tmp_path, capsys, monkeypatch):
 def test_evaluation_result_is_printed(tmp_path):
     """Plain numbers, named after the set, whatever `compute_metrics` returns."""
     values = {"right": torch.tensor(0.5), "eval_sure": 1, "deep": {"er": torch.tensor([2])}}
-    made = trainer(tmp_path, compute_metrics=lambda prediction: dict(values))
-    made.evaluate()
-    found = made.evaluate()
+    trainer = make_trainer(tmp_path, compute_metrics=lambda prediction: dict(values))
+    trainer.evaluate()
+    metrics = trainer.evaluate()
     names = (
         "loss right sure deep runtime samples_per_second steps_per_second model_preparation_time"
     )
-    assert set(found) == {"epoch", *(f"eval_{name}" for name in names.split())}
-    assert found["eval_right"] == 0.5
-    assert found["eval_deep"] == {"er": 2}
-    assert json.loads(json.dumps(found)) == found
+    assert set(metrics) == {"epoch", *(f"eval_{name}" for name in names.split())}
+    assert metrics["eval_right"] == 0.5
+    assert metrics["eval_deep"] == {"er": 2}
+    assert json.loads(json.dumps(metrics)) == metrics
 
 
 # --- logs
@@ -114,7 +114,7 @@ class RemembersWhetherFinite(SometimesNotANumber):
 def test_steps_with_losses_that_are_not_numbers_are_counted(tmp_path, caplog, hidden):
     """In the log that follows and at the end, whether the filter keeps them out of the log."""
     model = RemembersWhetherFinite()
-    made = trained(
+    trainer = trained(
         tmp_path, model=model, logging_nan_inf_filter=hidden, logging_steps=4, num_train_epochs=2
     )
 
@@ -130,12 +130,12 @@ def test_steps_with_losses_that_are_not_numbers_are_counted(tmp_path, caplog, hi
     assert ("logging_nan_inf_filter" in at_first_log) == hidden
     assert at_the_end.startswith(f"{len(bad)} of the 8 steps of this training")
     assert 0 < len(bad) < 8
-    assert math.isfinite(losses(made)[0]) == hidden
+    assert math.isfinite(losses(trainer)[0]) == hidden
 
 
 def test_quiet_training_prints_only_logs(tmp_path, capsys, caplog):
     """Neither tips nor announcements of Lightning's."""
-    trainer(tmp_path).train()
+    make_trainer(tmp_path).train()
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 5
     assert all(line.startswith("{") for line in shown.out.splitlines())
@@ -147,10 +147,10 @@ def test_quiet_training_prints_only_logs(tmp_path, capsys, caplog):
 
 
 def test_how_many_examples(tmp_path):
-    made = trainer(tmp_path, max_steps=2)
-    assert made.num_examples(made.get_train_dataloader()) == 16
-    assert made.num_examples([1, 2, 3]) == 12, "no dataset behind it: batches times their size"
-    length = made.set_initial_training_values(made.args, made.get_train_dataloader())
+    trainer = make_trainer(tmp_path, max_steps=2)
+    assert trainer.num_examples(trainer.get_train_dataloader()) == 16
+    assert trainer.num_examples([1, 2, 3]) == 12, "no dataset behind it: batches times their size"
+    length = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
     assert length == (1, 4, 16, 8, 4, 4, 2)
 
 
@@ -183,24 +183,26 @@ class LeavesOutEmbeddings(CountsAll):
 def test_operations_of_modules_that_count_their_own_way(
     tmp_path, model_class, operations_of_a_number
 ):
-    """Only a method that can leave out embeddings is asked, as that of transformers can."""
-    made = trained(tmp_path, model=model_class())
-    assert made.state.total_flos == operations_of_a_number * 16 * 8
+    """Only a method that can leave out embeddings is called, as that of transformers can."""
+    trainer = trained(tmp_path, model=model_class())
+    assert trainer.state.total_flos == operations_of_a_number * 16 * 8
 
 
 def test_rates_groups_and_counts(tmp_path):
-    made = trainer(tmp_path, weight_decay=0.1)
-    for ask in (made.get_learning_rates, made.get_optimizer_group):
+    trainer = make_trainer(tmp_path, weight_decay=0.1)
+    for ask in (trainer.get_learning_rates, trainer.get_optimizer_group):
         with pytest.raises(ValueError, match=r"no optimizer yet.*create_optimizer"):
             ask()
-    made.create_optimizer_and_scheduler(10)
-    assert made.get_learning_rates() == [0.01, 0.01]
-    assert made.get_optimizer_group("first.weight")["weight_decay"] == 0.1
-    assert made.get_optimizer_group(made.model.first.bias)["weight_decay"] == 0.0
-    assert [len(group) for group in made.get_optimizer_group()] == [2, 4]
-    assert made.get_num_trainable_parameters() == sum(p.numel() for p in made.model.parameters())
-    assert made.is_world_process_zero()
-    assert made.is_local_process_zero()
+    trainer.create_optimizer_and_scheduler(10)
+    assert trainer.get_learning_rates() == [0.01, 0.01]
+    assert trainer.get_optimizer_group("first.weight")["weight_decay"] == 0.1
+    assert trainer.get_optimizer_group(trainer.model.first.bias)["weight_decay"] == 0.0
+    assert [len(group) for group in trainer.get_optimizer_group()] == [2, 4]
+    assert trainer.get_num_trainable_parameters() == sum(
+        p.numel() for p in trainer.model.parameters()
+    )
+    assert trainer.is_world_process_zero()
+    assert trainer.is_local_process_zero()
 
 
 # --- the memory report
@@ -220,16 +222,16 @@ def of_memory(places):
 def test_memory_report(tmp_path):
     """In the metrics of each stage, bytes; an evaluation in the middle belongs to the training."""
     pytest.importorskip("psutil")
-    made = trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")
-    after = memory(made.train().metrics)
+    trainer = make_trainer(tmp_path, skip_memory_metrics=False, eval_strategy="epoch")
+    after = memory(trainer.train().metrics)
     places = {"cpu", "gpu"} if torch.cuda.is_available() else {"cpu"}
     stages = ("init", "train")
     deltas = [f"{stage}_{delta}" for stage in stages for delta in of_memory(places)]
     assert set(after) == {*deltas, *(f"before_init_mem_{place}" for place in places)}
     assert all(isinstance(value, int) for value in after.values())
     assert after["before_init_mem_cpu"] > 10 << 20
-    assert set(memory(made.evaluate())) == {f"eval_{delta}" for delta in of_memory(places)}
-    assert set(memory(made.predict(points(3)).metrics)) == {
+    assert set(memory(trainer.evaluate())) == {f"eval_{delta}" for delta in of_memory(places)}
+    assert set(memory(trainer.predict(points(3)).metrics)) == {
         f"test_{delta}" for delta in of_memory(places)
     }
 
@@ -250,19 +252,19 @@ class EvaluatesByItself(Trainer):
 @pytest.mark.parametrize("measured", [True, False])
 def test_memory_report_knows_the_stage_by_the_calling_method(tmp_path, measured):
     pytest.importorskip("psutil")
-    made = trainer(tmp_path, EvaluatesByItself, skip_memory_metrics=not measured)
+    trainer = make_trainer(tmp_path, EvaluatesByItself, skip_memory_metrics=not measured)
     names = {"eval_mem_cpu_alloc_delta", "eval_mem_cpu_peaked_delta"} if measured else set()
-    assert names <= set(memory(made.evaluate()))
-    assert bool(memory(made.evaluate())) == measured
+    assert names <= set(memory(trainer.evaluate()))
+    assert bool(memory(trainer.evaluate())) == measured
 
 
 def test_memory_report_refuses_a_method_that_is_not_a_stage(tmp_path):
     pytest.importorskip("psutil")
-    made = trainer(tmp_path, EvaluatesByItself, skip_memory_metrics=False)
+    trainer = make_trainer(tmp_path, EvaluatesByItself, skip_memory_metrics=False)
     with pytest.raises(
         ValueError, match=r"measure\(\) is not a method whose memory is measured.*start\('eval'\)"
     ):
-        made.measure()
+        trainer.measure()
 
 
 @pytest.mark.parametrize("kept", [True, False])

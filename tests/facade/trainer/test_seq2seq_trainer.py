@@ -92,7 +92,7 @@ def test_precedence_of_generation_settings(tmp_path, arguments, call, expected):
     trainer.evaluate(**call)
     trainer.predict(pairs(3), **call)
     assert len(trainer.model.calls) == 3
-    assert all(one == {**expected, "training": False} for one in trainer.model.calls)
+    assert all(keywords == {**expected, "training": False} for keywords in trainer.model.calls)
 
 
 def test_seq2seq_unknown_generation_option_is_named(tmp_path):
@@ -152,14 +152,14 @@ def test_seq2seq_own_loss_is_the_evaluation_loss(tmp_path):
         assert labels.shape[1] == 3
         return outputs["logits"].sum() * 0 + 5
 
-    own = seq2seq_trainer(tmp_path, trainer=METRICS).evaluate()
+    default = seq2seq_trainer(tmp_path, trainer=METRICS).evaluate()
     overridden = seq2seq_trainer(tmp_path, Doubling, trainer=METRICS).evaluate()
     passed = seq2seq_trainer(
         tmp_path, trainer={**METRICS, "compute_loss_func": constant}
     ).evaluate()
-    assert overridden["eval_loss"] == pytest.approx(2 * own["eval_loss"], abs=1e-5)
+    assert overridden["eval_loss"] == pytest.approx(2 * default["eval_loss"], abs=1e-5)
     assert passed["eval_loss"] == 5
-    assert own["eval_right"] == overridden["eval_right"] == passed["eval_right"]
+    assert default["eval_right"] == overridden["eval_right"] == passed["eval_right"]
 
 
 def test_seq2seq_padding_step_can_be_overridden(tmp_path):

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset
 
-from helpers.trainer.tiny_trainings import trainer
+from helpers.trainer.tiny_trainings import make_trainer
 from lightrainer import DataCollatorWithPacking
 
 LENGTHS = [(7 * i * i) % 23 + 1 if i % 3 == 0 else 1 + i % 4 for i in range(40)]
@@ -57,7 +57,9 @@ def made(folder, **changes):
         "data_collator": padded,
         "eval_dataset": None,
     }
-    return trainer(folder, **{**parts, **BUDGET, "optim": "sgd", "learning_rate": 0.5, **changes})
+    return make_trainer(
+        folder, **{**parts, **BUDGET, "optim": "sgd", "learning_rate": 0.5, **changes}
+    )
 
 
 def test_token_budget_batches_stay_within_the_budget(tmp_path):
@@ -105,23 +107,23 @@ def test_token_budget_batches_stay_within_the_budget(tmp_path):
 
 @pytest.mark.parametrize("step", [2, 5])
 def test_token_budget_resumes_in_the_middle_of_an_epoch_with_the_same_bits(tmp_path, step):
-    ways = {
+    options = {
         "save_strategy": "steps",
         "save_steps": 1,
         "num_train_epochs": 2,
         "gradient_accumulation_steps": 3,
     }
-    whole = made(tmp_path, **ways)
+    whole = made(tmp_path, **options)
     whole.train()
-    again = made(tmp_path / "again", **ways)
-    again.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    resumed = made(tmp_path / "again", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     batches = whole.get_train_dataloader().batch_sampler
     each = -(-len(batches) // 3)
     epoch, windows = divmod(step, each)
-    assert again.model.shapes == whole.model.shapes[epoch * len(batches) + 3 * windows :]
-    assert torch.equal(again.model.out.weight, whole.model.out.weight)
+    assert resumed.model.shapes == whole.model.shapes[epoch * len(batches) + 3 * windows :]
+    assert torch.equal(resumed.model.out.weight, whole.model.out.weight)
     with pytest.raises(ValueError, match=r"max_tokens_per_batch=60, but 48 when .* was written"):
-        made(tmp_path / "other", **ways, max_tokens_per_batch=60).train(
+        made(tmp_path / "other", **options, max_tokens_per_batch=60).train(
             str(tmp_path / f"checkpoint-{step}")
         )
 
@@ -172,13 +174,13 @@ class Packed(Tagger):
 
 def test_packed_documents_train_and_a_mask_of_each_counts_no_tokens(tmp_path):
     """The sum of such a mask is a large negative number."""
-    ways = {"include_num_input_tokens_seen": "non_padding", "train_sampling_strategy": "random"}
+    options = {"include_num_input_tokens_seen": "non_padding", "train_sampling_strategy": "random"}
     ours = made(
         tmp_path,
         model=Packed(),
         data_collator=DataCollatorWithPacking(24),
         max_tokens_per_batch=None,
-        **ways,
+        **options,
     )
     ours.train()
     assert sum(rows for rows, _ in ours.model.shapes) < len(LENGTHS)

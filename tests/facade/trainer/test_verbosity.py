@@ -25,6 +25,6 @@ LOGS = "logging.basicConfig()"
 )
 def test_verbosity_follows_the_arguments(tmp_path, level, setup, number, heard):
     """A script that logs by itself hears a message once."""
-    said = finished_code(PROGRAM.format(folder=str(tmp_path), level=level, setup=setup), tmp_path)
-    assert f"level {number}" in said
-    assert said.count("Running training") == heard
+    output = finished_code(PROGRAM.format(folder=str(tmp_path), level=level, setup=setup), tmp_path)
+    assert f"level {number}" in output
+    assert output.count("Running training") == heard

@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from helpers.trainer.tiny_trainings import At, Tiny, points, trainer
+from helpers.trainer.tiny_trainings import At, Tiny, make_trainer, points
 from lightrainer import ProgressCallback, Trainer
 from lightrainer.facade.evaluation.metrics import StartTime
 
@@ -44,7 +44,7 @@ def test_traceback_ends_at_the_line_of_the_user(tmp_path, place):
         "data": {"train_dataset": Data(points(16))},
     }[place]
     with pytest.raises(ValueError, match=r"a shape|no such|not my") as caught:
-        trainer(tmp_path, **settings).train()
+        make_trainer(tmp_path, **settings).train()
     frames = frames_of(caught.value)
     assert len(frames) <= 30
     assert "raise ValueError" in frames[-1].line
@@ -56,14 +56,16 @@ def test_traceback_ends_at_the_line_of_the_user(tmp_path, place):
 
 @pytest.mark.parametrize("place", ["training", "evaluation"])
 def test_error_closes_the_progress_bars(tmp_path, capsys, place):
-    """The traceback begins on a line of its own, and Python does not close them as it ends."""
+    """The traceback begins on a new line, and the bars are not left for Python to close at exit."""
     settings = {"model": Failing(place == "training"), "eval_strategy": "steps", "eval_steps": 2}
-    made = trainer(tmp_path, disable_tqdm=False, **settings)
+    trainer = make_trainer(tmp_path, disable_tqdm=False, **settings)
     (progress,) = [
-        one for one in made.callback_handler.callbacks if isinstance(one, ProgressCallback)
+        callback
+        for callback in trainer.callback_handler.callbacks
+        if isinstance(callback, ProgressCallback)
     ]
     with pytest.raises(ValueError, match="a shape"):
-        made.train()
+        trainer.train()
     assert progress.training_bar is None
     assert progress.prediction_bar is None
     assert capsys.readouterr().err.endswith("\n")
@@ -98,7 +100,7 @@ OWN_ERRORS = {
 def test_traceback_of_an_own_error_has_no_loop_frames(tmp_path, case):
     settings, method = OWN_ERRORS[case]
     with pytest.raises((ValueError, LookupError), match=r"loss|f1|lr_decay") as caught:
-        trainer(tmp_path, **settings).train()
+        make_trainer(tmp_path, **settings).train()
     frames = frames_of(caught.value)
     assert len(frames) <= 6
     assert method in [frame.name for frame in frames]
@@ -107,9 +109,9 @@ def test_traceback_of_an_own_error_has_no_loop_frames(tmp_path, case):
 
 @pytest.mark.parametrize("method", ["evaluate", "predict"])
 def test_traceback_of_an_evaluation_has_no_loop_frames(tmp_path, method):
-    made = trainer(tmp_path, model=Failing(False))
+    trainer = make_trainer(tmp_path, model=Failing(False))
     with pytest.raises(ValueError, match="a shape") as caught:
-        made.evaluate() if method == "evaluate" else made.predict(points(4))
+        trainer.evaluate() if method == "evaluate" else trainer.predict(points(4))
     frames = frames_of(caught.value)
     assert "raise ValueError" in frames[-1].line
     assert not [frame for frame in frames if "/lightning/" in frame.filename]
@@ -124,7 +126,7 @@ def test_traceback_of_a_cause_is_shortened(tmp_path):
                 raise ArithmeticError("while training") from error
 
     with pytest.raises(ArithmeticError) as caught:
-        trainer(tmp_path, Wrapping, model=WithoutLoss()).train()
+        make_trainer(tmp_path, Wrapping, model=WithoutLoss()).train()
     cause = caught.value.__cause__
     assert cause is not None
     assert [frame.name for frame in frames_of(cause)] == [
@@ -139,7 +141,7 @@ def test_traceback_is_whole_on_request(tmp_path, monkeypatch):
     """Negative control."""
     monkeypatch.setenv("LIGHTRAINER_TRACEBACK", "full")
     with pytest.raises(ValueError, match="a shape") as caught:
-        trainer(tmp_path, model=Failing(True)).train()
+        make_trainer(tmp_path, model=Failing(True)).train()
     assert [frame for frame in frames_of(caught.value) if "/lightning/" in frame.filename]
 
 
@@ -152,7 +154,7 @@ def test_cuda_assert_names_its_usual_causes(tmp_path, monkeypatch, tracebacks):
             raise RuntimeError("CUDA error: device-side assert triggered")
 
     with pytest.raises(RuntimeError, match="device-side assert") as caught:
-        trainer(tmp_path, model=Asserting()).train()
+        make_trainer(tmp_path, model=Asserting()).train()
     note = caught.value.__notes__[0]
     assert "label" in note
     assert "token id" in note
@@ -167,29 +169,31 @@ def test_interrupt_names_the_checkpoint(tmp_path, caplog, capsys, number, ending
     """And sees no summary as if all was done, and no frames of loops."""
     send = At(event, lambda *_: os.kill(os.getpid(), number), 3 if event == "on_step_end" else 4)
     saving = {"max_steps": 8, "save_strategy": "steps", "save_steps": 100}
-    made = trainer(tmp_path, callbacks=[send], eval_strategy="steps", eval_steps=4, **saving)
+    trainer = make_trainer(
+        tmp_path, callbacks=[send], eval_strategy="steps", eval_steps=4, **saving
+    )
     with pytest.raises(ending) as caught:
-        made.train()
-    step = made.state.global_step
+        trainer.train()
+    step = trainer.state.global_step
     assert (
         f"The checkpoint is {tmp_path / f'checkpoint-{step}'}. To resume from it: " in caplog.text
     )
     assert "trainer.train(resume_from_checkpoint=True)" in caplog.text
     assert (tmp_path / f"checkpoint-{step}").is_dir()
     assert "train_runtime" not in capsys.readouterr().out
-    assert not [entry for entry in made.state.log_history if "train_runtime" in entry]
+    assert not [entry for entry in trainer.state.log_history if "train_runtime" in entry]
     assert len(frames_of(caught.value)) <= 30
 
 
 def test_speeds_count_what_this_call_did(tmp_path, monkeypatch):
     """A training of 4 steps of 2 samples, the last of which is resumed; as in 5.23."""
     monkeypatch.setattr(StartTime, "seconds_ago", 1.0)
-    trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=3).train()
+    make_trainer(tmp_path, max_steps=4, save_strategy="steps", save_steps=3).train()
     metrics = (
-        trainer(tmp_path, max_steps=4)
+        make_trainer(tmp_path, max_steps=4)
         .train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
         .metrics
     )
-    whole = trainer(tmp_path, max_steps=4).train().metrics
+    whole = make_trainer(tmp_path, max_steps=4).train().metrics
     for name in ("train_samples_per_second", "train_steps_per_second"):
         assert metrics[name] == whole[name] / 4

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from helpers.trainer.tiny_trainings import At, Tiny, points, tiny, trainer, weights
+from helpers.trainer.tiny_trainings import At, Tiny, make_trainer, points, tiny, weights
 from lightrainer import DataCollatorWithPadding, Trainer, default_data_collator
 
 EPOCH = {"eval_strategy": "epoch"}
@@ -23,7 +23,9 @@ def refused(folder, action, match, **changes):
     steps = []
     with pytest.raises((TypeError, ValueError), match=match):
         action(
-            trainer(folder, callbacks=[At("on_step_end", lambda *_: steps.append(1))], **changes)
+            make_trainer(
+                folder, callbacks=[At("on_step_end", lambda *_: steps.append(1))], **changes
+            )
         )
     assert not steps
 
@@ -75,23 +77,25 @@ def test_batches_of_unusual_kinds(tmp_path):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             return model(*inputs)["loss"]
 
-    found = []
+    states = []
     mapping, in_tuples = (
         lambda samples: UserDict(stacked(samples)),
         lambda samples: tuple(stacked(samples).values()),
     )
     for cls, collator in ((Trainer, stacked), (Trainer, mapping), (Tuples, in_tuples)):
-        made = trainer(tmp_path, cls, data_collator=collator, model=tiny())
+        trainer = make_trainer(tmp_path, cls, data_collator=collator, model=tiny())
         torch.manual_seed(5)
-        made.train()
-        found.append(weights(made.model))
-    assert all(torch.equal(found[0][name], other[name]) for other in found[1:] for name in found[0])
+        trainer.train()
+        states.append(weights(trainer.model))
+    assert all(
+        torch.equal(states[0][name], other[name]) for other in states[1:] for name in states[0]
+    )
 
 
 def test_unusual_metrics(tmp_path):
     for result in (None, {}, {"a": np.float32(1)}, {"a": np.ones(2)}, UserDict(a=1.0)):
         assert (
-            trainer(tmp_path, compute_metrics=lambda _, result=result: result).evaluate()[
+            make_trainer(tmp_path, compute_metrics=lambda _, result=result: result).evaluate()[
                 "eval_loss"
             ]
             > 0
@@ -100,11 +104,11 @@ def test_unusual_metrics(tmp_path):
 
 @pytest.mark.parametrize("value", [np.ones(3), "x", {"b": 1.0}, None], ids=str)
 def test_best_metric_that_is_not_a_number(tmp_path, value):
-    made = trainer(
+    trainer = make_trainer(
         tmp_path, compute_metrics=lambda _: {"a": value}, metric_for_best_model="a", **BEST
     )
     with pytest.raises(TypeError, match=r"metric_for_best_model='a' is .*number"):
-        made.train()
+        trainer.train()
 
 
 RETURNED_METRICS = [0.5, 0.0, np.float64(0.5), torch.ones(()), [0.5, 0.6], "0.5", [("a", 0.5)]]
@@ -112,9 +116,9 @@ RETURNED_METRICS = [0.5, 0.0, np.float64(0.5), torch.ones(()), [0.5, 0.6], "0.5"
 
 @pytest.mark.parametrize("value", RETURNED_METRICS, ids=repr)
 def test_metrics_that_are_no_dict(tmp_path, value):
-    made = trainer(tmp_path, compute_metrics=lambda _: value)
+    trainer = make_trainer(tmp_path, compute_metrics=lambda _: value)
     with pytest.raises(TypeError, match=r"compute_metrics returned .*has to return a dict"):
-        made.evaluate()
+        trainer.evaluate()
 
 
 class Unlabelled(Tiny):
@@ -208,7 +212,7 @@ def test_losses_that_are_not_returned(tmp_path, cls, given, match):
 
 def test_outputs_that_are_not_returned_to_an_evaluation(tmp_path):
     with pytest.raises(TypeError, match=r"compute_loss returned .*pair \(loss, outputs\)"):
-        trainer(tmp_path, NeverWithOutputs).evaluate()
+        make_trainer(tmp_path, NeverWithOutputs).evaluate()
 
 
 KINDS_OF_BATCHES = {
@@ -245,7 +249,7 @@ def test_loaders_as_datasets_of_an_own_loader_method(tmp_path):
             return self.train_dataset
 
     loader = DataLoader(points(8), batch_size=4, collate_fn=default_data_collator)
-    assert trainer(tmp_path, Own, train_dataset=loader).train().global_step == 2
+    assert make_trainer(tmp_path, Own, train_dataset=loader).train().global_step == 2
 
 
 class TinyForSequenceClassification(Tiny):
@@ -256,8 +260,8 @@ class TinyForSequenceClassification(Tiny):
         self.config = SimpleNamespace(**{"num_labels": 3, "problem_type": None, **settings})
 
     def forward(self, x, labels=None):
-        kept = None if labels is None else labels.clamp(0, 2).long()
-        return super().forward(x, kept)
+        clamped = None if labels is None else labels.clamp(0, 2).long()
+        return super().forward(x, clamped)
 
     # Only the losses of transformers' own models are known.
     forward.__module__ = "transformers.models.tiny"
@@ -306,7 +310,7 @@ def test_labels_whose_range_is_unknown(tmp_path):
     # Scripts with another head set `num_labels` of the model, and not of its config.
     other_head = model()
     other_head.num_labels = 4
-    for cls, made, label in (
+    for cls, network, label in (
         (Trainer, model(), -100),
         (Trainer, model(), 2),
         (Trainer, model(), 3.0),
@@ -317,7 +321,9 @@ def test_labels_whose_range_is_unknown(tmp_path):
         (Trainer, OwnForSequenceClassification(), 3),
     ):
         assert (
-            trainer(tmp_path, cls, model=made, train_dataset=labelled(label)).train().global_step
+            make_trainer(tmp_path, cls, model=network, train_dataset=labelled(label))
+            .train()
+            .global_step
             == 2
         )
 
@@ -331,17 +337,17 @@ def test_labels_of_tokens_added_to_tied_embeddings(tmp_path, label, known):
     model = GPT2LMHeadModel(config)
     model.resize_token_embeddings(12)
     assert model.lm_head.out_features == 8
-    made = trainer(
+    trainer = make_trainer(
         tmp_path,
         model=model,
         train_dataset=[{"input_ids": [1, 9, 2], "labels": [1, label, 2]}] * 8,
     )
     if known:
-        assert made.train().global_step == 2
+        assert trainer.train().global_step == 2
     else:
         match = r"has the label 12, but GPT2LMHeadModel has 12 classes: labels range from 0 to 11"
         with pytest.raises(ValueError, match=match):
-            made.train()
+            trainer.train()
 
 
 def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
@@ -354,12 +360,12 @@ def test_settings_of_checkpointing_that_torch_does_not_know(tmp_path):
         r"gradient_checkpointing_kwargs has no option 'foo'.*use_reentrant",
         **wrong("foo"),
     )
-    trainer(tmp_path, **wrong("preserve_rng_state")).train()
+    make_trainer(tmp_path, **wrong("preserve_rng_state")).train()
 
 
 def test_collator_that_returns_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"batch is empty.*x, labels"):
-        trainer(tmp_path, data_collator=lambda items: {}).train()
+        make_trainer(tmp_path, data_collator=lambda items: {}).train()
 
 
 def test_default_collator_pads_with_whatever_can_pad(tmp_path):
@@ -374,8 +380,8 @@ def test_default_collator_pads_with_whatever_can_pad(tmp_path):
             }
 
     data = [{"x": [1.0] * (5 + index % 4), "labels": index % 3} for index in range(8)]
-    made = trainer(tmp_path, train_dataset=data, processing_class=Padding())
-    assert isinstance(made.data_collator, DataCollatorWithPadding)
-    assert made.train().global_step == 2
-    assert trainer(tmp_path).data_collator is default_data_collator
-    assert trainer(tmp_path, processing_class=object()).data_collator is default_data_collator
+    trainer = make_trainer(tmp_path, train_dataset=data, processing_class=Padding())
+    assert isinstance(trainer.data_collator, DataCollatorWithPadding)
+    assert trainer.train().global_step == 2
+    assert make_trainer(tmp_path).data_collator is default_data_collator
+    assert make_trainer(tmp_path, processing_class=object()).data_collator is default_data_collator

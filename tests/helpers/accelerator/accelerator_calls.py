@@ -36,9 +36,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return ["array", value.tolist()]
     if isinstance(value, dict):
-        return [type(value).__name__, {str(key): plain(one) for key, one in value.items()}]
+        return [type(value).__name__, {str(key): plain(item) for key, item in value.items()}]
     if isinstance(value, (list, tuple)):
-        return [type(value).__name__, [plain(one) for one in value]]
+        return [type(value).__name__, [plain(item) for item in value]]
     if isinstance(value, str):  # enumerations of strings too
         return str.__str__(getattr(value, "value", value))
     return value if isinstance(value, (int, float, bool, type(None))) else repr(value)
@@ -82,9 +82,9 @@ UNEVEN: dict[str, Callable[[Any], Any]] = {
 def table(
     function: Callable[..., Any], inputs: dict[str, Callable[[Any], Any]], **keywords: Any
 ) -> None:
-    said = "".join(f", {name}={value}" for name, value in keywords.items())
+    suffix = "".join(f", {name}={value}" for name, value in keywords.items())
     for name, make in inputs.items():
-        CALLS[f"{function.__name__}: {name}{said}"] = lambda a, make=make: function(
+        CALLS[f"{function.__name__}: {name}{suffix}"] = lambda a, make=make: function(
             a, make(a), **keywords
         )
 
@@ -205,14 +205,14 @@ def questions_to_the_gradient_state(a):
         "remainder in_dataloader"
     )
     state = a.gradient_state
-    found = {
+    answers = {
         name: getattr(state, name)
         for name in (names + " active_dataloader dataloader_references").split()
     }
     state._set_sync_gradients(False)
-    found["set"] = a.sync_gradients
+    answers["set"] = a.sync_gradients
     a.sync_gradients = True
-    return found | {"again": state.sync_gradients}
+    return answers | {"again": state.sync_gradients}
 
 
 @call
@@ -220,8 +220,8 @@ def decorators(a):
     def double(x, by=2):
         return x * by
 
-    made = [a.on_main_process, a.on_local_main_process]
-    return [wrap(double)(3, by=3) for wrap in made]
+    wrappers = [a.on_main_process, a.on_local_main_process]
+    return [wrap(double)(3, by=3) for wrap in wrappers]
 
 
 @call
@@ -246,9 +246,9 @@ def printing(a):
 
 @call
 def reducing_copies(a):
-    given = torch.ones(2)
-    a.reduce(given).add_(5)
-    return given
+    original = torch.ones(2)
+    a.reduce(original).add_(5)
+    return original
 
 
 @call

@@ -13,12 +13,12 @@ from helpers.accelerator.accelerator_calls import CALLS, call
 
 def read(a, loader):
     """Batches of a loop over a loader, and its position."""
-    state, seen = a.gradient_state, []
+    state, observations = a.gradient_state, []
     for batch in loader:
-        seen.append(
+        observations.append(
             [batch, state.end_of_dataloader, state.in_dataloader, a.gather_for_metrics(batch)]
         )
-    return [*seen, state.in_dataloader]
+    return [*observations, state.in_dataloader]
 
 
 LOADERS: dict[str, Callable[[], DataLoader]] = {
@@ -53,11 +53,13 @@ for skipped in (0, 1, 2):
 @call
 def loaders_in_loaders(a):
     outer, inner = a.prepare(LOADERS["uneven"](), LOADERS["even"]())
-    seen = []
+    observations = []
     for batch in outer:
-        seen.append(read(a, inner))
-        seen.append([batch, a.gradient_state.end_of_dataloader, a.gradient_state.in_dataloader])
-    return seen
+        observations.append(read(a, inner))
+        observations.append(
+            [batch, a.gradient_state.end_of_dataloader, a.gradient_state.in_dataloader]
+        )
+    return observations
 
 
 @call
@@ -89,37 +91,37 @@ def samples(count=13):
 def train(
     a, *, optimizer=torch.optim.SGD, schedule=None, epochs=2, clip=None, value=None, count=13
 ):
-    """A loop as scripts have it: what it ends with, and what it saw on the way."""
+    """A loop as scripts have it: its final state, and the observations on the way."""
     model = Net()
     opt = optimizer(model.parameters(), lr=0.1)
     parts = [model, opt, DataLoader(samples(count), batch_size=2)]
     parts += [] if schedule is None else [schedule(opt)]
-    model, opt, loader, *rest = a.prepare(*parts)
-    seen = []
+    model, opt, loader, *schedulers = a.prepare(*parts)
+    observations = []
     for _ in range(epochs):
         for x, y in loader:
             with a.accumulate(model):
                 loss = nn.functional.mse_loss(model(x), y)
                 a.backward(loss)
                 if a.sync_gradients and clip is not None:
-                    seen.append(a.clip_grad_norm_(model.parameters(), clip))
+                    observations.append(a.clip_grad_norm_(model.parameters(), clip))
                 if a.sync_gradients and value is not None:
                     a.clip_grad_value_(model.parameters(), value)
                 opt.step()
-                for one in rest:
-                    one.step()
+                for scheduler in schedulers:
+                    scheduler.step()
                 opt.zero_grad()
-            seen.append(
+            observations.append(
                 [
                     a.sync_gradients,
                     loss,
                     a.optimizer_step_was_skipped,
-                    *(one.get_last_lr() for one in rest),
+                    *(scheduler.get_last_lr() for scheduler in schedulers),
                 ]
             )
     inner = a.unwrap_model(model)
     return [
-        seen,
+        observations,
         a.get_state_dict(model),
         list(inner.parameters()),
         opt.state_dict()["param_groups"],
@@ -189,13 +191,15 @@ def models_that_are_not_trained(a):
 @call
 def unwrapping(a):
     compiled = torch.compile(Net(), backend="eager")
-    own = [
+    models = [
         a.unwrap_model(a.prepare_model(Net())),
         a.unwrap_model(nn.DataParallel(Net())),
         a.unwrap_model(compiled),
     ]
-    own += [
+    models += [
         a.unwrap_model(compiled, keep_torch_compile=False),
         a.unwrap_model(Net(), keep_fp32_wrapper=False),
     ]
-    return [type(one).__name__ for one in own] + [a.unwrap_model(compiled) is compiled]
+    return [type(unwrapped).__name__ for unwrapped in models] + [
+        a.unwrap_model(compiled) is compiled
+    ]

@@ -62,26 +62,26 @@ def points(count: int = 16) -> list[dict[str, torch.Tensor]]:
 
 
 def arguments(folder: Path, **changes: Any) -> lightrainer.TrainingArguments:
-    own = {
+    defaults = {
         "per_device_train_batch_size": 4 // PROCESSES,
         "max_steps": 2,
         "gradient_accumulation_steps": 2,
     }
-    own |= {
+    defaults |= {
         "max_grad_norm": 0.0,
         "optim": "sgd",
         "learning_rate": 0.1,
         "logging_steps": 1,
         "save_strategy": "no",
     }
-    own |= {
+    defaults |= {
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": True,
         "dataloader_pin_memory": False,
     }
     return lightrainer.TrainingArguments(
-        output_dir=str(folder), **{**own, "ddp_timeout": 60, **changes}
+        output_dir=str(folder), **{**defaults, "ddp_timeout": 60, **changes}
     )
 
 
@@ -109,14 +109,14 @@ class Watcher(lightrainer.TrainerCallback):
         if trainer.apart:
             return
         parts = [p for name, p in trainer.model.named_parameters() if "0" in name or "head" in name]
-        seen = trainer.seen
+        observations = trainer.seen
         of_part = accelerator.clip_grad_norm_(parts, 0.05)
         of_all = [
             accelerator.clip_grad_norm_(trainer.model.parameters(), 1e9, norm_type=p)
             for p in (2, 1, math.inf)
         ]
-        seen.setdefault("norm of a part", []).append(plain(of_part))
-        seen.setdefault("norms", []).extend(map(plain, of_all))
+        observations.setdefault("norm of a part", []).append(plain(of_part))
+        observations.setdefault("norms", []).extend(map(plain, of_all))
         accelerator.clip_grad_norm_(trainer.model.parameters(), max_norm=0.2)
         accelerator.clip_grad_value_(trainer.model.parameters(), 0.03)
 
@@ -158,14 +158,16 @@ def trained(folder: Path, *, apart: bool = False, **changes: Any) -> Watched:
 def in_a_training(folder: Path, way: str) -> dict[str, Any]:
     """Observations in a training, and of its model afterwards."""
     trainer = trained(folder / way, **WAYS.get(way, {}))
-    accelerator, seen = trainer.accelerator, trainer.seen
-    seen["losses"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    seen["afterwards"] = plain(accelerator.get_state_dict(trainer.model))
+    accelerator, observations = trainer.accelerator, trainer.seen
+    observations["losses"] = [
+        entry["loss"] for entry in trainer.state.log_history if "loss" in entry
+    ]
+    observations["afterwards"] = plain(accelerator.get_state_dict(trainer.model))
     accelerator.save_model(trainer.model, folder / way / "saved")
     accelerator.save({"rank": RANK}, folder / way / "thing.pt")
     accelerator.wait_for_everyone()
-    seen["own model"] = outcome(lambda a: type(a.prepare(Model())).__name__, accelerator)
-    return seen
+    observations["own model"] = outcome(lambda a: type(a.prepare(Model())).__name__, accelerator)
+    return observations
 
 
 def batch_of(step: int) -> dict[str, torch.Tensor]:
@@ -193,15 +195,15 @@ def main(folder: Path) -> None:
         arguments(folder, gradient_accumulation_steps=3, accelerator_config=AS_THERE)
     )
     theirs = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=3)
-    seen: dict[str, Any] = {"calls": {}}
+    observations: dict[str, Any] = {"calls": {}}
     for name, call in CALLS.items():
-        seen["calls"][name] = [outcome(call, ours), outcome(call, theirs)]
+        observations["calls"][name] = [outcome(call, ours), outcome(call, theirs)]
     for way in WAYS:
-        seen[way] = in_a_training(folder, way)
-    seen["apart"] = plain(trained(folder / "apart", apart=True).model.state_dict())
-    seen["uneven"] = uneven(folder)
-    seen["ended"] = ours.end_training() is None and not torch.distributed.is_initialized()
-    (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
+        observations[way] = in_a_training(folder, way)
+    observations["apart"] = plain(trained(folder / "apart", apart=True).model.state_dict())
+    observations["uneven"] = uneven(folder)
+    observations["ended"] = ours.end_training() is None and not torch.distributed.is_initialized()
+    (folder / f"rank{RANK}.json").write_text(json.dumps(observations))
 
 
 if __name__ == "__main__":

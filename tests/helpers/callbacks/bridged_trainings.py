@@ -84,8 +84,8 @@ class TwoOptimizers(LightningModule):
 
     def configure_optimizers(self):
         return [
-            torch.optim.SGD(one.parameters(), lr=rate)
-            for one, rate in ((self.one, 0.1), (self.other, 0.2))
+            torch.optim.SGD(layer.parameters(), lr=rate)
+            for layer, rate in ((self.one, 0.1), (self.other, 0.2))
         ]
 
 
@@ -116,8 +116,8 @@ def fit(
     bridge, trainer, module.
     """
     bridge = LightningBridge(*callbacks, **(bridge or {}))
-    further = options.pop("callbacks", [])
-    trainer = make_trainer(bridge, *further, **options)
+    others = options.pop("callbacks", [])
+    trainer = make_trainer(bridge, *others, **options)
     module = Automatic() if module is None else module
     validation = (
         loader(6, seed=2)
@@ -179,11 +179,11 @@ def _noting(event: str) -> Any:
 
 
 def _callers() -> set[str]:
-    frame, found = sys._getframe(2), set()
+    frame, names = sys._getframe(2), set()
     while frame is not None:
-        found.add(frame.f_code.co_name)
+        names.add(frame.f_code.co_name)
         frame = frame.f_back
-    return found
+    return names
 
 
 for _event in EVENTS:

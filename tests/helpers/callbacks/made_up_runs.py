@@ -21,8 +21,8 @@ def arguments(folder, **changed):
 
 
 def history(steps=300, every=10):
-    """A loss that is not finite for a while, evaluations, measurements, and something of the
-    script's own.
+    """A loss that is not finite for a while, evaluations, measurements, and a metric of the
+    script.
     """
     logs = []
     for step in range(every, steps + 1, every):
@@ -49,8 +49,12 @@ def history(steps=300, every=10):
             entry["grad_norm"] = math.inf
         logs.append({**entry, "epoch": step / 100, "step": step})
         if step % (5 * every) == 0:
-            found = {"eval_loss": 2 - step / 400, "eval_accuracy": step / 400, "eval_runtime": 1.0}
-            logs.append({**found, "epoch": step / 100, "step": step})
+            metrics = {
+                "eval_loss": 2 - step / 400,
+                "eval_accuracy": step / 400,
+                "eval_runtime": 1.0,
+            }
+            logs.append({**metrics, "epoch": step / 100, "step": step})
     return [*logs, {"train_runtime": 3723.0, "train_loss": 1.5, "step": steps}]
 
 

@@ -21,7 +21,7 @@ warnings.filterwarnings("ignore")
 import torch
 
 from helpers.checkpoints.harmful_checkpoints import Evil
-from helpers.trainer.tiny_trainings import trainer
+from helpers.trainer.tiny_trainings import make_trainer
 
 FILLED = (
     "train_batch_size",
@@ -40,7 +40,7 @@ def made(folder: Path, stage: int, **changes: Any) -> Any:
         **dict.fromkeys(FILLED, "auto"),
         "zero_optimization": {"stage": stage, **PERSISTENT[stage]},
     }
-    return trainer(folder, deepspeed=config, max_steps=4, optim="adamw_torch_fused", **changes)
+    return make_trainer(folder, deepspeed=config, max_steps=4, optim="adamw_torch_fused", **changes)
 
 
 def model_states(states: Path, evil: Evil, pattern: str = MODEL) -> None:
@@ -72,9 +72,9 @@ def small(states: Path, evil: Evil) -> None:
         if isinstance(value, dict):
             small = ("exp_avg", "exp_avg_sq")
             return {
-                key: torch.zeros(1) if key in small else shrink(one) for key, one in value.items()
+                key: torch.zeros(1) if key in small else shrink(item) for key, item in value.items()
             }
-        return [shrink(one) for one in value] if isinstance(value, list) else value
+        return [shrink(item) for item in value] if isinstance(value, list) else value
 
     torch.save(shrink(content), path)
 
@@ -87,10 +87,10 @@ def attacked(attack: Callable[[Path, Evil], None], written: int, read: int) -> d
     attack(checkpoint / "global_step2", evil)
     try:
         made(folder, read).train(resume_from_checkpoint=str(checkpoint))
-        said = "went on"
+        result = "went on"
     except Exception as error:
-        said = str(error)
-    return {"said": said, "ran": evil.has_run}
+        result = str(error)
+    return {"said": result, "ran": evil.has_run}
 
 
 if __name__ == "__main__":

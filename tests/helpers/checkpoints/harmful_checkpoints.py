@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
 
 import lightrainer
-from helpers.trainer.tiny_trainings import points, tiny, trainer
+from helpers.trainer.tiny_trainings import make_trainer, points, tiny
 from lightrainer.facade.compat.checkpoints import load_sharded_checkpoint
 from lightrainer.lightning_modules import FolderCheckpointIO, LossModule, build_loader
 from lightrainer.lightning_modules.checkpoints import (
@@ -93,20 +93,20 @@ def fp16_trainer(folder: Path, **changes: Any) -> Any:
         "compute_loss_func": LossWithBuffer(weight=torch.ones(3)),
         **changes,
     }
-    return trainer(folder, fp16=True, **options)
+    return make_trainer(folder, fp16=True, **options)
 
 
 def write_whole_checkpoint(folder: Path) -> Path:
     """After step 2 of 4; with parts of the model and of the optimizer as FSDP writes them, and
     states of Lightning.
     """
-    made = fp16_trainer(folder / "out", save_strategy="steps", save_steps=2)
-    made.train()
+    trainer = fp16_trainer(folder / "out", save_strategy="steps", save_steps=2)
+    trainer.train()
     checkpoint = folder / "out" / "checkpoint-2"
     convert(checkpoint, folder / "file.ckpt")
-    again = convert(folder / "file.ckpt", folder / "again")
-    with_parts(made.model, made.optimizer, checkpoint)
-    (again / "lightning_state.pt").rename(checkpoint / "lightning_state.pt")
+    converted = convert(folder / "file.ckpt", folder / "again")
+    with_parts(trainer.model, trainer.optimizer, checkpoint)
+    (converted / "lightning_state.pt").rename(checkpoint / "lightning_state.pt")
     (checkpoint / "_manifest.json").unlink()  # which would tell what is missing
     return checkpoint
 
@@ -181,24 +181,24 @@ def _content(checkpoint: Path, path: Path) -> dict[str, Any]:
 def _train_cloned(checkpoint: Path) -> None:
     """As after a clone of the repository of `hub_strategy="checkpoint"`: by its name on the Hub."""
     checkpoint.rename(checkpoint.with_name("last-checkpoint"))
-    made = fp16_trainer(checkpoint.parent, hub_model_id="user/model")
-    made.train(resume_from_checkpoint="last-checkpoint")
+    trainer = fp16_trainer(checkpoint.parent, hub_model_id="user/model")
+    trainer.train(resume_from_checkpoint="last-checkpoint")
 
 
 def _best(checkpoint: Path) -> Any:
-    made = fp16_trainer(
+    trainer = fp16_trainer(
         checkpoint.parent,
         load_best_model_at_end=True,
         eval_strategy="steps",
         save_strategy="steps",
     )
-    made.state.best_model_checkpoint = str(checkpoint)
-    return made
+    trainer.state.best_model_checkpoint = str(checkpoint)
+    return trainer
 
 
 def _ema(checkpoint: Path) -> None:
-    made = _best(checkpoint)
-    made._lightrainer.callback_states.load_best()
+    trainer = _best(checkpoint)
+    trainer._lightrainer.callback_states.load_best()
 
 
 def lightning_trainer(**changes: Any) -> Any:
@@ -211,8 +211,8 @@ def lightning_trainer(**changes: Any) -> Any:
 def _lightning(checkpoint: Path) -> None:
     module = LossModule(tiny())
     with lightning_internals.quiet():
-        made = lightning_trainer(plugins=[FolderCheckpointIO(module)])
-        made.fit(module, build_loader(points(), batch_size=4), ckpt_path=checkpoint)
+        trainer = lightning_trainer(plugins=[FolderCheckpointIO(module)])
+        trainer.fit(module, build_loader(points(), batch_size=4), ckpt_path=checkpoint)
 
 
 def _lightning_alone(checkpoint: Path) -> None:

@@ -46,13 +46,13 @@ def in_place(final: Path):
 
 def child_killing_itself(run_dir: Path, at: int) -> None:
     """Die just before the `at`-th change to the file system."""
-    seen = 0
+    count = 0
 
     def watch(event: str, args: tuple) -> None:
-        nonlocal seen
+        nonlocal count
         if event in WATCHED:
-            seen += 1
-            if seen == at:
+            count += 1
+            if count == at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)

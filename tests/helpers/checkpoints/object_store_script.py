@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
     import torch
 
-    from helpers.trainer.tiny_trainings import At, points, told, trainer, weights
+    from helpers.trainer.tiny_trainings import At, make_trainer, points, told, weights
 
     more = json.loads(next((word for word in words if word.startswith("{")), "{}"))
     options = {
@@ -32,7 +32,7 @@ if __name__ == "__main__":
         At("on_train_begin", lambda one, state, control: begins.append(state.global_step)),
     ]
     found = told(
-        trainer(
+        make_trainer(
             address,
             train_dataset=points(32),
             lr_scheduler_type="constant",

@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 
 import lightrainer
-from helpers.trainer.tiny_trainings import At, points, tiny, told, trainer, weights
+from helpers.trainer.tiny_trainings import At, make_trainer, points, tiny, told, weights
 from lightrainer import Trainer
 
 # in batches of 2 and windows of 2 that is an epoch of 6 steps, the last of them of one batch
@@ -92,7 +92,7 @@ class ResumableStream(Stream):
         self.start = 0
         for index in range(start, SAMPLES):
             self.position = index + 1
-            yield from (self.noisy[own] for own in share([index]))
+            yield from (self.noisy[shard_index] for shard_index in share([index]))
 
     def state_dict(self) -> dict[str, int]:
         return {"position": self.position}
@@ -662,12 +662,12 @@ def train(
         "data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator()
     }
     options |= {"train_dataset": data, "callbacks": [*callbacks, *changes.pop("callbacks", [])]}
-    made = told(trainer(folder, kind.cls, **{**options, **kind.arguments, **changes}))
+    trainer = told(make_trainer(folder, kind.cls, **{**options, **kind.arguments, **changes}))
     if resume is not None:
         torch.manual_seed(999)
         random.seed(999)
         np.random.seed(999)
-    made.train(resume_from_checkpoint=resume)
-    for loader in made._eval_dataloaders.values():
+    trainer.train(resume_from_checkpoint=resume)
+    for loader in trainer._eval_dataloaders.values():
         loader.shut_down_workers()
-    return Run(made, folder)
+    return Run(trainer, folder)

@@ -10,7 +10,7 @@ import os
 import sys
 
 import lightrainer
-from helpers.trainer.tiny_trainings import At, points, told, trainer
+from helpers.trainer.tiny_trainings import At, make_trainer, points, told
 
 FORKED = {"dataloader_num_workers": 2, "dataloader_multiprocessing_context": "fork"}
 
@@ -26,9 +26,9 @@ def main(folder: str, how: str, number: str) -> None:
         else FORKED
     )
     send = At("on_step_end", lambda *_: os.killpg(0, int(number)), 3)
-    made = told(trainer(folder, callbacks=[send], **options))
+    trainer = told(make_trainer(folder, callbacks=[send], **options))
     try:
-        made.train()
+        trainer.train()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         raise

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from helpers.processes import forking
-from helpers.trainer.tiny_trainings import At, Tiny, points, same, told, trainer, weights
+from helpers.trainer.tiny_trainings import At, Tiny, make_trainer, points, same, told, weights
 from lightrainer import EarlyStoppingCallback, get_last_checkpoint
 from lightrainer.lightning_modules.internals import (
     lightning_internals,  # imported before the forks, so that they start at once
@@ -208,14 +208,14 @@ def made(folder: Path, scenario: Scenario, stops: bool):
     model.draws = scenario.draws
     callbacks = {"callbacks": scenario.callbacks} if stops and scenario.callbacks else {}
     arguments = {**ARGUMENTS, **scenario.arguments, **scenario.given(), **callbacks}
-    return told(trainer(folder, model=model, train_dataset=points(48), **arguments))
+    return told(make_trainer(folder, model=model, train_dataset=points(48), **arguments))
 
 
 def train(folder: Path, scenario: Scenario, stops: bool = False) -> None:
-    """Train to the end, from the last checkpoint if there is one, and note down how it ended."""
-    one = made(folder, scenario, stops)
-    one.train(resume_from_checkpoint=True if get_last_checkpoint(folder) else None)
-    torch.save({"weights": weights(one.model), "history": history(one)}, folder / "end.pt")
+    """Train to the end, from the last checkpoint if there is one, and record how it ended."""
+    trainer = made(folder, scenario, stops)
+    trainer.train(resume_from_checkpoint=True if get_last_checkpoint(folder) else None)
+    torch.save({"weights": weights(trainer.model), "history": history(trainer)}, folder / "end.pt")
 
 
 def history(of) -> list[dict]:

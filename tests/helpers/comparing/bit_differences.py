@@ -60,33 +60,33 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _mapping_differences(left: Mapping, right: Mapping, path: str, strict: bool) -> list[str]:
-    found = [
+    messages = [
         f"{path}.{key}: only on the left ({_short(left[key])})" for key in left if key not in right
     ]
-    found += [
+    messages += [
         f"{path}.{key}: only on the right ({_short(right[key])})"
         for key in right
         if key not in left
     ]
     for key in left:
         if key in right:
-            found += differences(left[key], right[key], f"{path}.{key}", strict=strict)
-    if strict and not found and list(left) != list(right):
-        found.append(f"{path}: order {list(left)} != {list(right)}")
-    return found
+            messages += differences(left[key], right[key], f"{path}.{key}", strict=strict)
+    if strict and not messages and list(left) != list(right):
+        messages.append(f"{path}: order {list(left)} != {list(right)}")
+    return messages
 
 
 def _sequence_differences(left: Any, right: Any, path: str, strict: bool = False) -> list[str]:
-    found = []
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        found += differences(one, other, f"{path}[{index}]", strict=strict)
+    messages = []
+    for index, (left_item, right_item) in enumerate(zip(left, right, strict=False)):
+        messages += differences(left_item, right_item, f"{path}[{index}]", strict=strict)
     if len(left) != len(right):
         first = min(len(left), len(right))
         extra = left[first] if len(left) > first else right[first]
-        found.append(
+        messages.append(
             f"{path}: length {len(left)} != {len(right)}, the first one more is {_short(extra)}"
         )
-    return found
+    return messages
 
 
 def _array_differences(left: np.ndarray, right: np.ndarray, path: str) -> list[str]:
@@ -103,10 +103,10 @@ def _array_differences(left: np.ndarray, right: np.ndarray, path: str) -> list[s
     ]
     differing = np.flatnonzero((bits[0] != bits[1]).any(axis=1))
     first = int(differing[0])
-    one, other = left.reshape(-1)[first], right.reshape(-1)[first]
+    left_value, right_value = left.reshape(-1)[first], right.reshape(-1)[first]
     return [
-        f"{path}: {len(differing)} of {left.size} values differ, the first at {first}: {one!r} != "
-        f"{other!r}"
+        f"{path}: {len(differing)} of {left.size} values differ, the first at {first}: "
+        f"{left_value!r} != {right_value!r}"
     ]
 
 

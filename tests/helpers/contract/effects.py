@@ -90,14 +90,14 @@ def make(
     """A Trainer of `tiny()` on 16 points."""
     torch.manual_seed(5)
     cls = parts.pop("trainer", lambda: Trainer)()
-    made = {
+    factories = {
         "model": tiny,
         "train_dataset": points,
         "eval_dataset": lambda: points(6, seed=2),
         **parts,
     }
     args = kind(**{"output_dir": str(place.folder), **given})
-    return cls(args=args, **{name: part() for name, part in made.items()})
+    return cls(args=args, **{name: part() for name, part in factories.items()})
 
 
 def surroundings(name: str, beside: dict[str, Any]) -> dict[str, Any]:

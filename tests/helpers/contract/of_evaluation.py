@@ -42,16 +42,18 @@ def _moves(given: dict[str, Any], place: Place) -> int:
 
 def _given_to_metrics(given: dict[str, Any], place: Place) -> tuple[bool, bool]:
     """Return True for inputs, and for losses, that metrics get."""
-    seen = []
+    received = []
 
     def metrics(prediction: Any) -> dict[str, float]:
-        seen.append((np.shape(prediction.inputs) == (6, 8), np.shape(prediction.losses) == (6,)))
+        received.append(
+            (np.shape(prediction.inputs) == (6, 8), np.shape(prediction.losses) == (6,))
+        )
         return {}
 
     trainer = make(given, place, compute_metrics=lambda: metrics)
     trainer.model.main_input_name = "x"
     trainer.evaluate()
-    return seen[0]
+    return received[0]
 
 
 def _calls_of_metrics(given: dict[str, Any], place: Place) -> list[tuple[int, Any]]:

@@ -92,10 +92,10 @@ def runs_of_linear_layers(trainer: Any) -> int:
 
 def _compilations(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     """Return the settings of each `compile` call of a training; nothing is compiled."""
-    asked: list[dict[str, Any]] = []
-    place.patch.setattr(nn.Module, "compile", lambda module, **how: asked.append(how))
+    calls: list[dict[str, Any]] = []
+    place.patch.setattr(nn.Module, "compile", lambda module, **how: calls.append(how))
     make(given, place).train()
-    return asked
+    return calls
 
 
 GRAPHS: list[Any] = []
@@ -135,8 +135,8 @@ def _exchanged(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
     """Return the settings of each call of Liger, which need not be installed, for a model of
     `transformers`.
     """
-    asked: list[dict[str, Any]] = []
-    liger = SimpleNamespace(_apply_liger_kernel_to_instance=lambda model, **how: asked.append(how))
+    calls: list[dict[str, Any]] = []
+    liger = SimpleNamespace(_apply_liger_kernel_to_instance=lambda model, **how: calls.append(how))
     place.patch.setitem(sys.modules, "liger_kernel", SimpleNamespace(transformers=liger))
     place.patch.setitem(sys.modules, "liger_kernel.transformers", liger)
     config = transformers.BertConfig(
@@ -154,7 +154,7 @@ def _exchanged(given: dict[str, Any], place: Place) -> list[dict[str, Any]]:
         model=lambda: transformers.BertForSequenceClassification(config),
         train_dataset=lambda: items,
     ).train()
-    return asked
+    return calls
 
 
 class Hungry(Trainer):

@@ -76,7 +76,9 @@ def _projected(given: dict[str, Any], place: Place) -> list[str]:
 def _way(trainer: Any) -> float:
     """Return the distance of the weights from their start."""
     pairs = zip(trainer.model.parameters(), tiny().parameters(), strict=True)
-    return float(torch.stack([(one - other).detach().norm() for one, other in pairs]).norm())
+    return float(
+        torch.stack([(actual - initial).detach().norm() for actual, initial in pairs]).norm()
+    )
 
 
 def _smoothed_loss(given: dict[str, Any], place: Place) -> tuple[float, float]:
@@ -106,14 +108,14 @@ def computed_in(trainer: Any) -> list[torch.dtype]:
     """The number formats of a layer's outputs, and of its weights, in training and in
     evaluation.
     """
-    seen: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
     hook = trainer.model.first.register_forward_hook(
-        lambda module, args, output: seen.extend([output.dtype, module.weight.dtype])
+        lambda module, args, output: dtypes.extend([output.dtype, module.weight.dtype])
     )
     trainer.train()
     trainer.evaluate()
     hook.remove()
-    return list(dict.fromkeys(seen[:2] + seen[-2:]))
+    return list(dict.fromkeys(dtypes[:2] + dtypes[-2:]))
 
 
 def _tf32(given: dict[str, Any], place: Place) -> tuple[bool, str]:

@@ -71,7 +71,7 @@ def _samples_after_resuming(given: dict[str, Any], place: Place) -> str:
     resumed = make(given, place, model=Recording)
     resumed.train(resume_from_checkpoint=str(place.folder / TWO))
     parts = {"first half": whole.model.seen[:8], "second half": whole.model.seen[8:]}
-    return next(name for name, seen in parts.items() if seen == resumed.model.seen)
+    return next(name for name, samples in parts.items() if samples == resumed.model.seen)
 
 
 class Counting(TrainerCallback, ExportableState):
@@ -94,7 +94,9 @@ def _count_after_resuming(given: dict[str, Any], place: Place) -> int:
     resumed = make(given, place, callbacks=callbacks)
     resumed.train(resume_from_checkpoint=str(place.folder / TWO))
     return next(
-        one.count for one in resumed.callback_handler.callbacks if isinstance(one, Counting)
+        callback.count
+        for callback in resumed.callback_handler.callbacks
+        if isinstance(callback, Counting)
     )
 
 

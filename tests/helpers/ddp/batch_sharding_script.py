@@ -232,16 +232,16 @@ class Finder(nn.Module):
         self.texts = texts
 
     def forward(self, x, labels):
-        found = [
+        detections = [
             self.scale * row[: 1 + len(label["area"])].outer(row[:4])
             for row, label in zip(x, labels, strict=True)
         ]
-        loss = torch.stack([boxes.square().mean() for boxes in found]).mean()
+        loss = torch.stack([boxes.square().mean() for boxes in detections]).mean()
         if not self.texts:
-            return {"loss": loss, "boxes": found}
+            return {"loss": loss, "boxes": detections}
         return {
             "loss": loss,
-            "out": {"boxes": found, "text": [f"{len(boxes)} found" for boxes in found]},
+            "out": {"boxes": detections, "text": [f"{len(boxes)} found" for boxes in detections]},
         }
 
 
@@ -272,8 +272,8 @@ def objects_in(api: Any, folder: Path, *, concatenate: bool) -> dict[str, Any]:
     arguments = api.TrainingArguments(str(folder / "objects"), **options, **QUIET)
     trainer = api.Trainer(model=Finder(concatenate), args=arguments, data_collator=targets)
     prediction = trainer.predict(Indexed(EVALUATED))
-    seen = {"predictions": plain(prediction.predictions), "labels": plain(prediction.label_ids)}
-    return {**seen, "loss": prediction.metrics["test_loss"]}
+    result = {"predictions": plain(prediction.predictions), "labels": plain(prediction.label_ids)}
+    return {**result, "loss": prediction.metrics["test_loss"]}
 
 
 def sent() -> dict[str, Any]:
@@ -287,10 +287,10 @@ def sent() -> dict[str, Any]:
         pair = (torch.tensor(indices) > 3, [f"sample {i}" for i in indices])
         return {"matrix": matrix, "pair": pair, "whole": None}
 
-    seen: dict[str, Any] = {}
+    batches: dict[str, Any] = {}
     options = {"batch_size": 2, "rank": RANK, "world_size": 2, "dispatch_batches": True}
     for name, count in (("even", 8), ("filled", 7)):
-        seen[name] = [
+        batches[name] = [
             plain({**batch, "matrix": [str(batch["matrix"].dtype), *batch["matrix"].shape]})
             for batch in build_loader(range(count), collate_fn=ragged, **options)
         ]
@@ -303,8 +303,8 @@ def sent() -> dict[str, Any]:
         try:
             list(build_loader(data, collate_fn=collate_fn, **options))
         except Exception as error:
-            seen[name] = f"{type(error).__name__}: {error}"
-    return seen
+            batches[name] = f"{type(error).__name__}: {error}"
+    return batches
 
 
 class Broken(Dataset):
@@ -321,12 +321,12 @@ def main(library: str, scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     api = importlib.import_module(library)
-    seen = {name: seen_in(api, name, case, folder) for name, case in CASES.items()}
-    seen["objects"] = objects_in(api, folder, concatenate=False)
+    results = {name: seen_in(api, name, case, folder) for name, case in CASES.items()}
+    results["objects"] = objects_in(api, folder, concatenate=False)
     if library == "lightrainer":
-        seen["objects, joined"] = objects_in(api, folder, concatenate=True)
-        seen["sent"] = sent()
-    (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(seen))
+        results["objects, joined"] = objects_in(api, folder, concatenate=True)
+        results["sent"] = sent()
+    (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(results))
     leave_group(library)
 
 

@@ -62,7 +62,7 @@ def trained(
     folder: Path, callbacks: Any = (), resume: Any = None, model: Any = Classifier, **changes: Any
 ) -> Trainer:
     """Train for 40 steps; `changes` are parameters of the Trainer or of the arguments."""
-    given = {
+    parameters = {
         name: changes.pop(name) for name in ("eval_dataset", "compute_metrics") if name in changes
     }
     options = {
@@ -75,7 +75,7 @@ def trained(
     arguments = TrainingArguments(str(folder), **{**options, **changes})
     torch.manual_seed(7)
     trainer = Estimating(
-        model(), arguments, train_dataset=points(80), callbacks=list(callbacks), **given
+        model(), arguments, train_dataset=points(80), callbacks=list(callbacks), **parameters
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -237,18 +237,19 @@ def main(folder: Path) -> None:
         save_strategy="steps",
         save_steps=3,
     )
-    kept = load_file(folder / "back" / "checkpoint-3" / "model.safetensors")
-    seen = {
+    checkpoint = load_file(folder / "back" / "checkpoint-3" / "model.safetensors")
+    record = {
         "step": stopped.state.global_step,
         "stopped": limit.stopped,
         "max_steps": stopped.state.max_steps,
-        "average": [one.tolist() for one in average.averages.values()],
-        "whole_average": [one.tolist() for one in whole_average.averages.values()],
-        "weights": [one.tolist() for one in resumed.model.parameters()],
+        "average": [tensor.tolist() for tensor in average.averages.values()],
+        "whole_average": [tensor.tolist() for tensor in whole_average.averages.values()],
+        "weights": [tensor.tolist() for tensor in resumed.model.parameters()],
         "logs": [entry for entry in whole.state.log_history if "loss" in entry],
         "skipped": guard.skipped,
         "back": all(
-            torch.equal(kept[name], weight) for name, weight in back.model.state_dict().items()
+            torch.equal(checkpoint[name], weight)
+            for name, weight in back.model.state_dict().items()
         ),
         "sets": of_two_sets(folder / "sets"),
         "refused": [
@@ -274,7 +275,7 @@ def main(folder: Path) -> None:
         ),
         "read": [read_by_one_process(folder / f"read_by_{reader}", reader) for reader in (0, 1)],
     }
-    (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
+    (folder / f"rank{RANK}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

@@ -161,8 +161,8 @@ class OtherLoss(OwnLoss):
     """Returns a loss that is not the one of the model."""
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        found = super().compute_loss(model, inputs, return_outputs)
-        return found if return_outputs else found * 1.0
+        result = super().compute_loss(model, inputs, return_outputs)
+        return result if return_outputs else result * 1.0
 
 
 class Heard(logging.Handler):
@@ -182,7 +182,7 @@ def warned(folder: Path, case: str, cls: type[lightrainer.Trainer]) -> int:
     logging.getLogger("lightrainer").addHandler(heard)
     trainer_of(folder, case, stop=2, cls=cls).train()
     logging.getLogger("lightrainer").removeHandler(heard)
-    return sum("The override of compute_loss returns neither" in said for said in heard.said)
+    return sum("The override of compute_loss returns neither" in message for message in heard.said)
 
 
 def model_of(case: str) -> nn.Module:
@@ -234,19 +234,19 @@ def refused(folder: Path, case: str) -> dict[str, Any]:
             )
         },
     }
-    said = {}
+    errors = {}
     for name, changes in cases.items():
         trainer = trainer_of(folder / name, case, stop=1, **changes)
         try:
             trainer.train()
         except ValueError as error:
-            said[name] = str(error)
+            errors[name] = str(error)
     attention = functional.scaled_dot_product_attention is ATTENTION
     warnings = [
         warned(folder / cls.__name__, case, cls)
         for cls in (lightrainer.Trainer, OwnLoss, OtherLoss)
     ]
-    return {"said": said, "attention": attention, "warnings": warnings}
+    return {"said": errors, "attention": attention, "warnings": warnings}
 
 
 def trainer_of(
@@ -271,10 +271,14 @@ def trainer_of(
     options |= {"num_train_epochs": 2, "include_num_input_tokens_seen": "all"}
     arguments = short_arguments(folder, shares=groups.get("dp_shard_size", 1), **options)
     torch.manual_seed(seed)
-    given = {"train_dataset": samples(case, 16, 1), "eval_dataset": samples(case, 8, 2), **changes}
+    parameters = {
+        "train_dataset": samples(case, 16, 1),
+        "eval_dataset": samples(case, 8, 2),
+        **changes,
+    }
     if cls is None:
         cls = OwnLoss if case.startswith("own") else lightrainer.Trainer
-    return cls(**{"model": model_of(case), **given}, args=arguments, callbacks=[StopAt(stop)])
+    return cls(**{"model": model_of(case), **parameters}, args=arguments, callbacks=[StopAt(stop)])
 
 
 def seen(trainer: lightrainer.Trainer, folder: Path) -> dict[str, Any]:

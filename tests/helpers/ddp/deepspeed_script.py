@@ -139,8 +139,8 @@ def several_passes(library: Any) -> Any:
             inputs = self._prepare_inputs(inputs)
             whole = torch.zeros(())
             # Outside of the engine, as in losses that call `self.model`, and through it.
-            for part, called in ((0.5, self.model), (0.25, model), (0.25, self.model)):
-                loss = part * called(**inputs)["loss"] / self.current_gradient_accumulation_steps
+            for part, network in ((0.5, self.model), (0.25, model), (0.25, self.model)):
+                loss = part * network(**inputs)["loss"] / self.current_gradient_accumulation_steps
                 self.accelerator.backward(loss)
                 whole += loss.detach()
             return whole
@@ -154,41 +154,47 @@ def trainer_of(
     """20 samples in batches of 4, three of them a step, so that a pass has a shorter second
     step.
     """
-    given = {
+    options = {
         "per_device_train_batch_size": 4 // PROCESSES,
         "per_device_eval_batch_size": 2,
         "learning_rate": 3e-2,
     }
-    given |= {
+    options |= {
         "gradient_accumulation_steps": 3,
         "max_grad_norm": 0.5,
         "weight_decay": 0.1,
         "num_train_epochs": 3,
     }
-    given |= {
+    options |= {
         "warmup_steps": 2,
         "logging_steps": 1,
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
     }
-    given |= {
+    options |= {
         "save_total_limit": 2,
         "load_best_model_at_end": stop is None,
         "metric_for_best_model": "loss",
     }
-    given["greater_is_better"] = True  # so that the best is the first, not the last
-    given |= {**QUIET, "use_cpu": ON_CPU, "ddp_timeout": 60, **copy.deepcopy(WAYS[way]), **changes}
+    options["greater_is_better"] = True  # so that the best is the first, not the last
+    options |= {
+        **QUIET,
+        "use_cpu": ON_CPU,
+        "ddp_timeout": 60,
+        **copy.deepcopy(WAYS[way]),
+        **changes,
+    }
     torch.manual_seed(seed)
     trainer_class = several_passes(library) if way.startswith("passes") else library.Trainer
-    made = trainer_class(
+    trainer = trainer_class(
         model=Counted(),
-        args=library.TrainingArguments(str(folder), **given),
+        args=library.TrainingArguments(str(folder), **options),
         train_dataset=samples(20, 1),
         eval_dataset=samples(12, 2),
         callbacks=[watcher(library, stop)],
     )
-    made.remove_callback(library.PrinterCallback)
-    return made
+    trainer.remove_callback(library.PrinterCallback)
+    return trainer
 
 
 def history(trainer: Any) -> dict[str, Any]:
@@ -201,7 +207,7 @@ def history(trainer: Any) -> dict[str, Any]:
 
 
 def seen(trainer: Any, folder: Path) -> dict[str, Any]:
-    """Evaluate, predict and save the model once more; return what a rank saw of the training."""
+    """Evaluate, predict and save the model again; return what a rank saw of the training."""
     metrics = trainer.evaluate()
     predictions = trainer.predict(trainer.eval_dataset).predictions
     trainer.save_model(str(folder / "saved"))
@@ -214,8 +220,8 @@ def seen(trainer: Any, folder: Path) -> dict[str, Any]:
         "numel": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "heard": dict(trainer.callback_handler.callbacks[-1].heard),
         "made": [
-            type(one).__name__
-            for one in (trainer.optimizer, trainer.lr_scheduler, trainer.deepspeed)
+            type(component).__name__
+            for component in (trainer.optimizer, trainer.lr_scheduler, trainer.deepspeed)
         ],
     }
 
@@ -234,17 +240,17 @@ def of_way(library: Any, folder: Path, way: str) -> dict[str, Any]:
     trainer = trainer_of(library, folder / way, way)
     trainer.evaluate()  # shards the model in stage 3, and must leave it fit for training
     trainer.train()
-    found = seen(trainer, folder / way)
+    record = seen(trainer, folder / way)
     if way in RESUMED:
         cut = folder / f"{way}-cut-{PROCESSES}"
         trainer_of(library, cut, way, stop=3).train()
         resumed = trainer_of(library, cut, way, seed=99)
         resumed.train(resume_from_checkpoint=True)
-        found["resumed"] = seen(resumed, cut)
+        record["resumed"] = seen(resumed, cut)
     if way == "stage3":
         trainer.args.save_strategy, trainer.args.load_best_model_at_end = "no", False
-        found["again"] = trainer.train().training_loss  # with the model as it is, and a new engine
-    return found
+        record["again"] = trainer.train().training_loss  # with the model as it is, and a new engine
+    return record
 
 
 def allow_float16() -> None:
@@ -304,7 +310,7 @@ def refusals(library: Any, folder: Path) -> dict[str, str]:
 
 
 def pretrained(folder: Path) -> dict[str, Any]:
-    """A model of `transformers` that is loaded while arguments with stage 3 are there, with its
+    """A model of `transformers` that is loaded while arguments with stage 3 exist, with its
     names served.
     """
     import lightrainer
@@ -319,7 +325,7 @@ def pretrained(folder: Path) -> dict[str, Any]:
     torch.manual_seed(5)
     if os.environ.get("RANK", "0") == "0":
         transformers.GPT2LMHeadModel(config).save_pretrained(folder / "gpt2")
-    found: dict[str, Any] = {"losses": {}}
+    record: dict[str, Any] = {"losses": {}}
     data = [{"input_ids": row["ids"], "labels": row["ids"]} for row in samples(8, 3)]
     more = {"reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
     for name, deepspeed in (("plain", None), ("stage3", zero(3, **more))):
@@ -336,24 +342,28 @@ def pretrained(folder: Path) -> dict[str, Any]:
         if PROCESSES > 1:
             torch.distributed.barrier()
         model = transformers.GPT2LMHeadModel.from_pretrained(folder / "gpt2")
-        found[f"{name} enabled"] = is_deepspeed_zero3_enabled()
-        found[f"{name} numel"] = sum(parameter.numel() for parameter in model.parameters())
+        record[f"{name} enabled"] = is_deepspeed_zero3_enabled()
+        record[f"{name} numel"] = sum(parameter.numel() for parameter in model.parameters())
         model.eval()
         trainer = transformers.Trainer(model=model, args=args, train_dataset=data)
         trainer.train()
         trainer.save_model()
-        found["losses"][name] = history(trainer)["loss"]
-        found[f"{name} flos"] = trainer.state.total_flos
-        found[f"{name} saved"] = sorted(path.name for path in (folder / name).glob("*.safetensors"))
-    return found
+        record["losses"][name] = history(trainer)["loss"]
+        record[f"{name} flos"] = trainer.state.total_flos
+        record[f"{name} saved"] = sorted(
+            path.name for path in (folder / name).glob("*.safetensors")
+        )
+    return record
 
 
 def put_together(folder: Path) -> None:
     """Return what DeepSpeed's own script makes of weights in parts."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    found = get_fp32_state_dict_from_zero_checkpoint(str(folder / "2" / "parts" / "saved"))
-    torch.save({name: tensor.clone() for name, tensor in found.items()}, folder / "together.pt")
+    state_dict = get_fp32_state_dict_from_zero_checkpoint(str(folder / "2" / "parts" / "saved"))
+    torch.save(
+        {name: tensor.clone() for name, tensor in state_dict.items()}, folder / "together.pt"
+    )
 
 
 def write(folder: Path, name: str, found: Any) -> None:

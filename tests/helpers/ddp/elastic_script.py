@@ -64,8 +64,8 @@ class Steps(TrainerCallback):
 
 def items() -> list[dict[str, Any]]:
     return [
-        {**one, "index": i, "input_ids": [0] * (i * 7 % 11)}
-        for i, one in enumerate(points(SAMPLES))
+        {**sample, "index": i, "input_ids": [0] * (i * 7 % 11)}
+        for i, sample in enumerate(points(SAMPLES))
     ]
 
 
@@ -136,7 +136,7 @@ CHAIN = ((2, 3), (1, 5), (4, 8), (2, None))
 def train(
     folder: Path, output: Path, resume: Path | None, stop: int | None, **changes: Any
 ) -> None:
-    """Train to the end, or to a step, and write down how it went in this process."""
+    """Train to the end, or to a step, and record how it went in this process."""
     options = {
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
@@ -166,7 +166,7 @@ def train(
     if resume is not None:
         torch.manual_seed(99)
     trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-    found = {
+    record = {
         "steps": steps.steps,
         "weights": {name: tensor.tolist() for name, tensor in model.state_dict().items()},
         "losses": [entry["loss"] for entry in trainer.state.log_history if "loss" in entry],
@@ -174,7 +174,7 @@ def train(
         "given": trainer.args is arguments and arguments.gradient_accumulation_steps,
     }
     rank = os.environ.get("RANK", "0")
-    (folder / f"rank{rank}.pickle").write_bytes(pickle.dumps(found))
+    (folder / f"rank{rank}.pickle").write_bytes(pickle.dumps(record))
 
 
 def run(

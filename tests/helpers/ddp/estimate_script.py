@@ -76,9 +76,9 @@ def size(tensors: Any) -> int:
 def collectives(prof: profile) -> dict[str, int]:
     """Bytes of the whole tensors of each kind of collective, without those of a few numbers.
 
-    The records are read as they are: what torch makes of all others takes longer than the training.
+    The raw records are read: processing all of them with torch takes longer than the training.
     """
-    found = dict.fromkeys(COLLECTIVES.values(), 0)
+    sizes = dict.fromkeys(COLLECTIVES.values(), 0)
     kind = None
     records: Any = prof.profiler
     for event in sorted(records.kineto_results.events(), key=lambda event: event.start_ns()):
@@ -89,9 +89,9 @@ def collectives(prof: profile) -> dict[str, int]:
         elif name.startswith("gloo:all_") and kind is not None:
             (shape, *_), (dtype, *_) = event.shapes(), event.dtypes()
             number = torch.Size(shape).numel() * (2 if kind == "all-gather" else 1)
-            found[kind] += number * WIDTHS[dtype] if number > SMALL else 0
+            sizes[kind] += number * WIDTHS[dtype] if number > SMALL else 0
             kind = None
-    return found
+    return sizes
 
 
 class Record(lightrainer.TrainerCallback):
@@ -114,7 +114,9 @@ class Record(lightrainer.TrainerCallback):
         self.prof.stop()
         self.seen |= collectives(self.prof)
         objects = [] if args.fsdp else gc.get_objects()
-        for wrapper in (found for found in objects if type(found) is DistributedDataParallel):
+        for wrapper in (
+            candidate for candidate in objects if type(candidate) is DistributedDataParallel
+        ):
             self.seen["buckets"] = sum(
                 map(int, wrapper._get_ddp_logging_data()["bucket_sizes"].split(","))
             )
@@ -192,9 +194,9 @@ def tensor_parallel() -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     warnings.simplefilter("ignore")
-    seen = {case: train(folder, case) for case in CASES}
-    seen["tensor parallel"] = tensor_parallel()
-    (folder / f"estimates-rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
+    record = {case: train(folder, case) for case in CASES}
+    record["tensor parallel"] = tensor_parallel()
+    (folder / f"estimates-rank{os.environ['RANK']}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

@@ -65,14 +65,14 @@ def samples(count: int) -> list[dict[str, torch.Tensor]]:
     all.
     """
     generator = torch.Generator().manual_seed(3)
-    made = []
+    rows = []
     for index in range(count):
         ids = torch.randint(11, (1 + (7 * index) % WIDEST,), generator=generator)
         labels = ids % CLASSES
         labels[torch.rand(len(ids), generator=generator) < 0.4] = -100
         labels[0] = -100 if index == 2 else ids[0] % CLASSES
-        made.append({"input_ids": ids, "labels": labels, "index": torch.tensor(index)})
-    return made
+        rows.append({"input_ids": ids, "labels": labels, "index": torch.tensor(index)})
+    return rows
 
 
 def pad(items: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -109,14 +109,14 @@ def metrics_of(api: Any, seen: list[Any]) -> dict[str, Any]:
 
 
 def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]) -> dict[str, Any]:
-    """All that comes out of evaluating and predicting one dataset; of a stream, in fewer
+    """All results of evaluating and predicting one dataset; of a stream, in fewer
     evaluations.
     """
     seen.clear()
     listed = isinstance(dataset, list)
     trainer.compute_metrics = None if listed else metrics["function"]
     prediction = trainer.predict(dataset)
-    found = {
+    results = {
         "logits": prediction.predictions[0].tolist(),
         "index": prediction.predictions[1].tolist(),
         "labels": prediction.label_ids.tolist(),
@@ -125,13 +125,13 @@ def outcome(trainer: Any, dataset: Any, metrics: dict[str, Any], seen: list[Any]
     for name in metrics if listed else ["torchmetrics"]:
         trainer.compute_metrics = metrics[name]
         values = trainer.evaluate(dataset)
-        found[name] = {
+        results[name] = {
             key: value
             for key, value in values.items()
             if not key.endswith(("_runtime", "_per_second"))
         }
-    found["seen"] = list(seen)
-    return found
+    results["seen"] = list(seen)
+    return results
 
 
 class Normalized(nn.Module):
@@ -299,10 +299,10 @@ def main(library: str, scenario: str, folder: Path) -> None:
     arguments = api.TrainingArguments(str(folder / scenario), **options)
     trainer = api.Trainer(model=Tokens(), args=arguments, data_collator=pad)
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    seen: list[Any] = []
-    metrics = metrics_of(api, seen)
+    batches: list[Any] = []
+    metrics = metrics_of(api, batches)
     results = {
-        f"{kind} of {count}": outcome(trainer, make(samples(count)), metrics, seen)
+        f"{kind} of {count}": outcome(trainer, make(samples(count)), metrics, batches)
         for kind, make in (("list", list), ("stream", Stream))
         for count in lengths(processes, kind)
         if kind == "list" or library == "lightrainer"
@@ -311,7 +311,7 @@ def main(library: str, scenario: str, folder: Path) -> None:
         trainer.args.dataloader_num_workers = 1
         for count in lengths(processes, "stream by a worker"):
             results[f"stream by a worker of {count}"] = outcome(
-                trainer, Stream(samples(count)), metrics, seen
+                trainer, Stream(samples(count)), metrics, batches
             )
         routed = api.Trainer(model=Routed(), args=arguments, data_collator=pad)
         routed.args.dataloader_num_workers = 0

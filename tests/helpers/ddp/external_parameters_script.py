@@ -58,7 +58,7 @@ def rows() -> list[dict[str, torch.Tensor]]:
     return [{"x": x, "labels": x.sum()} for x in features]
 
 
-def trainer(
+def make_trainer(
     folder: Path, loss: LossWithHead, cls: type[Trainer] = Trainer, **options: Any
 ) -> Trainer:
     """Return a Trainer whose optimizer holds model and loss."""
@@ -98,16 +98,16 @@ if __name__ == "__main__":
     if int(os.environ["RANK"]) == 1:
         # Only the values of the first process count.
         nn.init.zeros_(loss.head.weight)
-    trainer(folder / "run", loss, per_device_train_batch_size=4).train()
+    make_trainer(folder / "run", loss, per_device_train_batch_size=4).train()
 
     resumed_loss = LossWithHead()
-    resumed = trainer(folder / "run", resumed_loss, per_device_train_batch_size=4)
+    resumed = make_trainer(folder / "run", resumed_loss, per_device_train_batch_size=4)
     resumed.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-4"))
     found: dict[str, Any] = {"whole": values(loss), "resumed": values(resumed_loss)}
 
     for name, options in SHARDED.items():
         try:
-            trainer(folder / name, LossWithHead(), **options).train()
+            make_trainer(folder / name, LossWithHead(), **options).train()
         except NotImplementedError as error:
             found[name] = str(error)
     (folder / f"found-{os.environ['RANK']}.json").write_text(json.dumps(found))

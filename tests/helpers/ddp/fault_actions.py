@@ -87,7 +87,7 @@ class AtStep(TrainerCallback):
             self.happens()
 
 
-def trainer(
+def make_trainer(
     folder: Path,
     model: nn.Module | None = None,
     data: Any = None,
@@ -109,13 +109,13 @@ def trainer(
     options["ddp_timeout"] = 60
     arguments = TrainingArguments(output_dir=str(folder), **{**options, **changes})
     torch.manual_seed(7)
-    given = [] if callback is None else [callback]
+    callbacks = [] if callback is None else [callback]
     return Trainer(
         Classifier() if model is None else model,
         arguments,
         train_dataset=Points() if data is None else data,
         eval_dataset=Points(count=12),
-        callbacks=given,
+        callbacks=callbacks,
     )
 
 
@@ -148,7 +148,7 @@ def kill() -> None:
 
 def killed(folder: Path) -> None:
     """With workers, which hold copies of the connections of the process that forked them."""
-    trainer(
+    make_trainer(
         folder,
         callback=at_step(1, kill),
         dataloader_num_workers=2,
@@ -157,19 +157,19 @@ def killed(folder: Path) -> None:
 
 
 def before_training(folder: Path) -> None:
-    made = trainer(folder)
+    trainer = make_trainer(folder)
     if rank() == 1:
         fail()
-    made.train()
+    trainer.train()
 
 
 def catches(folder: Path) -> None:
     """One process continues with something else, and its connections stay open until the other
     one times out.
     """
-    made = trainer(folder, Classifier(only(1, fail)), ddp_timeout=3)
+    trainer = make_trainer(folder, Classifier(only(1, fail)), ddp_timeout=3)
     try:
-        made.train()
+        trainer.train()
     except ArithmeticError:
         wait_for_process_0()
 
@@ -183,19 +183,19 @@ def wait_for_process_0() -> None:
 
 
 def in_evaluation(folder: Path) -> None:
-    made = trainer(folder)
-    made.compute_metrics = lambda prediction: fail() if rank() == 1 else {}
-    made.evaluate()
-    made.train()
+    trainer = make_trainer(folder)
+    trainer.compute_metrics = lambda prediction: fail() if rank() == 1 else {}
+    trainer.evaluate()
+    trainer.train()
 
 
 def hangs(folder: Path) -> None:
     """One process never reaches the end of a step; signals are left to Python, as ours waits for
     that end.
     """
-    made = trainer(folder, callback=at_step(1, lambda: time.sleep(600)), ddp_timeout=3)
-    made.checkpoint_on_signals = ()
-    made.train()
+    trainer = make_trainer(folder, callback=at_step(1, lambda: time.sleep(600)), ddp_timeout=3)
+    trainer.checkpoint_on_signals = ()
+    trainer.train()
 
 
 def at_step(one: int, happens: Any) -> Any:
@@ -204,20 +204,20 @@ def at_step(one: int, happens: Any) -> Any:
 
 def decided(folder: Path, switch: str, ranks: tuple[int, ...], **changes: Any) -> None:
     SharedDecisions.seconds = 0.1 if len(ranks) > 1 else 1.0
-    trainer(folder, callback=Decides(switch, ranks), **{"logging_steps": 3, **changes}).train()
+    make_trainer(folder, callback=Decides(switch, ranks), **{"logging_steps": 3, **changes}).train()
 
 
 def decided_outside_of_callbacks(folder: Path) -> None:
     SharedDecisions.seconds = 1.0
-    made = trainer(folder)
-    compute_loss = made.compute_loss
+    trainer = make_trainer(folder)
+    compute_loss = trainer.compute_loss
 
     def compute_and_decide(*given: Any, **named: Any) -> Any:
-        made.control.should_training_stop = rank() == 0 and made.state.global_step == 2
+        trainer.control.should_training_stop = rank() == 0 and trainer.state.global_step == 2
         return compute_loss(*given, **named)
 
-    made.compute_loss = compute_and_decide
-    made.train()
+    trainer.compute_loss = compute_and_decide
+    trainer.train()
 
 
 class LogsAlone(TrainerCallback):
@@ -235,7 +235,7 @@ class LogsAlone(TrainerCallback):
 def logged(folder: Path, ranks: tuple[int, ...]) -> None:
     SharedDecisions.seconds = 1.0
     callback = LogsAlone(ranks)
-    callback.trainer = trainer(folder, callback=callback, logging_steps=2)
+    callback.trainer = make_trainer(folder, callback=callback, logging_steps=2)
     callback.trainer.train()
 
 
@@ -243,19 +243,21 @@ ACTIONS: dict[str, Any] = {
     action.__name__: action for action in (killed, before_training, catches, hangs, in_evaluation)
 }
 ACTIONS |= {
-    "raises": lambda folder: trainer(folder, Classifier(only(1, fail))).train(),
-    "third_of_three": lambda folder: trainer(folder, callback=at_step(2, fail)).train(),
+    "raises": lambda folder: make_trainer(folder, Classifier(only(1, fail))).train(),
+    "third_of_three": lambda folder: make_trainer(folder, callback=at_step(2, fail)).train(),
     # which hosts the store
-    "first_killed": lambda folder: trainer(folder, callback=at_step(0, kill)).train(),
-    "leaves": lambda folder: trainer(folder, data=Points(only(1, lambda: os._exit(0)))).train(),
+    "first_killed": lambda folder: make_trainer(folder, callback=at_step(0, kill)).train(),
+    "leaves": lambda folder: make_trainer(
+        folder, data=Points(only(1, lambda: os._exit(0)))
+    ).train(),
     # At its first sample: while an earlier batch is on its way from the worker, torch may report the
     # connection that the worker's end has reset instead of the worker.
     "worker_dies": (
-        lambda folder: trainer(
+        lambda folder: make_trainer(
             folder, data=Points(only(1, kill), at=1), dataloader_num_workers=1
         ).train()
     ),
-    "absent": lambda folder: trainer(folder, ddp_timeout=2).train(),
+    "absent": lambda folder: make_trainer(folder, ddp_timeout=2).train(),
     "decided_outside": decided_outside_of_callbacks,
     "log_alone": partial(logged, ranks=(0,)),
     "log_together": partial(logged, ranks=(0, 1)),

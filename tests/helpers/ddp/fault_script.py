@@ -30,7 +30,7 @@ ABSENT = {"absent": (1,)}
 
 
 def begin(scenario: str, folder: Path) -> dict[int, int] | None:
-    """Fork the processes of a scenario: their ids by rank, None in each of them."""
+    """Fork the processes of a scenario: their ids by rank, or None in each of them."""
     port, count = free_port(), PROCESSES.get(scenario, 2)
     running = {}
     for rank in range(count):
@@ -44,14 +44,15 @@ def begin(scenario: str, folder: Path) -> dict[int, int] | None:
             )
             os.dup2(log, 1)
             os.dup2(log, 2)
-            there = {
+            environment = {
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
                 "WORLD_SIZE": count,
                 "RANK": rank,
             }
             os.environ.update(
-                {name: str(value) for name, value in there.items()} | {"LOCAL_RANK": str(rank)}
+                {name: str(value) for name, value in environment.items()}
+                | {"LOCAL_RANK": str(rank)}
             )
             return None
         running[rank] = pid
@@ -60,14 +61,14 @@ def begin(scenario: str, folder: Path) -> dict[int, int] | None:
 
 def left_of(groups: list[int]) -> list[str]:
     """Processes of these groups: data workers, once the processes themselves have ended."""
-    found = []
+    commands = []
     for process in psutil.process_iter():
         try:
             if os.getpgid(process.pid) in groups and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline())[:80])
+                commands.append(" ".join(process.cmdline())[:80])
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
-    return found
+    return commands
 
 
 class Scenario:
@@ -106,7 +107,7 @@ class Scenario:
 
 def main(folder: Path, scenarios: list[str]) -> None:
     running: dict[str, Scenario] = {}
-    found = {}
+    reports = {}
     while scenarios or running:
         if scenarios and len(running) < AT_A_TIME:
             scenario = scenarios.pop(0)
@@ -115,10 +116,10 @@ def main(folder: Path, scenarios: list[str]) -> None:
                 ACTIONS[scenario](folder / scenario)
                 return
             running[scenario] = Scenario(pids)
-        for scenario in [name for name, one in running.items() if one.look()]:
-            found[scenario] = running.pop(scenario).report()
+        for scenario in [name for name, state in running.items() if state.look()]:
+            reports[scenario] = running.pop(scenario).report()
         time.sleep(0.01)
-    print(json.dumps(found))
+    print(json.dumps(reports))
 
 
 if __name__ == "__main__":

@@ -145,18 +145,18 @@ def resumed(folder: Path) -> dict[str, Any]:
     names = [
         path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "endless"
     ]
-    rest = {name: trained(folder / name, {}, resume=True, **SAVING) for name in names}
-    return {**rest, "whole": trained(folder / "whole", {}, **SAVING)}
+    records = {name: trained(folder / name, {}, resume=True, **SAVING) for name in names}
+    return {**records, "whole": trained(folder / "whole", {}, **SAVING)}
 
 
 def main(scenario: str, folder: Path) -> None:
     warnings.filterwarnings("ignore")
     if scenario in ENDED:
         long = {"num_train_epochs": 10000, "eval_steps": 10**6} if scenario == "endless" else {}
-        seen = trained(folder / scenario, ENDED[scenario], **SAVING, **long)
+        record = trained(folder / scenario, ENDED[scenario], **SAVING, **long)
     else:
-        seen = {"faults": faults, "resumed": resumed}[scenario](folder)
-    (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(seen))
+        record = {"faults": faults, "resumed": resumed}[scenario](folder)
+    (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

@@ -196,10 +196,10 @@ def one(name: str, folder: Path, values: dict[str, Any], reference: bool = False
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
         )
-    seen = trained(folder, name)
+    record = trained(folder, name)
     if name == "torchrun":
-        seen["refused"] = refusals(folder)
-    place.write_text(json.dumps(seen))
+        record["refused"] = refusals(folder)
+    place.write_text(json.dumps(record))
 
 
 def in_notebook(folder: Path, *given: Any) -> dict[str, Any]:
@@ -211,19 +211,19 @@ def notebooks(folder: Path) -> dict[str, Any]:
     sys.ps1 = "In [1]: "
     torch.set_num_threads(2)
     (torch.randn(500, 500) @ torch.randn(500, 500)).sum()
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "ours": lightrainer.notebook_launcher(partial(in_notebook, folder), (1, "two"), 2)
     }
 
     def written(folder: Path) -> None:
-        seen = trained(folder, "notebook of accelerate")
-        (folder / f"notebook-{os.environ['RANK']}.json").write_text(json.dumps(seen))
+        local_record = trained(folder, "notebook of accelerate")
+        (folder / f"notebook-{os.environ['RANK']}.json").write_text(json.dumps(local_record))
 
     accelerate.notebook_launcher(written, (folder,), num_processes=2, use_port=str(free_port()))
-    found["theirs"] = [
+    record["theirs"] = [
         json.loads((folder / f"notebook-{rank}.json").read_text()) for rank in (0, 1)
     ]
-    return found
+    return record
 
 
 def free_job() -> int:
@@ -232,10 +232,10 @@ def free_job() -> int:
     """
     while True:
         job = random.randrange(1000, 10000)
-        with socket.socket() as one, socket.socket() as other:
+        with socket.socket() as slurm, socket.socket() as lsf:
             try:
-                one.bind(("", 15000 + job))
-                other.bind(("", 10000 + job % 1000))
+                slurm.bind(("", 15000 + job))
+                lsf.bind(("", 10000 + job % 1000))
             except OSError:
                 continue
             return job

@@ -113,7 +113,7 @@ def fetched(api: Any, folder: Path, workers: int, *, streams: bool) -> dict[str,
             )
             return self.accelerator.prepare_data_loader(loader)
 
-    usual = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
+    originals = fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher
     fetch._MapDatasetFetcher = PackingFetcher
     fetch._IterableDatasetFetcher = DoublingFetcher
     try:
@@ -122,7 +122,7 @@ def fetched(api: Any, folder: Path, workers: int, *, streams: bool) -> dict[str,
         trainer = made(api, base, folder, data, dataloader_num_workers=workers)
         trainer.train()
     finally:
-        fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher = usual
+        fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher = originals
     return seen(trainer)
 
 
@@ -164,13 +164,13 @@ def collated(api: Any, folder: Path) -> dict[str, Any]:
             super().__init__(*positional, **keywords)
 
         def _get_dataloader(self, *positional: Any, **keywords: Any) -> Any:
-            usual = self.data_collator
+            train_collator = self.data_collator
             if not keywords.get("is_training"):
                 self.data_collator = self.eval_data_collator
             try:
                 return super()._get_dataloader(*positional, **keywords)
             finally:
-                self.data_collator = usual
+                self.data_collator = train_collator
 
     trainer = made(api, Shifted, folder, points(32), eval_strategy="steps", eval_steps=2)
     trainer.train()
@@ -187,7 +187,7 @@ def gathered(api: Any, folder: Path, train_dataset: Any, **changes: Any) -> dict
     """Return what a loss gathers for metrics, whether the epoch ends there, and rows gathered
     afterwards.
     """
-    found = []
+    observations = []
 
     class Gathering(api.Trainer):
         def compute_loss(
@@ -195,27 +195,27 @@ def gathered(api: Any, folder: Path, train_dataset: Any, **changes: Any) -> dict
         ) -> Any:
             rows = self.accelerator.gather_for_metrics(inputs["x"])
             ends = self.accelerator.gradient_state.end_of_dataloader
-            found.append([self.model.training, rows.tolist(), ends])
+            observations.append([self.model.training, rows.tolist(), ends])
             return super().compute_loss(model, inputs, return_outputs, **kwargs)
 
     class Reading(api.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            found.append(trainer.accelerator.gradient_state.end_of_dataloader)
+            observations.append(trainer.accelerator.gradient_state.end_of_dataloader)
 
     trainer = made(api, Gathering, folder, train_dataset, **changes)
     trainer.add_callback(Reading())
     trainer.train()
     rows = trainer.accelerator.gather_for_metrics(torch.arange(8))
-    return {"steps": found, "afterwards": len(rows)}
+    return {"steps": observations, "afterwards": len(rows)}
 
 
 def read(api: Any, folder: Path) -> list[Any]:
     """Return the rows gathered from loaders that a callback and the script read."""
-    found = []
+    gathered_rows = []
 
     def gather(count: int) -> None:
         for batch in trainer.get_eval_dataloader(points(count)):
-            found.append(trainer.accelerator.gather_for_metrics(batch["x"]).tolist())
+            gathered_rows.append(trainer.accelerator.gather_for_metrics(batch["x"]).tolist())
 
     class Reading(api.TrainerCallback):
         def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -227,7 +227,7 @@ def read(api: Any, folder: Path) -> list[Any]:
     gather(13)
     trainer.train()
     gather(9)
-    return found
+    return gathered_rows
 
 
 class Detector(torch.nn.Linear):
@@ -260,7 +260,7 @@ def detected(api: Any, folder: Path, *, joins: bool) -> Any:
 def run(api: Any, folder: Path) -> None:
     place = folder / api.__name__
     best = {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2}
-    found = {
+    record = {
         "packing": fetched(api, place / "packing", 0, streams=False),
         "packing by a worker": fetched(api, place / "workers", 1, streams=False),
         "a stream": fetched(api, place / "stream", 0, streams=True),
@@ -275,9 +275,9 @@ def run(api: Any, folder: Path) -> None:
     # The reference cannot gather tensors of different shapes.
     if api is lightrainer:
         for joins in (True, False):
-            found[f"detected, joined {joins}"] = detected(api, place / "detected", joins=joins)
+            record[f"detected, joined {joins}"] = detected(api, place / "detected", joins=joins)
     rank = os.environ["RANK"]
-    (folder / f"{api.__name__}-rank{rank}.json").write_text(json.dumps(found))
+    (folder / f"{api.__name__}-rank{rank}.json").write_text(json.dumps(record))
 
 
 def gatherings(api: Any, place: Path) -> dict[str, Any]:

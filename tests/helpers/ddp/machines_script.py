@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from helpers.trainer.tiny_trainings import At, told, trainer
+from helpers.trainer.tiny_trainings import At, make_trainer, told
 
 RANK = int(os.environ["RANK"])
 
@@ -21,8 +21,8 @@ def trained(folder: Path, max_steps: int, **options: Any) -> list[int]:
     """Train, and return the steps that began."""
     steps: list[int] = []
     noted = At("on_step_begin", lambda _, state, __: steps.append(state.global_step))
-    made = told(
-        trainer(
+    trainer = told(
+        make_trainer(
             folder,
             save_strategy="steps",
             save_steps=1,
@@ -31,7 +31,7 @@ def trained(folder: Path, max_steps: int, **options: Any) -> list[int]:
             callbacks=[noted],
         )
     )
-    made.train(**options)
+    trainer.train(**options)
     return steps
 
 
@@ -40,7 +40,7 @@ def main(folder: Path) -> dict[str, Any]:
     trained(own_disk, 3)
     if RANK == 1:
         (own_disk / "checkpoint-3" / "model.safetensors").write_bytes(b"damaged")
-    found: dict[str, Any] = {"steps": trained(own_disk, 4, resume_from_checkpoint=True)}
+    record: dict[str, Any] = {"steps": trained(own_disk, 4, resume_from_checkpoint=True)}
 
     if RANK == 1:
         for checkpoint in own_disk.glob("checkpoint-*"):
@@ -48,8 +48,8 @@ def main(folder: Path) -> dict[str, Any]:
     try:
         trained(own_disk, 5, resume_from_checkpoint=True)
     except ValueError as error:
-        found["error"] = str(error)
-    return found
+        record["error"] = str(error)
+    return record
 
 
 if __name__ == "__main__":

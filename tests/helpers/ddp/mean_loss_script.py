@@ -85,8 +85,8 @@ class Regression(torch.nn.Module):
         self.layer = torch.nn.Linear(4, 1)
 
     def forward(self, input_ids, labels):
-        found = self.layer(input_ids[:, :4] / 29).squeeze(-1)
-        return {"loss": torch.nn.functional.mse_loss(found, labels)}
+        predictions = self.layer(input_ids[:, :4] / 29).squeeze(-1)
+        return {"loss": torch.nn.functional.mse_loss(predictions, labels)}
 
 
 class Experts(torch.nn.Module):

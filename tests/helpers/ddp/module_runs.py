@@ -164,11 +164,11 @@ def words(share: int, folder: Path, **options: Any) -> dict[str, Any]:
     set_seed(42)
     trainer.fit(module, data)
     names = ("val_loss", "val_acc", "val_plain", "train_loss")
-    found = {name: float(trainer.callback_metrics[name]) for name in names}
+    results = {name: float(trainer.callback_metrics[name]) for name in names}
     sharded = any(hasattr(parameter, "full_tensor") for parameter in module.parameters())
     module.save_pretrained(folder / "saved")
     return {
-        **found,
+        **results,
         "steps": trainer.global_step,
         "weights": values_of(module),
         "sharded": sharded,
@@ -214,8 +214,8 @@ def pairs(share: int, *, task: bool = False, **options: Any) -> dict[str, Any]:
     module.learning_rate = 0.05
     set_seed(42)
     trainer.fit(module, DataModule(*sets, batch_size=share))
-    found = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc")}
-    return {**found, "steps": trainer.global_step, "weights": values_of(module)}
+    results = {name: float(trainer.callback_metrics[name]) for name in ("val_loss", "val_acc")}
+    return {**results, "steps": trainer.global_step, "weights": values_of(module)}
 
 
 class Unfreezing(BaseFinetuning):

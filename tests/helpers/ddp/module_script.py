@@ -63,8 +63,8 @@ def by_lightning(folder: Path, seed: int = 7, resume: Path | None = None) -> str
     }
     trainer = make_trainer(plugins=[FolderCheckpointIO(module)], callbacks=[saving], **ddp)
     items = points(22)
-    given = {"collate_fn": default_collate, "sampler": RandomSampler(items), "seed": 42}
-    loader = build_loader(items, batch_size=4, rank=RANK, world_size=2, **given)
+    settings = {"collate_fn": default_collate, "sampler": RandomSampler(items), "seed": 42}
+    loader = build_loader(items, batch_size=4, rank=RANK, world_size=2, **settings)
     set_seed(42 + RANK)
     with lightning_internals.quiet():
         trainer.fit(module, loader, ckpt_path=resume)
@@ -87,18 +87,20 @@ def by_the_facade(folder: Path, seed: int = 7, resume: Path | None = None) -> st
 
 
 def folders(folder: Path) -> dict[str, Any]:
-    """Go on with each from the folders of both."""
+    """Continue with each from the folders of both."""
     written, saved = folder / "written", folder / "saved"
-    found: dict[str, Any] = {"facade": by_the_facade(saved), "lightning": by_lightning(written)}
+    digests: dict[str, Any] = {"facade": by_the_facade(saved), "lightning": by_lightning(written)}
     for step in (2, 3):
         checkpoint = f"checkpoint-{step}"
-        found[f"lightning to facade {step}"] = by_the_facade(folder / "a", 99, written / checkpoint)
-        found[f"lightning to lightning {step}"] = by_lightning(
+        digests[f"lightning to facade {step}"] = by_the_facade(
+            folder / "a", 99, written / checkpoint
+        )
+        digests[f"lightning to lightning {step}"] = by_lightning(
             folder / "b", 99, written / checkpoint
         )
-        found[f"facade to lightning {step}"] = by_lightning(folder / "c", 99, saved / checkpoint)
-    found["files"] = sorted(path.name for path in (written / "checkpoint-2").iterdir())
-    return found
+        digests[f"facade to lightning {step}"] = by_lightning(folder / "c", 99, saved / checkpoint)
+    digests["files"] = sorted(path.name for path in (written / "checkpoint-2").iterdir())
+    return digests
 
 
 def main() -> None:
@@ -110,7 +112,7 @@ def main() -> None:
         "strategy": ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1),
         "devices": 2,
     }
-    found = {
+    results = {
         "folders": folders(folder),
         "words": words(4, folder / "ddp", **ddp),
         "accumulated": words(2, folder / "accumulated", accumulate_grad_batches=2, **ddp),
@@ -123,7 +125,7 @@ def main() -> None:
         "interrupted": interrupted(4, folder, **ddp),
         "interrupted by hand": interrupted(4, folder / "by hand", by_hand=True, **ddp),
     }
-    (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(found))
+    (folder / f"{scenario}-rank{RANK}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ class Faulty(TrainerCallback):
 
     def happen(self, event: str, step: int) -> None:
         if len(FAULTS) > ATTEMPT:
-            who, when, at, what = FAULTS[ATTEMPT]
+            who, when, at, fault = FAULTS[ATTEMPT]
             if (who, when, at) == (rank(), event, step):
-                what()
+                fault()
 
 
 for event in ("on_step_begin", "on_step_end", "on_save", "on_evaluate"):
@@ -109,12 +109,12 @@ def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     whole = trained(folder / "whole", [])
     leave_trap(folder / "whole", folder / "out")
-    found = {
+    record = {
         "whole": seen(whole),
         "restarted": seen(trained(folder / "out", [Faulty(folder)])),
         "attempt": ATTEMPT,
     }
-    (folder / f"rank{rank()}.json").write_text(json.dumps(found))
+    (folder / f"rank{rank()}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

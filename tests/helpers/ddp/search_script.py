@@ -42,7 +42,7 @@ def model_of(trial):
     return Classifier(width)
 
 
-def trainer(folder, cls=Trainer):
+def make_trainer(folder, cls=Trainer):
     options = {
         "per_device_train_batch_size": 4,
         "num_train_epochs": 1,
@@ -72,60 +72,60 @@ class Fragile(Trainer):
 
 
 def parameters(model):
-    return [one.tolist() for one in model.parameters()]
+    return [parameter.tolist() for parameter in model.parameters()]
 
 
 def halves(folder):
     """Six trials, of which every second is pruned."""
-    one = trainer(folder / "halves")
+    trainer = make_trainer(folder / "halves")
     steps = []
     sampler = optuna.samplers.RandomSampler(seed=3)
-    report = one._report_to_hp_search
+    report = trainer._report_to_hp_search
 
     def noted(trial, step, metrics):
         steps.append([trial.number, step])
         report(trial, step, metrics)
 
-    one._report_to_hp_search = noted
-    best = one.hyperparameter_search(space, n_trials=6, sampler=sampler, pruner=EverySecond())
-    found = {
+    trainer._report_to_hp_search = noted
+    best = trainer.hyperparameter_search(space, n_trials=6, sampler=sampler, pruner=EverySecond())
+    record = {
         "best": best,
         "steps": steps,
-        "weights": parameters(one.model),
-        "evaluated": one.evaluate()["eval_loss"],
+        "weights": parameters(trainer.model),
+        "evaluated": trainer.evaluate()["eval_loss"],
     }
-    if one.study is not None:
-        trials = one.study.trials
-        found["states"] = [trial.state.name for trial in trials]
-        found["reports"] = [trial.intermediate_values for trial in trials]
-        found["values"] = [trial.value for trial in trials]
-    return found
+    if trainer.study is not None:
+        trials = trainer.study.trials
+        record["states"] = [trial.state.name for trial in trials]
+        record["reports"] = [trial.intermediate_values for trial in trials]
+        record["values"] = [trial.value for trial in trials]
+    return record
 
 
 def stopped(folder):
     """The time is up after the first trial; then errors: caught ones, and one that ends the
-    search in both.
+    search in both processes.
     """
-    one = trainer(folder / "late")
-    best = one.hyperparameter_search(space, n_trials=50, timeout=0.01)
-    fragile = trainer(folder / "fragile", cls=Fragile)
+    trainer = make_trainer(folder / "late")
+    best = trainer.hyperparameter_search(space, n_trials=50, timeout=0.01)
+    fragile = make_trainer(folder / "fragile", cls=Fragile)
     sampler = optuna.samplers.RandomSampler(seed=3)
     caught = fragile.hyperparameter_search(
         second_is_best, n_trials=3, catch=ArithmeticError, sampler=sampler
     )
-    found = {"late": best, "caught": caught, "held": parameters(fragile.model)}
+    record = {"late": best, "caught": caught, "held": parameters(fragile.model)}
     if fragile.study is not None:
-        found["states"] = [trial.state.name for trial in fragile.study.trials]
+        record["states"] = [trial.state.name for trial in fragile.study.trials]
     try:
         fragile.hyperparameter_search(space, n_trials=3)
     except Exception as raised:
-        return {**found, "error": f"{type(raised).__name__}: {raised}"}
+        return {**record, "error": f"{type(raised).__name__}: {raised}"}
 
 
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
-    seen = {"halves": halves(folder), "stopped": stopped(folder)}
-    (folder / f"rank{RANK}.json").write_text(json.dumps(seen))
+    record = {"halves": halves(folder), "stopped": stopped(folder)}
+    (folder / f"rank{RANK}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

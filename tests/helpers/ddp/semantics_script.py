@@ -92,7 +92,7 @@ class Stream(IterableDataset):
 
 def collate(samples: list[dict]) -> dict[str, torch.Tensor]:
     return {
-        key: torch.stack([torch.as_tensor(one[key]) for one in samples])
+        key: torch.stack([torch.as_tensor(row[key]) for row in samples])
         for key in ("x", "labels", "index")
     }
 
@@ -125,8 +125,8 @@ def trained(api: Any, folder: Path, data: Any, model: Any = None, **changes: Any
     trainer = api.Trainer(
         model, args, train_dataset=data, data_collator=collate, callbacks=[Look()]
     )
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    stdout = io.StringIO()
+    with contextlib.redirect_stdout(stdout):
         trainer.train()
     return {
         "seen": getattr(model, "seen", None),
@@ -135,12 +135,12 @@ def trained(api: Any, folder: Path, data: Any, model: Any = None, **changes: Any
             name: tensor.double().sum().item() for name, tensor in model.state_dict().items()
         },
         "wrapped": wrapped,
-        "printed": said.getvalue().count("'loss'"),
+        "printed": stdout.getvalue().count("'loss'"),
     }
 
 
 def streams(api: Any, folder: Path) -> dict[str, Any]:
-    found = {}
+    results = {}
     for shards, workers, dispatch in STREAMS:
         data = datasets.IterableDataset.from_generator(
             read, gen_kwargs={"shards": list(range(shards))}
@@ -149,7 +149,7 @@ def streams(api: Any, folder: Path) -> dict[str, Any]:
             "dataloader_num_workers": workers,
             "accelerator_config": {"dispatch_batches": dispatch},
         }
-        found[f"{shards} files, {workers} workers, {dispatch}"] = trained(
+        results[f"{shards} files, {workers} workers, {dispatch}"] = trained(
             api, folder, data, **changes
         )
     for dispatch in (False, None):
@@ -157,8 +157,8 @@ def streams(api: Any, folder: Path) -> dict[str, Any]:
             "dataloader_num_workers": 2,
             "accelerator_config": {"dispatch_batches": dispatch},
         }
-        found[f"torch, {dispatch}"] = trained(api, folder, Stream(), **changes)
-    return found
+        results[f"torch, {dispatch}"] = trained(api, folder, Stream(), **changes)
+    return results
 
 
 class Showing(Tokens):
@@ -169,8 +169,8 @@ class Showing(Tokens):
         self.dropout = nn.Identity()
 
     def forward(self, input_ids, labels=None, index=None, **kwargs):
-        given = super().forward(input_ids, labels, index, **kwargs)
-        return {**given, "logits": self.head(self.embedding(input_ids))}
+        output = super().forward(input_ids, labels, index, **kwargs)
+        return {**output, "logits": self.head(self.embedding(input_ids))}
 
 
 class Gpt(transformers.GPT2LMHeadModel):
@@ -183,7 +183,7 @@ class Gpt(transformers.GPT2LMHeadModel):
 def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
     """Return the options of DistributedDataParallel, and their effect."""
     data = [sample(index) for index in range(24)]
-    found = {
+    results = {
         "unused": trained(
             api,
             folder,
@@ -198,14 +198,14 @@ def of_ddp(api: Any, folder: Path) -> dict[str, Any]:
     }
     sizes = {"vocab_size": 32, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
     for name, changes in (("pretrained", {}), ("checkpointed", {"gradient_checkpointing": True})):
-        found[name] = trained(api, folder, data, Gpt(transformers.GPT2Config(**sizes)), **changes)
-    return found
+        results[name] = trained(api, folder, data, Gpt(transformers.GPT2Config(**sizes)), **changes)
+    return results
 
 
 def of_place(api: Any, folder: Path) -> dict[str, Any]:
     """Return what follows from the place of a process: logging, its level, and saving."""
     arguments(api, folder)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "timeout": (
             dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.total_seconds()
         ),
@@ -215,26 +215,26 @@ def of_place(api: Any, folder: Path) -> dict[str, Any]:
     }
     for level in LEVELS:
         for each in EACH:
-            made = arguments(api, folder, **level, **each)
-            found["levels"].append(made.get_process_log_level())
-            found["each"].append([made.should_log, made.should_save])
+            args = arguments(api, folder, **level, **each)
+            results["levels"].append(args.get_process_log_level())
+            results["each"].append([args.should_log, args.should_save])
     for save in (True, False):
-        # A disk of its own for each machine.
+        # A separate disk for each machine.
         place = (
             folder
             / f"saved {save} by {os.environ['RANK'] if os.environ['LOCAL_WORLD_SIZE'] == '1' else 'both'}"
         )
         data = [sample(index) for index in range(24)]
         options = {"save_strategy": "steps", "save_steps": 2, "save_on_each_node": save}
-        found[f"saving {save}"] = trained(api, place, data, **options, log_on_each_node=save)
+        results[f"saving {save}"] = trained(api, place, data, **options, log_on_each_node=save)
         files = [path.relative_to(place) for path in place.rglob("*") if path.is_file()]
         # Each process writes its own state in any case. The last three are of lightrainer alone;
         # the lock is that of process 0, which may still be in train().
-        own = ("rng_state", "data_state", "manifest", ".training.lock")
-        found[f"files {save}"] = sorted(
-            str(Path(*f.parts[1:])) for f in files if not f.name.startswith(own)
+        of_process = ("rng_state", "data_state", "manifest", ".training.lock")
+        results[f"files {save}"] = sorted(
+            str(Path(*f.parts[1:])) for f in files if not f.name.startswith(of_process)
         )
-    return found
+    return results
 
 
 def pair(what: Any, library: str, folder: Path, local: int) -> None:
@@ -251,7 +251,7 @@ def whole(folder: Path, processes: int) -> None:
     events = []
     # All tokens have labels: a round of an evaluation is weighed by its tokens, as in the
     # reference.
-    labelled = [{**one, "labels": one["input_ids"]} for one in tokens(13, 11)]
+    labelled = [{**row, "labels": row["input_ids"]} for row in tokens(13, 11)]
 
     class Events(lightrainer.TrainerCallback):
         pass
@@ -307,29 +307,29 @@ def whole(folder: Path, processes: int) -> None:
     )
     trainer.train()
     trainer.save_model(str(folder / "model"))
-    found = {
+    record = {
         "history": trainer.state.log_history,
         "best": Path(trainer.state.best_model_checkpoint or "").name,
         "weights": {name: tensor.flatten().tolist() for name, tensor in model.state_dict().items()},
         "events": events,
     }
-    (folder / f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
+    (folder / f"rank{os.environ.get('RANK', '0')}.json").write_text(json.dumps(record))
 
 
 def main(folder: Path) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     cases = [
-        (what, library, 2)
-        for what in (streams, of_ddp, of_place)
+        (scenario, library, 2)
+        for scenario in (streams, of_ddp, of_place)
         for library in ("transformers", "lightrainer")
     ]
     cases += [(of_place, library, 1) for library in ("transformers", "lightrainer")]
     jobs: list[tuple[Any, int]] = []
-    for what, library, local in cases:
-        place = folder / f"{what.__name__} {library} {local}"
+    for scenario, library, local in cases:
+        place = folder / f"{scenario.__name__} {library} {local}"
         place.mkdir()
-        jobs.append((partial(pair, what, library, place, local), 2))
+        jobs.append((partial(pair, scenario, library, place, local), 2))
     for processes in (1, 4):
         place = folder / str(processes)
         place.mkdir()

@@ -53,14 +53,14 @@ def model() -> Any:
 
 def pairs(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    samples = []
     for _ in range(count):
         lengths = torch.randint(3, 8, (2,), generator=generator)
         source, target = (
             torch.randint(3, VOCABULARY, (int(n),), generator=generator) for n in lengths
         )
-        made.append({"input_ids": source, "labels": target})
-    return made
+        samples.append({"input_ids": source, "labels": target})
+    return samples
 
 
 def collate(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -106,7 +106,7 @@ def main(library: str, scenario: str, folder: Path) -> None:
         trainer.eval_dataset, max_new_tokens=4, num_beams=2, num_return_sequences=2
     )
     rank = int(os.environ["RANK"])
-    seen = {
+    record = {
         "metrics": {name: metrics[name] for name in ("eval_loss", "eval_samples")},
         "predictions": prediction.predictions.tolist(),
         "labels": prediction.label_ids.tolist(),
@@ -115,8 +115,8 @@ def main(library: str, scenario: str, folder: Path) -> None:
     }
     # The wrapper of FSDP1 does not gather the weights for a call from outside.
     if scenario != "seq2seq_fsdp1":
-        seen["alone"] = alone(trainer.model)
-    (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
+        record["alone"] = alone(trainer.model)
+    (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(record))
     del trainer
     leave_group(library)
 

@@ -222,8 +222,8 @@ def written(folder: Path, kind: str, strategy: str) -> dict[str, Any]:
     finally:
         parts.write_data, writing.save_weights = write_data, save_weights
         sharded_files.copy_to_host = copy_to_host
-    found = {} if error else seen(trainer, folder / kind)
-    return {**found, "error": error, "step": trainer.state.global_step, "there": watching.there}
+    record = {} if error else seen(trainer, folder / kind)
+    return {**record, "error": error, "step": trainer.state.global_step, "there": watching.there}
 
 
 class Lacking(logging.Handler):

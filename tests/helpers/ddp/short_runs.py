@@ -41,28 +41,28 @@ def samples(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
 
 
 def short_arguments(folder: Path, *, shares: int, **options: Any) -> lightrainer.TrainingArguments:
-    """Batches of 4 over all processes that have samples of their own, two of them a step; see
+    """Batches of 4 over all processes that have separate samples, two of them a step; see
     `short_trainer`.
     """
-    given = {
+    defaults = {
         "per_device_train_batch_size": 4 // shares,
         "per_device_eval_batch_size": 4,
         "weight_decay": 0.1,
     }
-    given |= {
+    defaults |= {
         "gradient_accumulation_steps": 2,
         "max_grad_norm": 0.5,
         "learning_rate": 3e-2,
         "logging_steps": 1,
     }
-    given |= {
+    defaults |= {
         "eval_strategy": "epoch",
         "save_total_limit": 2,
         "report_to": "none",
         "disable_tqdm": True,
     }
     return lightrainer.TrainingArguments(
-        str(folder), use_cpu=ON_CPU, ddp_timeout=60, **{**given, **options}
+        str(folder), use_cpu=ON_CPU, ddp_timeout=60, **{**defaults, **options}
     )
 
 
@@ -150,22 +150,22 @@ def train_cases(
         cases: their names.
         trainer_of: called with a folder, the case, and `stop=` or `seed=` where a training is cut
             and resumed.
-        seen: says what a trainer that has trained, in this folder, has seen.
+        seen: returns what a trainer that has trained, in this folder, has seen.
         resumed: cases that ranks also cut in the middle of a pass and resume in a model with other
-            first weights.
-        evaluates: evaluate first, which spreads the model, and must leave it fit for training.
+            initial weights.
+        evaluates: evaluate first, which shards the model, and must leave it fit for training.
     """
     warnings.filterwarnings("ignore")
     alone = "WORLD_SIZE" not in os.environ
     for case in cases:
-        here = folder / ("single" if alone else "shared") / case
-        found = seen(_trained(trainer_of(here, case), evaluates), here)
+        place = folder / ("single" if alone else "shared") / case
+        record = seen(_trained(trainer_of(place, case), evaluates), place)
         if case in resumed and not alone:
-            _trained(trainer_of(here / "cut", case, stop=3), evaluates)
-            again = trainer_of(here / "cut", case, seed=99)
-            again.train(resume_from_checkpoint=True)
-            found["resumed"] = seen(again, here / "cut")
-        write(folder, case, found)
+            _trained(trainer_of(place / "cut", case, stop=3), evaluates)
+            continued = trainer_of(place / "cut", case, seed=99)
+            continued.train(resume_from_checkpoint=True)
+            record["resumed"] = seen(continued, place / "cut")
+        write(folder, case, record)
 
 
 def _trained(trainer: lightrainer.Trainer, evaluates: bool) -> lightrainer.Trainer:

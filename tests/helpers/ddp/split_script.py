@@ -111,10 +111,10 @@ def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     rows = torch.randint(31, (count, 7), generator=torch.Generator().manual_seed(seed))
     # In an evaluation targets weigh by their number in the batches of all processes, as in the
     # reference.
-    kept = [3 + i % 5 if seed == 1 else 5 for i in range(count)]
+    lengths = [3 + i % 5 if seed == 1 else 5 for i in range(count)]
     labels = [
         row.where(torch.arange(7) < keep, torch.tensor(-100))
-        for row, keep in zip(rows, kept, strict=True)
+        for row, keep in zip(rows, lengths, strict=True)
     ]
     for i, row in enumerate(labels):
         row[0] = i  # the first label is no target

@@ -51,15 +51,15 @@ EXPERTS: dict[str, Any] = {
 
 def make_models(folder: Path) -> None:
     torch.manual_seed(0)
-    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
-    made.save_pretrained(folder / "llama")
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL))
+    llama.save_pretrained(folder / "llama")
     transformers.Qwen3MoeForCausalLM(
         transformers.Qwen3MoeConfig(**SMALL, **EXPERTS)
     ).save_pretrained(folder / "moe")
 
 
 def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
-    """Four steps with accumulation and clipping, then the last two once more from the
+    """Four steps with accumulation and clipping, then the last two again from the
     checkpoint.
     """
     config = import_module("transformers.distributed").DistributedConfig
@@ -69,7 +69,7 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
         (folder / case, None),
         (folder / f"{case}-resumed", str(folder / case / "checkpoint-2")),
     ):
-        spread = {"distributed_config": config(**sizes)} if sizes else {}
+        distributed = {"distributed_config": config(**sizes)} if sizes else {}
         options = {
             "max_steps": 4,
             "per_device_train_batch_size": 4 // copies,
@@ -84,8 +84,8 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
         }
         # With a smaller epsilon the sign of rounding errors moves weights without a gradient.
         args = TrainingArguments(str(out), adam_epsilon=1e-3, **options)
-        made = transformers.AutoModelForCausalLM.from_pretrained(
-            folder / model.replace("lora", "llama"), **spread
+        network = transformers.AutoModelForCausalLM.from_pretrained(
+            folder / model.replace("lora", "llama"), **distributed
         )
         if model == "lora":
             torch.manual_seed(int(os.environ.get("RANK", "0")))  # those of the first process count
@@ -94,19 +94,19 @@ def train(folder: Path, case: str, model: str, sizes: dict[str, int]) -> None:
                 "lora_alpha": 128,
                 "init_lora_weights": False,
             }
-            made = peft.get_peft_model(made, peft.LoraConfig(r=2, **options))
+            network = peft.get_peft_model(network, peft.LoraConfig(r=2, **options))
         trainer = Trainer(
-            made, args, train_dataset=[{"input_ids": row, "labels": row} for row in data]
+            network, args, train_dataset=[{"input_ids": row, "labels": row} for row in data]
         )
         trainer.train(resume_from_checkpoint=resume)
         trainer.save_model()
         logs = [entry for entry in trainer.state.log_history if "loss" in entry]
         if trainer.is_world_process_zero():
-            told = {
-                "losses": [one["loss"] for one in logs],
-                "norms": [one["grad_norm"] for one in logs],
+            record = {
+                "losses": [log["loss"] for log in logs],
+                "norms": [log["grad_norm"] for log in logs],
             }
-            (out / "told.json").write_text(json.dumps(told))
+            (out / "told.json").write_text(json.dumps(record))
 
 
 def main(folder: Path) -> None:
@@ -125,14 +125,14 @@ def main(folder: Path) -> None:
         needed = lambda sizes: math.prod(
             sizes.get(name, 1) for name in ("fsdp_size", "dp_replicate_size", "tp_size")
         )
-        own = {
+        selected = {
             case: (model, sizes)
             for case, (model, sizes) in cases.items()
             if needed(sizes) == processes
         }
 
-        def act(own: dict[str, Any] = own) -> None:
-            for case, (model, sizes) in own.items():
+        def act(selected: dict[str, Any] = selected) -> None:
+            for case, (model, sizes) in selected.items():
                 train(folder, case, model, sizes)
 
         ended = forked(act, processes, log=folder / f"log-{processes}.txt", seconds=200)

@@ -202,16 +202,16 @@ def seen(way: str) -> dict[str, Any]:
     trainer = fit(way, share=8 if way == "alone, large batches" else 4)
     data = trainer.datamodule
     data.train_dataset = Stream()
-    found = {"stream": numbers_in(data.train_dataloader())}
-    found["validation"] = numbers_in(data.val_dataloader()["sized"])
+    batches = {"stream": numbers_in(data.train_dataloader())}
+    batches["validation"] = numbers_in(data.val_dataloader()["sized"])
     data.train_dataset = PAIRS
-    found["training"] = numbers_in(data.train_dataloader())
+    batches["training"] = numbers_in(data.train_dataloader())
     counts = {
         name: float(value)
         for name, value in trainer.callback_metrics.items()
         if name.endswith("count")
     }
-    return {"batches": found, "counts": counts, "result": result(trainer)}
+    return {"batches": batches, "counts": counts, "result": result(trainer)}
 
 
 def refused() -> str:
@@ -269,16 +269,16 @@ def main() -> None:
     folder, ways = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
     for way in ways:
-        found: Any
+        record: Any
         if way == "refused":
-            found = refused()
+            record = refused()
         elif way == "by loss":
-            found = followed_loss()
+            record = followed_loss()
         elif way == "without states":
-            found = reported_without_states(folder)
+            record = reported_without_states(folder)
         else:
-            found = {**seen(way), **resumed(way, folder / way)}
-        (folder / f"{way}-rank{RANK}.json").write_text(json.dumps(found))
+            record = {**seen(way), **resumed(way, folder / way)}
+        (folder / f"{way}-rank{RANK}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

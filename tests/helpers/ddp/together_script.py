@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from helpers.ddp.fault_actions import Classifier, Points, rank, trainer
+from helpers.ddp.fault_actions import Classifier, Points, make_trainer, rank
 from helpers.processes.rank_training import require_end_of_group
 from lightrainer import Trainer
 
@@ -62,12 +62,12 @@ def refused(
     folder: Path, model: Any = None, data: Any = None, evaluates: bool = False, **changes: Any
 ) -> list[str]:
     """Return the messages about a training that cannot begin."""
-    made = trainer(folder, model, data, **changes)
-    before = [weight.clone() for weight in made.model.parameters()]
+    trainer = make_trainer(folder, model, data, **changes)
+    before = [weight.clone() for weight in trainer.model.parameters()]
     try:
-        made.evaluate() if evaluates else made.train()
+        trainer.evaluate() if evaluates else trainer.train()
     except ValueError as error:
-        assert all(map(torch.equal, before, made.model.parameters()))
+        assert all(map(torch.equal, before, trainer.model.parameters()))
         return str(error).splitlines()
     return []
 
@@ -84,7 +84,7 @@ def mismatches(folder: Path) -> dict[str, Any]:
 
     frozen = Classifier()
     frozen.layer.bias.requires_grad_(not second)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         name: refused(folder, **{name: values[second]})
         for name, values in {
             "max_steps": (5, 4),
@@ -93,23 +93,23 @@ def mismatches(folder: Path) -> dict[str, Any]:
             "lr_scheduler_kwargs": ({}, {"num_cycles": 2}),
         }.items()
     }
-    found["shape"] = refused(folder, Classifier(width=4 if second else 3))
-    found["names"] = refused(folder, Other())
-    found["frozen"] = refused(folder, frozen)
-    found["length"] = refused(folder, data=Points(count=32 - 2 * second))
+    results["shape"] = refused(folder, Classifier(width=4 if second else 3))
+    results["names"] = refused(folder, Other())
+    results["frozen"] = refused(folder, frozen)
+    results["length"] = refused(folder, data=Points(count=32 - 2 * second))
     uneven = {"data": Points(count=30), "accelerator_config": {"even_batches": False}}
-    found["uneven_batches"] = refused(folder, **uneven)
-    found["uneven_micro_batches"] = refused(
+    results["uneven_batches"] = refused(folder, **uneven)
+    results["uneven_micro_batches"] = refused(
         folder, gradient_accumulation_steps=2, fsdp=True, **uneven
     )
-    found["evaluation"] = refused(folder, evaluates=True, per_device_eval_batch_size=2 + second)
-    own = {
+    results["evaluation"] = refused(folder, evaluates=True, per_device_eval_batch_size=2 + second)
+    allowed = {
         "logging_dir": f"logs{rank()}",
         "run_name": str(rank()),
         "dataloader_num_workers": int(second),
     }
-    found["may_differ"] = refused(folder / str(rank()), **own)
-    return found
+    results["may_differ"] = refused(folder / str(rank()), **allowed)
+    return results
 
 
 def uneven_evaluations(folder: Path) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def uneven_evaluations(folder: Path) -> dict[str, Any]:
     """
     options = {"per_device_eval_batch_size": 4, "accelerator_config": {"even_batches": False}}
     data = Points(count=13)
-    made = trainer(
+    trainer = make_trainer(
         folder,
         data=data,
         num_train_epochs=-1,
@@ -127,32 +127,32 @@ def uneven_evaluations(folder: Path) -> dict[str, Any]:
         eval_steps=1,
         **options,
     )
-    made.eval_dataset = data
-    made.compute_metrics = lambda prediction: {"seen": len(prediction.predictions)}
+    trainer.eval_dataset = data
+    trainer.compute_metrics = lambda prediction: {"seen": len(prediction.predictions)}
     expected = [data[index]["labels"].item() for index in range(13)]
-    made.train()
-    evaluated = [entry["eval_seen"] for entry in made.state.log_history if "eval_seen" in entry]
+    trainer.train()
+    evaluated = [entry["eval_seen"] for entry in trainer.state.log_history if "eval_seen" in entry]
     for _ in range(2):
-        evaluated.append(made.evaluate()["eval_seen"])
-    predicted = made.predict(data)
-    own = [len(batch["labels"]) for batch in made.get_eval_dataloader()]
+        evaluated.append(trainer.evaluate()["eval_seen"])
+    predicted = trainer.predict(data)
+    loop_sizes = [len(batch["labels"]) for batch in trainer.get_eval_dataloader()]
     same = predicted.label_ids.tolist() == expected
     return {
         "evaluated": evaluated,
         "predicted": len(predicted.predictions),
         "same": same,
-        "own_loop": own,
+        "own_loop": loop_sizes,
     }
 
 
 def counted(made: Trainer) -> list[Any]:
     """Steps, and how many samples this process trained with."""
-    seen: list[int] = []
+    sizes: list[int] = []
     made.model.register_forward_pre_hook(
-        lambda model, args, kwargs: seen.append(len(kwargs["x"])), with_kwargs=True
+        lambda model, args, kwargs: sizes.append(len(kwargs["x"])), with_kwargs=True
     )
     made.train()
-    return [made.state.global_step, sum(seen), round(made.state.epoch or 0, 3)]
+    return [made.state.global_step, sum(sizes), round(made.state.epoch or 0, 3)]
 
 
 def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
@@ -173,24 +173,24 @@ def uneven(folder: Path, heard: Heard) -> dict[str, Any]:
         ),
         "same": (Stream(22), {"max_steps": 8}),
     }
-    found = {}
+    results = {}
     for name, (data, changes) in streams.items():
-        found[name] = told(
-            lambda data=data, changes=changes: counted(trainer(folder, data=data, **changes))
+        results[name] = told(
+            lambda data=data, changes=changes: counted(make_trainer(folder, data=data, **changes))
         )
-    made = trainer(folder, max_steps=7)
-    made.__class__ = OwnLoader
-    found["own_loader"] = told(lambda: counted(made))
-    evaluated = trainer(folder)
+    trainer = make_trainer(folder, max_steps=7)
+    trainer.__class__ = OwnLoader
+    results["own_loader"] = told(lambda: counted(trainer))
+    evaluated = make_trainer(folder)
     evaluated.compute_metrics = lambda prediction: {"seen": len(prediction.label_ids)}
     for name, number in {"evaluated": count, "evaluated_same": 13}.items():
-        found[name] = told(lambda number=number: evaluated.evaluate(Stream(number))["eval_seen"])
-    empty = trainer(folder, data=Stream(count if rank() == 0 else 0), max_steps=4)
+        results[name] = told(lambda number=number: evaluated.evaluate(Stream(number))["eval_seen"])
+    empty = make_trainer(folder, data=Stream(count if rank() == 0 else 0), max_steps=4)
     try:
         empty.train()
     except ValueError as error:
-        found["empty"] = str(error)
-    return found
+        results["empty"] = str(error)
+    return results
 
 
 def ends(folder: Path) -> dict[str, Any]:
@@ -202,30 +202,30 @@ def ends(folder: Path) -> dict[str, Any]:
         "same text": RuntimeError("of both"),
         "other text": RuntimeError(f"of {rank()}"),
     }
-    found: dict[str, Any] = {}
+    outcomes: dict[str, Any] = {}
     for name, error in errors.items():
 
         def fail(error: Exception = error) -> None:
             raise error
 
         try:
-            trainer(folder, Classifier(fail)).train()
+            make_trainer(folder, Classifier(fail)).train()
         except (ArithmeticError, RuntimeError) as caught:
-            found[name] = [type(caught).__name__, str(caught)]
-    found["steps"] = [trainer(folder).train().global_step for _ in range(2)]
-    return found
+            outcomes[name] = [type(caught).__name__, str(caught)]
+    outcomes["steps"] = [make_trainer(folder).train().global_step for _ in range(2)]
+    return outcomes
 
 
 def main(folder: Path) -> None:
     heard = Heard()
     logging.getLogger("lightrainer").addHandler(heard)
-    found = {
+    record = {
         "mismatches": mismatches(folder),
         "uneven": uneven(folder, heard),
         "ends": ends(folder),
     }
-    found["uneven_evaluations"] = uneven_evaluations(folder)
-    (folder / f"rank{rank()}.json").write_text(json.dumps(found))
+    record["uneven_evaluations"] = uneven_evaluations(folder)
+    (folder / f"rank{rank()}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

@@ -78,14 +78,14 @@ def points(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
 def tokens(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
     """Six tokens each, of which a variable number has a label."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    samples = []
     for i in range(count):
         ids = torch.randint(VOCABULARY, (6,), generator=generator)
         labels = ids.clone()
         labels[torch.rand(6, generator=generator) < 0.5] = -100
         labels[0] = ids[0]
-        made.append({"input_ids": ids, "labels": labels, "index": torch.tensor(i)})
-    return made
+        samples.append({"input_ids": ids, "labels": labels, "index": torch.tensor(i)})
+    return samples
 
 
 def trainer_of(api: Any, scenario: str, folder: Path) -> Any:
@@ -157,7 +157,7 @@ def run(api: Any, scenario: str, folder: Path) -> None:
     trainer = trainer_of(api, scenario, folder)
     output = trainer.train()
     rank = int(os.environ["RANK"])
-    seen = {
+    record = {
         "global_step": output.global_step,
         "history": trainer.state.log_history,
         "weights": {name: tensor.tolist() for name, tensor in trainer.model.state_dict().items()},
@@ -171,7 +171,7 @@ def run(api: Any, scenario: str, folder: Path) -> None:
             else None
         ),
     }
-    (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(seen))
+    (folder / f"{scenario}-rank{rank}.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

@@ -43,10 +43,10 @@ class Regression(nn.Module):
     def forward(
         self, x: torch.Tensor, labels: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        found = self.second(torch.tanh(self.first(x))).squeeze(-1)
+        predictions = self.second(torch.tanh(self.first(x))).squeeze(-1)
         if labels is None:
-            return {"found": found}
-        return {"loss": (found - labels).square().mean(), "found": found}
+            return {"found": predictions}
+        return {"loss": (predictions - labels).square().mean(), "found": predictions}
 
 
 def rows() -> list[dict[str, torch.Tensor]]:
@@ -183,10 +183,10 @@ def trained(api: Any, folder: Path, step: Any, processes: int, accumulation: int
 
 def handed_over(api: Any, folder: Path) -> dict[str, str]:
     """Return the class of the model that each override, callback and attribute gets."""
-    seen: dict[str, str] = {}
+    classes: dict[str, str] = {}
 
     def note(place: str, model: Any) -> None:
-        seen[place] = type(model).__name__
+        classes[place] = type(model).__name__
 
     class Watching(api.Trainer):
         def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -243,20 +243,20 @@ def handed_over(api: Any, folder: Path) -> dict[str, str]:
     trainer.train()
     trainer.remove_callback(Listening)
     trainer.evaluate()
-    return seen
+    return classes
 
 
 def run(api: Any, folder: Path, processes: int) -> None:
-    found: dict[str, Any] = {}
+    record: dict[str, Any] = {}
     for step in STEPS:
         for accumulation in (1, 2):
-            found[f"{step.__name__} {accumulation}"] = trained(
+            record[f"{step.__name__} {accumulation}"] = trained(
                 api, folder, step, processes, accumulation
             )
     if processes > 1:
-        found["handed over"] = handed_over(api, folder)
+        record["handed over"] = handed_over(api, folder)
     rank = os.environ.get("RANK", "0")
-    (folder / f"{api.__name__}-{processes}-rank{rank}.json").write_text(json.dumps(found))
+    (folder / f"{api.__name__}-{processes}-rank{rank}.json").write_text(json.dumps(record))
 
 
 def main(folder: Path) -> None:

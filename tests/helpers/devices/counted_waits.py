@@ -80,11 +80,11 @@ def own_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None)
 def sentences(count: int) -> list[dict[str, torch.Tensor]]:
     """Return samples of 3 to 8 tokens."""
     generator = torch.Generator().manual_seed(0)
-    found = []
+    samples = []
     for index in range(count):
         ids = torch.randint(1, TOKENS, (3 + index % 6,), generator=generator)
-        found.append({"input_ids": ids, "labels": ids})
-    return found
+        samples.append({"input_ids": ids, "labels": ids})
+    return samples
 
 
 class Unsized(IterableDataset):
@@ -257,14 +257,14 @@ def counting() -> Iterator[Counter[tuple[str, str]]]:
         waits.update(device.waits - before)
         return
 
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             yield waits
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    for warning in seen:
+    for warning in caught:
         if "called a synchronizing" in str(warning.message):
             waits["synchronisation", f"{Path(warning.filename).name}:{warning.lineno}"] += 1
 
@@ -298,14 +298,14 @@ def waits_of_batches(
 
     They may read all batches at their end, so what twice as many batches take is compared.
     """
-    found = []
+    counts = []
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         for length in (batches, 2 * batches):
             trainer = trainer_of(api, folder, setting)
             with counting() as waits:
                 getattr(trainer, work)(sentences(4 * length))
-            found.append(waits)
-    return found[1] - found[0]
+            counts.append(waits)
+    return counts[1] - counts[0]
 
 
 def trainer_of(api: ModuleType, folder: str, setting: Setting, **arguments: Any) -> Any:

@@ -168,15 +168,15 @@ class CudaTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, elements: torch.Tensor, requires_grad: bool = False) -> CudaTensor:
         elements = elements.detach()
-        made = torch.Tensor._make_subclass(
+        tensor = torch.Tensor._make_subclass(
             cls,
             elements,
             requires_grad,
             dispatch_device=True,
             device_for_backend_keys=torch.device("cpu"),
         )
-        made.elements = elements
-        return made
+        tensor.elements = elements
+        return tensor
 
     device = property(lambda self: DEVICE)
     is_cuda = property(lambda self: True)
@@ -278,14 +278,14 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     asked_device = kwargs.get("device")
     creates_there = asked_device is not None and torch.device(asked_device).type == "cuda"
     if func is aten._local_scalar_dense.default and not isinstance(args[0], torch.Tensor):
-        return args[0]  # torch hands over the number where a tensor was made of one
+        return args[0]  # torch passes the number where a tensor was made from one
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    there = [tensor for tensor in tensors if isinstance(tensor, CudaTensor)]
-    if not there and not creates_there:
+    on_device = [tensor for tensor in tensors if isinstance(tensor, CudaTensor)]
+    if not on_device and not creates_there:
         return _on_cpu(func, args, kwargs)
 
-    _refuse_mixed(func, args, tensors, there)
-    _count(func, args, there)
+    _refuse_mixed(func, args, tensors, on_device)
+    _count(func, args, on_device)
 
     of_cpu_args = tree_map(_elements_of, args)
     of_cpu_kwargs = tree_map(_elements_of, kwargs)
@@ -298,7 +298,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # An operation in place returns the tensor that it changed.
     if func is aten.copy_.default:
         return args[0]
-    originals = {id(tensor.elements): tensor for tensor in there}
+    originals = {id(tensor.elements): tensor for tensor in on_device}
 
     def placed(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or isinstance(value, CudaTensor):
@@ -310,14 +310,14 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _on_cpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Compute an operation that has nothing to do with the device, but that its memory may be
+    """Compute an operation that does not involve the device, except that its memory may be
     page-locked.
     """
     if not kwargs.get("pin_memory"):
         return func(*args, **kwargs)
-    made = func(*args, **{**kwargs, "pin_memory": False})
-    made._is_page_locked = True
-    return made
+    result = func(*args, **{**kwargs, "pin_memory": False})
+    result._is_page_locked = True
+    return result
 
 
 def _elements_of(value: Any) -> Any:
@@ -496,9 +496,9 @@ def _made_from_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     }
     if isinstance(source, CudaTensor):
         return torch.Tensor.to(source, **options) if options else source
-    made = func(source, *args[1:], **options)
-    _current().upload(made, non_blocking=False)
-    return made.to(DEVICE).requires_grad_(kwargs.get("requires_grad", False))
+    tensor = func(source, *args[1:], **options)
+    _current().upload(tensor, non_blocking=False)
+    return tensor.to(DEVICE).requires_grad_(kwargs.get("requires_grad", False))
 
 
 class _Computes(TorchDispatchMode):
@@ -722,8 +722,8 @@ def _of_others() -> list[tuple[Any, str, Any]]:
             isinstance(map_location, (str, torch.device))
             and torch.device(map_location).type == "cuda"
         )
-        found = load(file, map_location="cpu" if is_there else map_location, **kwargs)
-        return tree_map(_onto_device, found) if is_there else found
+        content = load(file, map_location="cpu" if is_there else map_location, **kwargs)
+        return tree_map(_onto_device, content) if is_there else content
 
     return [
         (torch.Tensor, "pin_memory", pin_memory),

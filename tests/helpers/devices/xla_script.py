@@ -37,7 +37,7 @@ class Model(nn.Module):
         return {"loss": loss, "logits": logits}
 
 
-def trainer(folder, *, dropout=0.0, **changes):
+def make_trainer(folder, *, dropout=0.0, **changes):
     arguments = {
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 2,
@@ -70,7 +70,7 @@ def losses(made):
 
 def main(folder):
     warnings.simplefilter("ignore")
-    seen = {}
+    record = {}
     # torch counts its devices in the first backward pass, so torch_xla has to be there by then.
     cases = {
         "xla": {"debug": "tpu_metrics_debug"},
@@ -78,32 +78,34 @@ def main(folder):
         "cpu": {"use_cpu": True},
     }
     for name, changes in cases.items():
-        made = trainer(folder / name, **changes)
-        made.train()
-        seen[name] = losses(made)
-        seen[f"{name} predicted"] = made.predict(made.eval_dataset).predictions[0, 0].tolist()
+        trainer = make_trainer(folder / name, **changes)
+        trainer.train()
+        record[name] = losses(trainer)
+        record[f"{name} predicted"] = (
+            trainer.predict(trainer.eval_dataset).predictions[0, 0].tolist()
+        )
         if name == "xla":
-            args = made.args
-            seen["members"] = [
+            args = trainer.args
+            record["members"] = [
                 str(args.device),
                 args.parallel_mode.value,
                 args.n_gpu,
                 args.world_size,
             ]
-            seen["strategy"] = made.plan.strategy.name
-            seen["parameters on"] = sorted(
-                {parameter.device.type for parameter in made.model.parameters()}
+            record["strategy"] = trainer.plan.strategy.name
+            record["parameters on"] = sorted(
+                {parameter.device.type for parameter in trainer.model.parameters()}
             )
-            seen["files"] = sorted(os.listdir(folder / name / "checkpoint-6"))
-            on_cpu = trainer(folder / "again", use_cpu=True)
+            record["files"] = sorted(os.listdir(folder / name / "checkpoint-6"))
+            on_cpu = make_trainer(folder / "again", use_cpu=True)
             on_cpu._load_from_checkpoint(str(folder / name / "checkpoint-6"))
-            seen["evaluated on the cpu"] = on_cpu.evaluate()["eval_loss"]
-    straight = trainer(folder / "straight", dropout=0.5)
+            record["evaluated on the cpu"] = on_cpu.evaluate()["eval_loss"]
+    straight = make_trainer(folder / "straight", dropout=0.5)
     straight.train()
-    resumed = trainer(folder / "resumed", dropout=0.5)
+    resumed = make_trainer(folder / "resumed", dropout=0.5)
     resumed.train(resume_from_checkpoint=str(folder / "straight" / "checkpoint-3"))
-    seen["straight"], seen["resumed"] = losses(straight), losses(resumed)
-    print(json.dumps(seen))
+    record["straight"], record["resumed"] = losses(straight), losses(resumed)
+    print(json.dumps(record))
 
 
 if __name__ == "__main__":

@@ -96,14 +96,14 @@ def without_privileges() -> None:
 
 
 def ended_as(case: Case, whole: Path, folder: Path, ended: Ended) -> dict[str, Any]:
-    """How a training with a full disk went, against the whole one."""
+    """How a training with a full disk went, compared with the uninterrupted one."""
     report = {"codes": ended.codes, "said": ended.said}
     if any(ended.codes):
         return report
     left, right = end(case, whole), end(case, folder)
     report |= {
-        what: all(a[what] == b[what] for a, b in zip(left, right, strict=True))
-        for what in ("weights", "logs")
+        key: all(a[key] == b[key] for a, b in zip(left, right, strict=True))
+        for key in ("weights", "logs")
     }
     report |= {"warnings": ended.said.count("No checkpoint was written"), "best": right[0]["best"]}
     return {**report, "left": names(folder / "out"), "damaged": damaged(folder)}

@@ -30,7 +30,7 @@ from lightrainer.lightning_modules import checkpoints
 
 
 def uninterrupted(case: Case, folder: Path) -> list[dict[str, float]]:
-    """How much there is of everything in the whole training, by process."""
+    """How many of each event the uninterrupted training has, by process."""
     folder.mkdir(parents=True)
     ended = forked(partial(train, case, folder), case.processes, log=folder / "log.txt")
     if any(ended.codes):
@@ -46,7 +46,7 @@ def uninterrupted(case: Case, folder: Path) -> list[dict[str, float]]:
 def killed_often(
     case: Case, folder: Path, seen: list[dict[str, float]], draw: random.Random, kills: int
 ) -> Iterator[dict[str, Any]]:
-    """Each of so many kills, and nothing once a training has come to its end in spite of them."""
+    """Each of `kills` kills, and nothing once a training has finished despite them."""
     kinds = draw.sample(case.moments, len(case.moments))
     for attempt, kind in zip(range(kills), itertools.cycle(kinds), strict=False):
         moment = drawn(kind, draw, seen, case.part, case.number)
@@ -99,23 +99,23 @@ def was_meant(ended: Ended, moment: Moment) -> bool:
 
 
 def report_of(case: Case, folder: Path, seed: int, kills: int) -> dict[str, Any]:
-    """How often it was killed, and how it ended all the same."""
-    seen = uninterrupted(case, folder / "whole")
+    """How often it was killed, and how it ended nevertheless."""
+    moments = uninterrupted(case, folder / "whole")
     killed = folder / "killed"
     killed.mkdir()
-    told = list(killed_often(case, killed, seen, random.Random(seed), kills))
-    failed = [one for one in told if one["failed"]]
+    attempts = list(killed_often(case, killed, moments, random.Random(seed), kills))
+    failed = [attempt for attempt in attempts if attempt["failed"]]
     if failed:
-        return {"kills": told, "failed": failed[-1]}
+        return {"kills": attempts, "failed": failed[-1]}
     whole, after = end(case, folder / "whole"), end(case, killed)
     return {
-        "kills": told,
+        "kills": attempts,
         "failed": None,
         "other": [
-            what
+            key
             for left, right in zip(whole, after, strict=True)
-            for what in left.keys() - {"seen"}
-            if left[what] != right[what]
+            for key in left.keys() - {"seen"}
+            if left[key] != right[key]
         ],
         "begins": (killed / "begins.txt").read_text().split(),
         "left": sorted(path.name for path in (killed / "out").iterdir()),
@@ -124,16 +124,16 @@ def report_of(case: Case, folder: Path, seed: int, kills: int) -> dict[str, Any]
 
 
 def warm_up(folder: Path) -> None:
-    """Import, by a training, what each child would have to import for itself otherwise."""
+    """Import, by a training, what each child would otherwise have to import."""
     import datasets  # noqa: F401 - for the children
 
     torch.set_num_threads(1)
     (folder / "warm").mkdir()
     stdout, sys.stdout = sys.stdout, open(os.devnull, "w")  # noqa: SIM115 - open to the end
-    given, Trainer.background_checkpoints = Trainer.background_checkpoints, None
+    background, Trainer.background_checkpoints = Trainer.background_checkpoints, None
     train(Case(), folder / "warm")
     sys.stdout = stdout
-    Trainer.background_checkpoints = given
+    Trainer.background_checkpoints = background
 
 
 def main() -> None:

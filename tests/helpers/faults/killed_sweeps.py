@@ -70,13 +70,13 @@ def sweep(folder, storage):
 def left_over(folder):
     """Return the processes that a sweep has left behind."""
     script = str(folder / "script.py")
-    found = []
+    processes = []
     for process in psutil.process_iter(["cmdline", "status"]):
         words = process.info["cmdline"] or []
         runs_here = script in words or ("script.py" in words and _is_in(process, folder))
         if runs_here and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
 def _is_in(process, folder):

@@ -16,6 +16,6 @@ def report_of(script: str, folder: Path, *options: object) -> dict[str, Any]:
     """The JSON object that a script prints last."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [str(folder), *map(str, options)]
-    known = {"log": folder / "script.txt", "seconds": SECONDS, "processes": 0}
-    said = finished_ranks(HELPERS / "faults" / script, *words, **known)
-    return json.loads(said.splitlines()[-1])
+    settings = {"log": folder / "script.txt", "seconds": SECONDS, "processes": 0}
+    output = finished_ranks(HELPERS / "faults" / script, *words, **settings)
+    return json.loads(output.splitlines()[-1])

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from helpers.trainer.tiny_trainings import At, trainer
+from helpers.trainer.tiny_trainings import At, make_trainer
 from lightrainer.lightning_modules.checkpoints import list_checkpoints
 
 
@@ -12,20 +12,20 @@ def main() -> None:
     out = Path(sys.argv[1])
     arguments = json.loads(sys.argv[2])
     resume = arguments.pop("resume", None)
-    made = trainer(out, **arguments)
+    trainer = make_trainer(out, **arguments)
     taken: list[int] = []
-    made.add_callback(
+    trainer.add_callback(
         At("on_step_end", lambda host, state, control: taken.append(state.global_step))
     )
-    made.train(resume_from_checkpoint=resume)
+    trainer.train(resume_from_checkpoint=resume)
     result = {
-        "rank": made.args.process_index,
-        "hub_model_id": made.hub_model_id,
-        "steps": made.state.global_step,
+        "rank": trainer.args.process_index,
+        "hub_model_id": trainer.hub_model_id,
+        "steps": trainer.state.global_step,
     }
-    result |= {"taken": taken, "pushed": made.push_in_progress is not None}
+    result |= {"taken": taken, "pushed": trainer.push_in_progress is not None}
     result |= {"checkpoints": [path.name for path in list_checkpoints(out)]}
-    (out / f"result-{made.args.process_index}.json").write_text(json.dumps(result))
+    (out / f"result-{trainer.args.process_index}.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -53,8 +53,8 @@ class Repo:
         for commit in (commit for commits in self.branches.values() for commit in commits):
             if commit.oid == revision:
                 return commit
-        said = f"Invalid rev id: {revision}"
-        raise RefusalError(404, said, X_Error_Code="RevisionNotFound", X_Error_Message=said)
+        message = f"Invalid rev id: {revision}"
+        raise RefusalError(404, message, X_Error_Code="RevisionNotFound", X_Error_Message=message)
 
     def files(self, revision: str = "main") -> dict[str, bytes]:
         return self.at(revision).files
@@ -182,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
         self.body = self.read_body()
         with self.hub.lock:
             self.hub.requests.append((request, self.headers.get("Authorization")))
-            trouble = next((one for one in self.hub.troubles if one.takes(request)), None)
+            trouble = next((fault for fault in self.hub.troubles if fault.takes(request)), None)
         if trouble is not None and trouble.act(self):
             return
         self.answer_headers: dict[str, Any] = {}
@@ -193,12 +193,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def found(self, request: str) -> Any:
         for pattern, method, needs_token in ROUTES:
-            if found := re.fullmatch(pattern, request):
+            if match := re.fullmatch(pattern, request):
                 if needs_token:
                     self.check_token()
                 with self.hub.lock:
                     return getattr(self, method)(
-                        *(urllib.parse.unquote(part) for part in found.groups())
+                        *(urllib.parse.unquote(part) for part in match.groups())
                     )
         raise RefusalError(501, f"the stand-in does not know {request}")
 
@@ -213,13 +213,13 @@ class Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def check_token(self) -> None:
-        """Refuse unknown ones; the real Hub does not repeat the token, this one does, to show
+        """Refuse unknown ones; unlike the real Hub, this one repeats the token, to show
         that it is passed on.
         """
         token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         if token not in (TOKEN, ANOTHER_TOKEN):
-            said = "Invalid credentials in Authorization header"
-            raise RefusalError(401, f"Invalid user token {token}", X_Error_Message=said)
+            message = "Invalid credentials in Authorization header"
+            raise RefusalError(401, f"Invalid user token {token}", X_Error_Message=message)
 
     def answer(self, content: Any, status: int = 200, **headers: str) -> None:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
@@ -239,9 +239,9 @@ class Handler(BaseHTTPRequestHandler):
     # Routes: each returns what is answered.
 
     def create(self) -> Any:
-        asked = json.loads(self.body)
-        owner = asked.get("organization") or USER
-        name = f"{owner}/{asked['name']}"
+        options = json.loads(self.body)
+        owner = options.get("organization") or USER
+        name = f"{owner}/{options['name']}"
         if owner not in (USER, "team"):
             raise RefusalError(
                 403, "no rights", X_Error_Message=f"You cannot create a model under {owner}"
@@ -252,7 +252,7 @@ class Handler(BaseHTTPRequestHandler):
             refusal.content |= url
             raise refusal
         self.hub.make(
-            name, private=asked.get("visibility") == "private" or bool(asked.get("private"))
+            name, private=options.get("visibility") == "private" or bool(options.get("private"))
         )
         return url
 
@@ -278,7 +278,7 @@ class Handler(BaseHTTPRequestHandler):
     def info(self, name: str, revision: str = "main") -> Any:
         commit = self.repo(name).at(revision)
         licenses = re.findall(rb"^license: (\S+)", commit.files.get("README.md", b""), re.MULTILINE)
-        tags = [f"license:{found.decode()}" for found in licenses]
+        tags = [f"license:{license_name.decode()}" for license_name in licenses]
         siblings = [{"rfilename": path} for path in commit.files]
         private = self.hub.repos[name].private
         return {
@@ -304,16 +304,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def preupload(self, name: str, revision: str) -> Any:
         files = []
-        for asked in json.loads(self.body)["files"]:
-            path = asked["path"]
+        for item in json.loads(self.body)["files"]:
+            path = item["path"]
             large = path.endswith(LARGE) and not self.hub.all_regular
-            there = self.repo(name).files(revision).get(path)
+            content = self.repo(name).files(revision).get(path)
             oid = (
                 None
-                if there is None
-                else hashlib.sha256(there).hexdigest()
+                if content is None
+                else hashlib.sha256(content).hexdigest()
                 if large
-                else git_oid(there)
+                else git_oid(content)
             )
             mode = "lfs" if large else "regular"
             files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
@@ -321,11 +321,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def batch(self, name: str) -> Any:
         objects = []
-        for asked in json.loads(self.body)["objects"]:
-            entry: dict[str, Any] = {"oid": asked["oid"], "size": asked["size"]}
-            if asked["oid"] not in self.hub.stored:
+        for item in json.loads(self.body)["objects"]:
+            entry: dict[str, Any] = {"oid": item["oid"], "size": item["size"]}
+            if item["oid"] not in self.hub.stored:
                 entry["actions"] = {
-                    "upload": {"href": f"{self.hub.url}/storage/{asked['oid']}", "header": {}}
+                    "upload": {"href": f"{self.hub.url}/storage/{item['oid']}", "header": {}}
                 }
             objects.append(entry)
         return {"transfer": "basic", "objects": objects}
@@ -345,18 +345,21 @@ class Handler(BaseHTTPRequestHandler):
         (header,) = [line["value"] for line in lines if line["key"] == "header"]
         files = dict(repo.files(branch))
         for line in lines:
-            what = line["value"]
+            value = line["value"]
             if line["key"] == "file":
-                files[what["path"]] = base64.b64decode(what["content"])
+                files[value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
-                if what["oid"] not in self.hub.stored:
-                    raise RefusalError(400, f"{what['path']} was not uploaded")
-                files[what["path"]] = self.hub.stored[what["oid"]]
+                if value["oid"] not in self.hub.stored:
+                    raise RefusalError(400, f"{value['path']} was not uploaded")
+                files[value["path"]] = self.hub.stored[value["oid"]]
             elif line["key"] == "deletedFile":
-                del files[what["path"]]
-        made = _commit(header["summary"], files, repo.branches[branch][-1].oid)
-        repo.branches[branch].append(made)
-        return {"commitUrl": f"{self.hub.url}/{name}/commit/{made.oid}", "commitOid": made.oid}
+                del files[value["path"]]
+        new_commit = _commit(header["summary"], files, repo.branches[branch][-1].oid)
+        repo.branches[branch].append(new_commit)
+        return {
+            "commitUrl": f"{self.hub.url}/{name}/commit/{new_commit.oid}",
+            "commitOid": new_commit.oid,
+        }
 
     def resolve(self, name: str, revision: str, path: str) -> Any:
         commit = self.repo(name).at(revision)

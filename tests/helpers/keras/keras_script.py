@@ -7,7 +7,7 @@ from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
-from helpers.keras.tiny_keras import losses, network, points, trainer, weights
+from helpers.keras.tiny_keras import losses, make_trainer, network, points, weights
 
 folder = Path(sys.argv[1])
 model, held_out = network(), points(7, seed=2)
@@ -16,7 +16,7 @@ sizes = {
     "per_device_eval_batch_size": 2,
     "gradient_accumulation_steps": 2,
 }
-made = trainer(
+made = make_trainer(
     folder / "together", model=model, train_dataset=points(36), eval_dataset=held_out, **sizes
 )
 made.train()

@@ -124,13 +124,13 @@ def named_weights(model):
     parameters first.
     """
     layers = (model.hidden, model.norm, model.head)
-    found = {
-        f"{one.name}/{v.name.split(':')[0].split('/')[-1]}": v
-        for one in layers
-        for v in one.weights
+    variables = {
+        f"{layer.name}/{v.name.split(':')[0].split('/')[-1]}": v
+        for layer in layers
+        for v in layer.weights
     }
-    assert len(found) == len(model.weights)
-    return found
+    assert len(variables) == len(model.weights)
+    return variables
 
 
 def accuracy(prediction):

@@ -40,25 +40,25 @@ def main(scenario, output):
 
 
 def arguments(scenario, folder):
-    usual = {
+    defaults = {
         "learning_rate": 0.01,
         "logging_steps": 5,
         "eval_steps": 25,
         "save_steps": 10_000,
         "logging_dir": folder,
     }
-    return TFTrainingArguments(folder, **{**usual, **SCENARIOS[scenario][1]})
+    return TFTrainingArguments(folder, **{**defaults, **SCENARIOS[scenario][1]})
 
 
 def figures(scenario, folder):
-    """Train; everything that came out, as lists and numbers."""
+    """Train; all results, as lists and numbers."""
     args = arguments(scenario, folder)
     with args.strategy.scope():
         model = built_model(scenario)
     train, evaluated, test = (dataset(scenario, part) for part in ("train", "eval", "test"))
     trainer = Recorded(model, args, train, evaluated, accuracy)
     trainer.train()
-    found = {
+    results = {
         "global_step": int(trainer.global_step),
         "weights": {
             name: np.asarray(variable).tolist() for name, variable in named_weights(model).items()
@@ -66,10 +66,10 @@ def figures(scenario, folder):
     }
     if scenario != "dict":
         predicted = trainer.predict(test)
-        found["predictions"] = np.asarray(predicted.predictions).tolist()
-        found["predicted"] = {name: float(value) for name, value in predicted.metrics.items()}
-        found["evaluated"] = {name: float(value) for name, value in trainer.evaluate().items()}
-    return {**found, "logged": trainer.logged}
+        results["predictions"] = np.asarray(predicted.predictions).tolist()
+        results["predicted"] = {name: float(value) for name, value in predicted.metrics.items()}
+        results["evaluated"] = {name: float(value) for name, value in trainer.evaluate().items()}
+    return {**results, "logged": trainer.logged}
 
 
 if __name__ == "__main__":

@@ -77,14 +77,14 @@ PARAMETERS = (
 )
 
 
-def trainer(folder: Path, cls: type[TFTrainer] = TFTrainer, **changes: Any) -> Any:
+def make_trainer(folder: Path, cls: type[TFTrainer] = TFTrainer, **changes: Any) -> Any:
     """One of `network()` on 16 points, 8 steps; `changes` are parameters of the trainer or of
     the arguments.
     """
-    given = {name: changes.pop(name) for name in PARAMETERS if name in changes}
-    given = {"train_dataset": points(), "eval_dataset": points(6, seed=2), **given}
-    given.setdefault("model", network())
-    return cls(args=arguments(folder, **changes), **given)
+    parameters = {name: changes.pop(name) for name in PARAMETERS if name in changes}
+    parameters = {"train_dataset": points(), "eval_dataset": points(6, seed=2), **parameters}
+    parameters.setdefault("model", network())
+    return cls(args=arguments(folder, **changes), **parameters)
 
 
 def eventful(seed: int = 3) -> Any:
@@ -100,32 +100,34 @@ def eventful(seed: int = 3) -> Any:
 
 def resumable(folder: Path, model: Any, **changes: Any) -> TFTrainer:
     """A training of three epochs, of four steps each, that saves a checkpoint every three steps."""
-    known = {
+    defaults = {
         "train_dataset": points(20),
         "save_strategy": "steps",
         "save_steps": 3,
         "gradient_accumulation_steps": 2,
     }
-    return trainer(
+    return make_trainer(
         folder,
         model=model,
         per_device_train_batch_size=3,
         num_train_epochs=3,
-        **{**known, **changes},
+        **{**defaults, **changes},
     )
 
 
 def weights(model: Any) -> list[np.ndarray]:
     values = [variable.value for variable in model.weights]
     return [
-        (one.detach().cpu() if isinstance(one, torch.Tensor) else one).numpy().copy()
-        for one in values
+        (tensor.detach().cpu() if isinstance(tensor, torch.Tensor) else tensor).numpy().copy()
+        for tensor in values
     ]
 
 
 def furthest(left: list[np.ndarray], right: list[np.ndarray]) -> float:
     """The largest difference of two lists of arrays."""
-    return max(float(np.abs(one - other).max()) for one, other in zip(left, right, strict=True))
+    return max(
+        float(np.abs(actual - expected).max()) for actual, expected in zip(left, right, strict=True)
+    )
 
 
 def losses(of: Any) -> list[float]:
@@ -137,7 +139,7 @@ def by_hand(
 ) -> list[float]:
     """Train with Keras's own optimizer, a batch a step; returns the losses."""
     optimizer = keras.optimizers.Adam(**adam)
-    variables, found = model.trainable_variables, []
+    variables, step_losses = model.trainable_variables, []
     optimizer.build(variables)
     for batch, rate in zip(batches, rates, strict=True):
         x, y = (torch.as_tensor(np.stack(part)) for part in zip(*batch, strict=True))
@@ -146,5 +148,5 @@ def by_hand(
         gradients = torch.autograd.grad(loss, [variable.value for variable in variables])
         with torch.no_grad():
             optimizer.apply(gradients, variables)
-        found.append(loss.item())
-    return found
+        step_losses.append(loss.item())
+    return step_losses

@@ -50,13 +50,13 @@ class Trained:
         return json.loads((self.folder / kind / "figures.json").read_text())
 
     def files(self, pattern: str = "*") -> set[str]:
-        """Files below the folder, without caches that are named by chance."""
-        found = (
+        """Files below the folder, without caches, which have random names."""
+        paths = (
             path
             for path in self.folder.rglob(pattern)
             if path.is_file() and "cache-" not in path.name
         )
-        return {str(path.relative_to(self.folder)) for path in found}
+        return {str(path.relative_to(self.folder)) for path in paths}
 
 
 class Both(NamedTuple):
@@ -80,9 +80,13 @@ def execute(command: list[str], aside: str | None = None) -> subprocess.Complete
         "PYTHONPATH": os.pathsep.join(map(str, folders)),
     }
     command = [sys.executable, *command]
-    given: dict[str, Any] = {"cwd": HELPERS / "libraries", "env": surroundings, "timeout": SECONDS}
+    options: dict[str, Any] = {
+        "cwd": HELPERS / "libraries",
+        "env": surroundings,
+        "timeout": SECONDS,
+    }
     return subprocess.run(
-        command, **given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command, **options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
 
 

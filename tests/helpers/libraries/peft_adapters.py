@@ -30,8 +30,8 @@ def make(config, output_dir: str, **more) -> Trainer:
         data_collator=DataCollatorForLanguageModeling(words, mlm=False),
         processing_class=words,
         **{
-            name: Dataset.from_list([words(text) for text in sentences(*given)])
-            for name, given in data.items()
+            name: Dataset.from_list([words(text) for text in sentences(*counts)])
+            for name, counts in data.items()
         },
     )
 

@@ -38,8 +38,8 @@ def scored(count: int, seed: int) -> Dataset:
     """Pairs of sentences, and how alike they are."""
     left, right = sentences(count, seed), sentences(count, seed + 100)
     alike = [
-        len(set(one.split()) & set(other.split())) / 8
-        for one, other in zip(left, right, strict=True)
+        len(set(first.split()) & set(second.split())) / 8
+        for first, second in zip(left, right, strict=True)
     ]
     return Dataset.from_dict({"sentence1": left, "sentence2": right, "score": alike})
 
@@ -109,8 +109,8 @@ def main(folder: str, *kinds: str) -> None:
     save_bert(base)
     makers = {"cross": cross, "cached": cached}
     for kind in kinds or ("evaluator", "datasets", "cross", "cached"):
-        one = makers.get(kind) or functools.partial(make, kind=kind)
-        train_and_resume(functools.partial(one, base), os.path.join(folder, kind))
+        maker = makers.get(kind) or functools.partial(make, kind=kind)
+        train_and_resume(functools.partial(maker, base), os.path.join(folder, kind))
 
 
 if __name__ == "__main__":

@@ -59,14 +59,14 @@ def sentences(count: int, seed: int = 0, length: tuple[int, int] = (3, 9)) -> li
     time.
     """
     draw = random.Random(seed)
-    made = []
+    texts = []
     for _ in range(count):
         words = [draw.choice(WORDS)]
         while len(words) < draw.randint(*length):
             after = WORDS[(WORDS.index(words[-1]) + 1) % len(WORDS)]
             words.append(after if draw.random() < 0.5 else draw.choice(WORDS))
-        made.append(" ".join(words))
-    return made
+        texts.append(" ".join(words))
+    return texts
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -83,11 +83,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
         "assistant",
         "system",
     ]
-    own = Tokenizer(models.WordLevel(unk_token="<unk>"))
-    own.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    own.train_from_iterator([" ".join(WORDS)], trainers.WordLevelTrainer(special_tokens=special))
+    backend = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.train_from_iterator(
+        [" ".join(WORDS)], trainers.WordLevelTrainer(special_tokens=special)
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=own,
+        tokenizer_object=backend,
         pad_token="<pad>",
         unk_token="<unk>",
         eos_token="<eos>",
@@ -235,7 +237,7 @@ def train_and_resume(make, folder: str, *, evaluates: bool = True, **more):
 
 
 def record(folder: str, trainer, **more) -> None:
-    """Write what came out of a training: whose Trainer it was, its logs, its weights in short,
+    """Write the results of a training: whose Trainer it was, its logs, the norms of its weights,
     and other figures.
     """
     figures = {
@@ -246,7 +248,8 @@ def record(folder: str, trainer, **more) -> None:
         "step": trainer.state.global_step,
         "logs": logs_of(trainer),
         "norms": {
-            name: one.detach().double().norm() for name, one in trainer.model.named_parameters()
+            name: parameter.detach().double().norm()
+            for name, parameter in trainer.model.named_parameters()
         },
         **{
             name: without_times(value) if isinstance(value, dict) else value
@@ -262,9 +265,9 @@ def record(folder: str, trainer, **more) -> None:
 def owner_of(kind: type) -> str:
     """The package whose Trainer a class inherits."""
     base = next(
-        one
-        for one in kind.__mro__
-        if one.__name__ == "Trainer" and one.__module__.split(".")[0] in OWNERS
+        cls
+        for cls in kind.__mro__
+        if cls.__name__ == "Trainer" and cls.__module__.split(".")[0] in OWNERS
     )
     return base.__module__.split(".")[0]
 

@@ -47,8 +47,8 @@ def tokens(count: int, seed: int) -> Dataset:
 def questions(count: int, seed: int) -> Dataset:
     """Prompts as chats, and what helps to answer them."""
     texts = sentences(count, seed)
-    said = [[{"role": "user", "content": text.split()[0]}] for text in texts]
-    return Dataset.from_dict({"prompt": said, "privileged_context": texts})
+    messages = [[{"role": "user", "content": text.split()[0]}] for text in texts]
+    return Dataset.from_dict({"prompt": messages, "privileged_context": texts})
 
 
 def steps(count: int, seed: int) -> Dataset:
@@ -179,20 +179,20 @@ OLDER = {
 
 
 def ppo(output_dir: str):
-    """It never calls the constructor of the Trainer, and has a training loop of its own."""
-    given = {
+    """It never calls the constructor of the Trainer, and has its own training loop."""
+    networks = {
         "ref_model": causal_lm(2),
         "reward_model": classifier(),
         "value_model": classifier(seed=3),
     }
-    wanted = {
+    options = {
         "response_length": 6,
         "num_ppo_epochs": 2,
         "num_mini_batches": 2,
         "total_episodes": 48,
     }
     make_it = experimental(
-        "ppo", "PPO", tokens, given=lambda: given, side="left", max_steps=-1, **wanted, **TWICE
+        "ppo", "PPO", tokens, given=lambda: networks, side="left", max_steps=-1, **options, **TWICE
     )
     return make_it(output_dir)
 

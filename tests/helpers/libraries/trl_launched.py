@@ -45,12 +45,12 @@ def main(folder: str, kind: str, more: str = "{}") -> None:
     trainer.train()
     trainer.save_model(os.path.join(folder, "model"))
     if trainer.is_world_process_zero():
-        seen = {
+        figures = {
             "trainer_of": owner_of(type(trainer)),
             "plan": repr(trainer.plan),
             "logs": logs_of(trainer),
         }
-        Path(folder, "figures.json").write_text(json.dumps(seen))
+        Path(folder, "figures.json").write_text(json.dumps(figures))
 
 
 if __name__ == "__main__":

@@ -27,20 +27,25 @@ def likes_order(completions: list[str], **others) -> list[float]:
     for text in completions:
         words = text.split()
         counts.append(
-            float(sum(follows.get(one) == other for one, other in itertools.pairwise(words)))
+            float(
+                sum(
+                    follows.get(previous) == successor
+                    for previous, successor in itertools.pairwise(words)
+                )
+            )
         )
     return counts
 
 
 def make(trainer: type, config: type, output_dir: str, model=None, **more):
-    wanted = arguments(output_dir, bf16=False, max_completion_length=8, num_generations=4, **more)
+    options = arguments(output_dir, bf16=False, max_completion_length=8, num_generations=4, **more)
     return trainer(
         model=model or causal_lm(),
         reward_funcs=likes_order,
-        args=config(**wanted),
+        args=config(**options),
         train_dataset=Dataset.from_dict({"prompt": [text.split()[0] for text in sentences(24)]}),
-        # As many prompts as fill the round of two processes: transformers takes their number for that
-        # of the answers, and leaves out some of an incomplete one.
+        # Just enough prompts to fill the round of two processes: transformers takes their number
+        # for that of the answers, and drops some of an incomplete round.
         eval_dataset=Dataset.from_dict(
             {"prompt": [text.split()[0] for text in sentences(8, seed=1)]}
         ),

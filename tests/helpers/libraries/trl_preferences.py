@@ -44,9 +44,7 @@ def stored(data: Dataset, folder: str) -> Dataset:
 def dpo(output_dir: str, folder: str, **more) -> DPOTrainer:
     args = DPOConfig(**arguments(output_dir, bf16=False, max_length=32, **more))
     kinds = {"train_dataset": (18, 0), "eval_dataset": (6, 1)}
-    data = {
-        name: stored(pairs(*given), os.path.join(folder, name)) for name, given in kinds.items()
-    }
+    data = {name: stored(pairs(*size), os.path.join(folder, name)) for name, size in kinds.items()}
     return DPOTrainer(
         model=causal_lm(), ref_model=causal_lm(2), args=args, processing_class=tokenizer(), **data
     )

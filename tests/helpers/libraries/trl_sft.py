@@ -20,11 +20,11 @@ from helpers.libraries.tiny_models import (
 
 def chats(texts: list[str]) -> Dataset:
     """Each text as an answer."""
-    said = [
+    messages = [
         [{"role": "user", "content": text.split()[0]}, {"role": "assistant", "content": text}]
         for text in texts
     ]
-    return Dataset.from_dict({"messages": said})
+    return Dataset.from_dict({"messages": messages})
 
 
 def make(

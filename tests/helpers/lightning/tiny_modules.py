@@ -126,7 +126,7 @@ class Seen(Callback):
 
 def same_weights(left, right):
     pairs = zip(left.state_dict().values(), right.state_dict().values(), strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)
+    return all(torch.equal(actual, expected) for actual, expected in pairs)
 
 
 class Counted:

@@ -15,16 +15,18 @@ import transformers.trainer  # noqa: F401 - once, for both forks
 
 import lightrainer.facade.trainer.lightning_trainer
 import lightrainer.facade.trainer.trainer_module  # noqa: F401 - not in each process anew
-from helpers.loggers.reported_training import points, trainer
+from helpers.loggers.reported_training import make_trainer, points
 from helpers.processes.forking import forked
 
 
 def train(name: str, folder: Path) -> None:
     os.environ["COMET_OFFLINE_DIRECTORY"] = str(folder / name)
-    made = trainer(import_module(name), folder / "out", report_to="comet_ml", run_name="named")
-    made.train()
-    made.evaluate()
-    made.predict(points(4))
+    trainer = make_trainer(
+        import_module(name), folder / "out", report_to="comet_ml", run_name="named"
+    )
+    trainer.train()
+    trainer.evaluate()
+    trainer.predict(points(4))
 
 
 if __name__ == "__main__":

@@ -11,26 +11,28 @@ import pytest
 import transformers
 
 import lightrainer
-from helpers.loggers.reported_training import SECRET, trainer
+from helpers.loggers.reported_training import SECRET, make_trainer
 
 
 def needs(module: str, extra: str = "loggers") -> pytest.MarkDecorator:
     """Skip where a client is not installed."""
-    there = importlib.util.find_spec(module) is not None
-    return pytest.mark.skipif(not there, reason=f"needs {module}: pip install lightrainer[{extra}]")
+    is_installed = importlib.util.find_spec(module) is not None
+    return pytest.mark.skipif(
+        not is_installed, reason=f"needs {module}: pip install lightrainer[{extra}]"
+    )
 
 
 def both(
     folder: Path, report_to: str, then: Callable[[Any], Any] = lambda made: None, **changes: Any
 ) -> None:
-    """Train with the reference and with ours, each in a folder of its own."""
+    """Train with the reference and with ours, each in its own folder."""
     for api in (transformers, lightrainer):
         where = folder / api.__name__
         where.mkdir()
         with inside(where):
-            made = trainer(api, where / "out", report_to=report_to, **changes)
-            made.train()
-            then(made)
+            trainer = make_trainer(api, where / "out", report_to=report_to, **changes)
+            trainer.train()
+            then(trainer)
 
 
 @contextlib.contextmanager

@@ -33,10 +33,10 @@ class Small(nn.Module):
     def forward(
         self, x: torch.Tensor, labels: torch.Tensor | None = None
     ) -> dict[str, torch.Tensor]:
-        found = self.line(x).squeeze(-1)
+        logits = self.line(x).squeeze(-1)
         if labels is None:
-            return {"logits": found}
-        return {"loss": functional.mse_loss(found, labels), "logits": found}
+            return {"logits": logits}
+        return {"loss": functional.mse_loss(logits, labels), "logits": logits}
 
     def num_parameters(self) -> int:
         return 5
@@ -47,7 +47,7 @@ def points(count: int = 8) -> list[dict[str, torch.Tensor]]:
     return [{"x": x, "labels": x.sum()} for x in torch.randn(count, 4, generator=generator)]
 
 
-def trainer(
+def make_trainer(
     api: Any, folder: Path, callbacks: list[Any] | None = None, model: Any = None, **changes: Any
 ) -> Any:
     """A trainer of four steps, with a log after each and an evaluation at the end."""
@@ -78,11 +78,11 @@ def trainer(
     torch.manual_seed(5)
     args = api.TrainingArguments(**settings)
     model = Small() if model is None else model
-    made = api.Trainer(
+    trainer = api.Trainer(
         model, args, train_dataset=points(), eval_dataset=points(4), callbacks=callbacks
     )
-    made.remove_callback(callback_of(made, "PrinterCallback"))
-    return made
+    trainer.remove_callback(callback_of(trainer, "PrinterCallback"))
+    return trainer
 
 
 def callback_of(made: Any, name: str) -> Any:

@@ -60,8 +60,8 @@ def _read_wandb(path: Path) -> dict[str, Any]:
             }
             run["config"].update(_items(record.run.config.update))
         elif kind == "request" and record.request.WhichOneof("request_type") == "log_artifact":
-            found = record.request.log_artifact.artifact
-            run["artifacts"].append((found.name, list(found.aliases)))
+            logged = record.request.log_artifact.artifact
+            run["artifacts"].append((logged.name, list(logged.aliases)))
     return run
 
 
@@ -91,7 +91,7 @@ def mlflow_runs(uri: str) -> list[dict[str, Any]]:
     import mlflow
 
     client = mlflow.MlflowClient(uri)
-    experiments = {found.experiment_id: found.name for found in client.search_experiments()}
+    experiments = {listed.experiment_id: listed.name for listed in client.search_experiments()}
     runs = client.search_runs(list(experiments), order_by=["attributes.start_time"])
     return [
         {
@@ -109,7 +109,7 @@ def mlflow_runs(uri: str) -> list[dict[str, Any]]:
                 for name in run.data.metrics
             },
             "artifact_uri": run.info.artifact_uri.removeprefix("file://"),
-            "artifacts": [found.path for found in client.list_artifacts(run.info.run_id)],
+            "artifacts": [listed.path for listed in client.list_artifacts(run.info.run_id)],
         }
         for run in runs
     ]
@@ -118,15 +118,15 @@ def mlflow_runs(uri: str) -> list[dict[str, Any]]:
 def dvclive_metrics(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """(step, value) of each metric."""
     root = folder / "plots" / "metrics"
-    found = {}
+    series = {}
     for path in root.rglob("*.tsv"):
         with path.open(newline="") as file:
             name = str(path.relative_to(root).with_suffix(""))
-            found[name] = [
+            series[name] = [
                 (int(row["step"]), float(row[path.stem]))
                 for row in csv.DictReader(file, delimiter="\t")
             ]
-    return found
+    return series
 
 
 def trackio_logs(folder: Path, project: str) -> list[tuple[str, dict[str, Any]]]:
@@ -148,12 +148,12 @@ def comet_experiment(archive: Path) -> dict[str, Any]:
     ]
     return {
         "metrics": [
-            (found["metricName"], found["step"], found["epoch"], found["metricValue"])
-            for found in metrics
-            if found["metricName"].startswith(("train/", "eval/", "test/"))
+            (entry["metricName"], entry["step"], entry["epoch"], entry["metricValue"])
+            for entry in metrics
+            if entry["metricName"].startswith(("train/", "eval/", "test/"))
         ],
         "params": {
-            found["paramName"]: found["paramValue"] for found in params if found["source"] != "cli"
+            entry["paramName"]: entry["paramValue"] for entry in params if entry["source"] != "cli"
         },
         "kinds": {row["type"] for row in rows},
     }

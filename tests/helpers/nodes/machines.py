@@ -40,17 +40,17 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 
 
 def _ip(*lines: str) -> None:
-    said = subprocess.run(
+    process = subprocess.run(
         ["ip", "-batch", "-"], input="\n".join(lines), text=True, capture_output=True, check=False
     )
-    if said.returncode:
-        raise OSError(f"ip: {said.stderr.strip()}")
+    if process.returncode:
+        raise OSError(f"ip: {process.stderr.strip()}")
 
 
 @functools.cache
 def why_not_isolated() -> str:
     """Why there can be no namespaces here; nothing where there can."""
-    made = (
+    commands = (
         "ip link add switch type bridge && ip link add port type veth peer name plug && ip link "
         "set lo up"
     )
@@ -64,7 +64,7 @@ def why_not_isolated() -> str:
         "--mount-proc",
         "sh",
         "-ec",
-        made,
+        commands,
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -178,15 +178,15 @@ class Machines:
         return self.folder / "disk" if self.isolated else self.all[number].disk
 
     def wait(self, *numbers: int, seconds: float = SECONDS) -> list[int]:
-        """The exit codes of these machines, of all if none is named, once all their processes
+        """The exit codes of these machines, or of all if none is given, once all their processes
         have ended.
         """
-        end, asked = (
+        end, machines = (
             time.monotonic() + seconds,
             [self.all[number] for number in numbers or range(len(self.all))],
         )
-        while any(machine.code is None for machine in asked):
-            for machine in asked:
+        while any(machine.code is None for machine in machines):
+            for machine in machines:
                 done, status = (
                     (0, 0) if machine.code is not None else os.waitpid(machine.pid, os.WNOHANG)
                 )
@@ -195,11 +195,11 @@ class Machines:
             if time.monotonic() > end:
                 self.kill(*(machine.number for machine in self.all if machine.code is None))
                 raise TimeoutError(
-                    f"{[machine.name for machine in asked]} were not done in {seconds} "
+                    f"{[machine.name for machine in machines]} were not done in {seconds} "
                     f"s\n{self.said()}"
                 )
             time.sleep(0.01)
-        return [machine.code or 0 for machine in asked]
+        return [machine.code or 0 for machine in machines]
 
     def said(self) -> str:
         """What all machines said last."""

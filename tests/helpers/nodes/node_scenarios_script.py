@@ -44,24 +44,24 @@ def start(
 ) -> None:
     """The agent of one machine, as `torchrun` makes it."""
     machine, count = machines.all[number], len(machines.all)
-    known = {
+    settings = {
         "--nnodes": count,
         "--nproc-per-node": 1,
         "--rdzv-backend": "c10d",
         "--rdzv-endpoint": machines.endpoint,
     }
-    known |= {"--rdzv-id": "job", "--local-addr": machine.address}
-    known |= dict(option.split("=", 1) for option in options)
+    settings |= {"--rdzv-id": "job", "--local-addr": machine.address}
+    settings |= dict(option.split("=", 1) for option in options)
     # Each machine takes a loopback address for its own, and the first to come would keep the store,
     # and take it along.
-    keeps = str(known["--rdzv-endpoint"]).rpartition(":")[0] == machine.name
-    known["--rdzv-conf"] = f"{QUICK},is_host={int(keeps)}"
+    keeps = str(settings["--rdzv-endpoint"]).rpartition(":")[0] == machine.name
+    settings["--rdzv-conf"] = f"{QUICK},is_host={int(keeps)}"
     environment = {
         "PYTHONPATH": str(TESTS),
         "NODE": str(number),
         "NODE_DISK": str(machines.disk_of(number)),
     }
-    command = [f"{name}={value}" for name, value in known.items()]
+    command = [f"{name}={value}" for name, value in settings.items()]
     machines.start(
         number, partial(launch, command, str(script), list(words), {**environment, **more})
     )
@@ -124,21 +124,21 @@ def disks(
         machines,
         train(machines, "places", str(folder), name, options, options=two, LIBRARY=library),
     )
-    found = {
+    result = {
         "ranks": read(folder, name, 4 if two else nodes),
-        "files": [files(one.disk) for one in machines.all],
+        "files": [files(machine.disk) for machine in machines.all],
     }
     if library == "lightrainer" and nodes == 2:
-        found["resumed"] = resumed(machines, folder, options, each)
-    found["said"] = [machine.said() for machine in machines.all]
-    return found
+        result["resumed"] = resumed(machines, folder, options, each)
+    result["said"] = [machine.said() for machine in machines.all]
+    return result
 
 
 def resumed(machines: Machines, folder: Path, options: str, each: bool) -> dict[str, Any]:
-    """The same once more from the last checkpoint but one: on both machines, and on the second
+    """The same again from the last checkpoint but one: on both machines, and on the second
     one alone.
     """
-    found = {}
+    results = {}
     for name, numbers in {"both": (0, 1), "1": (1,)}.items():
         if name == "1" and not each:
             continue
@@ -156,11 +156,11 @@ def resumed(machines: Machines, folder: Path, options: str, each: bool) -> dict[
                 options=("--nproc-per-node=2", *alone),
             )
         codes = machines.wait(*numbers)
-        found[name] = {
+        results[name] = {
             "codes": codes,
             "ranks": read(folder, f"from {name}", 0 if any(codes) else 2 * len(numbers)),
         }
-    return found
+    return results
 
 
 def parts(folder: Path, isolated: bool) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def parts(folder: Path, isolated: bool) -> dict[str, Any]:
     return {
         "codes": codes,
         "said": [machine.said() for machine in machines.all],
-        "files": [files(one.disk) for one in machines.all],
+        "files": [files(machine.disk) for machine in machines.all],
     }
 
 
@@ -234,8 +234,8 @@ def orphaned(folder: Path, isolated: bool) -> dict[str, Any]:
 
 
 def back(folder: Path, isolated: bool, action: str) -> dict[str, Any]:
-    """The second machine is switched off, and on again: the others wait for it, or go on without
-    it until it comes.
+    """The second machine is switched off, and on again: the others wait for it, or continue without
+    it until it comes back.
     """
     whole = Machines(folder / "whole", 2, isolated)
     training, name = TRAINING, "back"
@@ -273,12 +273,12 @@ def back(folder: Path, isolated: bool, action: str) -> dict[str, Any]:
     )
     well(machines, machines.wait())
     began = [(folder / f"{name}-began{node}.txt").read_text().splitlines() for node in (0, 1)]
-    said = [machine.said() for machine in machines.all]
+    outputs = [machine.said() for machine in machines.all]
     return {
         "whole": read(folder, WHOLE, 2),
         "ranks": read(folder, name, 2),
         "began": began,
-        "said": said,
+        "said": outputs,
     }
 
 
@@ -306,9 +306,9 @@ def begin(name: str, folder: Path, isolated: bool) -> int:
     try:
         folder.mkdir()
         begun = time.monotonic()
-        found = SCENARIOS[name](folder, isolated)
+        result = SCENARIOS[name](folder, isolated)
         (folder / "report.json").write_text(
-            json.dumps({**found, "seconds": time.monotonic() - begun})
+            json.dumps({**result, "seconds": time.monotonic() - begun})
         )
         code = 0
     except BaseException:

@@ -29,15 +29,15 @@ LIBRARY: Any = importlib.import_module(os.environ.get("LIBRARY", "lightrainer"))
 
 
 def arguments(output: Path, **options: Any) -> Any:
-    known = {
+    defaults = {
         "per_device_train_batch_size": 2,
         "num_train_epochs": 2,
         "learning_rate": 3e-2,
         "logging_steps": 1,
     }
-    known |= {"save_steps": 2, "save_strategy": "steps", "optim": "adamw_torch", **QUIET}
-    known |= {"ddp_timeout": 60, "ddp_find_unused_parameters": False}
-    return LIBRARY.TrainingArguments(output_dir=str(output), **{**known, **options})
+    defaults |= {"save_steps": 2, "save_strategy": "steps", "optim": "adamw_torch", **QUIET}
+    defaults |= {"ddp_timeout": 60, "ddp_find_unused_parameters": False}
+    return LIBRARY.TrainingArguments(output_dir=str(output), **{**defaults, **options})
 
 
 def train(args: Any, *callbacks: Any, resume: Any = None) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def write(folder: Path, name: str, found: dict[str, Any]) -> None:
 
 
 def places(folder: Path, name: str, options: str, resume: str = "") -> None:
-    """Train with checkpoints on the disk of each machine; note who logs, and whose turn it is
+    """Train with checkpoints on the disk of each machine; record who logs, and whose turn it is
     when others wait.
     """
     args = arguments(
@@ -88,12 +88,12 @@ def places(folder: Path, name: str, options: str, resume: str = "") -> None:
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             logs.append(f"{state.is_local_process_zero} {state.is_world_process_zero}")
 
-    found = train(args, Notes(), resume=bool(resume) or None)
+    result = train(args, Notes(), resume=bool(resume) or None)
     levels = [args.get_process_log_level(), args.local_rank]
     write(
         folder,
         name,
-        {**found, "turns": turns, "logs": sorted(set(logs)), "levels": levels, "node": NODE},
+        {**result, "turns": turns, "logs": sorted(set(logs)), "levels": levels, "node": NODE},
     )
 
 
@@ -138,8 +138,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     _outlive_launcher()
-    what, folder, *words = sys.argv[1:]
-    {"places": places, "interrupted": interrupted}[what](Path(folder), *words)
+    scenario, folder, *words = sys.argv[1:]
+    {"places": places, "interrupted": interrupted}[scenario](Path(folder), *words)
 
 
 if __name__ == "__main__":

@@ -48,13 +48,13 @@ class Row:
     resume: int | None = None
 
     def __str__(self) -> str:
-        what = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
+        settings = ", ".join(f"{name}={value}" for name, value in self.arguments.items())
         kind = self.beside.get("lr_scheduler_type")
-        return f"{what}{f' with {kind}' if kind else ''} of {self.model.__name__}"
+        return f"{settings}{f' with {kind}' if kind else ''} of {self.model.__name__}"
 
     def case(self, **arguments: Any) -> Case:
-        given = {"logging_steps": 1, **self.beside, **arguments}
-        return Case(self.model, self.data, given, extras=self.extras, test=self.test)
+        merged = {"logging_steps": 1, **self.beside, **arguments}
+        return Case(self.model, self.data, merged, extras=self.extras, test=self.test)
 
 
 def accuracy(api: ModuleType) -> dict[str, Any]:

@@ -85,14 +85,14 @@ class Listening:
             before = flags(control)
             place = f"{event:22} {state.global_step:2} {state.epoch or 0:.4f} {mode(handler.model)}"
             names = ("model", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
-            given = "".join(name[0] for name in names if getattr(handler, name) is not None)
+            initials = "".join(name[0] for name in names if getattr(handler, name) is not None)
             keys = ",".join(
                 sorted(key for value in rest for key in value if isinstance(value, dict))
             )
             entries = len(state.log_history)
             control = original(handler, args, state, control, *rest, **keywords)
             self.lines.append(
-                f"{place} {before} {flags(control)} {given:5} {entries:2} {keys}".rstrip()
+                f"{place} {before} {flags(control)} {initials:5} {entries:2} {keys}".rstrip()
             )
             return control
 

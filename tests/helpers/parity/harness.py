@@ -157,14 +157,14 @@ def random_state() -> dict[str, Any]:
 def assert_same(expected: Run, actual: Run, ignoring: tuple[str, ...] = ()) -> None:
     """Fail with every difference (reference on the left, lightrainer on the right)."""
     left, right = expected.compared(), actual.compared()
-    found = [
+    messages = [
         line
         for key in left
         if key not in ignoring
         for line in differences(left[key], right[key], key)
     ]
-    assert not found, "{} differences, reference != lightrainer:\n{}".format(
-        len(found), "\n".join(found[:25])
+    assert not messages, "{} differences, reference != lightrainer:\n{}".format(
+        len(messages), "\n".join(messages[:25])
     )
 
 

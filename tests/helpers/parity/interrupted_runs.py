@@ -35,10 +35,10 @@ def interrupted(api, case: Case, step: int, folder: Path) -> Run:
     """Train as a case says, but stop at a step that was saved."""
 
     def extras(api):
-        given = case.extras(api)
+        options = case.extras(api)
         return {
-            **given,
-            "callbacks": [*interruption(step)(api)["callbacks"], *given.get("callbacks", [])],
+            **options,
+            "callbacks": [*interruption(step)(api)["callbacks"], *options.get("callbacks", [])],
         }
 
     stopped = run(api, case.but(extras=extras), folder)
@@ -48,7 +48,7 @@ def interrupted(api, case: Case, step: int, folder: Path) -> Run:
 
 
 def exchanged(reference, ours, case: Case, folder: Path, direction: str, step: int = 3) -> Path:
-    """The run that goes on from the other's checkpoint, after comparing it with the reference's
+    """The run that resumes from the other's checkpoint, after comparing it with the reference's
     straight one.
     """
     straight = run(reference, case, folder / "straight")
@@ -57,26 +57,26 @@ def exchanged(reference, ours, case: Case, folder: Path, direction: str, step: i
     interrupted(first, case, step, folder / "stopped")
     checkpoint = folder / "stopped" / f"checkpoint-{step}"
     resumed = run(second, case.but(model_seed=99), folder / "resumed", resume=str(checkpoint))
-    for one in (straight, resumed):
-        one.history[-1].pop("train_loss")
+    for finished in (straight, resumed):
+        finished.history[-1].pop("train_loss")
     assert_same(straight, resumed, ignoring=("output", "trainer"))
     return checkpoint
 
 
 def assert_same_checkpoint(expected: Path, actual: Path) -> None:
-    """All documented files are there; what can be compared is the same."""
+    """All documented files exist; what can be compared is equal."""
     missing = {path.name for path in expected.iterdir()} - {path.name for path in actual.iterdir()}
     assert not missing, f"{actual.name} lacks {sorted(missing)}"
-    found = differences(
+    messages = differences(
         load_file(expected / "model.safetensors"),
         load_file(actual / "model.safetensors"),
         "weights",
     )
-    found += differences(checkpoint_state(expected), checkpoint_state(actual), "trainer_state")
+    messages += differences(checkpoint_state(expected), checkpoint_state(actual), "trainer_state")
     for name in ("optimizer.pt", "scheduler.pt"):
         if (expected / name).exists():
             left, right = (
                 torch.load(folder / name, weights_only=True) for folder in (expected, actual)
             )
-            found += differences(left, right, name)
-    assert not found, "\n".join(found[:20])
+            messages += differences(left, right, name)
+    assert not messages, "\n".join(messages[:20])

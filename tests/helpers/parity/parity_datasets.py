@@ -22,22 +22,22 @@ def sentences(
 ) -> list[dict[str, torch.Tensor]]:
     """Token sequences of different lengths; some of the labels are hidden too."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    samples = []
     for _ in range(count):
         length = int(torch.randint(shortest, longest + 1, (1,), generator=generator))
         ids = torch.randint(2, VOCABULARY, (length,), generator=generator)
         labels = ids.clone()
         labels[torch.rand(length, generator=generator) < 0.3] = -100
         labels[-1] = ids[-1]  # at least one label in each sequence
-        made.append({"input_ids": ids, "labels": labels})
-    return made
+        samples.append({"input_ids": ids, "labels": labels})
+    return samples
 
 
 def labelled_sentences(count: int, seed: int = 3) -> list[dict[str, torch.Tensor]]:
     """Token sequences with one class each."""
-    made = sentences(count, seed)
+    samples = sentences(count, seed)
     return [
-        {"input_ids": item["input_ids"], "labels": item["input_ids"].sum() % 3} for item in made
+        {"input_ids": item["input_ids"], "labels": item["input_ids"].sum() % 3} for item in samples
     ]
 
 

@@ -72,14 +72,16 @@ class Words:
 def pairs(count, seed=5, labelled=True):
     """Sources of 3 to 9 tokens and targets of 2 to 6, which end with token 1."""
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    samples = []
     for _ in range(count):
         lengths = torch.randint(0, 5, (2,), generator=generator) + torch.tensor([3, 1])
         source, target = (
             torch.randint(3, VOCABULARY, (int(n),), generator=generator).tolist() for n in lengths
         )
-        made.append({"input_ids": [*source, 1], **({"labels": [*target, 1]} if labelled else {})})
-    return made
+        samples.append(
+            {"input_ids": [*source, 1], **({"labels": [*target, 1]} if labelled else {})}
+        )
+    return samples
 
 
 def token_metrics(prediction):
@@ -98,8 +100,8 @@ def build(
 ):
     """A Seq2SeqTrainer of the library with the collator of the library."""
     torch.manual_seed(7)
-    made = model()
-    given = {**DEFAULTS, "predict_with_generate": True, **arguments}
+    network = model()
+    settings = {**DEFAULTS, "predict_with_generate": True, **arguments}
     words = Words()
     keywords = {
         "train_dataset": pairs(18),
@@ -108,8 +110,10 @@ def build(
     }
     keywords |= {"processing_class": words}
     keywords |= {
-        "data_collator": api.DataCollatorForSeq2Seq(words, model=made if collator_model else None)
+        "data_collator": api.DataCollatorForSeq2Seq(
+            words, model=network if collator_model else None
+        )
     }
     keywords |= {**(trainer or {})}
-    args = api.Seq2SeqTrainingArguments(output_dir=str(folder), **given)
-    return subclass(api.Seq2SeqTrainer)(model=made, args=args, **keywords)
+    args = api.Seq2SeqTrainingArguments(output_dir=str(folder), **settings)
+    return subclass(api.Seq2SeqTrainer)(model=network, args=args, **keywords)

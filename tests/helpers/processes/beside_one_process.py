@@ -39,16 +39,16 @@ def launched(
         `results(case, rank)`, which reads what a rank saw, or the process alone by "single"; its
         `folder`.
     """
-    there = importlib.util.find_spec("transformers") is not None
+    is_installed = importlib.util.find_spec("transformers") is not None
     of_transformers = ("llama", "qwen")
     common = {"log": folder / "log.txt", "seconds": SECONDS, "DEVICE": device}
-    common["library"] = "transformers" if there else "lightrainer"
+    common["library"] = "transformers" if is_installed else "lightrainer"
     for processes, cases in ((0, alone), *groups):
-        usable = [case for case in cases if there or not case.endswith(of_transformers)]
+        usable = [case for case in cases if is_installed or not case.endswith(of_transformers)]
         finished_ranks(script, str(folder), *usable, processes=processes, **common)
 
     def results(case: str, rank: Any = 0) -> dict[str, Any]:
-        if case.endswith(of_transformers) and not there:
+        if case.endswith(of_transformers) and not is_installed:
             pytest.skip("needs transformers")
         return json.loads(
             (folder / f"{case}-{rank if rank == 'single' else f'rank{rank}'}.json").read_text()

@@ -30,12 +30,12 @@ def main(python: str, servers: dict[str, str]) -> None:
     if not words or (words[0].startswith("-") and words[0] not in ("-c", "-m")):
         os.execv(python, [python, *words])
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-    # A recorder waits for the import of modules that are there already where names are served.
+    # A recorder waits for the import of modules that are already imported where names are served.
     served = (
         os.environ.get("LIGHTRAINER_INSTALL") == "1" and "LIGHTRAINER_RECORDER" not in os.environ
     )
     executable = os.path.abspath(__file__)
-    asked = {
+    request = {
         "words": words,
         "environment": dict(os.environ),
         "cwd": os.getcwd(),
@@ -44,7 +44,7 @@ def main(python: str, servers: dict[str, str]) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(servers["served" if served else "plain"])
         socket.send_fds(server, [b"p"], [0, 1, 2])
-        server.sendall(json.dumps(asked).encode() + b"\n")
+        server.sendall(json.dumps(request).encode() + b"\n")
         with server.makefile() as answers:
             pid = int(answers.readline())
             for number in PASSED_ON:

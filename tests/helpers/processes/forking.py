@@ -109,14 +109,14 @@ def _fork(
         os.setpgid(0, 0)
         _speak_into(log, everything=as_a_script)
         if port:
-            there = {
+            environment = {
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
                 "WORLD_SIZE": processes,
                 "RANK": rank,
             }
-            there |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": processes}
-            os.environ.update({name: str(value) for name, value in there.items()})
+            environment |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": processes}
+            os.environ.update({name: str(value) for name, value in environment.items()})
         if as_a_script:
             draw_anew()
         action()
@@ -204,6 +204,6 @@ def free_port(address: str = "127.0.0.1") -> int:
     """
     while True:
         port = random.SystemRandom().randrange(10_000, 30_000)
-        with socket.socket() as found, contextlib.suppress(OSError):
-            found.bind((address, port))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((address, port))
             return port

@@ -97,11 +97,11 @@ def work(script: str, words: list[str]) -> None:
 def start_ranks(caller: socket.socket, asked: dict[str, Any]) -> None:
     """Start processes, wait for them, and answer."""
     os.environ.clear()
-    known = (asked["script"], asked["words"], asked["environment"])
+    parameters = (asked["script"], asked["words"], asked["environment"])
     count = asked["processes"]
-    action, place = partial(execute, *known), count > 0
+    action, place = partial(execute, *parameters), count > 0
     if asked["torchrun"] is not None:
-        action, count, place = partial(launch, asked["torchrun"], *known), 1, False
+        action, count, place = partial(launch, asked["torchrun"], *parameters), 1, False
     log, seconds = Path(asked["log"]), asked["seconds"]
     # If this process hangs, the alarm ends it, and writes into the log where it was.
     stacks = log.open("a")
@@ -109,12 +109,12 @@ def start_ranks(caller: socket.socket, asked: dict[str, Any]) -> None:
     signal.alarm(int(seconds) + SPARE)
     try:
         alone = partial(_without, caller, action)
-        told: Any = forked(
+        outcome: Any = forked(
             alone, count or 1, log=log, seconds=seconds, as_a_script=True, place=place
         ).codes
     except TimeoutError as error:
-        told = str(error)
-    caller.sendall(json.dumps(told).encode() + b"\n")
+        outcome = str(error)
+    caller.sendall(json.dumps(outcome).encode() + b"\n")
 
 
 def _without(caller: socket.socket, action: Callable[[], None]) -> None:
@@ -195,8 +195,8 @@ def become_python(
 
 def _find_packages_in(folder: str) -> None:
     """Be in another environment of the same Python; what was imported before stays."""
-    usual = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
-    sys.path[:] = dict.fromkeys(folder if path in usual else path for path in sys.path)
+    package_paths = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
+    sys.path[:] = dict.fromkeys(folder if path in package_paths else path for path in sys.path)
     sys.prefix = sys.exec_prefix = str(Path(folder).parents[2])
 
 
@@ -216,33 +216,33 @@ def _let_the_site_begin() -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork a process for each caller, which does what it asks for, until this server is not used
-    any more.
+    """Fork a process for each caller, which does what it asks for, until this server is no longer
+    used.
     """
     users: list[socket.socket] = []
     while True:
         ready = select.select([listener, *users], [], [], None if users else PATIENCE)[0]
         if not ready:
             return
-        for user in [user for user in users if user in ready]:  # it has nothing to say: it is gone
+        for user in [user for user in users if user in ready]:  # readable without data: it is gone
             users.remove(user)
             if not users:
                 return
         if listener in ready:
             caller, _ = listener.accept()
-            wanted, files, _, _ = socket.recv_fds(caller, 1, 3)
-            if wanted == b"u":
+            kind, files, _, _ = socket.recv_fds(caller, 1, 3)
+            if kind == b"u":
                 users.append(caller)
                 caller.sendall(b"u")
-            elif wanted and not os.fork():
+            elif kind and not os.fork():
                 for other in (listener, *users):
                     other.close()
                 with caller.makefile("rb") as stream:
-                    asked = json.loads(stream.readline())
-                if wanted == b"p":
-                    start_python(caller, files, asked)
+                    request = json.loads(stream.readline())
+                if kind == b"p":
+                    start_python(caller, files, request)
                 else:
-                    (start_ranks if wanted == b"r" else start_server)(caller, asked)
+                    (start_ranks if kind == b"r" else start_server)(caller, request)
                 os._exit(0)
             else:
                 for number in files:

@@ -22,9 +22,11 @@ class Net(nn.Module):
 
 def command(*words, cwd, **settings):
     """Run `lightrainer` with these words in a folder."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("LIGHTRAINER")
+    }
     words = [forked_python(), "-m", "lightrainer", *map(str, words)]
-    environment = {**kept, "OMP_NUM_THREADS": "1", **settings}
+    environment = {**inherited, "OMP_NUM_THREADS": "1", **settings}
     return subprocess.run(
         words, capture_output=True, text=True, timeout=600, cwd=cwd, env=environment
     )

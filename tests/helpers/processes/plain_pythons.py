@@ -13,12 +13,12 @@ SECONDS = 120
 
 
 def clean_environment(**more):
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("LIGHTRAINER", "PYTHONPATH"))
     }
-    return {**kept, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **more}
+    return {**inherited, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **more}
 
 
 def run(python, *words, cwd, **kwargs):
@@ -53,10 +53,10 @@ def forked(python, *words, cwd, served=False, input="", environment=None):
     with tempfile.TemporaryDirectory() as folder:
         files = {name: Path(folder, name) for name in ("input", "stdout", "stderr")}
         files["input"].write_text(input)
-        given = {"cwd": cwd, "environment": variables, "files": files, "seconds": SECONDS}
-        code = python_from_torch(python, *map(str, words), **given)
-        said_, errors = (files[name].read_text() for name in ("stdout", "stderr"))
-    return subprocess.CompletedProcess([python, *words], code, said_, errors)
+        options = {"cwd": cwd, "environment": variables, "files": files, "seconds": SECONDS}
+        code = python_from_torch(python, *map(str, words), **options)
+        output, errors = (files[name].read_text() for name in ("stdout", "stderr"))
+    return subprocess.CompletedProcess([python, *words], code, output, errors)
 
 
 def said(done):

@@ -81,11 +81,11 @@ class Stream(IterableDataset):
 def timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return a log without what a clock measured and without the summary of the training."""
     clocks = ("runtime", "per_second", "preparation_time")
-    kept = [
+    entries = [
         {name: value for name, value in entry.items() if not name.endswith(clocks)}
         for entry in history
     ]
-    return [entry for entry in kept if "train_loss" not in entry]
+    return [entry for entry in entries if "train_loss" not in entry]
 
 
 def leave_group(library: str) -> None:

@@ -83,12 +83,12 @@ def _of_torchrun(processes: int) -> list[str]:
 
 
 def start(command: list[str], log: Path, **environment: str) -> subprocess.Popen:
-    """Start it; what all of it says goes to a file: one that hangs would keep a pipe open, and
-    hang its reader too.
+    """Start it; all output goes to a file: a process that hangs would keep a pipe open, and
+    block its reader too.
     """
     with log.open("a") as stream:
-        known = {**os.environ, **ENVIRONMENT, **environment}
-        return subprocess.Popen(command, env=known, stdout=stream, stderr=subprocess.STDOUT)
+        variables = {**os.environ, **ENVIRONMENT, **environment}
+        return subprocess.Popen(command, env=variables, stdout=stream, stderr=subprocess.STDOUT)
 
 
 def code_of(process: subprocess.Popen, log: Path, seconds: float) -> int:
@@ -113,13 +113,13 @@ def finished_ranks(
     library: str = "lightrainer",
     **environment: str,
 ) -> str:
-    """Return the output of a script that ends well in so many processes, see `forked_ranks`."""
+    """Return the output of a script that succeeds in `processes` processes, see `forked_ranks`."""
     options = {"log": log, "seconds": seconds, "processes": processes, "library": library}
-    codes, said = forked_ranks(script, *words, **options, **environment)
+    codes, output = forked_ranks(script, *words, **options, **environment)
     assert codes == [0] * max(processes, 1), (
-        f"{script} {' '.join(words)}\nended with {codes}\n{said[-8000:]}"
+        f"{script} {' '.join(words)}\nended with {codes}\n{output[-8000:]}"
     )
-    return said
+    return output
 
 
 def forked_ranks(
@@ -131,13 +131,13 @@ def forked_ranks(
     library: str = "lightrainer",
     **environment: str,
 ) -> tuple[list[int] | str, str]:
-    """The exit codes of a script in so many processes, or why there are none, and what was said.
+    """The exit codes of a script in `processes` processes, or why there are none, and the output.
 
     They are started as torchrun does it, but at once, from a process that has imported the library:
-    tests that are not about the start itself take a fraction of the time. No processes are one that
-    is started without torchrun.
+    tests that are not about the start itself take a fraction of the time. Zero processes mean one
+    that is started without torchrun.
     """
-    asked = {
+    request = {
         "script": str(script),
         "words": words,
         "processes": processes,
@@ -146,7 +146,7 @@ def forked_ranks(
     }
     return _answer(
         library,
-        {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}, "log": str(log)},
+        {**request, "environment": {**os.environ, **ENVIRONMENT, **environment}, "log": str(log)},
     )
 
 
@@ -160,30 +160,30 @@ def forked_torchrun(
     library: str = "lightrainer",
     **environment: str,
 ) -> tuple[int, str]:
-    """The exit code of torchrun with so many processes of a script, and what was said.
+    """The exit code of torchrun with `processes` processes of a script, and the output.
 
-    It is torch's own launcher that looks after them, passes signals on and starts them again; but
+    Torch's own launcher supervises them, passes signals on and restarts them; but
     neither it nor they are new Pythons, see `forked_ranks`.
     """
-    asked = {
+    request = {
         "script": str(script),
         "words": words,
         "processes": processes,
         "seconds": seconds,
         "log": str(log),
     }
-    asked |= {"torchrun": [*_of_torchrun(processes), *options]}
-    codes, said = _answer(
-        library, {**asked, "environment": {**os.environ, **ENVIRONMENT, **environment}}
+    request |= {"torchrun": [*_of_torchrun(processes), *options]}
+    codes, output = _answer(
+        library, {**request, "environment": {**os.environ, **ENVIRONMENT, **environment}}
     )
     if isinstance(codes, str):
         pytest.fail(codes)
-    return codes[0], said
+    return codes[0], output
 
 
 def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
-    told = json.loads(_said_by(_server(library), b"r", asked) or '"its server has ended"')
-    return told, said_in(Path(asked["log"]))
+    outcome = json.loads(_said_by(_server(library), b"r", asked) or '"its server has ended"')
+    return outcome, said_in(Path(asked["log"]))
 
 
 def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any) -> str:
@@ -238,9 +238,9 @@ def python_from_torch(
         files: `input`, which is there, `stdout` and `stderr`.
         seconds: after which it is taken to hang.
     """
-    asked = {"words": words, "environment": environment, "cwd": str(cwd), "executable": python}
+    request = {"words": words, "environment": environment, "cwd": str(cwd), "executable": python}
     if python != sys.executable:
-        asked["packages"] = str(next(Path(python).parents[1].glob("lib/python*/site-packages")))
+        request["packages"] = str(next(Path(python).parents[1].glob("lib/python*/site-packages")))
     with contextlib.ExitStack() as opened:
         server = opened.enter_context(socket.socket(socket.AF_UNIX))
         server.connect(_server("torch"))
@@ -249,7 +249,7 @@ def python_from_torch(
             opened.enter_context(files[name].open(mode)).fileno() for name, mode in modes.items()
         ]
         socket.send_fds(server, [b"p"], numbers)
-        server.sendall(json.dumps(asked).encode() + b"\n")
+        server.sendall(json.dumps(request).encode() + b"\n")
         server.settimeout(seconds)
         answers = opened.enter_context(server.makefile())
         try:
@@ -267,8 +267,8 @@ _started: list[subprocess.Popen] = []
 
 @functools.cache
 def _server(library: str) -> str:
-    """Where the process listens from which others are forked: until all have ended that use it,
-    as this one does.
+    """The address of the process from which others are forked; it lives until all its users have
+    ended, such as this process.
     """
     parent, modules = IMPORTED[library]
     Path(os.environ[SERVERS]).mkdir(mode=0o700, exist_ok=True)
@@ -279,12 +279,12 @@ def _server(library: str) -> str:
         user = _joined(address)
         if user is None:
             address.unlink(missing_ok=True)
-            said = (
+            reply = (
                 _forked_server(above, address, library)
                 if above
                 else _started_server(address, modules)
             )
-            assert said, "the server has ended"
+            assert reply, "the server has ended"
             user = _joined(address)
             assert user is not None, "the server has ended"
     atexit.register(user.close)
@@ -307,9 +307,11 @@ def _joined(address: Path) -> socket.socket | None:
 
 
 def _started_server(address: Path, modules: tuple[str, ...]) -> bytes:
-    known = {**os.environ, **ENVIRONMENT, "PYTHONHASHSEED": "0"}
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONHASHSEED": "0"}
     command = [sys.executable, str(HERE / "forking_server.py"), str(address), *modules]
-    server = subprocess.Popen(command, env=known, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    server = subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
     _started.append(server)
     assert server.stdout is not None
     with server.stdout:
@@ -318,12 +320,12 @@ def _started_server(address: Path, modules: tuple[str, ...]) -> bytes:
 
 def _forked_server(parent: str, address: Path, library: str) -> str:
     environment = {"LIGHTRAINER_INSTALL": "1"} if library == "served" else {}
-    asked = {
+    request = {
         "address": str(address),
         "modules": IMPORTED[library][1],
         "paths": PATHS.get(library, []),
     }
-    return _said_by(parent, b"s", {**asked, "environment": environment})
+    return _said_by(parent, b"s", {**request, "environment": environment})
 
 
 def _said_by(server: str, kind: bytes, asked: dict[str, Any]) -> str:

@@ -128,7 +128,7 @@ def window_of(micro_batch: int) -> int:
 def differences(
     kind: type[PreTrainedModel], folder: str | Path, *, with_uneven: bool
 ) -> dict[str, float]:
-    """Return by how much windows of micro-batches differ from the whole batch, relatively.
+    """Return the relative differences of windows of micro-batches from the whole batch.
 
     Args:
         kind: the class of the model.
@@ -138,12 +138,12 @@ def differences(
     Returns:
         Window -> difference; in one process of 2 x 4 and 4 x 2, in two of 4 x 1 and 2 x 2.
     """
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for uneven in (False, True) if with_uneven else (False,):
         samples: list[Sample] = make_samples(make_model(kind), uneven=uneven)
         expected = whole_batch(make_model(kind), samples)
         for micro_batch in (4, 2):
             step = trained(make_model(kind), samples, micro_batch, folder)
             window = f"{window_of(micro_batch)} x {micro_batch}, {'uneven' if uneven else 'even'}"
-            found[window] = step.difference(expected)
-    return found
+            errors[window] = step.difference(expected)
+    return errors

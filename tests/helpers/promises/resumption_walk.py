@@ -373,7 +373,7 @@ class Training:
     """Why it could not be resumed."""
 
     def is_end_of(self, whole: "Training") -> bool:
-        """Return whether everything that was done is as in the uninterrupted training."""
+        """Return whether everything is as in the uninterrupted training."""
         if self.error is not None:
             return False
         pairs = (
@@ -381,7 +381,9 @@ class Training:
             (self.record.rates, whole.record.rates),
             (self.record.validations, whole.record.validations),
         )
-        is_same = all(own == other[len(other) - len(own) :] for own, other in pairs)
+        is_same = all(
+            actual == expected[len(expected) - len(actual) :] for actual, expected in pairs
+        )
         return is_same and self.steps == whole.steps and same_values(self.module, whole.module)
 
 
@@ -393,8 +395,8 @@ def values_of(module: LightningModule) -> list[torch.Tensor]:
 
 def same_values(left: LightningModule, right: LightningModule) -> bool:
     return all(
-        torch.equal(one, other)
-        for one, other in zip(values_of(left), values_of(right), strict=True)
+        torch.equal(actual, expected)
+        for actual, expected in zip(values_of(left), values_of(right), strict=True)
     )
 
 
@@ -406,9 +408,9 @@ def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None =
     options = {
         name: value() if callable(value) else value for name, value in setting.options.items()
     }
-    made = [record, *setting.callbacks(), *callbacks, ResumingCallback()]
+    all_callbacks = [record, *setting.callbacks(), *callbacks, ResumingCallback()]
     data = setting.data()
-    trainer = make_trainer(callbacks=made, **{"max_epochs": EPOCHS, **options})
+    trainer = make_trainer(callbacks=all_callbacks, **{"max_epochs": EPOCHS, **options})
     loaders = {"datamodule": data}
     if not isinstance(data, DataModule):
         loaders = {
@@ -433,7 +435,9 @@ def fitted(setting: Setting, callbacks: list[Callback], ckpt_path: Path | None =
             error = raised
     logger.removeHandler(heard)
     of_lightning = [
-        str(one.message) for one in caught if "dataloader is not resumable" in str(one.message)
+        str(warning.message)
+        for warning in caught
+        if "dataloader is not resumable" in str(warning.message)
     ]
     return Training(
         module, record, trainer.global_step, bool(heard.messages or of_lightning), error
@@ -493,9 +497,9 @@ class Saving(EveryHook):
 def walk(setting: Setting, folder: Path) -> dict[str, Verdict]:
     """Return the verdict for each place, of all processes together."""
     whole = fitted(setting, [Saving(folder)])
-    found = {place: Verdict() for place in PLACES}
+    verdicts = {place: Verdict() for place in PLACES}
     for file in sorted(folder.glob("*.ckpt")):
-        verdict = found[file.stem.split(" ", 1)[1]]
+        verdict = verdicts[file.stem.split(" ", 1)[1]]
         resumed = fitted(setting, [], file)
         if all(gather_objects(resumed.is_end_of(whole))):
             verdict.exact += 1
@@ -505,7 +509,7 @@ def walk(setting: Setting, folder: Path) -> dict[str, Verdict]:
             verdict.refused.append(file.name)
         else:
             verdict.warned += 1
-    return found
+    return verdicts
 
 
 def table_row(name: str, found: dict[str, Verdict]) -> str:

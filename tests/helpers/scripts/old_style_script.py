@@ -62,14 +62,18 @@ class Old(Trainer):
 
 def caught(act):
     """Return the result, and the texts of the warnings, each with the file that it points to."""
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         try:
             value = act()
         except Exception as error:
             value = f"{type(error).__name__}: {error}"
-    old = [one for one in seen if one.category is FutureWarning]
-    return value, [str(one.message) for one in old], {one.filename == __file__ for one in old}
+    old = [warning for warning in records if warning.category is FutureWarning]
+    return (
+        value,
+        [str(warning.message) for warning in old],
+        {warning.filename == __file__ for warning in old},
+    )
 
 
 def plain(value):

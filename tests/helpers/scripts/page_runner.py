@@ -48,10 +48,10 @@ NUMBER = re.compile(r"[+-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
 def blocks(page):
     """Yield the blocks of a page."""
     text = Path(page).read_text(encoding="utf-8")
-    for found in FENCE.finditer(text):
-        indent, needs, language, code = found.groups()
+    for match in FENCE.finditer(text):
+        indent, needs, language, code = match.groups()
         code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
-        yield Block(language, code, text[: found.start(4)].count("\n") + 1, needs or "")
+        yield Block(language, code, text[: match.start(4)].count("\n") + 1, needs or "")
 
 
 def run_page(page):
@@ -88,8 +88,8 @@ def captured(run, where):
     """Call `run`; returns what it printed, to stdout and stderr, and prints that too if it
     fails.
     """
-    kept = Path("printed.txt")
-    with kept.open("w+") as file:
+    log = Path("printed.txt")
+    with log.open("w+") as file:
         before = os.dup(1), os.dup(2)
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -97,14 +97,14 @@ def captured(run, where):
             run()
         except BaseException:
             traceback.print_exc()
-            raise SystemExit(f"{where} fails:\n{kept.read_text()}") from None
+            raise SystemExit(f"{where} fails:\n{log.read_text()}") from None
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
             os.dup2(before[0], 1)
             os.dup2(before[1], 2)
-    printed = kept.read_text()
-    kept.unlink()
+    printed = log.read_text()
+    log.unlink()
     return printed
 
 
@@ -128,10 +128,10 @@ def without_numbers(line):
 
 def run_apart(page, folder):
     """Run a page in a child process; returns its exit status and what it wrote."""
-    said = Path(f"{folder}.log")
+    log = Path(f"{folder}.log")
     child = os.fork()
     if not child:
-        file = os.open(said, os.O_WRONLY | os.O_CREAT)
+        file = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 1)
         os.dup2(file, 2)
         os.chdir(folder)
@@ -148,7 +148,7 @@ def run_apart(page, folder):
         sys.stderr.flush()
         os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status, said.read_text(errors="replace")
+    return status, log.read_text(errors="replace")
 
 
 def main():

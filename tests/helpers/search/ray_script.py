@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
     keywords = {"backend": "ray", "storage_path": str(folder / "ray"), "verbose": 0}
     best = trainer.hyperparameter_search(space, n_trials=2, **keywords)
     held = trainer.evaluate()["eval_loss"]
-    seen = {
+    record = {
         "best": [best.run_id, best.objective, best.hyperparameters],
         "trials": [
             [trial.trial_id, trial.last_result["objective"]] for trial in best.run_summary.trials
@@ -64,7 +64,7 @@ def main(folder: Path) -> None:
         "unchanged": arguments.learning_rate == rate,
         "folders": sorted(path.name for path in (folder / "out").iterdir()),
     }
-    (folder / "seen.json").write_text(json.dumps(seen))
+    (folder / "seen.json").write_text(json.dumps(record))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import optuna
 
 from helpers.processes.starting import forked_ranks
-from helpers.trainer.tiny_trainings import tiny, trainer
+from helpers.trainer.tiny_trainings import make_trainer, tiny
 from lightrainer import PrinterCallback
 
 
@@ -19,9 +19,9 @@ def searcher(folder, **changes):
         "eval_steps": 2,
         "logging_steps": 100,
     }
-    made = trainer(folder, **{**settings, **changes})
-    made.remove_callback(PrinterCallback)
-    return made
+    trainer = make_trainer(folder, **{**settings, **changes})
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
 def random_sampler(seed=0):
@@ -41,19 +41,19 @@ os._exit(9)
 
 
 def goes_on_after_a_kill(folder, address):
-    """The trial of a process that was killed is begun again, with its values."""
+    """The trial of a process that was killed is restarted, with its values."""
     (folder / "killed.py").write_text(KILLED)
     assert forked_ranks(
         folder / "killed.py", address, log=folder / "log", seconds=120, processes=0
     )[0] == [9]
-    made = searcher(folder / "out")
-    made.hyperparameter_search(
+    trainer = searcher(folder / "out")
+    trainer.hyperparameter_search(
         space, n_trials=2, study_name="s", storage=address, load_if_exists=True
     )
-    trials = made.study.trials
+    trials = trainer.study.trials
     assert [trial.state.name for trial in trials] == ["FAIL", "COMPLETE", "COMPLETE"]
     assert trials[1].params == trials[0].params
-    return made
+    return trainer
 
 
 class Odd(optuna.pruners.BasePruner):

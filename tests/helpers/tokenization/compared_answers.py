@@ -16,7 +16,7 @@ def assert_same(mine, theirs, where=""):
         for name in theirs:
             assert_same(mine[name], theirs[name], f"{where}.{name}")
         return
-    if isinstance(theirs, dict):  # of what is empty the reference gives back what it was given
+    if isinstance(theirs, dict):  # for empty input the reference returns its argument
         mine = dict(mine)
     assert type(mine) is type(theirs) or (isinstance(mine, tuple) and isinstance(theirs, tuple)), (
         where
@@ -33,8 +33,8 @@ def assert_same(mine, theirs, where=""):
         isinstance(each, (list, tuple, dict, np.ndarray)) for each in theirs
     ):
         assert len(mine) == len(theirs), where
-        for index, (one, other) in enumerate(zip(mine, theirs, strict=True)):
-            assert_same(one, other, f"{where}[{index}]")
+        for index, (actual, expected) in enumerate(zip(mine, theirs, strict=True)):
+            assert_same(actual, expected, f"{where}[{index}]")
     else:
         assert mine == theirs, where
 

@@ -51,64 +51,64 @@ def corpus():
 
 
 def _byte_level():
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
+    tokenizer.train_from_iterator(
         corpus(),
         trainers.BpeTrainer(
             vocab_size=400, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
         ),
     )
-    return made
+    return tokenizer
 
 
 def _roberta():
-    made = _byte_level()
-    made.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return made
+    tokenizer = _byte_level()
+    tokenizer.post_processor = processors.RobertaProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
 
 
 def _word_piece():
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.train_from_iterator(
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(
         corpus(),
         trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIAL, show_progress=False),
     )
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    return made
+    return tokenizer
 
 
 def _unigram():
-    made = Tokenizer(models.Unigram())
-    made.normalizer = normalizers.NFKC()
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
         vocab_size=200, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
     )
-    made.train_from_iterator(corpus(), trainer)
-    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return made
+    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
 
 
 def _word_level():
-    made = Tokenizer(models.WordLevel(unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.train_from_iterator(
+    tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.train_from_iterator(
         corpus(),
         trainers.WordLevelTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False),
     )
-    return made
+    return tokenizer
 
 
 KINDS = {
@@ -123,10 +123,10 @@ NAMED = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", 
 
 @cache
 def written(kind):
-    """The tokenizer.json, as text: each test makes its own of it."""
-    made = KINDS[kind]()
-    made.add_tokens([AddedToken("<new>", lstrip=True)])
-    return made.to_str()
+    """The tokenizer.json, as text: each test makes its own tokenizer from it."""
+    tokenizer = KINDS[kind]()
+    tokenizer.add_tokens([AddedToken("<new>", lstrip=True)])
+    return tokenizer.to_str()
 
 
 def backend(kind):
@@ -141,6 +141,6 @@ def both(kind, **options):
 
     options = {**NAMED, **options}
     return tuple(
-        made(tokenizer_object=backend(kind), **options)
-        for made in (PreTrainedTokenizerFast, Reference)
+        cls(tokenizer_object=backend(kind), **options)
+        for cls in (PreTrainedTokenizerFast, Reference)
     )

@@ -24,7 +24,7 @@ class OfFour(TrainingArguments):
 
 def of_four(folder: Path, **changes: Any) -> OfFour:
     """The arguments of a tiny training, of four processes."""
-    made = arguments(folder, **changes)
+    args = arguments(folder, **changes)
     return OfFour(
-        **{item.name: getattr(made, item.name) for item in dataclasses.fields(made) if item.init}
+        **{item.name: getattr(args, item.name) for item in dataclasses.fields(args) if item.init}
     )

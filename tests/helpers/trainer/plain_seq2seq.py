@@ -73,18 +73,18 @@ def shifted(labels: torch.Tensor) -> torch.Tensor:
 
 def pairs(count: int = 10, seed: int = 1, labelled: bool = True) -> list[dict[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    made = []
+    samples = []
     for _ in range(count):
         source = torch.randint(
             3, WORDS, (int(torch.randint(2, 6, (1,), generator=generator)),), generator=generator
         )
-        made.append(
+        samples.append(
             {
                 "source": source,
                 **({"labels": torch.cat([source[:2], torch.tensor([END])])} if labelled else {}),
             }
         )
-    return made
+    return samples
 
 
 def pad(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -113,12 +113,12 @@ def seq2seq_trainer(
     args = Seq2SeqTrainingArguments(
         output_dir=str(folder), **{**ARGUMENTS, "predict_with_generate": True, **arguments}
     )
-    given = {
+    parameters = {
         "train_dataset": pairs(),
         "eval_dataset": pairs(6, seed=2),
         "data_collator": pad,
         **(trainer or {}),
     }
-    if "model_init" not in given:
-        given.setdefault("model", plain())
-    return cls(args=args, **given)
+    if "model_init" not in parameters:
+        parameters.setdefault("model", plain())
+    return cls(args=args, **parameters)

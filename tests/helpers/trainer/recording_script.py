@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from helpers.trainer.tiny_trainings import arguments, trainer
+from helpers.trainer.tiny_trainings import arguments, make_trainer
 from lightrainer import Trainer
 
 PLAIN = {
@@ -68,7 +68,7 @@ def sentences(count: int = 21):
 
 def recorded(folder: Path, *callbacks, resume: bool = False, **changes):
     """The Trainer after its training and an evaluation of 7 rows."""
-    made = trainer(
+    trainer = make_trainer(
         folder,
         Recording,
         model=Tokens(),
@@ -77,8 +77,8 @@ def recorded(folder: Path, *callbacks, resume: bool = False, **changes):
         eval_dataset=sentences(7),
         callbacks=list(callbacks),
     )
-    made.train(resume_from_checkpoint=resume or None)
-    return made
+    trainer.train(resume_from_checkpoint=resume or None)
+    return trainer
 
 
 if __name__ == "__main__":

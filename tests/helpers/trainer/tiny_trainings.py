@@ -81,17 +81,17 @@ _TRAINER_PARAMETERS = frozenset(
 )
 
 
-def trainer(folder: Path, cls: type[Trainer] = Trainer, **changes: Any) -> Any:
+def make_trainer(folder: Path, cls: type[Trainer] = Trainer, **changes: Any) -> Any:
     """A trainer of `tiny()` on 16 points, 4 steps; `changes` are parameters of the Trainer or of
     the arguments.
     """
-    given = {name: changes.pop(name) for name in list(changes) if name in _TRAINER_PARAMETERS}
-    if "model_init" not in given:
-        given.setdefault("model", tiny())
-    given.setdefault("train_dataset", points())
-    given.setdefault("eval_dataset", points(6, seed=2))
-    given.setdefault("args", arguments(folder, **changes))
-    return cls(**given)
+    parameters = {name: changes.pop(name) for name in list(changes) if name in _TRAINER_PARAMETERS}
+    if "model_init" not in parameters:
+        parameters.setdefault("model", tiny())
+    parameters.setdefault("train_dataset", points())
+    parameters.setdefault("eval_dataset", points(6, seed=2))
+    parameters.setdefault("args", arguments(folder, **changes))
+    return cls(**parameters)
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -143,6 +143,6 @@ def told(of: Any) -> Any:
 
 def trained(folder: Path, *cls: Any, resume: Any = None, **changes: Any) -> Any:
     """A `trainer` after its training."""
-    made = told(trainer(folder, *cls, **changes))
-    made.train(resume_from_checkpoint=resume)
-    return made
+    trainer = told(make_trainer(folder, *cls, **changes))
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer

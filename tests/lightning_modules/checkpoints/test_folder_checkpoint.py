@@ -39,8 +39,8 @@ def names(folder):
 def test_folders_are_written_and_rotated_with_no_plugin(tmp_path):
     fit(FolderCheckpoint(tmp_path, every_n_train_steps=2, save_total_limit=2))
     assert names(tmp_path) == ["checkpoint-6", "checkpoint-8"]
-    found = set(os.listdir(tmp_path / "checkpoint-8"))
-    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"} - found <= {
+    files = set(os.listdir(tmp_path / "checkpoint-8"))
+    assert {"model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"} - files <= {
         "scheduler.pt"
     }
 

@@ -26,17 +26,17 @@ def written(folder):
 
 
 def test_attempts_and_processes_of_one_launcher_are_one_job(monkeypatch):
-    found = set()
+    jobs = set()
     for place in ("attempt_0/0", "attempt_0/1", "attempt_3/0"):
         monkeypatch.setenv(
             "TORCHELASTIC_ERROR_FILE", f"/tmp/torchelastic_a/none_b/{place}/error.json"
         )
-        found.add(owners.current_job())
-    assert len(found) == 1
+        jobs.add(owners.current_job())
+    assert len(jobs) == 1
     monkeypatch.setenv(
         "TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic_a/none_c/attempt_0/0/error.json"
     )
-    assert owners.current_job() not in found
+    assert owners.current_job() not in jobs
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE")
     assert owners.current_job() is None
 
@@ -68,12 +68,12 @@ def test_newest_checkpoint_of_a_job(tmp_path):
     owners.begin_training(["a:1"])
     for step in (1, 2):
         (written(tmp_path / f"checkpoint-{step}") / "trainer_state.json").write_text("{}")
-    wanted = last_intact_checkpoint(
+    newest = last_intact_checkpoint(
         tmp_path, training_state=False, is_candidate=lambda path: path.name != "checkpoint-2"
     )
-    assert wanted == str(tmp_path / "checkpoint-1")
+    assert newest == str(tmp_path / "checkpoint-1")
     # older versions read it as before
-    assert read_manifest(wanted).sizes == {"model.safetensors": 10}
+    assert read_manifest(newest).sizes == {"model.safetensors": 10}
 
 
 @pytest.mark.parametrize(("text", "count"), [("2", 2), ("", 0), ("x", 0), (None, 0)])

@@ -18,10 +18,10 @@ def _run(tmp_path: Path, way: str) -> dict:
     script = HELPERS / "checkpoints" / "killed_writers_script.py"
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    said = finished_ranks(
+    output = finished_ranks(
         script, str(folder), way, log=tmp_path / "log.txt", seconds=240, processes=0
     )
-    return json.loads(said.splitlines()[-1])
+    return json.loads(output.splitlines()[-1])
 
 
 def test_kill_before_every_change_to_the_file_system_leaves_whole_checkpoints(tmp_path: Path):

@@ -85,9 +85,9 @@ def test_refresh_leaves_a_manifest_that_was_removed_or_edited(checkpoint: Path):
 def test_manifest_names_a_truncated_file_once(checkpoint: Path, name: str):
     content = (checkpoint / name).read_bytes()
     (checkpoint / name).write_bytes(content[:-1])
-    found = problems(checkpoint)
-    assert len(found) == 1
-    assert found[0].startswith(
+    messages = problems(checkpoint)
+    assert len(messages) == 1
+    assert messages[0].startswith(
         f"{name} is {'truncated: it has 10 of 11 bytes' if name == 'vocab.txt' else 'damaged'}"
     )
 
@@ -118,7 +118,7 @@ WRONG += [json.dumps({"version": 1, "files": files}) for files in WRONG_FILES]
 def test_manifest_that_is_invalid(checkpoint: Path, text: str):
     """Damaged, of another version, or leading out of the folder."""
     (checkpoint / "_manifest.json").write_text(text)
-    (found,) = problems(checkpoint)
-    assert found.startswith("_manifest.json ")
+    (message,) = problems(checkpoint)
+    assert message.startswith("_manifest.json ")
     with pytest.raises(ValueError, match=r"_manifest\.json"):
         read_manifest(checkpoint)

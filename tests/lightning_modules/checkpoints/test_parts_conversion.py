@@ -33,9 +33,10 @@ def trained(seed=0):
     )
     frozen = model[1].bias.requires_grad_(False)
     weights, others = (
-        [one for one in model.parameters() if (one.ndim > 1) is wanted] for wanted in (True, False)
+        [parameter for parameter in model.parameters() if (parameter.ndim > 1) is is_matrix]
+        for is_matrix in (True, False)
     )
-    others = [one for one in others if one is not frozen]
+    others = [parameter for parameter in others if parameter is not frozen]
     groups = [{"params": weights, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-2)
     for _ in range(2):
@@ -73,8 +74,8 @@ def test_parts_become_whole(parts, tmp_path, monkeypatch, size):
     assert (whole / "additional_chat_templates" / "tool.jinja").read_text() == "kept"
     assert problems(whole) == []
     assert sorted(path.name for path in whole.parent.iterdir()) == ["checkpoint-2"]
-    found = load_torch(whole / "optimizer.pt")
-    torch.testing.assert_close(found, optimizer.state_dict(), rtol=0, atol=0)
+    actual = load_torch(whole / "optimizer.pt")
+    torch.testing.assert_close(actual, optimizer.state_dict(), rtol=0, atol=0)
 
 
 def test_parts_conversion_of_a_model_without_states(tmp_path):
@@ -122,5 +123,5 @@ def test_memory_is_that_of_a_file_of_weights(tmp_path):
         [sys.executable, "-c", MEASURED, *folders], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) < 80  # MB
-    found = read_weights(folders[-1])
-    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    weights = read_weights(folders[-1])
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())

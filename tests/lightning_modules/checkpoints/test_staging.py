@@ -201,11 +201,13 @@ def test_interrupted_replacement_is_undone_for_a_reader_of_the_folder(final: Pat
 def test_staging_hides_a_folder_before_deleting_it(final: Path, monkeypatch, caplog):
     """A kill in between leaves no half checkpoint, and a disk that refuses ends no training."""
     _write(final, "x")
-    seen: list[bool] = []
+    existed: list[bool] = []
     real = disk.delete
-    monkeypatch.setattr(disk, "delete", lambda path: (seen.append(final.exists()), real(path))[1])
+    monkeypatch.setattr(
+        disk, "delete", lambda path: (existed.append(final.exists()), real(path))[1]
+    )
     discard(final)
-    assert seen[-1] is False
+    assert existed[-1] is False
     assert list(final.parent.iterdir()) == []
     discard(final)
     assert "could not be deleted" in caplog.text

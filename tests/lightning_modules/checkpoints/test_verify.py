@@ -58,9 +58,9 @@ def _cut(path: Path, keep: str) -> None:
 def test_truncated_file_is_found_and_named(checkpoint: Path, name: str, keep: str):
     assert problems(checkpoint) == []
     _cut(checkpoint / name, keep)
-    found = problems(checkpoint)
-    assert len(found) == 1
-    assert found[0].startswith(name)
+    messages = problems(checkpoint)
+    assert len(messages) == 1
+    assert messages[0].startswith(name)
     with pytest.raises(ValueError, match=re.escape(name)):
         require_intact(checkpoint)
     assert bool(problems(checkpoint, training_state=False)) == (name in WEIGHTS)
@@ -83,9 +83,9 @@ def test_sharded_weights(sharded: Path):
     _cut(shards[0], "half")
     shards[1].unlink()
     shards[2].write_bytes((sharded / "model.safetensors.index.json").read_bytes()[:0])
-    found = problems(sharded, training_state=False)
-    assert len(found) == 3
-    assert f"{shards[1].name} is missing, but model.safetensors.index.json lists it" in found
+    messages = problems(sharded, training_state=False)
+    assert len(messages) == 3
+    assert f"{shards[1].name} is missing, but model.safetensors.index.json lists it" in messages
 
 
 def test_shard_that_lacks_a_tensor_is_found(sharded: Path):

@@ -85,8 +85,10 @@ MODELS |= {name: lambda name=name: _tiny(name) for name in ("gpt2", "bert", "t5"
 
 
 def _same(first: nn.Module, second: nn.Module) -> bool:
-    one, two = first.state_dict(), second.state_dict()
-    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    left, right = first.state_dict(), second.state_dict()
+    return left.keys() == right.keys() and all(
+        torch.equal(left[name], right[name]) for name in left
+    )
 
 
 def _half(model: nn.Module) -> int:

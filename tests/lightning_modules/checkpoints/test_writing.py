@@ -99,15 +99,15 @@ def test_writing_in_the_background_gives_the_same_files(tmp_path):
 def test_equal_states_give_equal_files(tmp_path):
     """Tied weights have names in the header, which the library writes in any order."""
     model = Tied()
-    found = []
+    written = []
     for number in range(8):
         files = CheckpointFiles()
         folder = tmp_path / str(number)
         folder.mkdir()
         files.write_weights(model, folder)
         files.write_tensors({"step": torch.arange(5.0)}, folder / "optimizer.pt")
-        found.append(contents(folder))
-    assert all(other == found[0] for other in found)
+        written.append(contents(folder))
+    assert all(other == written[0] for other in written)
     assert load_file(tmp_path / "0" / "model.safetensors").keys() == {"embedding.weight", "flags"}
 
 

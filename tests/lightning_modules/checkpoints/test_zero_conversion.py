@@ -31,9 +31,9 @@ def test_zero_conversion_makes_a_plain_checkpoint(tmp_path, stage):
     torch.save({"last_epoch": 7}, source / "scheduler.pt")
     (source / "model-00001-of-00002.safetensors").write_text("weights in half precision")
     (source / "additional_chat_templates").mkdir()
-    found = convert(source, tmp_path / "out")
-    names = {path.name for path in found.iterdir()}
-    assert found == tmp_path / "out" / "checkpoint-7"
+    converted = convert(source, tmp_path / "out")
+    names = {path.name for path in converted.iterdir()}
+    assert converted == tmp_path / "out" / "checkpoint-7"
     assert names == {
         "model.safetensors",
         "optimizer.pt",
@@ -42,8 +42,8 @@ def test_zero_conversion_makes_a_plain_checkpoint(tmp_path, stage):
         "additional_chat_templates",
         "_manifest.json",
     }
-    assert problems(found) == []
-    weights = read_weights(found)
+    assert problems(converted) == []
+    weights = read_weights(converted)
     assert all(torch.equal(weights[name], number(name, "fp32")) for name in SHARED)
     assert torch.equal(weights["frozen"], FROZEN.float())
     assert torch.equal(weights["counts"], BUFFER)
@@ -53,14 +53,16 @@ def test_zero_conversion_makes_a_plain_checkpoint(tmp_path, stage):
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_zero_conversion_makes_whole_optimizer_states(tmp_path, stage):
-    found = convert(checkpoint(tmp_path / "in", stage), tmp_path / "out")
+    converted = convert(checkpoint(tmp_path / "in", stage), tmp_path / "out")
     parameters = [
         [torch.nn.Parameter(torch.zeros(shape)) for shape in group.values()] for group in SHAPES
     ]
     optimizer = torch.optim.AdamW([{"params": group} for group in parameters])
-    optimizer.load_state_dict(load_torch(found / "optimizer.pt"))
+    optimizer.load_state_dict(load_torch(converted / "optimizer.pt"))
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
-    for name, parameter in zip(SHARED, (one for group in parameters for one in group), strict=True):
+    for name, parameter in zip(
+        SHARED, (tensor for group in parameters for tensor in group), strict=True
+    ):
         for entry in ("exp_avg", "exp_avg_sq"):
             assert torch.equal(optimizer.state[parameter][entry], number(name, entry))
         assert optimizer.state[parameter]["step"] == 7
@@ -95,13 +97,13 @@ def test_zero_conversion_keeps_the_loss_scale(tmp_path, monkeypatch, steps, trac
     for parent in ("deepspeed", "deepspeed.runtime", "deepspeed.runtime.fp16", name):
         monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
     monkeypatch.setattr(sys.modules[name], "DynamicLossScaler", scaler, raising=False)
-    one = scaler()
-    vars(one).update(
+    loss_scaler = scaler()
+    vars(loss_scaler).update(
         cur_scale=512, scale_factor=2.0, scale_window=4, last_overflow_iter=2, cur_iter=3 + steps
     )
     path = next((checkpoint(tmp_path / "in", 2, 1) / "global_step7").glob("*optim*"))
     content = torch.load(path, weights_only=True)
-    content["optimizer_state_dict"]["loss_scaler"] = one
+    content["optimizer_state_dict"]["loss_scaler"] = loss_scaler
     torch.save(content, path)
     scaled = torch.amp.GradScaler("cpu", growth_interval=9)
     scaled.load_state_dict(load_torch(convert(tmp_path / "in", tmp_path / "out") / "scaler.pt"))

@@ -25,10 +25,10 @@ def test_claim_folder_leaves_alone_what_has_no_owner(tmp_path):
 
 def test_claim_folder_of_processes_that_start_at_once(tmp_path):
     """Two owners, with four threads each."""
-    found = {"a": set(), "b": set()}
+    claimed = {"a": set(), "b": set()}
     threads = [
         threading.Thread(
-            target=lambda owner=owner: found[owner].add(claim_folder(tmp_path, "run", owner))
+            target=lambda owner=owner: claimed[owner].add(claim_folder(tmp_path, "run", owner))
         )
         for owner in "abababab"
     ]
@@ -37,4 +37,4 @@ def test_claim_folder_of_processes_that_start_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run-2"]
-    assert len(found["a"]) == len(found["b"]) == 1
+    assert len(claimed["a"]) == len(claimed["b"]) == 1

@@ -24,10 +24,10 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_read_object_error_names_the_file(tmp_path, kind):
-    content, said = BROKEN[kind]
+    content, message = BROKEN[kind]
     path = tmp_path / "settings.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=rf"(?s)what='.*settings.json'.*{said}"):
+    with pytest.raises(ValueError, match=rf"(?s)what='.*settings.json'.*{message}"):
         read_object(path, "what")
 
 

@@ -38,15 +38,15 @@ def calls(tree):
 def modules_named(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             yield node.module
-    for name, _, given in calls(tree):
+    for name, _, arguments in calls(tree):
         if name in QUESTIONS:
             texts = (
-                one.value
-                for one in given[:2]
-                if isinstance(one, ast.Constant) and isinstance(one.value, str)
+                argument.value
+                for argument in arguments[:2]
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
             )
             yield from (text for text in texts if text.replace(".", "").replace("_", "").isalnum())
 

@@ -23,15 +23,15 @@ def tokenizer():
     )
 
 
-def trainer():
+def make_trainer():
     return Trainer(nn.Linear(1, 1), arguments(), train_dataset=[{"input": 1}])
 
 
 DOORS = {
-    "save_model": lambda address: trainer().save_model(address),
+    "save_model": lambda address: make_trainer().save_model(address),
     "save_weights": lambda address: save_weights(nn.Linear(1, 1), address),
     "accelerator.save_model": (
-        lambda address: trainer().accelerator.save_model(nn.Linear(1, 1), address)
+        lambda address: make_trainer().accelerator.save_model(nn.Linear(1, 1), address)
     ),
     "tokenizer.save_pretrained": lambda address: tokenizer().save_pretrained(address),
     "FolderCheckpoint": lambda address: FolderCheckpoint(address),
@@ -55,13 +55,13 @@ def test_local_paths_do_not_turn_a_checkpoint_into_an_address(tmp_path, monkeypa
 
 def test_local_paths_refuse_an_output_dir_set_later(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = trainer()
-    found.args.output_dir = "s3://bucket/x"
+    trainer = make_trainer()
+    trainer.args.output_dir = "s3://bucket/x"
     with pytest.raises(
         ValueError,
         match=r"output_dir='s3://bucket/x' is an address that was set after construction.*TrainingArguments",
     ):
-        found.train()
+        trainer.train()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ NAMES = [
 def chosen(pattern, names=NAMES):
     return [
         name
-        for name, found in settings_by_name({pattern: {"lr": 1.0}}, names).items()
-        if "lr" in found
+        for name, settings in settings_by_name({pattern: {"lr": 1.0}}, names).items()
+        if "lr" in settings
     ]
 
 
@@ -49,13 +49,13 @@ def test_parameter_rules_later_ones_override_by_setting():
         "head": {"lr": 2.0},
         "*.bias": {"weight_decay": 0.0},
     }
-    found = settings_by_name(rules, NAMES)
-    assert found["head.bias"] == {
+    settings = settings_by_name(rules, NAMES)
+    assert settings["head.bias"] == {
         "lr": 2.0,
         "weight_decay": 0.0,
         "patterns": ["*", "head", "*.bias"],
     }
-    assert found["embed.weight"] == {"lr": 1.0, "weight_decay": 0.5, "patterns": ["*"]}
+    assert settings["embed.weight"] == {"lr": 1.0, "weight_decay": 0.5, "patterns": ["*"]}
 
 
 @pytest.mark.parametrize(

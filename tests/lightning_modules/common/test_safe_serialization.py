@@ -100,10 +100,10 @@ VALUES += [tuple(range(80)), Names(range(80)), [*range(80), 2**70], [*range(80),
 def test_values_come_back(tmp_path, value):
     """With their types, and through a file that is read without unpickling anything."""
     save_torch(to_plain(value), tmp_path / "value.pt")
-    made = from_plain(load_torch(tmp_path / "value.pt"))
-    assert made == value
-    assert type(made) is type(value)
-    assert repr(made) == repr(value)
+    restored = from_plain(load_torch(tmp_path / "value.pt"))
+    assert restored == value
+    assert type(restored) is type(value)
+    assert repr(restored) == repr(value)
 
 
 def test_tensors_and_arrays_come_back():
@@ -120,9 +120,9 @@ def test_safe_serialization_stores_many_numbers_as_an_array():
     written = to_plain(state)
     assert type(written["items"][1]["items"]) is np.ndarray
     one_by_one = {"kind": "tuple", "class": None, "items": list(state[1])}
-    for made in (from_plain(written), (state[0], from_plain(one_by_one), state[2])):
-        assert made == state
-        assert {type(number) for number in made[1]} == {int}
+    for restored in (from_plain(written), (state[0], from_plain(one_by_one), state[2])):
+        assert restored == state
+        assert {type(number) for number in restored[1]} == {int}
 
 
 NOT_PLAIN = [
@@ -163,9 +163,9 @@ def test_safe_serialization_refuses_other_values(value):
 def test_safe_serialization_falls_back_to_the_contents(tmp_path, value, plain):
     """Of a class that cannot be made from them alone, the contents come back in a plain one."""
     save_torch(to_plain(value), tmp_path / "value.pt")
-    made = from_plain(load_torch(tmp_path / "value.pt"))
-    assert made == plain
-    assert type(made) is type(plain)
+    restored = from_plain(load_torch(tmp_path / "value.pt"))
+    assert restored == plain
+    assert type(restored) is type(plain)
 
 
 @pytest.mark.parametrize(
@@ -178,12 +178,12 @@ def test_safe_serialization_falls_back_to_the_contents(tmp_path, value, plain):
     ],
 )
 def test_safe_serialization_file_makes_only_containers(named, expected):
-    """A name that a file holds is looked up among what is imported, and used if it is a kind of
+    """A name in a file is looked up among the imported classes, and used if it is a kind of
     dict.
     """
-    made = from_plain({"kind": "mapping", "class": named, "items": []})
-    assert made == expected
-    assert type(made) is type(expected)
+    restored = from_plain({"kind": "mapping", "class": named, "items": []})
+    assert restored == expected
+    assert type(restored) is type(expected)
 
 
 def test_safe_serialization_keeps_kinds_of_classes_apart():

@@ -98,7 +98,7 @@ def test_full_determinism_equals_reference(warn_only, monkeypatch):
     """Same draws, same torch settings, and the same environment but for the size of a workspace."""
     for name in ours.DETERMINISTIC_ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    seen, workspaces = [], []
+    results, workspaces = [], []
     for enable in (trainer_utils.enable_full_determinism, ours.enable_full_determinism):
         before = dict(os.environ)
         enable(5, warn_only=warn_only)
@@ -112,12 +112,12 @@ def test_full_determinism_equals_reference(warn_only, monkeypatch):
             torch.is_deterministic_algorithms_warn_only_enabled(),
             torch.backends.cudnn.benchmark,
         )
-        seen.append((draw(), changed, settings))
+        results.append((draw(), changed, settings))
         os.environ.clear()
         os.environ.update(before)
         torch.use_deterministic_algorithms(False)
-    assert seen[0] == seen[1]
-    assert seen[0][1]
+    assert results[0] == results[1]
+    assert results[0][1]
     assert workspaces == [":16:8", ":4096:8"]
 
 

@@ -18,7 +18,7 @@ def _nothing_said(monkeypatch):
 
 
 def test_followed_documented_version_sets_no_switch():
-    assert not any(getattr(version_behavior.version_behavior(), one.name) for one in SWITCHES)
+    assert not any(getattr(version_behavior.version_behavior(), switch.name) for switch in SWITCHES)
 
 
 def test_followed_switches_are_in_the_table_with_a_test():

@@ -70,41 +70,41 @@ def ours(given, rank, world_size, **ways):
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_batches_are_sharded_as_in_the_reference(even_batches, split_batches, drop_last):
     """Every number of samples up to several rounds, for two and for three processes."""
-    ways = {"even_batches": even_batches, "split_batches": split_batches}
+    options = {"even_batches": even_batches, "split_batches": split_batches}
     for world_size, count in itertools.product((2, 3), range(1, 28)):
-        given = BatchSampler(range(count), 6 if split_batches else 2, drop_last)
-        expected = shares(theirs, given, world_size, **ways)
-        found = shares(ours, given, world_size, **ways)
-        assert found == [[batch for batch in share if batch] for share in expected], (
+        sampler = BatchSampler(range(count), 6 if split_batches else 2, drop_last)
+        expected = shares(theirs, sampler, world_size, **options)
+        actual = shares(ours, sampler, world_size, **options)
+        assert actual == [[batch for batch in share if batch] for share in expected], (
             world_size,
             count,
         )
         if even_batches:
             assert [
-                len(ours(given, rank, world_size, **ways)) for rank in range(world_size)
-            ] == list(map(len, found))
+                len(ours(sampler, rank, world_size, **options)) for rank in range(world_size)
+            ] == list(map(len, actual))
 
 
 @pytest.mark.parametrize("count", range(1, 8))
 def test_batches_of_unknown_size_are_sharded_whole(count):
-    given = Lengths([[number] * (1 + number % 3) for number in range(count)])
-    assert shares(ours, given, 3) == shares(theirs, given, 3)
+    sampler = Lengths([[number] * (1 + number % 3) for number in range(count)])
+    assert shares(ours, sampler, 3) == shares(theirs, sampler, 3)
 
 
 def test_batch_sampler_keeps_a_short_batch_in_the_middle():
     """Samplers over several datasets give one at the end of each; the reference leaves out that
     whole round.
     """
-    given = Lengths([[0, 1], [2], [3, 4], [5, 6]])
-    given.batch_size, given.drop_last = 2, False
-    assert shares(ours, given, 2) == [[[0, 1], [3, 4]], [[2], [5, 6]]]
-    assert shares(theirs, given, 2) == [[[3, 4]], [[5, 6]]]  # the control
+    sampler = Lengths([[0, 1], [2], [3, 4], [5, 6]])
+    sampler.batch_size, sampler.drop_last = 2, False
+    assert shares(ours, sampler, 2) == [[[0, 1], [3, 4]], [[2], [5, 6]]]
+    assert shares(theirs, sampler, 2) == [[[3, 4]], [[5, 6]]]  # the control
 
 
 def test_batch_sampler_of_one_process_yields_all_batches():
-    given = BatchSampler(range(5), 2, False)
-    assert shares(ours, given, 1) == [[[0, 1], [2, 3], [4]]]
-    assert list(ShardedBatchSampler(given, rank=None, world_size=2)) == [[0, 1], [2, 3], [4], [0]]
+    sampler = BatchSampler(range(5), 2, False)
+    assert shares(ours, sampler, 1) == [[[0, 1], [2, 3], [4]]]
+    assert list(ShardedBatchSampler(sampler, rank=None, world_size=2)) == [[0, 1], [2, 3], [4], [0]]
 
 
 DATA = TensorDataset(torch.arange(23))
@@ -135,14 +135,18 @@ def prepared(loader, rank=0, world_size=1):
 
 def trace(make, loader, epochs=3, **processes):
     torch.manual_seed(23)
-    made, seen = make(loader, **processes), []
+    rebuilt, records = make(loader, **processes), []
     for _ in range(epochs):
-        for (batch,) in made:
-            ends = made.end_of_loader if isinstance(made, EpochLoader) else made.end_of_dataloader
-            seen.append(
-                (batch.tolist(), ends, made.remainder if ends else None, torch.rand(1).item())
+        for (batch,) in rebuilt:
+            ends = (
+                rebuilt.end_of_loader
+                if isinstance(rebuilt, EpochLoader)
+                else rebuilt.end_of_dataloader
             )
-    return seen
+            records.append(
+                (batch.tolist(), ends, rebuilt.remainder if ends else None, torch.rand(1).item())
+            )
+    return records
 
 
 @pytest.mark.parametrize("name", LOADERS)
@@ -164,11 +168,11 @@ def test_rebuilt_loader_equals_the_reference(name):
 def test_batch_samplers_are_told_their_epoch():
     """In one process and in several."""
     for world_size in (1, 2):
-        given = Grouped(SequentialSampler(DATA), 4, False)
-        loader = rebuild_loader(DataLoader(DATA, batch_sampler=given), world_size=world_size)
+        sampler = Grouped(SequentialSampler(DATA), 4, False)
+        loader = rebuild_loader(DataLoader(DATA, batch_sampler=sampler), world_size=world_size)
         orders = [[batch[0].tolist() for batch in loader] for _ in range(2)]
         assert orders[0] != orders[1]
-        assert given.epochs[-1] == 1
+        assert sampler.epochs[-1] == 1
 
 
 @pytest.mark.parametrize("name", LOADERS)

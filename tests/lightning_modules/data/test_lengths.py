@@ -151,8 +151,8 @@ def test_lengths_column_is_read_as_a_column(form):
         "selected": datasets.concatenate_datasets([table, table]).select(range(50, 100)),
         "transformed": table.with_transform(lambda rows: pytest.fail("a column needs no sample")),
     }[form]
-    found = column_lengths(table, "n")
-    assert found.tolist() == lengths
+    column = column_lengths(table, "n")
+    assert column.tolist() == lengths
     assert column_lengths(table, "m") is None
     assert column_lengths([{"n": 3}], "n") is None
 

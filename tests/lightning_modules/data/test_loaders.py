@@ -80,7 +80,7 @@ def trace(make, dataset, batch_size, shuffle=False, epochs=3, **kwargs):
     torch.manual_seed(23)
     sampler = RandomSampler(dataset) if shuffle else None
     loader = make(dataset, batch_size, sampler=sampler, **kwargs)
-    seen = [torch.get_rng_state().tolist()]
+    events = [torch.get_rng_state().tolist()]
     for _ in range(epochs):
         for batch in loader:
             ends = (
@@ -94,12 +94,12 @@ def trace(make, dataset, batch_size, shuffle=False, epochs=3, **kwargs):
                 (loader.remainder,) if not isinstance(dataset, IterableDataset) or ends[0] else ()
             )
             batch = {name: value.tolist() for name, value in batch.items()}
-            seen.append(
+            events.append(
                 (batch, ends, list(getattr(dataset, "read", [])), torch.get_rng_state().tolist())
             )
             torch.rand(1)  # what the model draws falls between the draws of the loader
-        seen.append(torch.get_rng_state().tolist())
-    return seen
+        events.append(torch.get_rng_state().tolist())
+    return events
 
 
 MAP_STYLE = [
@@ -242,9 +242,14 @@ def draws(make, dataset, options):
     """Return the batches of two epochs, the samples read, and the generators after each epoch."""
     torch.manual_seed(5)
     loader = make(dataset, collate_fn=drawing, **options)
-    own = loader.generator or torch.Generator()
+    loader_generator = loader.generator or torch.Generator()
     return [
-        (str(list(loader)), dataset.read, torch.get_rng_state().tolist(), own.get_state().tolist())
+        (
+            str(list(loader)),
+            dataset.read,
+            torch.get_rng_state().tolist(),
+            loader_generator.get_state().tolist(),
+        )
         for _ in "12"
     ]
 
@@ -340,8 +345,8 @@ class NestedFetcher(fetch._MapDatasetFetcher):
 def test_samples_are_read_by_the_fetcher_that_a_library_sets(monkeypatch, workers):
     monkeypatch.setattr(fetch, "_MapDatasetFetcher", NestedFetcher)
     batches = [[[0, 1], [2]], [3, 4]]
-    made = DataLoader(range(5), batch_sampler=batches, collate_fn=list, num_workers=workers)
-    assert list(iterate(made)) == list(made) == batches
+    loader = DataLoader(range(5), batch_sampler=batches, collate_fn=list, num_workers=workers)
+    assert list(iterate(loader)) == list(loader) == batches
 
 
 @pytest.mark.skipif(
@@ -483,8 +488,8 @@ def test_loader_of_similar_lengths_keeps_its_order_in_other_batches():
     torch.manual_seed(3)
     loader = make(2)
     batches = iter(loader)
-    seen = torch.cat([next(batches) for _ in range(6)]).tolist()
+    consumed = torch.cat([next(batches) for _ in range(6)]).tolist()
 
     resumed = make(4)
     resumed.load_state_dict(with_other_batches(loader.state_dict(), 3))
-    assert seen + torch.cat(list(resumed)).tolist() == order
+    assert consumed + torch.cat(list(resumed)).tolist() == order

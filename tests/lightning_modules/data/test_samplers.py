@@ -46,9 +46,9 @@ def test_sharded_batches_equal_reference(world_size):
         case = (count, *options, rank)
         expected = reference_batches(SequentialSampler(range(count)), *options, rank, world_size)
         ours = our_batches(SequentialSampler(range(count)), *options, rank, world_size)
-        wanted = list(expected)
-        assert list(ours) == wanted, case
-        assert list(ours) == wanted, case
+        expected_batches = list(expected)
+        assert list(ours) == expected_batches, case
+        assert list(ours) == expected_batches, case
         assert len(ours) == len(expected), case
 
 
@@ -162,13 +162,13 @@ def dispatched(count, batch_size, world_size, drop_last, split_batches=False, ma
     """
 
     def cut(batch, where, process_index, num_processes):
-        if (where.start, where.stop) == (0, num_processes) and not kept and not drop_last:
-            kept.append(batch[where])  # what the last round is filled up with
-            return kept[0]
+        if (where.start, where.stop) == (0, num_processes) and not filler and not drop_last:
+            filler.append(batch[where])  # what the last round is filled up with
+            return filler[0]
         size = where.stop - where.start
         return [batch[rank * size : (rank + 1) * size].tolist() for rank in range(num_processes)]
 
-    kept = []
+    filler = []
     data = {"dataset": Stream(count), "batch_size": batch_size, "drop_last": drop_last}
     if map_style:
         data = {
@@ -237,8 +237,8 @@ def test_rounds_that_one_process_reads_for_all_equal_reference(
             continue
         size = share * world_size if split_batches else share
         expected, _ = dispatched(count, size, world_size, drop_last, split_batches, map_style=True)
-        ways = {"rank": None, "world_size": world_size, "split_batches": split_batches}
-        ours = ShardedBatchSampler(range(count), size, drop_last, **ways)
+        options = {"rank": None, "world_size": world_size, "split_batches": split_batches}
+        ours = ShardedBatchSampler(range(count), size, drop_last, **options)
         in_turn = list(ours)
         assert [in_turn[rank::world_size] for rank in range(world_size)] == expected, (
             count,

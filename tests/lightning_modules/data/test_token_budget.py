@@ -13,30 +13,34 @@ LENGTHS = np.random.default_rng(0).lognormal(3, 1, 1000).astype(int).clip(1, 400
 def batches(epoch=0, **ways):
     sampler = TokenBudgetSampler(LENGTHS, **{"max_tokens": 512, **ways})
     sampler.set_epoch(epoch)
-    made = list(sampler)
-    assert len(made) == len(sampler)
-    return made
+    index_batches = list(sampler)
+    assert len(index_batches) == len(sampler)
+    return index_batches
 
 
 @pytest.mark.parametrize(
     "ways", [{}, {"max_samples": 7}, {"max_tokens": 400}, {"seed": 5}], ids=str
 )
 def test_token_budget_covers_each_sample_within_the_budget(ways):
-    made = batches(**ways)
-    assert sorted(index for batch in made for index in batch) == list(range(1000))
-    assert all(len(batch) * LENGTHS[batch].max() <= ways.get("max_tokens", 512) for batch in made)
-    assert max(map(len, made)) <= ways.get("max_samples", 512)
+    index_batches = batches(**ways)
+    assert sorted(index for batch in index_batches for index in batch) == list(range(1000))
+    assert all(
+        len(batch) * LENGTHS[batch].max() <= ways.get("max_tokens", 512) for batch in index_batches
+    )
+    assert max(map(len, index_batches)) <= ways.get("max_samples", 512)
 
 
 def test_batches_are_full_and_little_of_them_is_padding():
     """Less than 15 % beyond the samples' own tokens, where batches of as many samples at random
     pad half of them.
     """
-    made = batches()
-    assert sum(len(batch) * LENGTHS[batch].max() for batch in made) < 1.15 * LENGTHS.sum()
-    assert len(made) * 512 < 1.3 * LENGTHS.sum()
-    each = 1000 // len(made)
-    plain = np.random.default_rng(1).permutation(1000)[: each * len(made)].reshape(-1, each)
+    index_batches = batches()
+    assert sum(len(batch) * LENGTHS[batch].max() for batch in index_batches) < 1.15 * LENGTHS.sum()
+    assert len(index_batches) * 512 < 1.3 * LENGTHS.sum()
+    each = 1000 // len(index_batches)
+    plain = (
+        np.random.default_rng(1).permutation(1000)[: each * len(index_batches)].reshape(-1, each)
+    )
     assert each * LENGTHS[plain].max(1).sum() > 1.8 * LENGTHS.sum()
 
 
@@ -58,8 +62,8 @@ def test_token_budget_state_restores_batches_and_order():
 @pytest.mark.parametrize("processes", [2, 3, 7, 200])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_processes_take_equally_many_batches_in_turn(processes, drop_last):
-    whole, ways = batches(), {"world_size": processes, "drop_last": drop_last}
-    shares = [batches(rank=rank, **ways) for rank in range(processes)]
+    whole, options = batches(), {"world_size": processes, "drop_last": drop_last}
+    shares = [batches(rank=rank, **options) for rank in range(processes)]
     taken = [batch for round_ in zip(*shares, strict=True) for batch in round_]
     if drop_last:
         assert taken == whole[: len(whole) // processes * processes]

@@ -69,5 +69,5 @@ def test_device_mesh_is_shared_by_runs_of_lightning(join):
         grids.append(module.device_mesh)
         assert grids[-1].mesh_dim_names == ("data_parallel", "tensor_parallel")
     assert grids[0] is grids[1]
-    made = [dist.device_mesh.init_device_mesh("cpu", (1,)) for _ in range(2)]
-    assert made[0] is not made[1]
+    meshes = [dist.device_mesh.init_device_mesh("cpu", (1,)) for _ in range(2)]
+    assert meshes[0] is not meshes[1]

@@ -49,20 +49,20 @@ def heads(count: int = 2, length: int = 4) -> torch.Tensor:
 @BOTH
 def test_ring_attention_is_that_of_the_whole_and_torch_keeps_nothing(mesh, shared):
     query, key, value = (heads().requires_grad_() for _ in range(3))
-    before, known = functional.scaled_dot_product_attention, len(KEPT_BY_TORCH)
+    before, initial_count = functional.scaled_dot_product_attention, len(KEPT_BY_TORCH)
     expected = torch.autograd.grad(
         before(query, key, value, is_causal=True).square().sum(), (query, key, value)
     )
     tokens = torch.arange(4)[None]
     with shared(mesh, [tokens], [1]) as calls:
         out = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        found = torch.autograd.grad(out.square().sum(), (query, key, value))
-    for ours, theirs in zip(found, expected, strict=True):
+        gradients = torch.autograd.grad(out.square().sum(), (query, key, value))
+    for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
     assert tokens.tolist() == [[0, 1, 2, 3]]
     assert calls.count == 1
     assert functional.scaled_dot_product_attention is before
-    assert len(KEPT_BY_TORCH) == known
+    assert len(KEPT_BY_TORCH) == initial_count
 
 
 REFUSED = [

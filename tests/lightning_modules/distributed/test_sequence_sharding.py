@@ -33,25 +33,25 @@ def test_labels_are_shifted_before_the_split_and_positions_numbered():
 
 
 def test_sequence_sharding_does_not_pad_what_fits():
-    given = batch(input_ids=ROWS[:, :4], labels=ROWS[:, :4])
-    ready = prepare_inputs(given, size=2)
+    inputs = batch(input_ids=ROWS[:, :4], labels=ROWS[:, :4])
+    ready = prepare_inputs(inputs, size=2)
     assert [ready[name].shape for name in split_names(ready)] == [(2, 4)] * 4
     for name in split_names(ready):
         ready[name].resize_(2, 2)
-    assert given["input_ids"].tolist() == ROWS[:, :4].tolist()
-    assert list(given) == ["input_ids", "labels"]
+    assert inputs["input_ids"].tolist() == ROWS[:, :4].tolist()
+    assert list(inputs) == ["input_ids", "labels"]
 
 
 def test_sequence_sharding_splits_only_positions():
     embeddings, weights = torch.ones(2, 7, 3), torch.ones(2, 5)
-    given = {
+    inputs = {
         "inputs_embeds": embeddings,
         "labels": ROWS,
         "weights": weights,
         "kinds": ROWS > 3,
         "use_cache": False,
     }
-    ready = prepare_inputs(given, size=4)
+    ready = prepare_inputs(inputs, size=4)
     assert sorted(split_names(ready)) == [
         "inputs_embeds",
         "kinds",
@@ -80,9 +80,11 @@ def test_padding_on_the_right_is_seen_by_no_token_and_left_out():
     mask = torch.tensor([[1] * 7, [1, 1, 1, 0, 0, 0, 0]])
     positions = torch.tensor([[0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 1, 1, 1, 1]])
     labels = ROWS.where(mask.bool(), -100)
-    given = batch(labels=labels, attention_mask=mask, position_ids=positions)
-    assert "attention_mask" not in prepare_inputs(given, size=2)
-    assert prepare_inputs(given, size=2, full_mask=True)["attention_mask"].tolist() == [[1] * 8] * 2
+    inputs = batch(labels=labels, attention_mask=mask, position_ids=positions)
+    assert "attention_mask" not in prepare_inputs(inputs, size=2)
+    assert (
+        prepare_inputs(inputs, size=2, full_mask=True)["attention_mask"].tolist() == [[1] * 8] * 2
+    )
 
 
 LEFT = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1]])
@@ -173,6 +175,6 @@ def test_models_of_transformers(name, changes, message):
     config = getattr(transformers, f"{kind}Config")(**{**sizes, **heads, **changes})
     with torch.device("meta"):
         model = getattr(transformers, f"{name}ForCausalLM")(config)
-    found = "; ".join(model_problems(model))
-    assert (found == "") is (message == "")
-    assert message in found
+    problems = "; ".join(model_problems(model))
+    assert (problems == "") is (message == "")
+    assert message in problems

@@ -38,8 +38,8 @@ class Tied(nn.Module):
 
 def test_modules_are_chosen_by_class_inner_ones_first():
     assert sharding.modules_by_class(Tied(), {"Block"}) == ["blocks.1", "blocks.0"]
-    found = sharding.modules_by_class(Tied(), {"Block", "Linear"})
-    assert found.index("blocks.0.inner") < found.index("blocks.0")
+    names = sharding.modules_by_class(Tied(), {"Block", "Linear"})
+    assert names.index("blocks.0.inner") < names.index("blocks.0")
     assert sharding.modules_by_class(Tied(), {"Tied"}) == []
 
 
@@ -108,12 +108,12 @@ def test_sharding_tied_weight_without_a_file_is_not_missing(tmp_path):
     saved, fresh = Tied(), Tied()
     tied = [
         name
-        for name, one in saved.named_parameters(remove_duplicate=False)
-        if one is saved.head.weight
+        for name, parameter in saved.named_parameters(remove_duplicate=False)
+        if parameter is saved.head.weight
     ]
-    kept = {name: tensor for name, tensor in saved.state_dict().items() if name not in tied[1:]}
+    weights = {name: tensor for name, tensor in saved.state_dict().items() if name not in tied[1:]}
     save_file(
-        {name: tensor.clone() for name, tensor in kept.items()}, tmp_path / "model.safetensors"
+        {name: tensor.clone() for name, tensor in weights.items()}, tmp_path / "model.safetensors"
     )
     report = load_weights(sharding.FullModel(fresh), tmp_path)
     assert len(tied) == 2

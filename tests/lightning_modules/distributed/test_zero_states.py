@@ -118,9 +118,9 @@ DAMAGED = {
 
 @pytest.mark.parametrize("case", DAMAGED)
 def test_zero_states_report_missing_and_damaged_parts(tmp_path, case):
-    stage, damage, said = DAMAGED[case]
+    stage, damage, message = DAMAGED[case]
     damage(written(tmp_path, stage, 3) / "global_step7")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         ZeroStates(tmp_path)
 
 
@@ -184,11 +184,16 @@ def test_zero_states_keep_the_class_of_the_loss_scale():
         "loss_scale": "?",
         "foreign": 1,
     }
-    own = DynamicLossScaler(loss_scale=None)
+    loss_scaler = DynamicLossScaler(loss_scale=None)
     restore = deepspeed_states._restore_scaler
-    restore(own, SimpleNamespace(scaler=SavedScaler("DynamicLossScaler", saved)))
-    kept = {"dynamic": True, "loss_scale": None}
-    assert vars(own) == {**kept, "cur_scale": 8.0, "cur_iter": 7, "last_overflow_iter": 3}
+    restore(loss_scaler, SimpleNamespace(scaler=SavedScaler("DynamicLossScaler", saved)))
+    unchanged = {"dynamic": True, "loss_scale": None}
+    assert vars(loss_scaler) == {
+        **unchanged,
+        "cur_scale": 8.0,
+        "cur_iter": 7,
+        "last_overflow_iter": 3,
+    }
     for other in (SavedScaler("LossScaler", saved), None):
         fresh = DynamicLossScaler()
         restore(fresh, SimpleNamespace(scaler=other))

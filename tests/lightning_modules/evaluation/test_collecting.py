@@ -81,8 +81,8 @@ def collected(batches, to_host_after=(), concatenate=True, rows=None):
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_collector_equals_reference(name):
     """Whatever number of rows is expected."""
-    ways = product([(), (0,), (1, 2), (0, 1, 2, 3, 4)], [True, False], [None, 1, 13, 40])
-    assert [way for way in ways if not same(*collected(batches_of(name), *way))] == []
+    cases = product([(), (0,), (1, 2), (0, 1, 2, 3, 4)], [True, False], [None, 1, 13, 40])
+    assert [case for case in cases if not same(*collected(batches_of(name), *case))] == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -96,10 +96,10 @@ def test_precisions_equal_reference(dtype, to_host_after):
 @pytest.fixture
 def moved(monkeypatch):
     """The batches that were copied to the host."""
-    seen = []
+    copied = []
     for name in ("nested_numpify", "to_numpy"):
-        monkeypatch.setattr(collect, name, lambda batch: seen.append(batch) or batch.numpy())
-    return seen
+        monkeypatch.setattr(collect, name, lambda batch: copied.append(batch) or batch.numpy())
+    return copied
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ LOSSES = {
 def test_losses_equal_reference(monkeypatch, name, on_host):
     """Repeated for the samples of a batch, of which the last one has fewer."""
     keep_on_device(monkeypatch, on_host)
-    ways = product([True, False], [None, 2, 4], [(), (0, 3), range(6)])
-    assert [way for way in ways if not same(*collected_losses(name, *way))] == []
+    cases = product([True, False], [None, 2, 4], [(), (0, 3), range(6)])
+    assert [case for case in cases if not same(*collected_losses(name, *case))] == []
 
 
 def keep_on_device(monkeypatch, on_host):

@@ -77,8 +77,8 @@ def test_logits_are_never_taken_for_probabilities(scale):
         logits.squeeze(1),
         torch.cat([torch.zeros_like(logits), logits], dim=1),
     ):
-        found = said(classification.BinaryAccuracy(), predictions, labels)
-        assert found == labels.float().mean(), "a positive logit is a prediction of 1"
+        accuracy = said(classification.BinaryAccuracy(), predictions, labels)
+        assert accuracy == labels.float().mean(), "a positive logit is a prediction of 1"
 
 
 def test_metric_inputs_several_labels_per_sample():

@@ -22,8 +22,8 @@ def batch(count=6, seed=1):
 
 
 def updated(metrics, *batches, **further):
-    for one in batches or [batch()]:
-        metrics.update(*one, **further)
+    for arguments in batches or [batch()]:
+        metrics.update(*arguments, **further)
     return metrics
 
 
@@ -77,12 +77,12 @@ def test_values_are_those_of_the_metrics():
     metrics = BatchMetrics(kinds)
     batches = [batch(5, 1), batch(4, 2), batch(1, 3)]
     logits, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    found = updated(
-        metrics, *((rows.clone().requires_grad_(), told) for rows, told in batches)
+    values = updated(
+        metrics, *((rows.clone().requires_grad_(), targets) for rows, targets in batches)
     ).compute()
-    assert not found["loss"].requires_grad
-    assert torch.allclose(found["acc"], of.MulticlassAccuracy(CLASSES)(logits, labels))
-    assert torch.allclose(found["auroc"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels))
+    assert not values["loss"].requires_grad
+    assert torch.allclose(values["acc"], of.MulticlassAccuracy(CLASSES)(logits, labels))
+    assert torch.allclose(values["auroc"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels))
     metrics.reset()
     assert torch.allclose(
         updated(metrics, batches[1]).compute()["acc"], of.MulticlassAccuracy(CLASSES)(*batches[1])
@@ -96,13 +96,13 @@ def test_metrics_collection_updates_each_group_once():
     assert len(collection.compute_groups) == 1
     # Of several kinds each gets its own form of the batch.
     kinds = [of.MulticlassAccuracy(CLASSES), of.MulticlassAUROC(CLASSES), TokenLoss()]
-    found = updated(BatchMetrics(MetricCollection(kinds))).compute()
+    values = updated(BatchMetrics(MetricCollection(kinds))).compute()
     logits, labels = batch()
     assert torch.allclose(
-        found["MulticlassAUROC"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels)
+        values["MulticlassAUROC"], of.MulticlassAUROC(CLASSES)(logits.softmax(-1), labels)
     )
     assert torch.allclose(
-        found["TokenLoss"].float(), torch.nn.functional.cross_entropy(logits, labels)
+        values["TokenLoss"].float(), torch.nn.functional.cross_entropy(logits, labels)
     )
 
 
@@ -211,11 +211,11 @@ def test_metrics_function_receives_all_batches_at_once():
         BatchMetrics({"f1": judge.f1, "many": lambda *given: {"rows": np.int64(len(given[1]))}})
     )
     for _ in range(2):
-        updated(metrics, *((rows.requires_grad_(), told) for rows, told in batches))
-        found = metrics.compute()
-        assert found == {"f1": of.MulticlassF1Score(CLASSES)(logits, labels), "many_rows": 10}
-        assert not found["f1"].requires_grad
-        assert all(as_numbers(name, value) == {name: value} for name, value in found.items()), (
+        updated(metrics, *((rows.requires_grad_(), targets) for rows, targets in batches))
+        values = metrics.compute()
+        assert values == {"f1": of.MulticlassF1Score(CLASSES)(logits, labels), "many_rows": 10}
+        assert not values["f1"].requires_grad
+        assert all(as_numbers(name, value) == {name: value} for name, value in values.items()), (
             "each is one number"
         )
         metrics.reset()
@@ -224,16 +224,16 @@ def test_metrics_function_receives_all_batches_at_once():
     with pytest.warns(UserWarning, match="called before the ``update`` method"):
         assert np.isnan(metrics.compute()["f1"])
     assert judge.calls == 2, "it is not called with nothing"
-    apart = [float(of.MulticlassF1Score(CLASSES)(*one)) for one in batches[:2] + batches[3:]]
-    assert sum(apart) / 3 != pytest.approx(float(found["f1"])), (
+    apart = [float(of.MulticlassF1Score(CLASSES)(*pair)) for pair in batches[:2] + batches[3:]]
+    assert sum(apart) / 3 != pytest.approx(float(values["f1"])), (
         "the mean over batches is another number"
     )
 
 
 def test_rows_of_several_lengths_and_processes_reach_a_function():
-    seen = []
+    received = []
     rows = BatchMetrics(
-        {"rows": lambda *given: seen.extend(given)},
+        {"rows": lambda *given: received.extend(given)},
         lambda predictions, labels: (predictions, labels),
     )
     metric = rows.metrics[0]
@@ -242,5 +242,5 @@ def test_rows_of_several_lengths_and_processes_reach_a_function():
     metric.dist_sync_fn = lambda kept, group: [kept, other[kept.ndim]]
     metric.distributed_available_fn = lambda: True
     rows.compute()
-    assert [(one == 1).sum(-1).tolist() for one in seen] == [[2, 3, 4, 4], 4]
-    assert (seen[0] == -100).sum() == 3
+    assert [(tensor == 1).sum(-1).tolist() for tensor in received] == [[2, 3, 4, 4], 4]
+    assert (received[0] == -100).sum() == 3

@@ -89,8 +89,8 @@ def test_preallocated_array_writes_each_value_once(monkeypatch):
     monkeypatch.setattr(PreallocatedArray, "_write", noted)
     for widths, times in ([4] * 40, 1), ([7, 4] * 20, 1), (range(1, 41), 2):
         written.clear()
-        found = joined([np.ones((8, width)) for width in widths])
-        assert found.nbytes <= sum(written) <= times * found.nbytes
+        result = joined([np.ones((8, width)) for width in widths])
+        assert result.nbytes <= sum(written) <= times * result.nbytes
 
 
 PEAK = """
@@ -130,8 +130,8 @@ def test_arrays_of_any_shapes_are_joined(chunk):
     """Of rows, lengths and what follows, among them nothing at all."""
     for seed in range(30):
         generator = np.random.default_rng(seed)
-        rest = [(), (3,), (2, 2), (0,)][seed % 4]
+        trailing = [(), (3,), (2, 2), (0,)][seed % 4]
         sizes = generator.integers([0, 0], [5, 12], size=(9, 2))
-        arrays = [generator.random((*size, *rest)).astype(np.float32) for size in sizes]
+        arrays = [generator.random((*size, *trailing)).astype(np.float32) for size in sizes]
         expected = functools.reduce(reference.nested_concat, arrays)
         assert same(joined(arrays, rows=[None, 3, 50][seed % 3]), expected), seed

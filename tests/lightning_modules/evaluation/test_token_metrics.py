@@ -14,14 +14,14 @@ SIZES = [(4, 9), (4, 2), (1, 30), (3, 1)]
 @pytest.fixture
 def batches():
     generator = torch.Generator().manual_seed(5)
-    made = []
+    pairs = []
     for rows, length in SIZES:
         logits = torch.randn(rows, length, 7, generator=generator) * 4
         labels = torch.randint(7, (rows, length), generator=generator)
         labels[torch.rand(rows, length, generator=generator) < 0.3] = -100
         labels[0, 0] = 0
-        made.append((logits, labels))
-    return made
+        pairs.append((logits, labels))
+    return pairs
 
 
 def all_at_once(batches):

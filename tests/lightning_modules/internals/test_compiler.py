@@ -73,9 +73,9 @@ def unloaded(monkeypatch):
 @pytest.fixture
 def breaks(monkeypatch):
     """Calls of the compiler by torch's optimizers: two graph breaks for each step."""
-    asked = []
-    monkeypatch.setattr(torch._dynamo, "graph_break", lambda: asked.append(1))
-    return asked
+    calls = []
+    monkeypatch.setattr(torch._dynamo, "graph_break", lambda: calls.append(1))
+    return calls
 
 
 def model():
@@ -87,21 +87,21 @@ def trained(optimizer_class, plainly):
     """The weights after three steps, with a hook, a schedule, and gradients set to zero; what
     the hook saw.
     """
-    trained_model, seen = model(), []
+    trained_model, observed = model(), []
     optimizer = optimizer_class(trained_model.parameters(), lr=0.1)
     if plainly:
         compiler.step_without_compiler(optimizer)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     rates = optimizer.param_groups[0]
     optimizer.register_step_post_hook(
-        lambda *_: seen.append((torch.is_grad_enabled(), rates["lr"]))
+        lambda *_: observed.append((torch.is_grad_enabled(), rates["lr"]))
     )
     for _ in range(3):
         trained_model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    return trained_model.weight.detach().tolist(), seen
+    return trained_model.weight.detach().tolist(), observed
 
 
 @pytest.mark.parametrize("name", ["AdamW", "SGD", "Adagrad", "RMSprop", "NAdam", "Adadelta"])

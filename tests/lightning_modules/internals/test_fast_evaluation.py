@@ -85,9 +85,9 @@ def evaluated(stage, light, callbacks=()):
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
 def test_evaluation_calls_the_module_as_lightning(stage, monkeypatch):
-    whole_steps, usual = [], _EvaluationLoop._evaluation_step
+    whole_steps, original = [], _EvaluationLoop._evaluation_step
     monkeypatch.setattr(
-        _EvaluationLoop, "_evaluation_step", lambda *args: (whole_steps.append(1), usual(*args))
+        _EvaluationLoop, "_evaluation_step", lambda *args: (whole_steps.append(1), original(*args))
     )
     expected = evaluated(stage, light=False)
     assert len(expected[0]) == len(whole_steps) == 3

@@ -46,7 +46,7 @@ def test_lightning_uses_distributed_samplers_or_not(monkeypatch, active):
 
 @pytest.mark.parametrize("given", [True, False])
 def test_data_module_restores_distributed_samplers(given):
-    data, trainer, seen = (
+    data, trainer, flags = (
         DataModule(points()),
         make_trainer(use_distributed_sampler=given, fast_dev_run=1),
         [],
@@ -54,12 +54,12 @@ def test_data_module_restores_distributed_samplers(given):
 
     class Module(Asked):
         def training_step(self, batch, batch_idx):
-            seen.append(lightning_internals.uses_distributed_samplers(trainer))
+            flags.append(lightning_internals.uses_distributed_samplers(trainer))
             return self.layer(torch.ones(1)).sum()
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
 
     trainer.fit(Module(), data)
-    assert seen == [False]
+    assert flags == [False]
     assert lightning_internals.uses_distributed_samplers(trainer) is given

@@ -91,18 +91,18 @@ def test_batches_of_a_lean_module_stay_where_they_are(verb):
 
 
 def test_callbacks_may_log_in_hooks_that_are_called_for_them():
-    seen = []
+    calls = []
 
     class Hearing(Callback):
         def on_before_zero_grad(self, trainer, module, optimizer):
-            seen.append((module._current_fx_name, optimizer))
+            calls.append((module._current_fx_name, optimizer))
 
     class Stepping(LeanModel):
         def training_step(self, batch, batch_idx):
             fast_path.call_callback_hooks(self.trainer, "on_before_zero_grad", "an optimizer")
 
     run(make_trainer(callbacks=[Hearing()]), Stepping())
-    assert seen == [("on_before_zero_grad", "an optimizer")] * 2
+    assert calls == [("on_before_zero_grad", "an optimizer")] * 2
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["no launcher", "negative control"])
@@ -131,8 +131,8 @@ def test_deepspeed_hears_of_activation_checkpointing(monkeypatch):
 
 @pytest.mark.parametrize("light", [True, False])
 def test_modes_are_left_to_light_steps(recwarn, light):
-    """Lightning looks at every module when a training begins, and warns of those in eval mode:
-    steps see to it.
+    """Lightning looks at every module when a training begins, and warns of those in eval mode;
+    light steps handle the modes themselves.
     """
     warnings.simplefilter("always")
     module = LeanModel()
@@ -141,4 +141,7 @@ def test_modes_are_left_to_light_steps(recwarn, light):
     if light:
         fast_path.use_fast_loops(trainer)
     run(trainer, module)
-    assert any("in eval mode at the start" in str(one.message) for one in recwarn.list) is not light
+    assert (
+        any("in eval mode at the start" in str(warning.message) for warning in recwarn.list)
+        is not light
+    )

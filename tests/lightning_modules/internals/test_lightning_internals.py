@@ -135,12 +135,12 @@ def test_start_at_resumes_exactly(epoch, window):
         lightning_internals.start_at(trainer, epoch=start[0], window=start[1], global_step=done)
         runs.append((fit(trainer, Manual(windows)), logger.lines, trainer.fit_loop.state_dict()))
         assert (trainer.current_epoch, trainer.global_step) == (3, 3 * WINDOWS)
-    (whole, lines, end), (rest, last_lines, last_end) = runs
-    assert rest[0] == f"epoch {epoch} begins"
-    assert rest[1] == (epoch, window, WINDOWS * epoch + window, window, 10 * epoch + window)
-    assert rest[1:] == whole[-len(rest) + 1 :]
+    (whole, lines, end), (resumed, last_lines, last_end) = runs
+    assert resumed[0] == f"epoch {epoch} begins"
+    assert resumed[1] == (epoch, window, WINDOWS * epoch + window, window, 10 * epoch + window)
+    assert resumed[1:] == whole[-len(resumed) + 1 :]
     assert (
-        len([entry for entry in rest if isinstance(entry, tuple)])
+        len([entry for entry in resumed if isinstance(entry, tuple)])
         == 3 * WINDOWS - WINDOWS * epoch - window
     )
     assert last_lines == lines[WINDOWS * epoch + window :]

@@ -115,8 +115,8 @@ def test_loop_state_position_from_steps_and_epochs(batches, accumulation):
     each = math.ceil(batches / accumulation)
     for steps in range(1, 4 * each + 1):
         epoch, windows = divmod(steps, each)
-        seen = min(windows * accumulation, batches)
-        state = {"global_step": steps, "epoch": epoch + seen / batches, "max_steps": 4 * each}
+        consumed = min(windows * accumulation, batches)
+        state = {"global_step": steps, "epoch": epoch + consumed / batches, "max_steps": 4 * each}
         assert place_from_state(state, accumulation=accumulation) == (
             epoch,
             windows * accumulation,
@@ -227,9 +227,9 @@ def test_loop_state_end_of_a_batch_runs_after_a_validation(tmp_path):
 
 def test_loaders_of_a_training_and_those_used_up():
     """The epoch ends when all are used up: here before its third batch, as the longer one is
-    said to be.
+    marked as used up.
     """
-    found = []
+    states = []
 
     class Of(Linear):
         def training_step(self, batch, batch_idx):
@@ -237,8 +237,8 @@ def test_loaders_of_a_training_and_those_used_up():
 
         def on_train_batch_end(self, *args):
             loaders = loop_states.train_loaders(self.trainer)
-            found.append((len(loaders), loop_states.exhausted_loaders(self.trainer)))
-            if len(found) == 1:
+            states.append((len(loaders), loop_states.exhausted_loaders(self.trainer)))
+            if len(states) == 1:
                 loop_states.set_exhausted_loaders(self.trainer, [True, False])
 
     with lightning_internals.quiet():
@@ -248,4 +248,4 @@ def test_loaders_of_a_training_and_those_used_up():
             "short": DataLoader(Numbers(), batch_size=3),
         }
         trainer.fit(Of(), loaders)
-    assert found == [(2, [False, False]), (2, [True, False])]
+    assert states == [(2, [False, False]), (2, [True, False])]

@@ -44,16 +44,16 @@ X = torch.linspace(-1.0, 1.0, 8).reshape(2, 4)
 
 def test_precision_casts_the_forward_pass_and_returns_float32():
     """Within the block, whatever fails in it; hooks on the model see what a caller sees."""
-    model, plain, seen = Model(), Model(), []
-    model.register_forward_hook(lambda module, args, out: seen.append(out["hidden"].dtype))
-    model.layer.register_forward_hook(lambda module, args, out: seen.append(out.dtype))
+    model, plain, dtypes = Model(), Model(), []
+    model.register_forward_hook(lambda module, args, out: dtypes.append(out["hidden"].dtype))
+    model.layer.register_forward_hook(lambda module, args, out: dtypes.append(out.dtype))
     with contextlib.suppress(ZeroDivisionError), casting(model, bfloat16):
         out = model(X)
         with pytest.raises(TypeError):
             model(X, what="is this")
         assert not torch.is_autocast_enabled("cpu")
         raise ZeroDivisionError
-    assert seen == [torch.bfloat16, torch.float32]
+    assert dtypes == [torch.bfloat16, torch.float32]
     assert torch.equal(out["hidden"], rounded(model, X))
     assert out["hidden"].dtype == out["more"][0].dtype == torch.float32
     assert [getattr(leaf, "dtype", leaf) for leaf in out["more"][1]] == [
@@ -128,11 +128,11 @@ def test_unscaling_more_than_once_is_once(unscale):
 @pytest.mark.parametrize("bad", [math.inf, math.nan])
 def test_precision_reports_a_skipped_step(bad, unscale):
     scaler, optimizer = made()
-    told = []
+    records = []
     for gradient in (1.0, bad, bad, 1.0):
         step_of(scaler, optimizer, gradient, unscale)
-        told.append((scaler.step_was_skipped, scaler.get_scale()))
-    assert told == [(False, 4.0), (True, 2.0), (True, 1.0), (False, 1.0)]
+        records.append((scaler.step_was_skipped, scaler.get_scale()))
+    assert records == [(False, 4.0), (True, 2.0), (True, 1.0), (False, 1.0)]
     step_of(scaler, optimizer, 1.0)
     assert scaler.get_scale() == 2.0
 

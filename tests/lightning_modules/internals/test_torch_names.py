@@ -31,10 +31,10 @@ def test_schedules_expect_no_steps_of_a_marked_optimizer(marked):
     if marked:
         torch_names.mark_as_stepped(optimizer, lambda self, closure=None: None)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         schedule.step()
-    assert len(found) == (not marked)
+    assert len(caught) == (not marked)
 
 
 def test_torch_names_schedule_created_before_the_mark_does_not_warn():

@@ -102,8 +102,8 @@ def test_keras_evaluation_reads_each_sample_once(sizes):
         EvaluationStream(batches(*sizes), batches=None, size=2, rank=rank, world_size=2)
         for rank in (0, 1)
     ]
-    found = [rows(share) for share in shares]
-    assert found == [
+    rounds = [rows(share) for share in shares]
+    assert rounds == [
         [[0, 1], [4, 5]],
         [[2, 3], [6, 0]],
     ], "the last one is filled up from the start"
@@ -113,7 +113,7 @@ def test_keras_evaluation_reads_each_sample_once(sizes):
 def test_keras_parameter_without_gradient_counts_as_zeros():
     """And the rate that a schedule has set stays set."""
     parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
-    optimizers = [KerasAdam([one], lr=0.1) for one in parameters]
+    optimizers = [KerasAdam([parameter], lr=0.1) for parameter in parameters]
     for step in range(3):
         for parameter, missing in zip(parameters, (None, torch.zeros(2)), strict=True):
             parameter.grad = torch.ones(2) if step == 0 else missing

@@ -49,7 +49,8 @@ def native_gradients(model, x=X, y=Y):
         )
         loss = tf.reduce_mean(losses)
     return [
-        tf.convert_to_tensor(one).numpy() for one in tape.gradient(loss, model.trainable_weights)
+        tf.convert_to_tensor(gradient).numpy()
+        for gradient in tape.gradient(loss, model.trainable_weights)
     ]
 
 
@@ -119,29 +120,29 @@ def test_tensorflow_model_read_variables_takes_over_assigned_values():
 
 
 def test_statistics_and_seeds_are_in_the_state():
-    """A module with the state of another goes on as that one does: means, variances, and the
+    """A module with the state of another continues as that one does: means, variances, and the
     masks of dropout.
     """
     layers = lambda: (keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.5))
-    one, other = wrapped(network(*layers())), wrapped(network(*layers()))
+    source, target = wrapped(network(*layers())), wrapped(network(*layers()))
     for _ in range(3):
-        one(X, Y)
-    buffers = dict(one.named_buffers())
+        source(X, Y)
+    buffers = dict(source.named_buffers())
     assert any("moving_mean" in name for name in buffers)
     assert any("seed" in name for name in buffers)
     mean = next(value for name, value in buffers.items() if "moving_mean" in name)
-    assert np.array_equal(mean.numpy(), one.model.layers[1].moving_mean.numpy())
-    other.load_state_dict(one.state_dict())
+    assert np.array_equal(mean.numpy(), source.model.layers[1].moving_mean.numpy())
+    target.load_state_dict(source.state_dict())
     for _ in range(2):
-        assert torch.equal(one(X, Y)[0], other(X, Y)[0])
-    assert list(one.state_dict()) == list(other.state_dict())
+        assert torch.equal(source(X, Y)[0], target(X, Y)[0])
+    assert list(source.state_dict()) == list(target.state_dict())
     assert all(
         torch.equal(a, b)
-        for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+        for a, b in zip(source.state_dict().values(), target.state_dict().values(), strict=True)
     )
-    one.eval(), other.eval()
+    source.eval(), target.eval()
     with torch.no_grad():
-        assert torch.equal(one(X, Y)[1], other(X, Y)[1])
+        assert torch.equal(source(X, Y)[1], target(X, Y)[1])
 
 
 def test_frozen_layers_are_buffers_and_have_no_gradient():
@@ -204,9 +205,9 @@ def test_tensorflow_model_keeps_tables_written_by_a_graph():
             self.seen = tf.Variable(tf.zeros(4), trainable=False, name="seen")
 
         def call(self, x):
-            found = tf.gather(self.seen, x)
-            self.seen.scatter_add(tf.IndexedSlices(tf.ones_like(found), x))
-            return found
+            counts = tf.gather(self.seen, x)
+            self.seen.scatter_add(tf.IndexedSlices(tf.ones_like(counts), x))
+            return counts
 
     model = Counting()
     module = TensorFlowModule(model, lambda x, y, training: (model.scale * (model.call(x) + 1), x))
@@ -247,13 +248,13 @@ def test_tensorflow_model_loss_scale_keeps_small_float16_gradients():
         module = wrapped(model, weight=1e-8)
     finally:
         keras.mixed_precision.set_dtype_policy("float32")
-    found = []
+    magnitudes = []
     for _ in range(2):
         module.zero_grad()
         (module(X, Y)[0].mean() * 2.0**24).backward()
-        found.append(module.variables()[0].grad.abs().sum().item())
-    assert found[0] == 0
-    assert found[1] > 0
+        magnitudes.append(module.variables()[0].grad.abs().sum().item())
+    assert magnitudes[0] == 0
+    assert magnitudes[1] > 0
 
 
 def test_losses_are_weighed_in_tensorflow_only():

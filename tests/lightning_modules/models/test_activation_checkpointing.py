@@ -80,11 +80,11 @@ def step(model, optimizer=None, seed=5):
     """
     torch.manual_seed(seed)
     x, labels = torch.randn(6, 8), torch.randint(3, (6,))
-    kept = {}
+    saved_bytes = {}
 
     def pack(tensor):
         if not isinstance(tensor, nn.Parameter):
-            kept[tensor.data_ptr()] = tensor.nbytes
+            saved_bytes[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -93,7 +93,7 @@ def step(model, optimizer=None, seed=5):
     if optimizer is not None:
         optimizer.step()
         optimizer.zero_grad()
-    return loss.item(), sum(kept.values()), torch.get_rng_state()
+    return loss.item(), sum(saved_bytes.values()), torch.get_rng_state()
 
 
 def trained(model, steps=3):
@@ -104,7 +104,7 @@ def trained(model, steps=3):
 
 def assert_same(left, right):
     assert left[0] == right[0]
-    assert all(torch.equal(one, other) for one, other in zip(left[1], right[1], strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(left[1], right[1], strict=True))
     assert left[2].keys() == right[2].keys()
     assert all(torch.equal(left[2][name], right[2][name]) for name in left[2])
 
@@ -136,25 +136,25 @@ def test_losses_weights_statistics_and_generators_stay_the_same_bits(kind, optio
 def test_fewer_bytes_are_kept(kind):
     """Fewer still where they are offloaded."""
     model, kwargs = KINDS[kind]
-    kept = [step(made(model, **kwargs))[1]]
+    saved_bytes = [step(made(model, **kwargs))[1]]
     for options in ({}, {"offload": True}):
         changed = made(model, **kwargs)
         checkpoint_activations(changed, **options)
-        kept.append(step(changed)[1])
-    assert kept[1] < 0.6 * kept[0]
-    assert kept[2] < kept[1]
+        saved_bytes.append(step(changed)[1])
+    assert saved_bytes[1] < 0.6 * saved_bytes[0]
+    assert saved_bytes[2] < saved_bytes[1]
 
 
 def test_activation_checkpointing_every_nth_layer():
-    kept = []
+    saved_bytes = []
     for every in (1, 2, 4, 100):
         model = made(Stack)
         checkpoint_activations(model, every_n_layers=every)
-        kept.append(step(model)[1])
+        saved_bytes.append(step(model)[1])
         assert ["forward" in vars(block) for block in model.blocks] == [
             index % every == 0 for index in range(4)
         ]
-    assert kept[0] < kept[1] < kept[2] == kept[3]
+    assert saved_bytes[0] < saved_bytes[1] < saved_bytes[2] == saved_bytes[3]
 
 
 def test_activation_checkpointing_finds_the_layers():
@@ -186,9 +186,9 @@ def test_activation_checkpointing_restores_the_model(caplog):
 
 def test_activation_checkpointing_restores_a_forward_of_the_instance():
     model, calls = made(Stack), []
-    own = model.blocks[0].forward
+    original = model.blocks[0].forward
     counted = model.blocks[0].forward = lambda *args, **kwargs: (
-        calls.append(1) or own(*args, **kwargs)
+        calls.append(1) or original(*args, **kwargs)
     )
     undo = checkpoint_activations(model)
     step(model)
@@ -259,13 +259,13 @@ def gpt2_step(model):
     model.train()
     torch.manual_seed(1)
     ids = torch.randint(20, (2, 9))
-    kept = []
+    sizes = []
     with torch.autograd.graph.saved_tensors_hooks(
-        lambda t: kept.append(t.nbytes) or t, lambda t: t
+        lambda t: sizes.append(t.nbytes) or t, lambda t: t
     ):
         loss = model(input_ids=ids, labels=ids).loss
     loss.backward()
-    return loss.item(), model.transformer.wpe.weight.grad, sum(kept)
+    return loss.item(), model.transformer.wpe.weight.grad, sum(sizes)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_models_of_transformers_know_the_newer_settings_too(settings):
     plain, all_of_them, model = gpt2(), gpt2(), gpt2()
     enable_activation_checkpointing(all_of_them)
     enable_activation_checkpointing(model, **settings)
-    (loss, gradient, most), (_, _, least), (other, same, kept) = map(
+    (loss, gradient, most), (_, _, least), (other, same, saved) = map(
         gpt2_step, (plain, all_of_them, model)
     )
     # Gradients that meet are added in another order where a part is computed again.
@@ -288,6 +288,6 @@ def test_models_of_transformers_know_the_newer_settings_too(settings):
             True,
             False,
         ]
-        assert least < kept < most
+        assert least < saved < most
     else:
-        assert kept < least < most
+        assert saved < least < most

@@ -75,25 +75,25 @@ STRICTLY_WRONG = [
 @pytest.mark.parametrize("form", ["object", "dict", "folder"])
 def test_generation_config_that_cannot_be_saved_is_refused(tmp_path, settings, names, form):
     """As the reference does; all that is wrong is listed, before anything is written."""
-    given = dict(settings)
+    config = dict(settings)
     if form == "folder":
-        given = tmp_path / "config"
-        given.mkdir()
-        (given / "generation_config.json").write_text(json.dumps(settings))
+        config = tmp_path / "config"
+        config.mkdir()
+        (config / "generation_config.json").write_text(json.dumps(settings))
     elif form == "object":
-        given = GenerationConfig()
+        config = GenerationConfig()
         for name, value in settings.items():
-            setattr(given, name, value)
+            setattr(config, name, value)
     with pytest.raises(
         ValueError,
         match=r"(?s)generation_config=.*is invalid:.*Fix these issues to train your model",
     ) as error:
-        seq2seq_trainer(tmp_path / "out", trainer={"model": t5()}, generation_config=given)
+        seq2seq_trainer(tmp_path / "out", trainer={"model": t5()}, generation_config=config)
     assert all(f"`{name}`" in str(error.value) for name in names)
     assert not (tmp_path / "out").exists()
     if form != "dict":
         with pytest.raises(ValueError, match=names[0]):
-            Reference.load_generation_config(given)
+            Reference.load_generation_config(config)
 
 
 def test_unknown_settings_in_a_dict_are_named(tmp_path):

@@ -10,18 +10,18 @@ from types import ModuleType
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import ARGUMENTS, Tiny, trainer
+from helpers.trainer.tiny_trainings import ARGUMENTS, Tiny, make_trainer
 from lightrainer import Trainer, TrainingArguments
 from lightrainer.lightning_modules.models.liger import apply_liger_kernels
 
 
 @pytest.fixture
 def liger(monkeypatch):
-    """Stands in for the package, which needs a GPU: notes down what it is asked for."""
+    """Stands in for the package, which needs a GPU: records what it is asked for."""
     calls = []
     package, module = ModuleType("liger_kernel"), ModuleType("liger_kernel.transformers")
-    for one in (package, module):
-        one.__spec__ = importlib.machinery.ModuleSpec(one.__name__, None)
+    for stub in (package, module):
+        stub.__spec__ = importlib.machinery.ModuleSpec(stub.__name__, None)
     module._apply_liger_kernel_to_instance = lambda **given: calls.append(given)
     monkeypatch.setitem(sys.modules, "liger_kernel", package)
     monkeypatch.setitem(sys.modules, "liger_kernel.transformers", module)
@@ -47,7 +47,7 @@ def test_liger_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, conf
     """For the same model, with the same keywords, once a training."""
     transformers = pytest.importorskip("transformers")
     monkeypatch.setattr(transformers.integrations.liger, "is_liger_kernel_available", lambda: True)
-    asked = []
+    requests = []
     for api in (transformers, sys.modules["lightrainer"]):
         options = {
             **ARGUMENTS,
@@ -56,17 +56,17 @@ def test_liger_is_asked_as_the_reference_asks(tmp_path, liger, monkeypatch, conf
             "max_steps": 1,
         }
         args = api.TrainingArguments(output_dir=str(tmp_path), **options)
-        made = api.Trainer(gpt2(), args, train_dataset=tokens())
+        trainer = api.Trainer(gpt2(), args, train_dataset=tokens())
         assert liger == []
-        made.train()
-        asked.append([{**call, "model": call["model"] is made.model} for call in liger])
+        trainer.train()
+        requests.append([{**call, "model": call["model"] is trainer.model} for call in liger])
         liger.clear()
-    assert asked[0] == asked[1] == [{"model": True, **(config or {})}]
+    assert requests[0] == requests[1] == [{"model": True, **(config or {})}]
 
 
 def test_liger_warns_and_leaves_other_models_alone(tmp_path, liger, caplog):
     caplog.set_level(logging.WARNING, logger="lightrainer")
-    trainer(tmp_path, use_liger_kernel=True).train()
+    make_trainer(tmp_path, use_liger_kernel=True).train()
     assert liger == []
     assert "use_liger_kernel=True has no effect" in caplog.text
     assert "Tiny" in caplog.text
@@ -80,7 +80,7 @@ def test_liger_missing_package_gives_advice(tmp_path, monkeypatch):
         ImportError, match=r"use_liger_kernel=True.*pip install 'lightrainer\[liger\]'"
     ):
         Trainer(Tiny(), args)
-    later = trainer(tmp_path)
+    later = make_trainer(tmp_path)
     later.args.use_liger_kernel = True
     with pytest.raises(ImportError, match="use_liger_kernel"):
         later.train()
@@ -138,11 +138,11 @@ class Overriding(Trainer):
 def test_liger_loss_only_evaluation_makes_no_logits(tmp_path, liger, options, skips):
     """As in 5.23, but only if no other part needs them and the model supports it."""
     options = {"use_liger_kernel": True, "model": Skipping(), **options}
-    made = trainer(tmp_path, **options)
-    metrics = made.evaluate()
+    trainer = make_trainer(tmp_path, **options)
+    metrics = trainer.evaluate()
     assert metrics["eval_loss"] > 0 or "compute_loss_func" in options
-    if isinstance(made.model, Skipping):
-        assert set(made.model.skipped) == {skips}
+    if isinstance(trainer.model, Skipping):
+        assert set(trainer.model.skipped) == {skips}
 
 
 def test_layers_of_a_model_become_those_of_liger():

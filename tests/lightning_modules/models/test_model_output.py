@@ -61,22 +61,22 @@ MADE = [
 
 def facts(make, kind):
     try:
-        made = make(kind)
+        output = make(kind)
     except Exception as error:
         return type(error).__name__
-    seen = [
-        list(made.items()),
-        made.to_tuple(),
-        [made.first, made.second, made.third],
-        made[:1],
-        len(made),
+    results = [
+        list(output.items()),
+        output.to_tuple(),
+        [output.first, output.second, output.third],
+        output[:1],
+        len(output),
     ]
-    seen += [
-        "first" in made,
-        _pytree.tree_flatten(made)[0],
-        pickle.loads(pickle.dumps(made)).to_tuple(),
+    results += [
+        "first" in output,
+        _pytree.tree_flatten(output)[0],
+        pickle.loads(pickle.dumps(output)).to_tuple(),
     ]
-    return [*map(str, seen), str(copy.deepcopy(made).to_tuple())]
+    return [*map(str, results), str(copy.deepcopy(output).to_tuple())]
 
 
 @pytest.mark.parametrize("number", range(len(MADE)))
@@ -86,17 +86,23 @@ def test_model_output_constructors(number):
 
 def test_keys_attributes_and_indices_are_one():
     for kind in (Ours, Theirs):
-        made = kind(first=T)
-        made.second = 2
-        made["third"] = 3
-        assert (made["second"], made.third, made[1], made[-1], made[1:]) == (2, 3, 2, 3, (2, 3))
-        made.third = None  # a value that is there stays, as a key
-        assert list(made) == ["first", "second", "third"]
-        assert made.get("nothing") is None
+        output = kind(first=T)
+        output.second = 2
+        output["third"] = 3
+        assert (output["second"], output.third, output[1], output[-1], output[1:]) == (
+            2,
+            3,
+            2,
+            3,
+            (2, 3),
+        )
+        output.third = None  # a value that is there stays, as a key
+        assert list(output) == ["first", "second", "third"]
+        assert output.get("nothing") is None
         with pytest.raises(KeyError):
-            made["nothing"]
+            output["nothing"]
         with pytest.raises(IndexError):
-            made[5]
+            output[5]
 
 
 @pytest.mark.parametrize(
@@ -106,9 +112,9 @@ def test_fields_are_fixed(use):
     for kind in (Ours, Theirs):
         with pytest.raises(Exception, match=r"(?i)cannot"):
             use(kind(first=1))
-        made = kind(first=1)
+        output = kind(first=1)
         with pytest.raises(Exception, match=r"(?i)cannot"):
-            del made["first"]
+            del output["first"]
 
 
 @dataclass

@@ -34,9 +34,9 @@ def noisy(model, activate, tokens=TOKENS):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_noise_equals_reference(alpha, dtype):
     expected = noisy(Plain().to(dtype), lambda model: activate_neftune(model, alpha))
-    seen = noisy(Plain().to(dtype), lambda model: neftune_hook(model, alpha))
-    assert torch.equal(seen, expected)
-    assert torch.equal(seen, Plain().to(dtype)(TOKENS)) == (alpha == 0)
+    actual = noisy(Plain().to(dtype), lambda model: neftune_hook(model, alpha))
+    assert torch.equal(actual, expected)
+    assert torch.equal(actual, Plain().to(dtype)(TOKENS)) == (alpha == 0)
 
 
 def test_neftune_adds_no_noise_in_evaluation():
@@ -44,9 +44,9 @@ def test_neftune_adds_no_noise_in_evaluation():
     model = Plain().eval()
     neftune_hook(model, 5)
     state = torch.get_rng_state()
-    seen = model(TOKENS)
+    output = model(TOKENS)
     assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(seen, Plain()(TOKENS))
+    assert torch.equal(output, Plain()(TOKENS))
 
 
 def test_handle_ends_the_noise():

@@ -53,7 +53,7 @@ WITHOUT_LOSS = {kind.__name__: kind(**BARE) for kind in (dict, SimpleNamespace, 
 
 def identical(first, second):
     return len(first) == len(second) and all(
-        one is two for one, two in zip(first, second, strict=True)
+        left is right for left, right in zip(first, second, strict=True)
     )
 
 

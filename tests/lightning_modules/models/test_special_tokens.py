@@ -61,9 +61,9 @@ def test_configs_are_those_of_the_newest_reference(later, name, ends, monkeypatc
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.23.0")
     special, config = CASES[name]
     ours, theirs = model(**config), model(**config)
-    for one in (ours, theirs):
+    for instance in (ours, theirs):
         if ends is not None:
-            one.generation_config.eos_token_id = copy.copy(ends)
+            instance.generation_config.eos_token_id = copy.copy(ends)
     align_special_tokens(ours, tokenizer(**special))
     later(theirs, tokenizer(**special))
     for part in ("config", "generation_config"):
@@ -78,8 +78,8 @@ def test_end_tokens_are_those_of_the_reference(of_config, of_generation, monkeyp
     """
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", "5.3.0")
     ours, theirs = model(eos_token_id=of_config), model(eos_token_id=of_config)
-    for one in (ours, theirs):
-        one.generation_config.eos_token_id = copy.copy(of_generation)
+    for instance in (ours, theirs):
+        instance.generation_config.eos_token_id = copy.copy(of_generation)
     align_special_tokens(ours, tokenizer(eos_token="y", bos_token="x"))
     reference_align(theirs, tokenizer(eos_token="y", bos_token="x"))
     assert ours.config.eos_token_id == theirs.config.eos_token_id == 4
@@ -91,9 +91,9 @@ def test_end_tokens_are_those_of_the_reference(of_config, of_generation, monkeyp
 @pytest.mark.parametrize(("version", "end"), [("5.3.0", [4]), ("5.17.0", [4]), ("5.18.0", 4)])
 def test_single_end_token_follows_the_version(version, end, monkeypatch):
     monkeypatch.setenv("LIGHTRAINER_FOLLOW", version)
-    given = model()
-    align_special_tokens(given, tokenizer(eos_token="y", bos_token="x"))
-    assert given.generation_config.eos_token_id == end
+    instance = model()
+    align_special_tokens(instance, tokenizer(eos_token="y", bos_token="x"))
+    assert instance.generation_config.eos_token_id == end
 
 
 def test_tokens_of_another_class_change_nothing():
@@ -109,17 +109,17 @@ def test_tokens_of_another_class_change_nothing():
 
 
 def test_special_tokens_missing_in_the_tokenizer_are_kept():
-    given = model(bos_token_id=1, eos_token_id=[3, 4])
-    align_special_tokens(given, tokenizer(eos_token="<c>"))
-    for place in (given.config, given.generation_config):
+    instance = model(bos_token_id=1, eos_token_id=[3, 4])
+    align_special_tokens(instance, tokenizer(eos_token="<c>"))
+    for place in (instance.config, instance.generation_config):
         assert (place.bos_token_id, place.eos_token_id) == (1, [2, 3, 4])
 
 
 def test_tokens_of_a_composed_model_are_those_of_its_text():
-    given = SimpleNamespace(config=LlavaConfig(text_config=GPT2Config(bos_token_id=3)))
-    align_special_tokens(given, tokenizer(bos_token="<b>"))
-    assert given.config.text_config.bos_token_id == 1
-    assert getattr(given.config, "bos_token_id", None) is None
+    instance = SimpleNamespace(config=LlavaConfig(text_config=GPT2Config(bos_token_id=3)))
+    align_special_tokens(instance, tokenizer(bos_token="<b>"))
+    assert instance.config.text_config.bos_token_id == 1
+    assert getattr(instance.config, "bos_token_id", None) is None
 
 
 @pytest.mark.parametrize("processing_class", [None, object()])

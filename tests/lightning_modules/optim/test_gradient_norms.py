@@ -10,19 +10,19 @@ from lightrainer.lightning_modules.optim.gradient_norms import clip_gradients
 
 def parameters(kind):
     generator = torch.Generator().manual_seed(0)
-    made = [torch.nn.Parameter(torch.zeros(size)) for size in ((3, 4), (5,), (2, 2))]
-    for parameter in made:
+    tensors = [torch.nn.Parameter(torch.zeros(size)) for size in ((3, 4), (5,), (2, 2))]
+    for parameter in tensors:
         parameter.grad = torch.randn(parameter.shape, generator=generator)
     if kind == "nan":
-        made[1].grad[0] = math.nan
+        tensors[1].grad[0] = math.nan
     if kind == "two formats":
-        made[1] = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
-        made[1].grad = torch.ones(5, dtype=torch.float64)
+        tensors[1] = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
+        tensors[1].grad = torch.ones(5, dtype=torch.float64)
     if kind == "one without":
-        made[0].grad = None
+        tensors[0].grad = None
     if kind == "none":
-        made = [torch.nn.Parameter(torch.zeros(1))]
-    return made
+        tensors = [torch.nn.Parameter(torch.zeros(1))]
+    return tensors
 
 
 @pytest.mark.parametrize("kind", ["plain", "nan", "two formats", "one without", "none"])
@@ -34,8 +34,8 @@ def test_norm_and_gradients_are_those_of_torch(kind, max_norm, norm_type):
     expected = torch.nn.utils.clip_grad_norm_(reference, max_norm, norm_type=norm_type)
     assert torch.equal(norm, expected) or (norm.isnan() and expected.isnan())
     assert norm.dtype == expected.dtype
-    for one, other in zip(ours, reference, strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        assert one.grad is None or torch.allclose(
-            one.grad, other.grad, rtol=0, atol=0, equal_nan=True
+    for left, right in zip(ours, reference, strict=True):
+        assert (left.grad is None) == (right.grad is None)
+        assert left.grad is None or torch.allclose(
+            left.grad, right.grad, rtol=0, atol=0, equal_nan=True
         )

@@ -93,20 +93,22 @@ def test_layerwise_parameters_have_schedules(monkeypatch, name):
     optimizer = CONFIG.build(model)
     cls, kwargs = reference_class_and_kwargs(CONFIG, expected)
     reference = cls(kwargs["optimizer_dict"], lr=0.1)
-    made = [(model, optimizer, get_scheduler), (expected, reference, reference_get_scheduler)]
-    seen = []
-    for module, one, make in made:
-        scheduler = make(name.value, one, 2, 8, OWN.get(name))
+    setups = [(model, optimizer, get_scheduler), (expected, reference, reference_get_scheduler)]
+    all_rates = []
+    for module, trained_optimizer, make in setups:
+        scheduler = make(name.value, trained_optimizer, 2, 8, OWN.get(name))
         rates = []
         for number in range(6):
             steps(module, [number])
-            one.step()
+            trained_optimizer.step()
             rates.append(scheduler.get_last_lr()[0])
             scheduler.step()
-            rates += [inner.param_groups[0]["lr"] for inner in one.optimizer_dict.values()]
-        seen.append(rates)
-    assert same(*seen)
-    assert len(set(seen[0])) > 1 or name is SchedulerType.CONSTANT
+            rates += [
+                inner.param_groups[0]["lr"] for inner in trained_optimizer.optimizer_dict.values()
+            ]
+        all_rates.append(rates)
+    assert same(*all_rates)
+    assert len(set(all_rates[0])) > 1 or name is SchedulerType.CONSTANT
     assert same(model.state_dict(), expected.state_dict())
 
 

@@ -121,12 +121,12 @@ def test_groups_equal_reference(monkeypatch, name):
     optimizer_stand_ins.install(monkeypatch)
     model = Model()
     actual = config(name).build(model)
-    asked, optimizer_stand_ins.Overrides.asked = optimizer_stand_ins.Overrides.asked, []
+    overrides, optimizer_stand_ins.Overrides.asked = optimizer_stand_ins.Overrides.asked, []
     expected = reference_optimizer(config(name), model)
     assert alike(actual.given, expected.given)
-    assert alike(asked, optimizer_stand_ins.Overrides.asked)
+    assert alike(overrides, optimizer_stand_ins.Overrides.asked)
     in_8_bits = "8bit" in name and "torch" not in name and "galore" not in name
-    assert [module for module, *_ in asked] == (
+    assert [module for module, *_ in overrides] == (
         [model.embedding, model.positions] if in_8_bits else []
     )
 

@@ -48,8 +48,8 @@ def model():
 def steps(trained, optimizers, schedules, seeds):
     for seed in seeds:
         trained(torch.randint(0, 5, (8,), generator=torch.Generator().manual_seed(seed))).backward()
-        for one in (*optimizers, *schedules):
-            one.step()
+        for stepper in (*optimizers, *schedules):
+            stepper.step()
         trained.zero_grad()
 
 
@@ -60,17 +60,17 @@ def ours(trained):
 
 def same(left, right):
     return all(
-        torch.equal(one, other)
-        for one, other in zip(left.parameters(), right.parameters(), strict=True)
+        torch.equal(first, second)
+        for first, second in zip(left.parameters(), right.parameters(), strict=True)
     )
 
 
 def test_matrices_are_what_is_neither_embedding_nor_output():
     trained = model()
-    names = {id(one): name for name, one in trained.named_parameters()}
-    assert [names[id(one)] for one in matrices(trained)] == MATRICES
+    names = {id(parameter): name for name, parameter in trained.named_parameters()}
+    assert [names[id(parameter)] for parameter in matrices(trained)] == MATRICES
     trained.get_output_embeddings = lambda: trained.body[1]
-    assert [names[id(one)] for one in matrices(trained)] == MATRICES[:1]
+    assert [names[id(parameter)] for parameter in matrices(trained)] == MATRICES[:1]
     with pytest.raises(
         ValueError, match=r"Muon' trains matrices, but the model has none.*Choose another optimizer"
     ):
@@ -80,15 +80,25 @@ def test_matrices_are_what_is_neither_embedding_nor_output():
 def test_steps_are_those_of_both_optimizers_with_one_schedule():
     by_hand, trained = model(), model()
     named = dict(by_hand.named_parameters())
-    kept = ["embedding.weight", "classifier.weight"]
+    adamw_names = ["embedding.weight", "classifier.weight"]
     muon = torch.optim.Muon(
         [named[name] for name in MATRICES], 0.02, 0.1, momentum=0.9, nesterov=False
     )
-    others = [one for name, one in named.items() if name not in (*MATRICES, *kept)]
-    groups = [{"params": [named[name] for name in kept]}, {"params": others, "weight_decay": 0.0}]
+    others = [
+        parameter for name, parameter in named.items() if name not in (*MATRICES, *adamw_names)
+    ]
+    groups = [
+        {"params": [named[name] for name in adamw_names]},
+        {"params": others, "weight_decay": 0.0},
+    ]
     adamw = torch.optim.AdamW(groups, lr=0.02, betas=(0.8, 0.999), weight_decay=0.1)
     both = muon, adamw
-    steps(by_hand, both, [get_linear_schedule_with_warmup(one, 1, 6) for one in both], range(5))
+    steps(
+        by_hand,
+        both,
+        [get_linear_schedule_with_warmup(optimizer, 1, 6) for optimizer in both],
+        range(5),
+    )
     optimizer, schedule = ours(trained)
     steps(trained, [optimizer], [schedule], range(5))
     assert same(by_hand, trained)
@@ -97,17 +107,17 @@ def test_steps_are_those_of_both_optimizers_with_one_schedule():
 
 def test_muon_resumption_is_exact(tmp_path):
     whole, first = model(), model()
-    steps(whole, *[[one] for one in ours(whole)], range(5))
+    steps(whole, *[[stepper] for stepper in ours(whole)], range(5))
     optimizer, schedule = ours(first)
     steps(first, [optimizer], [schedule], range(2))
     torch.save([optimizer.state_dict(), schedule.state_dict()], tmp_path / "state.pt")
     second = copy.deepcopy(first)
     optimizer, schedule = ours(second)
-    for one, state in zip(
+    for stateful, state in zip(
         (optimizer, schedule), torch.load(tmp_path / "state.pt", weights_only=True), strict=True
     ):
         with loading_optimizer(optimizer, "state.pt"):
-            one.load_state_dict(state)
+            stateful.load_state_dict(state)
     steps(second, [optimizer], [schedule], range(2, 5))
     assert same(whole, second)
     assert not same(whole, first)
@@ -150,7 +160,9 @@ def test_muon_trains_groups_that_are_added_later(tmp_path):
 
 def names_of(optimizer, trained):
     names = {id(parameter): name for name, parameter in trained.named_parameters()}
-    return [[names[id(one)] for one in group["params"]] for group in optimizer.param_groups]
+    return [
+        [names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups
+    ]
 
 
 def test_muon_can_be_copied_with_its_model():

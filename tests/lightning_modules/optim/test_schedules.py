@@ -68,12 +68,12 @@ def build(module, name, warmup, total, kwargs):
 
 
 def rates(optimizer, scheduler, steps):
-    seen = []
+    values = []
     for _ in range(steps):
-        seen.append([float(group["lr"]).hex() for group in optimizer.param_groups])
+        values.append([float(group["lr"]).hex() for group in optimizer.param_groups])
         optimizer.step()
         scheduler.step()
-    return seen
+    return values
 
 
 @pytest.mark.parametrize(("name", "warmup", "total", "kwargs"), CASES, ids=IDS)
@@ -93,17 +93,17 @@ def test_schedules_are_all_compared():
 def test_plateau_follows_reference():
     """The plateau schedule takes the same steps down."""
     losses = [3.0, 2.0, 2.0, 2.0, 2.0, 1.9, 1.9, 1.9, 1.9, 1.9]
-    seen = []
+    rate_lists = []
     for module in (ours, reference):
         optimizer, scheduler = build(
             module, "reduce_lr_on_plateau", None, None, {"patience": 1, "factor": 0.3}
         )
-        seen.append([])
+        rate_lists.append([])
         for loss in losses:
             scheduler.step(loss)
-            seen[-1].append(optimizer.param_groups[0]["lr"])
-    assert seen[0] == seen[1]
-    assert len(set(seen[0])) > 1
+            rate_lists[-1].append(optimizer.param_groups[0]["lr"])
+    assert rate_lists[0] == rate_lists[1]
+    assert len(set(rate_lists[0])) > 1
 
 
 LACKING = [
@@ -149,12 +149,12 @@ def test_inverse_sqrt_takes_its_timescale():
     """5.3.0 drops the schedule's own arguments in `get_scheduler`; 5.23 passes them on, and so
     do we.
     """
-    seen = rates(*build(ours, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
+    actual = rates(*build(ours, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
     optimizer = make_optimizer()
-    assert seen == rates(
+    assert actual == rates(
         optimizer, reference.get_inverse_sqrt_schedule(optimizer, 3, timescale=50), 40
     )
-    assert seen != rates(*build(reference, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
+    assert actual != rates(*build(reference, "inverse_sqrt", 3, None, {"timescale": 50}), 40)
 
 
 def test_arguments_of_constant_schedules_are_not_dropped_in_silence(caplog):
@@ -208,19 +208,25 @@ WRONG = [
 @pytest.mark.parametrize(("name", "key", "value"), WRONG)
 def test_numbers_that_cannot_be_are_named(name, key, value):
     """By the function, by `get_scheduler`, by a config, and by the training arguments."""
-    own = (
+    options = (
         {"num_decay_steps": 2} if name == "warmup_stable_decay" and key != "num_decay_steps" else {}
     )
-    own |= {"min_lr_rate": 0.1} if key == "warmup_lr_rate" else {}
+    options |= {"min_lr_rate": 0.1} if key == "warmup_lr_rate" else {}
     steps = {"num_warmup_steps": 0, "num_training_steps": 10}
-    steps, own = ({**steps, key: value}, own) if key in steps else (steps, {**own, key: value})
+    steps, options = (
+        ({**steps, key: value}, options) if key in steps else (steps, {**options, key: value})
+    )
     doors = [
-        lambda: ours.get_scheduler(name, make_optimizer(), **steps, scheduler_specific_kwargs=own)
+        lambda: ours.get_scheduler(
+            name, make_optimizer(), **steps, scheduler_specific_kwargs=options
+        )
     ]
     if key not in steps:
-        doors += [lambda: ours.ScheduleConfig(name=name, kwargs=own)]
+        doors += [lambda: ours.ScheduleConfig(name=name, kwargs=options)]
         doors += [
-            lambda: TrainingArguments(use_cpu=True, lr_scheduler_type=name, lr_scheduler_kwargs=own)
+            lambda: TrainingArguments(
+                use_cpu=True, lr_scheduler_type=name, lr_scheduler_kwargs=options
+            )
         ]
     for door in doors:
         with pytest.raises((ValueError, TypeError), match=rf"`{key}` must be .*, but is "):

@@ -80,8 +80,10 @@ def test_cli_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
     the checkpoint.
     """
     monkeypatch.chdir(tmp_path)
-    made = cli(LossModule, "fit", "--config", config, "--model.optimizer.learning_rate=0.2")
-    module, trainer = made.model, made.trainer
+    lightning_cli = cli(
+        LossModule, "fit", "--config", config, "--model.optimizer.learning_rate=0.2"
+    )
+    module, trainer = lightning_cli.model, lightning_cli.trainer
     assert trainer.global_step == 6
     assert module.optimizer_config == OptimizerConfig(
         name="adamw_torch", learning_rate=0.2, weight_decay=0.1
@@ -91,7 +93,7 @@ def test_cli_file_describes_a_training(config, tmp_path, monkeypatch, capsys):
         Net,
         5,
     )
-    assert isinstance(made.datamodule.val_dataset["b"], Counted)
+    assert isinstance(lightning_cli.datamodule.val_dataset["b"], Counted)
     assert {"val_a_loss", "val_b_loss", "val_a_acc", "val_b_acc"} <= set(trainer.callback_metrics)
     assert "val_loss" not in trainer.callback_metrics
 
@@ -134,14 +136,14 @@ def test_cli_modules_have_all_options(kind, further):
         "--model.label_names=[labels]",
         "--data.batch_size=7",
     ]
-    made = cli(kind, *options, *further, run=False, subclasses=False)
-    made.model.configure_model()
-    assert type(made.model) is kind
-    assert isinstance(made.model.model, TokenNet)
-    assert isinstance(made.model.configure_optimizers()["optimizer"], torch.optim.SGD)
-    assert made.model.learning_rate == 0.5
-    assert made.model.loss_fn.ignore_index == 7
-    assert (made.model.neftune_noise_alpha, made.datamodule.batch_size) == (5, 7)
+    lightning_cli = cli(kind, *options, *further, run=False, subclasses=False)
+    lightning_cli.model.configure_model()
+    assert type(lightning_cli.model) is kind
+    assert isinstance(lightning_cli.model.model, TokenNet)
+    assert isinstance(lightning_cli.model.configure_optimizers()["optimizer"], torch.optim.SGD)
+    assert lightning_cli.model.learning_rate == 0.5
+    assert lightning_cli.model.loss_fn.ignore_index == 7
+    assert (lightning_cli.model.neftune_noise_alpha, lightning_cli.datamodule.batch_size) == (5, 7)
 
 
 # As an error it would keep jsonargparse from what it does otherwise.
@@ -152,9 +154,9 @@ def test_cli_fills_in_the_names_of_optimizer_and_schedule(config):
         assert name in text
         text = text.replace(name, "")
     config.write_text(text)
-    made = cli(LossModule, "--config", config, run=False).model
-    assert made.optimizer_config == OptimizerConfig(learning_rate=0.1, weight_decay=0.1)
-    assert made.schedule_config == ScheduleConfig(warmup_steps=0.1)
+    module = cli(LossModule, "--config", config, run=False).model
+    assert module.optimizer_config == OptimizerConfig(learning_rate=0.1, weight_decay=0.1)
+    assert module.schedule_config == ScheduleConfig(warmup_steps=0.1)
 
 
 def test_cli_written_configuration_can_be_read(config, tmp_path):
@@ -166,8 +168,8 @@ def test_cli_written_configuration_can_be_read(config, tmp_path):
         "--data.test_dataset=helpers.lightning.tiny_modules.points",
     ]
     for arguments in ([], options):
-        made = cli(LossModule, "--config", config, *arguments, run=False)
-        written = made.parser.dump(made.config)
+        lightning_cli = cli(LossModule, "--config", config, *arguments, run=False)
+        written = lightning_cli.parser.dump(lightning_cli.config)
         (tmp_path / "written.yaml").write_text(written)
         again = cli(LossModule, "--config", tmp_path / "written.yaml", run=False)
         assert again.parser.dump(again.config) == written

@@ -31,16 +31,16 @@ OPTIMIZER = {"learning_rate": 0.05}
 
 
 def fitted(data, module=None, *, ckpt_path=None, **options):
-    module, seen = (
+    module, recorder = (
         (LossModule(seeded(Net), optimizer=OPTIMIZER) if module is None else module),
         Seen(),
     )
-    trainer = make_trainer(callbacks=[seen, *options.pop("callbacks", [])], **options)
+    trainer = make_trainer(callbacks=[recorder, *options.pop("callbacks", [])], **options)
     set_seed(7)
     if ckpt_path is not None:
         torch.rand(11)
     trainer.fit(module, data, ckpt_path=ckpt_path)
-    return module, seen, trainer
+    return module, recorder, trainer
 
 
 class Noisy(Dataset):
@@ -97,24 +97,24 @@ def test_data_module_resumes_with_the_very_next_batch(tmp_path, source):
     saving = ModelCheckpoint(
         dirpath=tmp_path, filename="{step}", every_n_train_steps=2, save_top_k=-1
     )
-    whole, seen, _ = fitted(
+    whole, events, _ = fitted(
         SOURCES[source](), dropping(), callbacks=[saving], enable_checkpointing=True
     )
     for step in (2,) if source == "workers" else (2, 6, 8):
         file = tmp_path / f"step={step}.ckpt"
         torch.load(file, weights_only=True)
-        resumed, rest, _ = fitted(SOURCES[source](), dropping(), ckpt_path=file)
-        assert len(rest.batches) == 12 - step
-        assert all(map(torch.equal, seen.batches[step:], rest.batches))
+        resumed, resumed_events, _ = fitted(SOURCES[source](), dropping(), ckpt_path=file)
+        assert len(resumed_events.batches) == 12 - step
+        assert all(map(torch.equal, events.batches[step:], resumed_events.batches))
         assert same_weights(whole, resumed)
 
 
 def test_shuffled_by_seed_and_epoch():
-    seen = fitted(DataModule(points(), batch_size=4))[1].batches
+    shuffled = fitted(DataModule(points(), batch_size=4))[1].batches
     other = fitted(DataModule(points(), batch_size=4, seed=43))[1].batches
-    assert not torch.equal(seen[0], seen[6]), "each epoch has an order of its own"
-    assert not torch.equal(seen[0], other[0])
-    assert torch.equal(seen[6], other[0]), "which is that of the next seed"
+    assert not torch.equal(shuffled[0], shuffled[6]), "each epoch has its own order"
+    assert not torch.equal(shuffled[0], other[0])
+    assert torch.equal(shuffled[6], other[0]), "which is that of the next seed"
 
 
 def test_data_module_groups_by_length():
@@ -173,18 +173,18 @@ def test_data_module_dict_of_validation_sets():
     module = LossModule(
         seeded(Net), optimizer=OPTIMIZER, metrics={"acc": MulticlassAccuracy(3, average="micro")}
     )
-    found = fitted(DataModule(points(), sets, batch_size=4), module, max_epochs=1)[
+    logged = fitted(DataModule(points(), sets, batch_size=4), module, max_epochs=1)[
         2
     ].callback_metrics
-    assert {"val_near_loss", "val_near_acc", "val_far_loss", "val_far_acc"} <= set(found)
-    assert "val_acc" not in found
+    assert {"val_near_loss", "val_near_acc", "val_far_loss", "val_far_acc"} <= set(logged)
+    assert "val_acc" not in logged
     for name, items in sets.items():
         with torch.no_grad():
             predicted = module.model(torch.stack([item["x"] for item in items]))["logits"].argmax(
                 -1
             )
         right = predicted == torch.stack([item["labels"] for item in items])
-        assert float(found[f"val_{name}_acc"]) == pytest.approx(right.float().mean().item())
+        assert float(logged[f"val_{name}_acc"]) == pytest.approx(right.float().mean().item())
 
 
 class OwnLoaders(DataModule):
@@ -255,19 +255,19 @@ def test_test_and_predict():
         None, None, points(10, seed=5), points(10, seed=5), batch_size=4, eval_batch_size=5
     )
     module, trainer = LossModule(seeded(Net)), make_trainer()
-    (found,) = trainer.test(module, data, verbose=False)
+    (results,) = trainer.test(module, data, verbose=False)
     outputs = trainer.predict(module, data)
     assert [len(logits) for logits in outputs] == [5, 5]
     labels = torch.stack([item["labels"] for item in points(10, seed=5)])
     expected = torch.nn.functional.cross_entropy(torch.cat(outputs), labels)
-    assert found["test_loss"] == pytest.approx(expected.item())
+    assert results["test_loss"] == pytest.approx(expected.item())
 
 
 def test_functions_that_make_datasets():
-    made = []
+    calls = []
 
     def make():
-        made.append(1)
+        calls.append(1)
         return points()
 
     data = DataModule(
@@ -280,23 +280,23 @@ def test_functions_that_make_datasets():
             },
         },
     )
-    assert made == []
+    assert calls == []
     for _ in range(2):
         fitted(data)
-    assert len(made) == 2, "once each"
+    assert len(calls) == 2, "once each"
     assert isinstance(data.val_dataset["b"], Counted)
 
 
 def test_streams_and_samplers_have_their_order():
-    seen = fitted(DataModule(Endless(), batch_size=4), max_epochs=-1, max_steps=3)[1]
+    recorder = fitted(DataModule(Endless(), batch_size=4), max_epochs=-1, max_steps=3)[1]
     assert torch.equal(
-        torch.cat(seen.batches), torch.stack([item["x"] for item in points(50)[:12]])
+        torch.cat(recorder.batches), torch.stack([item["x"] for item in points(50)[:12]])
     )
-    seen = fitted(
+    recorder = fitted(
         DataModule(points(), batch_size=4, sampler=lambda data: range(len(data) - 1, -1, -1))
     )[1]
     backwards = torch.stack([item["x"] for item in reversed(points())])
-    assert torch.equal(torch.cat(seen.batches), torch.cat([backwards, backwards]))
+    assert torch.equal(torch.cat(recorder.batches), torch.cat([backwards, backwards]))
 
 
 def test_columns_that_the_model_does_not_take(caplog):
@@ -355,26 +355,26 @@ def test_data_module_refuses_what_is_not_a_dataset(argument, value):
         getattr(make_trainer(), VERBS[argument])(
             LossModule(seeded(Net)), DataModule(**{argument: value})
         )
-    said = str(raised.value)
-    assert "Pass " in said or "ConcatDataset" in said
-    if "DataLoader" in said:
-        assert ".dataset, or pass the loaders to the Trainer" in said
+    message = str(raised.value)
+    assert "Pass " in message or "ConcatDataset" in message
+    if "DataLoader" in message:
+        assert ".dataset, or pass the loaders to the Trainer" in message
 
 
 @pytest.mark.parametrize("verb", ["validate", "test"])
 def test_data_module_list_of_sets_is_evaluated_in_turn(verb):
     """A list of samples is one set."""
     stage = "val" if verb == "validate" else "test"
-    given = {f"{stage}_dataset": [Noisy(), Noisy()]}
+    datasets = {f"{stage}_dataset": [Noisy(), Noisy()]}
     results = getattr(make_trainer(), verb)(
-        LossModule(seeded(Net)), DataModule(None, **given), verbose=False
+        LossModule(seeded(Net)), DataModule(None, **datasets), verbose=False
     )
     assert [list(result) for result in results] == [
         [f"{stage}_loss/dataloader_idx_{index}"] for index in range(2)
     ]
-    given = {f"{stage}_dataset": points(10)}
+    datasets = {f"{stage}_dataset": points(10)}
     (result,) = getattr(make_trainer(), verb)(
-        LossModule(seeded(Net)), DataModule(None, **given), verbose=False
+        LossModule(seeded(Net)), DataModule(None, **datasets), verbose=False
     )
     assert list(result) == [f"{stage}_loss"]
 

@@ -40,9 +40,9 @@ def trainer_of(counted, rank=2, world_size=4):
     ],
 )
 def test_data_share_follows_the_strategy(counted, copies, share):
-    found = data_share(trainer_of(counted))
-    assert found == DataShare(2, 4, copies)
-    assert (found.index, found.count) == share
+    result = data_share(trainer_of(counted))
+    assert result == DataShare(2, 4, copies)
+    assert (result.index, result.count) == share
 
 
 def test_data_share_without_processes():

@@ -111,11 +111,11 @@ def trained(kind):
 
 
 def test_hooks_without_super_change_nothing():
-    found, expected = trained(Hookless), trained(NoHooks)
-    assert same_weights(found[0], expected[0])
-    assert found[1:] == expected[1:]
-    assert {"train_accuracy", "val_accuracy"} <= set(found[1])
-    assert "test_accuracy" in found[2][0]
+    actual, expected = trained(Hookless), trained(NoHooks)
+    assert same_weights(actual[0], expected[0])
+    assert actual[1:] == expected[1:]
+    assert {"train_accuracy", "val_accuracy"} <= set(actual[1])
+    assert "test_accuracy" in actual[2][0]
 
 
 def test_configured_callbacks_are_added_to_those_of_the_module():
@@ -143,9 +143,9 @@ def test_steps_without_a_trainer_return_the_loss_of_the_batch(kind, in_fabric):
     options = {"loss_fn": nn.CrossEntropyLoss()} if kind is LossModule else {"num_labels": 3}
     module = kind(nn.Linear(4, 3), optimizer={"learning_rate": 0.1}, **options)
     expected = functional.cross_entropy(module.model(ROWS), CLASSES)
-    called = Fabric(devices=1).setup_module(module) if in_fabric else module
+    wrapped = Fabric(devices=1).setup_module(module) if in_fabric else module
     batch = (ROWS.to(module.device), CLASSES.to(module.device))
-    for step in (called.training_step, called.validation_step, called.test_step):
+    for step in (wrapped.training_step, wrapped.validation_step, wrapped.test_step):
         torch.testing.assert_close(step(batch, 0).cpu(), expected)
     torch.testing.assert_close(module.compute_loss(batch)[0].cpu(), expected)
     assert module.predict_step(batch, 0).shape == (22, 3)

@@ -27,16 +27,16 @@ def data(**kwargs):
 
 def fitted(made=None, datamodule=None, **options):
     """The module after a training with these options, and what was seen of it."""
-    made, seen = module() if made is None else made, Seen()
-    trainer = make_trainer(**options, callbacks=[seen])
+    made, recorder = module() if made is None else made, Seen()
+    trainer = make_trainer(**options, callbacks=[recorder])
     set_seed(7)
     trainer.fit(made, data() if datamodule is None else datamodule)
-    return made, seen, trainer
+    return made, recorder, trainer
 
 
 def test_lightning_backward_optimizer_cannot_accumulate(monkeypatch):
-    asked = "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward"
-    monkeypatch.setattr(asked, lambda optimizer: True)
+    target = "lightrainer.lightning_modules.tasks.optimizer_module.steps_in_backward"
+    monkeypatch.setattr(target, lambda optimizer: True)
     with pytest.raises(ValueError, match="accumulate_grad_batches=2"):
         fitted(accumulate_grad_batches=2)
 
@@ -75,14 +75,16 @@ def test_lightning_optimizer_with_other_weights_in_evaluations():
         def _first_weight(self):
             return next(self.model.parameters()).detach().flatten()[0].item()
 
-    made = module(Watched, optimizer=lambda groups: Switched(groups, lr=0.0))
-    trainer = fitted(made, max_epochs=1, val_check_interval=1, num_sanity_val_steps=2)[2]
+    lightning_module = module(Watched, optimizer=lambda groups: Switched(groups, lr=0.0))
+    trainer = fitted(lightning_module, max_epochs=1, val_check_interval=1, num_sanity_val_steps=2)[
+        2
+    ]
     first = next(seeded(Net).parameters()).flatten()[0].item()
     assert weights == pytest.approx({"train": first, "eval": first + 1})
 
     # The module is trained with the weights of the training again.
     trainer.fit_loop.max_epochs = 2
-    trainer.fit(made, data())
+    trainer.fit(lightning_module, data())
     assert weights["eval"] == pytest.approx(weights["train"] + 1)
 
 
@@ -108,9 +110,11 @@ class TestClipping:
         plugins = [MixedPrecision(precision, "cpu")]
         sgd = {"name": "sgd", "learning_rate": 1.0}
         for optimizer in ({"learning_rate": 0.05}, sgd):
-            made = module(optimizer=optimizer)
-            _, seen, _ = fitted(made, plugins=plugins, gradient_clip_val=0.5, max_epochs=1)
-            assert all(map(math.isfinite, seen.losses))
+            lightning_module = module(optimizer=optimizer)
+            _, recorder, _ = fitted(
+                lightning_module, plugins=plugins, gradient_clip_val=0.5, max_epochs=1
+            )
+            assert all(map(math.isfinite, recorder.losses))
         start, clipped = (
             seeded(Net),
             fitted(module(optimizer=sgd), plugins=plugins, gradient_clip_val=1e-12)[0].model,
@@ -127,18 +131,18 @@ class TestPrecision:
         weights stay in full.
         """
         dtypes = []
-        made = module()
-        made.model.layers[0].register_forward_hook(
+        lightning_module = module()
+        lightning_module.model.layers[0].register_forward_hook(
             lambda layer, args, output: dtypes.append(output.dtype)
         )
-        _, seen, trainer = fitted(made, max_epochs=8, **options)
+        _, recorder, trainer = fitted(lightning_module, max_epochs=8, **options)
         half = torch.bfloat16 if "precision" in options else torch.float16
         assert set(dtypes) == {half}
-        assert {parameter.dtype for parameter in made.parameters()} == {torch.float32}
+        assert {parameter.dtype for parameter in lightning_module.parameters()} == {torch.float32}
         whole = fitted(max_epochs=8)[1]
-        assert seen.losses != whole.losses
-        assert seen.losses[:6] == pytest.approx(whole.losses[:6], abs=0.05)
-        assert sum(seen.losses[-6:]) < sum(seen.losses[:6]) / 2
+        assert recorder.losses != whole.losses
+        assert recorder.losses[:6] == pytest.approx(whole.losses[:6], abs=0.05)
+        assert sum(recorder.losses[-6:]) < sum(recorder.losses[:6]) / 2
         scaler = trainer.precision_plugin.scaler
         assert (scaler is not None and scaler.get_scale() > 1) == (half == torch.float16)
 
@@ -161,14 +165,15 @@ class TestLimits:
     def test_overfit_batches(self, dataset):
         """The same two batches in every epoch, in order; without it they are others."""
         datamodule = lambda: DataModule(dataset, batch_size=4)
-        seen = fitted(datamodule=datamodule(), overfit_batches=2, max_epochs=30)[1]
-        assert len(seen.batches) == 60
+        overfitted = fitted(datamodule=datamodule(), overfit_batches=2, max_epochs=30)[1]
+        assert len(overfitted.batches) == 60
         assert all(
-            torch.equal(batch, seen.batches[index % 2]) for index, batch in enumerate(seen.batches)
+            torch.equal(batch, overfitted.batches[index % 2])
+            for index, batch in enumerate(overfitted.batches)
         )
-        assert seen.losses[-1] < 0.1 < seen.losses[0], "and they are learnt by heart"
-        usual = fitted(datamodule=datamodule(), limit_train_batches=2, max_epochs=2)[1]
-        assert not torch.equal(usual.batches[0], usual.batches[2])
+        assert overfitted.losses[-1] < 0.1 < overfitted.losses[0], "and they are memorized"
+        limited = fitted(datamodule=datamodule(), limit_train_batches=2, max_epochs=2)[1]
+        assert not torch.equal(limited.batches[0], limited.batches[2])
 
 
 # there is no validation
@@ -176,26 +181,32 @@ class TestLimits:
 class TestTuner:
     def test_learning_rate_with_metrics(self, tmp_path):
         """The search validates after each epoch, without the callbacks that reset metrics."""
-        made = module(metrics={"size": lambda logits, labels: len(labels)}, train_metrics=True)
+        lightning_module = module(
+            metrics={"size": lambda logits, labels: len(labels)}, train_metrics=True
+        )
         trainer = make_trainer(default_root_dir=tmp_path, max_epochs=4)
-        Tuner(trainer).lr_find(made, datamodule=data(), num_training=20)
-        trainer.fit(made, datamodule=data())
-        assert made.metric_values == {"val_size": 10, "train_size": 22}
+        Tuner(trainer).lr_find(lightning_module, datamodule=data(), num_training=20)
+        trainer.fit(lightning_module, datamodule=data())
+        assert lightning_module.metric_values == {"val_size": 10, "train_size": 22}
 
     def test_learning_rate(self, tmp_path):
-        made, trainer = (
+        lightning_module, trainer = (
             module(schedule={"name": "linear"}),
             make_trainer(default_root_dir=tmp_path, max_epochs=9),
         )
-        found = Tuner(trainer).lr_find(made, datamodule=data(), num_training=40)
-        assert found.suggestion() == made.learning_rate != OPTIMIZER["learning_rate"]
-        assert made.hparams["optimizer"]["learning_rate"] == made.learning_rate
-        assert same_weights(made.model, seeded(Net)), "the search leaves no trace"
-        seen = Seen()
-        trainer = make_trainer(default_root_dir=tmp_path, callbacks=[seen])
-        trainer.fit(made, data())
-        assert seen.rates[0] == made.learning_rate, "and the training uses it"
-        assert seen.rates[-1] == pytest.approx(made.learning_rate / 12)
+        lr_finder = Tuner(trainer).lr_find(lightning_module, datamodule=data(), num_training=40)
+        assert (
+            lr_finder.suggestion() == lightning_module.learning_rate != OPTIMIZER["learning_rate"]
+        )
+        assert (
+            lightning_module.hparams["optimizer"]["learning_rate"] == lightning_module.learning_rate
+        )
+        assert same_weights(lightning_module.model, seeded(Net)), "the search leaves no trace"
+        recorder = Seen()
+        trainer = make_trainer(default_root_dir=tmp_path, callbacks=[recorder])
+        trainer.fit(lightning_module, data())
+        assert recorder.rates[0] == lightning_module.learning_rate, "and the training uses it"
+        assert recorder.rates[-1] == pytest.approx(lightning_module.learning_rate / 12)
 
     def test_learning_rate_of_a_class_path_and_of_a_function(self, tmp_path):
         forms = [
@@ -203,27 +214,29 @@ class TestTuner:
             lambda groups: torch.optim.SGD(groups),
         ]
         for form in forms:
-            made, trainer = (
+            lightning_module, trainer = (
                 module(optimizer=form),
                 make_trainer(default_root_dir=tmp_path, max_epochs=9),
             )
-            found = Tuner(trainer).lr_find(made, datamodule=data(), num_training=30)
-            assert made.learning_rate == found.suggestion()
-            assert {group["lr"] for group in made.configure_optimizers().param_groups} == {
-                made.learning_rate
-            }
+            lr_finder = Tuner(trainer).lr_find(lightning_module, datamodule=data(), num_training=30)
+            assert lightning_module.learning_rate == lr_finder.suggestion()
+            assert {
+                group["lr"] for group in lightning_module.configure_optimizers().param_groups
+            } == {lightning_module.learning_rate}
 
     def test_batch_size(self, tmp_path):
         """Doubled from 2, trial by trial, and the loaders follow."""
-        made, datamodule = module(), DataModule(points(64), batch_size=2)
+        lightning_module, datamodule = module(), DataModule(points(64), batch_size=2)
         trainer = make_trainer(default_root_dir=tmp_path, max_epochs=1)
         trials = {"init_val": 2, "max_trials": 3, "steps_per_trial": 2}
-        found = Tuner(trainer).scale_batch_size(made, datamodule=datamodule, **trials)
-        assert found == datamodule.batch_size == datamodule.hparams["batch_size"] == 8
-        assert same_weights(made.model, seeded(Net))
-        seen = Seen()
-        make_trainer(max_epochs=1, callbacks=[seen]).fit(made, datamodule)
-        assert [len(batch) for batch in seen.batches] == [8] * 8
+        suggested = Tuner(trainer).scale_batch_size(
+            lightning_module, datamodule=datamodule, **trials
+        )
+        assert suggested == datamodule.batch_size == datamodule.hparams["batch_size"] == 8
+        assert same_weights(lightning_module.model, seeded(Net))
+        recorder = Seen()
+        make_trainer(max_epochs=1, callbacks=[recorder]).fit(lightning_module, datamodule)
+        assert [len(batch) for batch in recorder.batches] == [8] * 8
 
 
 @pytest.mark.cpu_only("torch.compile")
@@ -242,12 +255,12 @@ def test_compiled_is_the_same(what):
         model = seeded(Net)
         if compiled == "model":
             model = torch.compile(model, backend=backend)
-        made = LossModule(
+        lightning_module = LossModule(
             model, optimizer=OPTIMIZER, schedule={"name": "linear", "warmup_steps": 2}
         )
         if compiled == "module":
-            made = torch.compile(made, backend=backend)
-        losses[compiled] = fitted(made, accumulate_grad_batches=2)[1].losses
+            lightning_module = torch.compile(lightning_module, backend=backend)
+        losses[compiled] = fitted(lightning_module, accumulate_grad_batches=2)[1].losses
     assert graphs
     assert losses[what] == pytest.approx(losses[None], rel=1e-5)
 
@@ -260,15 +273,15 @@ def test_weight_decay_spares_biases_and_norms():
         lambda groups: torch.optim.AdamW(groups, lr=0.05, weight_decay=0.1),
     ]
     for form in forms:
-        made = module(optimizer=form)
-        before = copy.deepcopy(made.model.state_dict())
-        optimizer = made.configure_optimizers()
-        for parameter in made.parameters():
+        lightning_module = module(optimizer=form)
+        before = copy.deepcopy(lightning_module.model.state_dict())
+        optimizer = lightning_module.configure_optimizers()
+        for parameter in lightning_module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
         shrunk = {
             name
-            for name, value in made.model.state_dict().items()
+            for name, value in lightning_module.model.state_dict().items()
             if not torch.equal(value, before[name])
         }
         assert shrunk == {"layers.0.weight", "layers.3.weight"}
@@ -283,16 +296,16 @@ def test_lightning_torch_schedule_steps_after_each_epoch():
         halving,
         lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5),
     ):
-        seen = fitted(module(schedule=schedule))[1]
-        assert seen.rates == [0.05] * 6 + [0.025] * 6
+        recorder = fitted(module(schedule=schedule))[1]
+        assert recorder.rates == [0.05] * 6 + [0.025] * 6
 
 
 def test_lightning_model_is_set_to_training_mode():
     """`from_pretrained` leaves it in evaluation mode, in which there is no dropout."""
-    made = LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER)
-    made.model.eval()
+    module = LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER)
+    module.model.eval()
     assert (
-        fitted(made)[1].losses
+        fitted(module)[1].losses
         == fitted(LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER))[1].losses
     )
 
@@ -328,8 +341,8 @@ def test_lightning_subclass_with_own_steps():
     )[0]
     stepping = OwnOptimization(seeded(Net), optimizer=sgd)
     make_trainer(max_epochs=1).fit(stepping, DataModule(points(8), batch_size=8, shuffle=False))
-    for made in (divided, stepping):
-        for before, after in zip(expected.parameters(), made.parameters(), strict=True):
+    for trained in (divided, stepping):
+        for before, after in zip(expected.parameters(), trained.parameters(), strict=True):
             torch.testing.assert_close(after, before - 0.1 * before.grad)
 
 
@@ -387,23 +400,25 @@ def test_groups_that_a_callback_adds(tmp_path, schedule):
     """
 
     def trained(**options):
-        made = module(WithBackbone, schedule=None if schedule is None else {"name": schedule})
+        lightning_module = module(
+            WithBackbone, schedule=None if schedule is None else {"name": schedule}
+        )
         tuning = BackboneFinetuning(unfreeze_backbone_at_epoch=1, lambda_func=lambda epoch: 2.0)
         saving = ModelCheckpoint(dirpath=tmp_path, filename="{epoch}", save_top_k=-1)
         trainer = make_trainer(max_epochs=3, callbacks=[tuning, saving], enable_checkpointing=True)
         set_seed(7)
-        trainer.fit(made, DataModule(points(), batch_size=4), **options)
-        return made, trainer.optimizers[0].param_groups
+        trainer.fit(lightning_module, DataModule(points(), batch_size=4), **options)
+        return lightning_module, trainer.optimizers[0].param_groups
 
-    (made, groups), frozen = trained(), seeded(Net).layers[0].weight
+    (finetuned, groups), frozen = trained(), seeded(Net).layers[0].weight
     assert [(group["weight_decay"], len(group["params"])) for group in groups] == [
         (0.1, 1),
         (0.0, 3),
         (0.1, 2),
     ]
     assert groups[2]["lr"] == pytest.approx(groups[0]["lr"] * 0.2)
-    assert not torch.equal(made.model.layers[0].weight, frozen)
-    assert same_weights(trained(ckpt_path=tmp_path / "epoch=0.ckpt")[0].model, made.model)
+    assert not torch.equal(finetuned.model.layers[0].weight, frozen)
+    assert same_weights(trained(ckpt_path=tmp_path / "epoch=0.ckpt")[0].model, finetuned.model)
     # of which Lightning leaves the backbone frozen
     again = trained(ckpt_path=tmp_path / "epoch=1.ckpt")[1]
     assert [group["lr"] for group in again] == [group["lr"] for group in groups]
@@ -420,8 +435,10 @@ def test_schedules_that_need_no_length_are_made_without_a_trainer():
         {"name": "inverse_sqrt", "warmup_steps": 4},
         {"name": "linear", "total_steps": 9},
     ):
-        made = Fabric(devices=1).setup_module(module(schedule=schedule)).configure_optimizers()
-        assert made["lr_scheduler"]["scheduler"] is not None
+        configured = (
+            Fabric(devices=1).setup_module(module(schedule=schedule)).configure_optimizers()
+        )
+        assert configured["lr_scheduler"]["scheduler"] is not None
     with pytest.raises(RuntimeError, match="not attached to a `Trainer`"):
         module(
             schedule={"name": "constant_with_warmup", "warmup_steps": 0.1}

@@ -35,12 +35,12 @@ def test_schedules_that_wait_for_a_metric_watch_the_validation_loss():
     """The rate is halved after each epoch in which it did not get better: here it never does."""
     settings = {"factor": 0.5, "patience": 0, "threshold": 1e9, "mode": "max"}
     schedule = ScheduleConfig(name="reduce_lr_on_plateau", kwargs=settings)
-    module, seen = (
+    module, recorder = (
         make_module(optimizer=OptimizerConfig(learning_rate=1e-3), schedule=schedule),
         Seen(),
     )
-    make_trainer(max_epochs=3, callbacks=[seen]).fit(module, loader(8), loader(6, seed=1))
-    assert seen.rates == [1e-3] * 4 + [5e-4] * 2
+    make_trainer(max_epochs=3, callbacks=[recorder]).fit(module, loader(8), loader(6, seed=1))
+    assert recorder.rates == [1e-3] * 4 + [5e-4] * 2
     config = module.configure_optimizers()["lr_scheduler"]
     assert (config["monitor"], config["interval"]) == ("val_loss", "epoch")
     by_step = {"monitor": "train_loss", "schedule_interval": "step"}
@@ -66,10 +66,10 @@ def test_predictions_of_every_form_of_outputs(make, expected):
             return make(x)
 
     rows = torch.randn(3, 4)
-    (found,) = make_trainer().predict(
+    (predictions,) = make_trainer().predict(
         LossModule(Model()), DataLoader([{"x": row} for row in rows], batch_size=3)
     )
-    torch.testing.assert_close(found, (rows, 2 * rows) if expected == "(x, 2x)" else rows)
+    torch.testing.assert_close(predictions, (rows, 2 * rows) if expected == "(x, 2x)" else rows)
 
 
 @pytest.mark.parametrize("form", ["described", "function"])
@@ -134,8 +134,8 @@ def test_vectors_are_logged_entry_by_entry_and_matrices_are_named(caplog):
     )
     loaders = [loader(10), loader(10)]
     logged = make_trainer().validate(module, loaders, verbose=False)[1]
-    found = [logged[f"val_count_{index}/dataloader_idx_1"] for index in range(3)]
-    assert found == torch.bincount(labels, minlength=3).tolist()
+    counts = [logged[f"val_count_{index}/dataloader_idx_1"] for index in range(3)]
+    assert counts == torch.bincount(labels, minlength=3).tolist()
     warnings = [
         record.getMessage() for record in caplog.records if "confusion" in record.getMessage()
     ]

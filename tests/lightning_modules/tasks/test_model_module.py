@@ -45,9 +45,9 @@ class TestForms:
         assert module.model is None
         make_trainer(fast_dev_run=True).fit(module, loader())
         assert module.model.layers[0].out_features == 5
-        made = module.model
+        first_model = module.model
         make_trainer().validate(module, loader(), verbose=False)
-        assert module.model is made, "and once only"
+        assert module.model is first_model, "and once only"
 
     def test_model_module_without_a_model(self):
         with pytest.raises(TypeError, match=r"`model` is .*dict"):
@@ -147,14 +147,14 @@ class TestPretrained:
 
     def test_model_module_disables_the_cache_in_training(self):
         """As under the Trainer API; and on again after it."""
-        model, seen = seeded(Net), []
+        model, cache_flags = seeded(Net), []
 
         model.config = SimpleNamespace(use_cache=True)
-        model.register_forward_hook(lambda *_: seen.append(model.config.use_cache))
+        model.register_forward_hook(lambda *_: cache_flags.append(model.config.use_cache))
         make_trainer(fast_dev_run=True).fit(
             LossModule(model, optimizer={"learning_rate": 0.1}), loader()
         )
-        assert seen == [False]
+        assert cache_flags == [False]
         assert model.config.use_cache
 
 

@@ -97,9 +97,9 @@ def loss_and_gradient(rows, classes):
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
 @pytest.mark.parametrize("kind", [Inherited, Through, Twice, ComputesLoss, CallsModel])
 def test_step_is_that_of_one_batch(kind, accumulate):
-    found = change_of_weights(kind, accumulate, 8 // accumulate)
+    change = change_of_weights(kind, accumulate, 8 // accumulate)
     _, expected = loss_and_gradient(ROWS, CLASSES)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(change, expected)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2, 4])
@@ -128,7 +128,7 @@ def test_mean_of_the_means_of_batches_is_another():
 def test_batch_without_a_backward_pass_does_not_count(kind, accumulate):
     trained = slice(4, 8) if kind.skipped == 0 else slice(0, 4)
     bridge = LightningBridge()
-    found = change_of_weights(kind, accumulate, 4, [bridge])
+    change = change_of_weights(kind, accumulate, 4, [bridge])
     loss, expected = loss_and_gradient(ROWS[trained], CLASSES[trained])
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(change, expected)
     assert bridge.state.log_history[-1]["train_loss"] == pytest.approx(loss)

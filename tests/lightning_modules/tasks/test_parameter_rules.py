@@ -36,11 +36,11 @@ def test_parameter_rules_set_groups(form):
     """
     module, trainer = fitted(optimizer=OPTIMIZERS[form], parameter_rules=RULES)
     groups = trainer.optimizers[0].param_groups
-    found = [
+    settings = [
         (group.get("rules"), group["initial_lr"], group["weight_decay"], len(group["params"]))
         for group in groups
     ]
-    assert found == [
+    assert settings == [
         (None, 0.01, 0.1, 0),
         (None, 0.01, 0.0, 1),
         ("layers.1.weight", 0.01, 0.5, 1),

@@ -49,9 +49,9 @@ class OfSeveral(Plain):
 
     def training_step(self, batch, batch_idx):
         batches = batch.values() if isinstance(batch, dict) else batch
-        batches = [one for one in batches if one is not None]
-        self.read.append([one["x"].sum().item() for one in batches])
-        return sum(self.net(**one)["loss"] for one in batches)
+        batches = [part for part in batches if part is not None]
+        self.read.append([part["x"].sum().item() for part in batches])
+        return sum(self.net(**part)["loss"] for part in batches)
 
 
 class OfOne(Following):
@@ -119,7 +119,9 @@ LOADERS = {
 
 
 def fitted(module, data, callbacks, ckpt_path=None, **options):
-    options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
+    options["enable_checkpointing"] = any(
+        isinstance(callback, ModelCheckpoint) for callback in callbacks
+    )
     events = Record()
     trainer = make_trainer(
         callbacks=[events, *callbacks, ResumingCallback()], **{"max_epochs": 3, **options}
@@ -140,23 +142,24 @@ def differences(folder, make_module, make_data, callbacks, **options):
     interrupted.
     """
     whole, events, trainer = fitted(make_module(), make_data(), callbacks, **options)
-    found = {}
+    mismatches = {}
     files = sorted(folder.glob("*.ckpt"))
     for file in files:
-        resumed, rest, other = fitted(make_module(), make_data(), [], file, **options)
+        resumed, resumed_events, other = fitted(make_module(), make_data(), [], file, **options)
         same = {
             "steps": other.global_step == trainer.global_step,
             "batches": resumed.read == whole.read[len(whole.read) - len(resumed.read) :],
-            "rates": rest.rates == events.rates[len(events.rates) - len(rest.rates) :],
+            "rates": resumed_events.rates
+            == events.rates[len(events.rates) - len(resumed_events.rates) :],
             "validations": (
-                rest.validations
-                == events.validations[len(events.validations) - len(rest.validations) :]
+                resumed_events.validations
+                == events.validations[len(events.validations) - len(resumed_events.validations) :]
             ),
             "weights": same_weights(whole, resumed),
         }
         if not all(same.values()):
-            found[file.name] = [name for name, is_same in same.items() if not is_same]
-    return found, len(files)
+            mismatches[file.name] = [name for name, is_same in same.items() if not is_same]
+    return mismatches, len(files)
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -166,8 +169,8 @@ def test_resumed_loaders_after_every_batch(tmp_path, kind):
     """
     make_module, make_data = LOADERS[kind]
     saving = EveryHook(tmp_path, ("train_batch_end", "validation_end", "train_epoch_end"))
-    found, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=1)
-    assert (found, count) == ({}, 3 * (4 if kind == "min_size" else 8))
+    mismatches, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=1)
+    assert (mismatches, count) == ({}, 3 * (4 if kind == "min_size" else 8))
 
 
 class Accumulating(OfOne):
@@ -229,8 +232,8 @@ class MostlyFrozen(Accumulating):
 def test_resumed_loaders_of_a_module_that_accumulates(tmp_path, make_module, kind, options):
     saving = EveryHook(tmp_path, ("train_batch_end", "train_epoch_end"))
     make_data = LOADERS[kind][1]
-    found, count = differences(tmp_path, make_module, make_data, [saving], **options)
-    assert (found, count) == ({}, 21)
+    mismatches, count = differences(tmp_path, make_module, make_data, [saving], **options)
+    assert (mismatches, count) == ({}, 21)
 
 
 @pytest.mark.parametrize("kind", ["one", "of a method"])
@@ -238,8 +241,8 @@ def test_resumed_loaders_in_double_precision(tmp_path, kind):
     """Lightning would round the weights of a module that is not of this library."""
     make_module, make_data = LOADERS[kind]
     saving = EveryHook(tmp_path, ("train_batch_end", "train_epoch_end"))
-    found, count = differences(tmp_path, make_module, make_data, [saving], precision="64-true")
-    assert (found, count) == ({}, 21)
+    mismatches, count = differences(tmp_path, make_module, make_data, [saving], precision="64-true")
+    assert (mismatches, count) == ({}, 21)
 
 
 @pytest.mark.parametrize("kind", ["one", "a stream", "a dict"])
@@ -255,8 +258,8 @@ def test_resumed_loaders_in_the_middle_of_a_batch(tmp_path, kind):
         return module
 
     saving = EveryHook(tmp_path, ["before_optimizer_step"])
-    found, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=0)
-    assert (found, count) == ({}, 3 * 6)
+    mismatches, count = differences(tmp_path, make_module, make_data, [saving], limit_val_batches=0)
+    assert (mismatches, count) == ({}, 3 * 6)
 
 
 @pytest.mark.parametrize(("kind", "warned"), [("one", False), ("a stream", True)])
@@ -265,8 +268,8 @@ def test_resumed_loaders_that_are_reloaded(tmp_path, caplog, kind, warned):
     make_module, make_data = LOADERS[kind]
     saving = EveryHook(tmp_path, ["train_epoch_end"])
     options = {"reload_dataloaders_every_n_epochs": 1}
-    found, _ = differences(tmp_path, make_module, make_data, [saving], **options)
-    assert bool(found) == warned
+    mismatches, _ = differences(tmp_path, make_module, make_data, [saving], **options)
+    assert bool(mismatches) == warned
     assert ("reload_dataloaders_every_n_epochs=1" in caplog.text) == warned
 
 
@@ -297,10 +300,10 @@ def test_resumed_schedules_that_follow_a_metric(tmp_path, saving):
     rows = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
     rows = TensorDataset(rows, rows.sum(1, keepdim=True))
     saved = ModelCheckpoint(tmp_path, filename="{epoch}-{step}", save_top_k=-1, **saving)
-    found, count = differences(
+    mismatches, count = differences(
         tmp_path, Module, lambda: DataModule(rows, rows, batch_size=8), [saved], max_epochs=5
     )
-    assert found == {}
+    assert mismatches == {}
     assert count >= 4
 
 
@@ -328,10 +331,10 @@ def test_short_streams_end_an_epoch_as_without_a_limit(kind):
         validated = [steps for _, steps, *_ in events.validations]
         return module, (trainer.global_step, events.rates, validated)
 
-    module, found = trained(limit_train_batches=50)
+    module, actual = trained(limit_train_batches=50)
     expected_module, expected = trained()
-    assert found == expected
-    assert (found[0], found[2]) == (6, [2, 4, 6])
+    assert actual == expected
+    assert (actual[0], actual[2]) == (6, [2, 4, 6])
     assert same_weights(module, expected_module)
 
 
@@ -346,8 +349,8 @@ def test_resumed_streams_that_are_shorter_than_a_limit(tmp_path, kind):
             return DataModule(Noisy(), Stream(), batch_size=8)
 
     saving = EveryHook(tmp_path, ("train_batch_end", "validation_end", "train_epoch_end"))
-    found, count = differences(tmp_path, make_module, make_data, [saving], **options)
-    assert (found, count) == ({}, 3 * 8)
+    mismatches, count = differences(tmp_path, make_module, make_data, [saving], **options)
+    assert (mismatches, count) == ({}, 3 * 8)
 
 
 @pytest.mark.parametrize("is_order_of_epoch", [False, True])
@@ -379,8 +382,8 @@ def test_resumed_stateful_loader(tmp_path, is_order_of_epoch):
             order = {"sampler": DistributedSampler(rows, num_replicas=1, rank=0)}
         return stateful_dataloader.StatefulDataLoader(rows, batch_size=8, **order)
 
-    found, count = differences(tmp_path, Module, make_data, [saved], limit_val_batches=0)
-    assert (found, count) == ({}, 9)
+    mismatches, count = differences(tmp_path, Module, make_data, [saved], limit_val_batches=0)
+    assert (mismatches, count) == ({}, 9)
 
 
 class InOrder(LossModule):
@@ -497,13 +500,13 @@ def test_resuming_callback_of_every_trainer(monkeypatch):
     """By the entry point, where a loader can have been made; other scripts of the environment
     are left alone.
     """
-    found = [
+    entries = [
         entry
         for entry in entry_points(group="lightning.pytorch.callbacks_factory")
         if entry.name == "lightrainer"
     ]
-    callbacks = found[0].load()
-    assert [type(one) for one in callbacks()] == [ResumingCallback]
+    callbacks = entries[0].load()
+    assert [type(callback) for callback in callbacks()] == [ResumingCallback]
     monkeypatch.delitem(sys.modules, build_loader.__module__)
     assert callbacks() == []
 

@@ -54,7 +54,9 @@ def fitted(
     val = points(10, seed=9) if val is None else val
     val = val() if callable(val) else val
     datamodule = DataModule(data(), val, collate_fn=collate_fn, batch_size=8, **(workers or {}))
-    options["enable_checkpointing"] = any(isinstance(one, ModelCheckpoint) for one in callbacks)
+    options["enable_checkpointing"] = any(
+        isinstance(callback, ModelCheckpoint) for callback in callbacks
+    )
     trainer = make_trainer(callbacks=[events, *callbacks], **options)
     set_seed(7)
     if ckpt_path is not None:
@@ -64,29 +66,32 @@ def fitted(
 
 
 def differences(folder, callbacks, data=Noisy, module=Plain, **options):
-    """Go on from all checkpoints; what of each is not as in the training that was not
+    """Resume from all checkpoints; return what of each differs from the training that was not
     interrupted.
     """
     whole, events, trainer = fitted(data, module(), callbacks(folder), **options)
-    found, files = {}, sorted(folder.glob("*.ckpt"))
+    mismatches, files = {}, sorted(folder.glob("*.ckpt"))
     for file in files:
         counters = torch.load(file)["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         done = counters["total"]["processed"]
-        resumed, rest, other = fitted(data, module(), [], file, **options)
+        resumed, resumed_events, other = fitted(data, module(), [], file, **options)
         if not same_weights(whole, resumed):
-            found[file.name, "weights"] = [len(events.batches) - done, len(rest.batches)]
+            mismatches[file.name, "weights"] = [
+                len(events.batches) - done,
+                len(resumed_events.batches),
+            ]
         if other.global_step != trainer.global_step:
-            found[file.name, "steps"] = other.global_step
-        if rest.rates != events.rates[done:]:
-            found[file.name, "rates"] = rest.rates
+            mismatches[file.name, "steps"] = other.global_step
+        if resumed_events.rates != events.rates[done:]:
+            mismatches[file.name, "rates"] = resumed_events.rates
         if (
-            rest.validations
-            != events.validations[len(events.validations) - len(rest.validations) :]
+            resumed_events.validations
+            != events.validations[len(events.validations) - len(resumed_events.validations) :]
         ):
-            found[file.name, "validations"] = rest.validations
-        if not all(map(torch.equal, rest.batches, events.batches[done:])):
-            found[file.name, "batches"] = len(rest.batches)
-    return found, len(files)
+            mismatches[file.name, "validations"] = resumed_events.validations
+        if not all(map(torch.equal, resumed_events.batches, events.batches[done:])):
+            mismatches[file.name, "batches"] = len(resumed_events.batches)
+    return mismatches, len(files)
 
 
 WRITTEN = {
@@ -164,10 +169,10 @@ class TestEveryCheckpoint:
     def test_at_every_hook(self, tmp_path, module, data, options):
         """With two validation sets, and in the middle of them."""
         val = {"near": points(10, seed=9), "far": points(5, seed=8)}
-        found, count = differences(
+        mismatches, count = differences(
             tmp_path, lambda folder: [EveryHook(folder)], data, module, val=val, **options
         )
-        assert (found, count) == ({}, 12 + 2 * 2 + 1 + 2 * 6)
+        assert (mismatches, count) == ({}, 12 + 2 * 2 + 1 + 2 * 6)
 
     @pytest.mark.parametrize("module", [Following, lambda: Following("step")])
     def test_schedules_that_follow_a_metric(self, tmp_path, module):
@@ -233,8 +238,8 @@ class TestEveryCheckpoint:
                 return super().validation_step({**batch, "x": x}, batch_idx, dataloader_idx)
 
         saving = lambda folder: [EveryHook(folder, ["train_batch_end", "validation_batch_end"])]
-        found, count = differences(tmp_path, saving, module=Drawing, val_check_interval=2)
-        assert found == {}
+        mismatches, count = differences(tmp_path, saving, module=Drawing, val_check_interval=2)
+        assert mismatches == {}
         assert count > 6
 
     def test_that_was_written_by_a_resumed_training(self, tmp_path):
@@ -261,8 +266,8 @@ class TestEveryCheckpoint:
     def test_resuming_validation_data_with_generators(self, tmp_path, hook, options):
         """Also from inside a validation, which is repeated."""
         callbacks = lambda folder: [EveryHook(folder, (hook,))]
-        found, count = differences(tmp_path, callbacks, val=Noisy, **options)
-        assert found == {}
+        mismatches, count = differences(tmp_path, callbacks, val=Noisy, **options)
+        assert mismatches == {}
         assert count >= 4
 
     @pytest.mark.parametrize("options", [{"max_steps": 8}, {"max_epochs": 1}])
@@ -327,10 +332,10 @@ def test_interruption_trains_the_batch_in_work_again(tmp_path, hook, count, data
     with pytest.raises(RuntimeError, match="interrupted"):
         fitted(data, module(), [Interrupting(file, hook, count)], val_check_interval=3)
     done = torch.load(file)["global_step"]
-    resumed, rest, _ = fitted(data, module(), [], file, val_check_interval=3)
+    resumed, resumed_events, _ = fitted(data, module(), [], file, val_check_interval=3)
     assert done == (count - 1 if "validation" not in hook else 3 * -(-count // 2))
-    assert len(rest.batches) == 12 - done
-    assert all(map(torch.equal, rest.batches, events.batches[done:]))
+    assert len(resumed_events.batches) == 12 - done
+    assert all(map(torch.equal, resumed_events.batches, events.batches[done:]))
     assert same_weights(whole, resumed)
 
 

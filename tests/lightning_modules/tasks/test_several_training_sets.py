@@ -45,10 +45,10 @@ def loaders_of(form):
 def test_several_training_sets_make_one_step(form, accumulated):
     """Each label that counts weighs the same; a part without one changes nothing."""
     options = {"accumulate_grad_batches": accumulated}
-    found = fitted(loaders_of(form), **options)
+    actual = fitted(loaders_of(form), **options)
     expected = fitted(DataLoader(TOGETHER, batch_size=3), **options)
-    torch.testing.assert_close(weights(found), weights(expected), rtol=0, atol=1e-6)
-    means = [float(trainer.callback_metrics["train_loss"]) for trainer in (found, expected)]
+    torch.testing.assert_close(weights(actual), weights(expected), rtol=0, atol=1e-6)
+    means = [float(trainer.callback_metrics["train_loss"]) for trainer in (actual, expected)]
     assert means[0] == pytest.approx(means[1], abs=1e-6)
     near_alone = fitted(DataLoader(NEAR, batch_size=2), **options)
     assert not torch.allclose(weights(near_alone), weights(expected), atol=1e-2), "negative control"
@@ -57,13 +57,13 @@ def test_several_training_sets_make_one_step(form, accumulated):
 def test_models_that_return_their_loss():
     near, far = points(8), points(4, seed=3)
     loaders = {"near": DataLoader(near, batch_size=2), "far": DataLoader(far, batch_size=1)}
-    together = Subset(near + far, [0, 1, 8, 2, 3, 9, 4, 5, 10, 6, 7, 11])
-    found, expected = (
+    combined = Subset(near + far, [0, 1, 8, 2, 3, 9, 4, 5, 10, 6, 7, 11])
+    actual, expected = (
         fitted(data, LossModule(seeded(Net), optimizer=SGD)).lightning_module
-        for data in (loaders, DataLoader(together, batch_size=3))
+        for data in (loaders, DataLoader(combined, batch_size=3))
     )
-    for one, other in zip(found.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
+    for left, right in zip(actual.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["dict", "list"])
@@ -106,11 +106,11 @@ def test_several_training_sets_with_an_override_of_the_loss():
 
 
 def test_compute_loss_of_a_subclass_gets_all_batches():
-    seen = []
+    batch_keys = []
 
     class OneLoss(LossModule):
         def compute_loss(self, batch, items=None):
-            seen.append(sorted(batch))
+            batch_keys.append(sorted(batch))
             return super().compute_loss(batch["a"])[0] + super().compute_loss(batch["b"])[0], None
 
     loaders = {
@@ -119,5 +119,5 @@ def test_compute_loss_of_a_subclass_gets_all_batches():
     }
     trainer = make_trainer(max_epochs=1)
     trainer.fit(OneLoss(seeded(Net)), loaders)
-    assert seen == [["a", "b"], ["a", "b"]]
+    assert batch_keys == [["a", "b"], ["a", "b"]]
     assert trainer.callback_metrics["train_loss"] > 0

@@ -56,12 +56,12 @@ def test_losses_of_one_batch_weigh_as_much_as_their_items():
     """
     parameter = torch.nn.Parameter(torch.tensor(0.0))
     window = StepWindow()
-    for calls, own in ((2, 1), (1, 2)):
+    for calls, own_items in ((2, 1), (1, 2)):
         window.begin_batch()
         losses = []
         for _ in range(calls):
-            loss = parameter * own
-            window.add(loss, torch.tensor(3), share=torch.tensor(own * 2))
+            loss = parameter * own_items
+            window.add(loss, torch.tensor(3), share=torch.tensor(own_items * 2))
             losses.append(loss)
         window.weighted(torch.stack(losses).mean()).backward()
         window.count_current()

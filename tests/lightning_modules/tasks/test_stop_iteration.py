@@ -51,21 +51,21 @@ def data(collate=None):
     )
 
 
-def trainer(*callbacks):
+def make_trainer(*callbacks):
     return pl.Trainer(**QUIET, max_epochs=2, num_sanity_val_steps=0, callbacks=list(callbacks))
 
 
 @pytest.mark.parametrize("call", ["fit", "validate", "test", "predict"])
 def test_loss_module_stop_iteration_of_the_model_is_an_error(call):
     with pytest.raises(RuntimeError, match=r"forward .*raised StopIteration"):
-        getattr(trainer(), call)(LossModule(Network(fails_at=3)), datamodule=data())
+        getattr(make_trainer(), call)(LossModule(Network(fails_at=3)), datamodule=data())
 
 
 def test_loss_module_stop_iteration_of_a_metric_is_an_error():
     values = iter([0.5])
     module = LossModule(Network(), metrics={"accuracy": lambda predictions, labels: next(values)})
     with pytest.raises(RuntimeError, match="raised StopIteration"):
-        trainer().fit(module, datamodule=data())
+        make_trainer().fit(module, datamodule=data())
 
 
 def test_data_module_stop_iteration_of_the_collator_is_an_error():
@@ -76,7 +76,7 @@ def test_data_module_stop_iteration_of_the_collator_is_an_error():
         return torch.utils.data.default_collate(samples)
 
     with pytest.raises(RuntimeError) as caught:
-        trainer().fit(LossModule(Network()), datamodule=data(collate))
+        make_trainer().fit(LossModule(Network()), datamodule=data(collate))
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
@@ -88,4 +88,4 @@ def test_bridge_stop_iteration_of_a_callback_is_an_error():
             next(self.values)
 
     with pytest.raises(RuntimeError, match=r"on_step_end .*raised StopIteration"):
-        trainer(LightningBridge(Own())).fit(LossModule(Network()), datamodule=data())
+        make_trainer(LightningBridge(Own())).fit(LossModule(Network()), datamodule=data())

@@ -54,21 +54,21 @@ class TestCausal:
     @pytest.mark.parametrize("form", ["tensor", "tuple", "dict"])
     def test_loss_and_perplexity_of_the_next_token(self, form):
         model, texts = seeded(Logits, form), sentences(10, seed=3)
-        found = validated(CausalLMModule(model), texts, collate_fn=pad)
+        logged = validated(CausalLMModule(model), texts, collate_fn=pad)
         batch = pad(texts)
         logits = model.table(batch["input_ids"]).detach()
         whole = functional.cross_entropy(
             logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
         )
-        assert found["val_perplexity"] == pytest.approx(math.exp(whole.item()), rel=1e-5)
-        assert found["val_loss"] == pytest.approx(whole.item(), abs=0.3), (
+        assert logged["val_perplexity"] == pytest.approx(math.exp(whole.item()), rel=1e-5)
+        assert logged["val_loss"] == pytest.approx(whole.item(), abs=0.3), (
             "a mean over batches, each by its samples"
         )
 
     def test_smoothed(self):
         """Shifted, as labels are."""
         model, texts = seeded(Logits), sentences(4)
-        found = validated(
+        logged = validated(
             CausalLMModule(model, label_smoothing=0.1, metrics=False), texts, collate_fn=pad
         )
         batch = pad(texts)
@@ -76,7 +76,7 @@ class TestCausal:
         expected = functional.cross_entropy(
             logits, batch["labels"][:, 1:].flatten(), label_smoothing=0.1
         )
-        assert found["val_loss"] == pytest.approx(expected.item())
+        assert logged["val_loss"] == pytest.approx(expected.item())
 
 
 class TestSequences:
@@ -92,11 +92,11 @@ class TestSequences:
     def test_numbers(self):
         items = [{"x": item["x"], "labels": item["x"].sum()} for item in points(10)]
         module = SequenceClassificationModule(seeded(Pooled), num_labels=1)
-        found = validated(module, items)
+        logged = validated(module, items)
         with torch.no_grad():
             error = [float(module.model(item["x"])[0] - item["labels"]) ** 2 for item in items]
         expected = pytest.approx(sum(error) / 10, rel=1e-5)
-        assert (found["val_mse"], found["val_loss"]) == (expected, expected)
+        assert (logged["val_mse"], logged["val_loss"]) == (expected, expected)
 
     def test_task_module_with_several_labels(self):
         items = [{"x": item["x"], "labels": (item["x"][:3] > 0).float()} for item in points(10)]
@@ -105,14 +105,14 @@ class TestSequences:
                 Pooled, 3, SimpleNamespace(num_labels=3, problem_type="multi_label_classification")
             )
         )
-        found = validated(module, items)
+        logged = validated(module, items)
         x, labels = (torch.stack([item[name] for item in items]) for name in ("x", "labels"))
         logits = module.model(x).detach()
-        assert found["val_loss"] == pytest.approx(
+        assert logged["val_loss"] == pytest.approx(
             functional.binary_cross_entropy_with_logits(logits, labels).item()
         )
         right = ((logits > 0) == labels.bool()).float()
-        assert found["val_accuracy"] == pytest.approx(right.mean(0).mean().item())
+        assert logged["val_accuracy"] == pytest.approx(right.mean(0).mean().item())
 
 
 class TestTokens:
@@ -127,13 +127,13 @@ class TestTokens:
             }
 
         module = TokenClassificationModule(seeded(Logits, "tensor", 3), num_labels=3)
-        found = validated(module, texts, collate_fn=collate)
+        logged = validated(module, texts, collate_fn=collate)
         batch = collate(texts)
         logits = module.model(batch["input_ids"]).detach()
         counts = batch["labels"] != -100
         right = (logits.argmax(-1) == batch["labels"])[counts].float().mean().item()
-        assert found["val_accuracy"] == pytest.approx(right)
-        assert 0 < found["val_f1"] < 1
+        assert logged["val_accuracy"] == pytest.approx(right)
+        assert 0 < logged["val_f1"] < 1
 
 
 class Echo(nn.Module):
@@ -171,9 +171,9 @@ class TestSeq2Seq:
         out.
         """
         module = Seq2SeqModule(Echo(), metrics={"acc": MulticlassAccuracy(11, average="micro")})
-        found = validated(module, sentences(10, seed=3), collate_fn=pad)
-        assert found["val_acc"] == 1
-        assert found["val_loss"] > 1, "while the loss is that of a forward pass"
+        logged = validated(module, sentences(10, seed=3), collate_fn=pad)
+        assert logged["val_acc"] == 1
+        assert logged["val_loss"] > 1, "while the loss is that of a forward pass"
         cut = Seq2SeqModule(
             Echo(),
             generation={"length": 1},

@@ -156,8 +156,10 @@ def test_inputs_may_have_names_and_labels_none():
 def test_predictions_of_inputs_without_labels():
     """The same module, and data that has no labels any more: of one input, and of several."""
     trainer = make_trainer()
-    one = LossModule(network(), loss_fn=nn.CrossEntropyLoss())
-    assert torch.cat(trainer.predict(one, DataLoader(TensorDataset(ROWS), batch_size=4))).shape == (
+    module = LossModule(network(), loss_fn=nn.CrossEntropyLoss())
+    assert torch.cat(
+        trainer.predict(module, DataLoader(TensorDataset(ROWS), batch_size=4))
+    ).shape == (
         22,
         3,
     )
@@ -290,8 +292,8 @@ def test_accumulated_batches_make_the_step_of_one_batch(name):
     ],
 )
 def test_tuple_batches_loss_is_weighted_by_its_targets(loss_fn, labels, counted):
-    found = count_targets(loss_fn, labels, torch.device("cpu"))
-    assert (None if found is None else int(found)) == counted
+    count = count_targets(loss_fn, labels, torch.device("cpu"))
+    assert (None if count is None else int(count)) == counted
 
 
 def test_tuple_batches_equal_mappings_bit_for_bit():

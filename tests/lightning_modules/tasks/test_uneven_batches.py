@@ -24,7 +24,7 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize("kind", [list, Stream])
 @pytest.mark.parametrize("read_ahead", [False, True])
 def test_uneven_batches_evaluate_each_sample_once(count, processes, kind, read_ahead):
-    found = []
+    samples = []
     for rank in range(processes):
         dataset = kind([{"x": torch.tensor(float(index))} for index in range(count)])
         loader = build_loader(dataset, batch_size=4, rank=rank, world_size=processes)
@@ -33,9 +33,9 @@ def test_uneven_batches_evaluate_each_sample_once(count, processes, kind, read_a
             batches = list(batches)  # more than Lightning does where there is no length
         for index, batch in batches:
             counting = count_unrepeated_samples(loader, batch, index, rank, processes)
-            kept = batch if counting is None else slice_rows(batch, 0, counting)
-            found += kept["x"].tolist()
-    assert sorted(found) == list(range(count))
+            unrepeated = batch if counting is None else slice_rows(batch, 0, counting)
+            samples += unrepeated["x"].tolist()
+    assert sorted(samples) == list(range(count))
 
 
 def test_uneven_batches_leave_other_loaders_alone():

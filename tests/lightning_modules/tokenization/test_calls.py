@@ -28,17 +28,17 @@ def test_threads_do_not_see_each_others_lengths(kind):
     calls = [{}, {"padding": "max_length", "max_length": 64}, {"max_length": 5}]
     calls.append({"padding": True, "padding_side": "left"})
     texts = corpus()[:20]
-    alone = [dict(mine(texts, **asked)) for asked in calls]
+    alone = [dict(mine(texts, **options)) for options in calls]
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(8) as pool:
-            together = list(
+            concurrent = list(
                 pool.map(lambda index: dict(mine(texts, **calls[index % 4])), range(200))
             )
     finally:
         sys.setswitchinterval(before)
-    assert all(made == alone[index % 4] for index, made in enumerate(together))
+    assert all(encoding == alone[index % 4] for index, encoding in enumerate(concurrent))
 
 
 def test_workers_forked_in_the_middle_of_a_call_can_call_too():
@@ -105,7 +105,7 @@ def test_absent_methods_of_a_tokenizer_name_what_to_install(name):
 
 @pytest.mark.parametrize("name", ["token_to_chars", "char_to_token", "n_sequences"])
 def test_absent_methods_of_an_encoding_name_what_to_install(name):
-    mine, theirs = (made("a b") for made in both("WordLevel"))
+    mine, theirs = (tokenizer("a b") for tokenizer in both("WordLevel"))
     assert hasattr(theirs, name)
     with pytest.raises(AttributeError, match=rf"nor a column '{name}'.*pip install transformers"):
         getattr(mine, name)
@@ -187,13 +187,13 @@ def test_tokenizer_without_pad_token():
 
 def test_wrong_paddings_are_explained():
     mine, _ = both("WordLevel")
-    for given, asked, message in (
+    for samples, options, message in (
         ({"ids": [1]}, {}, "column 'input_ids' to pad is missing; the columns are ids"),
         ({"input_ids": [[1], [2]], "x": [[1]]}, {}, "'x' has 1 rows, but 'input_ids' has 2"),
         ([{"input_ids": ["a"]}], {}, "holds 'a', a str"),
     ):
         with pytest.raises(ValueError, match=message):
-            mine.pad(given, **asked)
+            mine.pad(samples, **options)
 
 
 def test_wrong_tokens_and_settings_are_explained():
@@ -217,5 +217,5 @@ def test_tokenizer_subclass_with_own_input_names():
         model_input_names = ["ids", "attention_mask"]
         padding_side = "left"
 
-    made = Mine(tokenizer_object=backend("WordLevel"), pad_token="[PAD]")
-    assert made.pad([{"ids": [1]}, {"ids": [1, 2]}])["ids"] == [[0, 1], [1, 2]]
+    tokenizer = Mine(tokenizer_object=backend("WordLevel"), pad_token="[PAD]")
+    assert tokenizer.pad([{"ids": [1]}, {"ids": [1, 2]}])["ids"] == [[0, 1], [1, 2]]

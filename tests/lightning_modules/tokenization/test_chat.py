@@ -35,32 +35,34 @@ def pair():
 def test_chats_equal_the_reference(pair):
     draw = random.Random(0)
     for case in range(120):
-        given = (
+        conversation = (
             chat(draw) if draw.random() < 0.6 else [chat(draw) for _ in range(draw.randint(1, 3))]
         )
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             **draw.choice([{}, {"add_generation_prompt": True}]),
             **draw.choice([{}, {"tools": [{"type": "function", "é": 1}]}]),
             **draw.choice([{}, {"documents": [{"title": "a", "text": "<b>"}]}]),
             **draw.choice([{}, {"mood": "<good> & 'well'"}]),
             **draw.choice([{}, {"tokenize": False}, {"return_dict": False}]),
         }
-        if asked.get("tokenize", True):
-            asked |= draw.choice(
+        if options.get("tokenize", True):
+            options |= draw.choice(
                 [
                     {},
                     {"return_tensors": "pt", "padding": True},
                     {"max_length": 20, "truncation": True},
                 ]
             )
-            asked |= draw.choice([{}, {"tokenizer_kwargs": {"return_token_type_ids": True}}])
-        answers = [made.apply_chat_template(given, **asked) for made in pair]
-        assert_same(*answers, where=f"{case}: {given} {asked}")
+            options |= draw.choice([{}, {"tokenizer_kwargs": {"return_token_type_ids": True}}])
+        answers = [tokenizer.apply_chat_template(conversation, **options) for tokenizer in pair]
+        assert_same(*answers, where=f"{case}: {conversation} {options}")
 
 
 def test_which_chat_template(pair):
-    for asked in ({}, {"chat_template": "{{ 1 + 1 }}"}):
-        mine, theirs = (made.apply_chat_template([{}], tokenize=False, **asked) for made in pair)
+    for options in ({}, {"chat_template": "{{ 1 + 1 }}"}):
+        mine, theirs = (
+            tokenizer.apply_chat_template([{}], tokenize=False, **options) for tokenizer in pair
+        )
         assert mine == theirs
     mine = pair[0]
     mine.chat_template = None
@@ -86,10 +88,10 @@ def test_chat_sandbox_cannot_be_left(pair, template):
 
 def test_chat_template_functions(pair):
     mine, theirs = (
-        made.apply_chat_template(
+        tokenizer.apply_chat_template(
             [{}], chat_template="{{ strftime_now('%Y-%m') }} {{ 'é<' | tojson }}", tokenize=False
         )
-        for made in pair
+        for tokenizer in pair
     )
     assert mine == theirs
     assert mine.startswith(str(datetime.date.today().year))
@@ -103,8 +105,8 @@ def test_chat_template_functions(pair):
 
 def test_chat_that_cannot_be_is_refused(pair):
     mine, _ = pair
-    one = [{"role": "user", "content": "a"}]
-    for asked, message in (
+    conversation = [{"role": "user", "content": "a"}]
+    for options, message in (
         (
             {"return_assistant_tokens_mask": True},
             r"apply_chat_template\(return_assistant_tokens_mask=True\).*pip install transf",
@@ -119,7 +121,7 @@ def test_chat_that_cannot_be_is_refused(pair):
         ),
     ):
         with pytest.raises(NotImplementedError, match=message):
-            mine.apply_chat_template(one, **asked)
+            mine.apply_chat_template(conversation, **options)
 
 
 @pytest.mark.parametrize("conversation", [[], ()])

@@ -87,10 +87,10 @@ def test_calls_equal_the_reference(kind):
     for case in range(CASES):
         if case % 25 == 0:  # the settings of one call must not be seen in the next
             mine, theirs = both(kind, **settings(draw))
-        given, words = inputs(draw)
-        asked = {**options(draw), "is_split_into_words": words}
-        answers = [answer(made, *given, **asked) for made in (mine, theirs)]
-        if assert_same_answer(*answers, where=f"{case}: {given} {asked}"):
+        arguments, words = inputs(draw)
+        keywords = {**options(draw), "is_split_into_words": words}
+        answers = [answer(tokenizer, *arguments, **keywords) for tokenizer in (mine, theirs)]
+        if assert_same_answer(*answers, where=f"{case}: {arguments} {keywords}"):
             answered += 1
             assert_same_places(*answers)
     assert CASES / 2 < answered < CASES - 3, "some options are refused"
@@ -115,15 +115,17 @@ def test_tokenizer_decoding_equals_the_reference(kind):
         forms = [ids, torch.tensor(ids), np.array(ids), rows, tuple(ids), {"input_ids": ids}]
         if ids:
             forms.append(ids[0])
-        asked = {"skip_special_tokens": draw.random() < 0.5}
+        options = {"skip_special_tokens": draw.random() < 0.5}
         if draw.random() < 0.5:
-            asked["clean_up_tokenization_spaces"] = cleans and draw.random() < 0.5
+            options["clean_up_tokenization_spaces"] = cleans and draw.random() < 0.5
         for form in forms:
-            if form is rows and "clean_up_tokenization_spaces" not in asked:
+            if form is rows and "clean_up_tokenization_spaces" not in options:
                 continue  # 5.3.0 forgets the attribute; see below
-            assert_same(mine.decode(form, **asked), theirs.decode(form, **asked), f"{case}: {form}")
-        assert mine.batch_decode(rows, **asked) == theirs.batch_decode(rows, **asked)
-        assert mine.batch_decode(ids, **asked) == theirs.batch_decode(ids, **asked)
+            assert_same(
+                mine.decode(form, **options), theirs.decode(form, **options), f"{case}: {form}"
+            )
+        assert mine.batch_decode(rows, **options) == theirs.batch_decode(rows, **options)
+        assert mine.batch_decode(ids, **options) == theirs.batch_decode(ids, **options)
         skip = draw.random() < 0.5
         tokens = theirs.convert_ids_to_tokens(ids, skip_special_tokens=skip)
         assert mine.convert_ids_to_tokens(ids, skip_special_tokens=skip) == tokens
@@ -164,7 +166,7 @@ def test_padding_equals_the_reference(kind):
                 {"input_ids": each["input_ids"], "label": number}
                 for number, each in enumerate(samples)
             ]
-        asked = {
+        options = {
             "padding": draw.choice([True, "longest", "max_length", False]),
             **draw.choice([{}, {"max_length": 9}, {"max_length": 25}]),
             **draw.choice([{}, {"pad_to_multiple_of": 4}]),
@@ -172,14 +174,14 @@ def test_padding_equals_the_reference(kind):
             **draw.choice([{}, {"return_tensors": "pt"}, {"return_tensors": "np"}]),
             **draw.choice([{}, {}, {"return_attention_mask": False}]),
         }
-        given = formed(form, samples)
-        before = copy.deepcopy(given)
+        features = formed(form, samples)
+        before = copy.deepcopy(features)
         answers = [
-            answer(mine.pad, given, **asked),
-            answer(theirs.pad, formed(form, samples), **asked),
+            answer(mine.pad, features, **options),
+            answer(theirs.pad, formed(form, samples), **options),
         ]
-        answered += assert_same_answer(*answers, where=f"{case}: {form} {samples} {asked}")
-        assert_same(given, before, "ours leaves what it is given")
+        answered += assert_same_answer(*answers, where=f"{case}: {form} {samples} {options}")
+        assert_same(features, before, "ours leaves what it is given")
     assert answered > 100
 
 
@@ -198,15 +200,15 @@ def formed(form, samples):
 
 
 def test_targets_become_labels():
-    for asked in (
+    for options in (
         {},
         {"max_length": 4, "truncation": True, "padding": True},
     ):
         mine, theirs = both("WordPiece")
-        for given in ({"text": "a b c d"}, {}):
+        for texts in ({"text": "a b c d"}, {}):
             assert_same(
-                mine(**given, text_target="c d e f", **asked),
-                theirs(**given, text_target="c d e f", **asked),
+                mine(**texts, text_target="c d e f", **options),
+                theirs(**texts, text_target="c d e f", **options),
             )
         assert mine.backend_tokenizer.truncation == theirs.backend_tokenizer.truncation
 
@@ -223,19 +225,23 @@ SPECIAL_TOKENS_ATTRIBUTES cls_token
 def test_tokenizer_vocabulary_equals_the_reference(kind):
     mine, theirs = both(kind)
     counts = []
-    for made in (mine, theirs):
-        new = [made.add_tokens(["more", "<new>"]), made.add_tokens("more"), made.add_tokens([])]
+    for tokenizer in (mine, theirs):
+        new = [
+            tokenizer.add_tokens(["more", "<new>"]),
+            tokenizer.add_tokens("more"),
+            tokenizer.add_tokens([]),
+        ]
         new.append(
-            made.add_special_tokens(
+            tokenizer.add_special_tokens(
                 {"bos_token": "<s>", "additional_special_tokens": ["<a>", "<b>"]}
             )
         )
         new.append(
-            made.add_special_tokens(
+            tokenizer.add_special_tokens(
                 {"extra_special_tokens": ["<c>"]}, replace_extra_special_tokens=False
             )
         )
-        made.eos_token = "[SEP]"
+        tokenizer.eos_token = "[SEP]"
         counts.append(new)
     assert counts[0] == counts[1]
     assert len(mine) == len(theirs)
@@ -258,9 +264,9 @@ def test_tokenizer_vocabulary_equals_the_reference(kind):
 )
 def test_begin_and_end_tokens_equal_the_reference(frame):
     mine, theirs = both("Unigram", bos_token="[CLS]", eos_token="[SEP]", **frame)
-    for given in (("a b",), ("a b", "c")):
+    for texts in (("a b",), ("a b", "c")):
         assert_same(
-            mine(*given, return_token_type_ids=True), theirs(*given, return_token_type_ids=True)
+            mine(*texts, return_token_type_ids=True), theirs(*texts, return_token_type_ids=True)
         )
     mine.add_eos_token = theirs.add_eos_token = True
     assert mine("a")["input_ids"] == theirs("a")["input_ids"]
@@ -284,13 +290,13 @@ def test_tokens_of_a_models_own():
 
 
 def test_padding_and_truncation_in_the_file_are_defaults():
-    made = []
+    tokenizers = []
     for kind in (PreTrainedTokenizerFast, Reference):
         inside = backend("WordPiece")
         inside.enable_padding(direction="left", pad_token="[MASK]", pad_id=4, length=9)
         inside.enable_truncation(7, direction="left")
-        made.append(kind(tokenizer_object=inside))
-    mine, theirs = made
+        tokenizers.append(kind(tokenizer_object=inside))
+    mine, theirs = tokenizers
     for name in (
         "pad_token",
         "padding_side",

@@ -25,9 +25,9 @@ all_special_ids pad_token_id name_or_path
 def assert_equal_tokenizers(mine, theirs):
     for name in ATTRIBUTES.split():
         assert getattr(mine, name) == getattr(theirs, name), name
-    for asked in ({}, {"padding": True}, {"max_length": 4}, {"text_pair": TEXTS}):
-        if not asked.get("padding") or theirs.pad_token:
-            assert_same(mine(TEXTS, **asked), theirs(TEXTS, **asked), str(asked))
+    for options in ({}, {"padding": True}, {"max_length": 4}, {"text_pair": TEXTS}):
+        if not options.get("padding") or theirs.pad_token:
+            assert_same(mine(TEXTS, **options), theirs(TEXTS, **options), str(options))
     ids = theirs(TEXTS)["input_ids"]
     assert mine.batch_decode(ids, skip_special_tokens=True) == theirs.batch_decode(
         ids, skip_special_tokens=True
@@ -53,9 +53,9 @@ def dressed(made):
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokenizer_files_are_exchanged_with_the_reference(kind, tmp_path):
     options = {"padding_side": "left", "model_max_length": 50, "image_token": "<image>"}
-    mine, theirs = (dressed(made) for made in both(kind, **options))
-    asked = {"padding": True, "max_length": 5, "truncation": True}
-    assert_same(mine(TEXTS, **asked), theirs(TEXTS, **asked))
+    mine, theirs = (dressed(tokenizer) for tokenizer in both(kind, **options))
+    keywords = {"padding": True, "max_length": 5, "truncation": True}
+    assert_same(mine(TEXTS, **keywords), theirs(TEXTS, **keywords))
     paths = mine.save_pretrained(tmp_path / "mine")
     theirs.save_pretrained(tmp_path / "theirs")
     written = [
@@ -88,8 +88,8 @@ def folder_of(tmp_path, kind="WordPiece", **files):
 
 
 def flags(content, special=True, **more):
-    usual = {"lstrip": False, "normalized": not special, "rstrip": False, "single_word": False}
-    return {"content": content, **usual, "special": special, **more}
+    defaults = {"lstrip": False, "normalized": not special, "rstrip": False, "single_word": False}
+    return {"content": content, **defaults, "special": special, **more}
 
 
 FOLDERS = {
@@ -235,8 +235,10 @@ def test_tokenizer_older_folder_leaves_the_choice_to_the_class(tmp_path, files):
         == theirs.model_input_names
         == ["input_ids", "token_type_ids", "attention_mask"]
     )
-    asked = {"padding": "max_length", "max_length": 20}
-    assert_same(mine("some text", "and more", **asked), theirs("some text", "and more", **asked))
+    options = {"padding": "max_length", "max_length": 20}
+    assert_same(
+        mine("some text", "and more", **options), theirs("some text", "and more", **options)
+    )
     mine.save_pretrained(tmp_path / "again")
     assert "token_type_ids" in PreTrainedTokenizerFast.from_pretrained(tmp_path / "again")("a")
 
@@ -263,10 +265,10 @@ def test_tokenizer_class_defaults_equal_the_reference():
             if key in parameters and parameters[key].default:
                 assert str(parameters[key].default) == str(defaults.get(key)), (name, key)
         assert theirs.padding_side == defaults.get("padding_side", "right"), name
-        usual = ["input_ids", "attention_mask"]
-        assert list(theirs.model_input_names) == list(defaults.get("model_input_names", usual)), (
-            name
-        )
+        input_names = ["input_ids", "attention_mask"]
+        assert list(theirs.model_input_names) == list(
+            defaults.get("model_input_names", input_names)
+        ), name
     assert checked > 30
     mapping = transformers.models.auto.tokenization_auto.TOKENIZER_MAPPING_NAMES
     for model, name in _BY_MODEL.items():

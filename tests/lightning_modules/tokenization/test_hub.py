@@ -34,10 +34,10 @@ def fill(hub, folder, **options):
 def test_from_the_hub_then_from_the_cache(hub, tmp_path, monkeypatch):
     """Only the tokenizer's files are downloaded, and once."""
     mine = fill(hub, tmp_path / "folder")
-    made = PreTrainedTokenizerFast.from_pretrained(NAME)
-    assert made("some text") == mine("some text")
-    assert made.name_or_path == NAME
-    assert made.chat_template == "a template"
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(NAME)
+    assert tokenizer("some text") == mine("some text")
+    assert tokenizer.name_or_path == NAME
+    assert tokenizer.chat_template == "a template"
     assert hub.asked("safetensors") == []
     downloads = len(hub.asked("GET .*resolve"))
     assert downloads == 3

@@ -48,13 +48,13 @@ def make(loader, accumulation=3, sized=True, windows=None):
 def test_windows_hold_all_batches_in_order(count, accumulation):
     """All windows are full but the last."""
     windows = make(Recorded(count), accumulation)
-    seen = list(windows)
-    assert seen == [
+    read_windows = list(windows)
+    assert read_windows == [
         list(range(start, min(start + accumulation, count)))
         for start in range(0, count, accumulation)
     ]
-    assert [window.items for window in seen] == [sum(window) for window in seen]
-    assert len(windows) == len(seen)
+    assert [window.items for window in read_windows] == [sum(window) for window in read_windows]
+    assert len(windows) == len(read_windows)
 
 
 @pytest.mark.parametrize(("total", "end"), [(7, (True, 1)), (8, (True, 0)), (None, (True, -1))])
@@ -106,9 +106,9 @@ def test_position_is_reached_after_the_first_window_in_mid_epoch():
 @pytest.mark.parametrize("count", [6, 7, 2, 0])
 def test_windows_of_a_stream_end_with_a_shorter_one(count):
     windows = make(Recorded(count), sized=False, windows=100)
-    seen = [len(window) for window in windows]
-    assert seen == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
-    assert windows.windows_done == len(seen)
+    lengths = [len(window) for window in windows]
+    assert lengths == [3] * (count // 3) + [count % 3] * (count % 3 > 0)
+    assert windows.windows_done == len(lengths)
 
 
 def test_windows_of_a_loader_that_gives_less_than_its_length():
@@ -118,12 +118,12 @@ def test_windows_of_a_loader_that_gives_less_than_its_length():
 
 
 def test_stop_ends_the_epoch_after_the_current_window():
-    windows, seen = make(Recorded(12)), []
+    windows, batches = make(Recorded(12)), []
     for window in windows:
-        seen.append(list(window))
-        if len(seen) == 2:
+        batches.append(list(window))
+        if len(batches) == 2:
             windows.stop()
-    assert seen == [[0, 1, 2], [3, 4, 5]]
+    assert batches == [[0, 1, 2], [3, 4, 5]]
     assert windows.loader.events[-1] == 5, "nothing more was read"
     windows.end_epoch()
     assert len(list(windows)) == 4, "the next epoch is not stopped"

@@ -101,9 +101,9 @@ def test_adding_never_waits_for_the_device():
     losses = [*random_losses(2500), torch.tensor(NAN)]
     with Waits() as counter:
         for skip in (False, True):
-            made = LossMeter(skip)
+            meter = LossMeter(skip)
             for loss in losses:
-                made.add(loss, 0)
+                meter.add(loss, 0)
     assert counter.count == 0
 
 

@@ -32,29 +32,29 @@ def test_micro_batch_loss_divides_a_mean():
 
 
 def test_micro_batch_loss_keeps_a_loss_computed_from_items():
-    made = micro_batch()
-    loss = torch.tensor(24.0) / made.items
-    assert made.scale_in_step(loss) is loss
+    batch_loss = micro_batch()
+    loss = torch.tensor(24.0) / batch_loss.items
+    assert batch_loss.scale_in_step(loss) is loss
 
 
 @pytest.mark.parametrize("is_scaled", [True, False])
 def test_micro_batch_loss_declaration_overrides_what_was_noted(is_scaled):
-    made = micro_batch(is_scaled=is_scaled)
-    loss = torch.tensor(96.0) / made.items if not is_scaled else torch.tensor(8.0)
-    assert made.scale_in_step(loss) == (8 if is_scaled else 2)
+    batch_loss = micro_batch(is_scaled=is_scaled)
+    loss = torch.tensor(96.0) / batch_loss.items if not is_scaled else torch.tensor(8.0)
+    assert batch_loss.scale_in_step(loss) == (8 if is_scaled else 2)
 
 
 def test_micro_batch_loss_backward_does_not_divide_again():
-    made = micro_batch()
-    weighed = made.scale_in_step(torch.tensor(8.0))
-    assert made.scale(weighed) is weighed
+    batch_loss = micro_batch()
+    weighed = batch_loss.scale_in_step(torch.tensor(8.0))
+    assert batch_loss.scale(weighed) is weighed
 
 
 def test_micro_batch_loss_divides_a_further_loss():
     """As in adversarial training after `super().training_step(...)`."""
-    made = micro_batch()
-    made.scale_in_step(torch.tensor(8.0))
-    assert made.scale(torch.tensor(4.0)) == 1
+    batch_loss = micro_batch()
+    batch_loss.scale_in_step(torch.tensor(8.0))
+    assert batch_loss.scale(torch.tensor(4.0)) == 1
 
 
 DIVISIONS = [
@@ -106,9 +106,9 @@ def test_micro_batch_loss_keeps_a_division_unrelated_to_accumulation():
 @pytest.mark.parametrize(("returned", "logged"), [(8.0, 2.0), (2.0, 2.0), (5.0, 1.25)])
 def test_micro_batch_loss_logs_what_an_override_returns(returned, logged):
     """The loss of its backward pass; that loss divided by the micro-batches; another value."""
-    made = micro_batch()
-    made.scale(torch.tensor(8.0))
-    assert made.to_log(torch.tensor(returned)) == logged
+    batch_loss = micro_batch()
+    batch_loss.scale(torch.tensor(8.0))
+    assert batch_loss.to_log(torch.tensor(returned)) == logged
 
 
 def test_micro_batch_loss_weighs_a_backward_pass_of_an_override():
@@ -120,9 +120,9 @@ def test_micro_batch_loss_weighs_a_backward_pass_of_an_override():
 
 def test_micro_batch_loss_does_not_weigh_the_accelerator_again():
     weight, loss = a_loss()
-    made = micro_batch()
-    made.is_scaled_by_trainer = True
-    with ScaledBackward(made):
+    batch_loss = micro_batch()
+    batch_loss.is_scaled_by_trainer = True
+    with ScaledBackward(batch_loss):
         loss.backward()
     assert weight.grad == 8
 
@@ -157,8 +157,8 @@ def test_micro_batch_loss_keeps_its_precision(dtype):
     ],
 )
 def test_labels_that_count(labels, shifted, count):
-    found = count_labels(labels, shifted=shifted)
-    assert found is None if count is None else found == count
+    result = count_labels(labels, shifted=shifted)
+    assert result is None if count is None else result == count
 
 
 class OwnForSemanticSegmentation(nn.Module):

@@ -39,16 +39,16 @@ def kept(precision, checkpointing):
     model = LlamaForCausalLM(CONFIG).to(dtype).train()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    own = {
+    weight_storages = {
         tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())
     }
-    found: dict[int, int] = {}
+    storage_bytes: dict[int, int] = {}
     alive = []
 
     def keep(tensor):
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in weight_storages:
+            storage_bytes[storage.data_ptr()] = storage.nbytes()
             alive.append(tensor)  # so that no address comes twice
         return tensor
 
@@ -56,7 +56,7 @@ def kept(precision, checkpointing):
     casting = torch.autocast("cpu", dtype=torch.bfloat16) if autocast else contextlib.nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), casting:
         model(input_ids=ids, labels=ids, use_cache=not checkpointing)
-    return sum(found.values())
+    return sum(storage_bytes.values())
 
 
 def job(shape, precision, **changes):
@@ -95,14 +95,20 @@ def test_estimate_of_a_16_bit_layer_equals_the_paper():
         "intermediate": 4096,
         "vocabulary": 8,
     }
-    given = {"batch": 4, "sequence": 512, "precision": "bf16-true"}
-    given["model"] = ModelShape(layers=1, **sizes, gated=False)
-    deeper = {**given, "model": ModelShape(layers=2, **sizes, gated=False), "checkpointing": True}
+    settings = {"batch": 4, "sequence": 512, "precision": "bf16-true"}
+    settings["model"] = ModelShape(layers=1, **sizes, gated=False)
+    deeper = {
+        **settings,
+        "model": ModelShape(layers=2, **sizes, gated=False),
+        "checkpointing": True,
+    }
     unit = 512 * 4 * 1024
-    assert layer_bytes(Job(**given)) == pytest.approx(32 * unit, rel=0.01)
-    inputs = activation_bytes(Job(**deeper)) - activation_bytes(Job(**given, checkpointing=True))
+    assert layer_bytes(Job(**settings)) == pytest.approx(32 * unit, rel=0.01)
+    inputs = activation_bytes(Job(**deeper)) - activation_bytes(Job(**settings, checkpointing=True))
     assert inputs == 2 * unit
-    assert layer_bytes(Job(**given, gpus=8, tp=8)) == pytest.approx((8 + 24 / 8) * unit, rel=0.02)
+    assert layer_bytes(Job(**settings, gpus=8, tp=8)) == pytest.approx(
+        (8 + 24 / 8) * unit, rel=0.02
+    )
 
 
 def test_fsdp_casts_layers_where_autocast_copies_weights(shape):

@@ -20,7 +20,7 @@ def linked(folder, replaced=()):
     """
     venv.create(folder, symlinks=True, with_pip=False)
     site = next((folder / "lib").glob("python*/site-packages"))
-    projects = {"transformers", *(project(one) for one in replaced)}
+    projects = {"transformers", *(project(path) for path in replaced)}
     for source in SITES:
         for entry in source.iterdir():
             if project(entry) not in projects and not (site / entry.name).exists():

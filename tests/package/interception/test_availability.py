@@ -12,14 +12,14 @@ def test_parameters_are_those_of_the_reference(name):
     theirs = getattr(pytest.importorskip("transformers.utils.import_utils"), name, None)
     if theirs is None or name == "is_tiktoken_available":  # its parameter changes nothing
         return
-    wanted, found = (
+    expected, actual = (
         [
             (parameter.name, parameter.default)
-            for parameter in inspect.signature(one).parameters.values()
+            for parameter in inspect.signature(function).parameters.values()
         ]
-        for one in (theirs, getattr(availability, name))
+        for function in (theirs, getattr(availability, name))
     )
-    assert found == wanted
+    assert actual == expected
 
 
 def test_stand_in_older_version_is_not_available():

@@ -75,7 +75,7 @@ def test_keras_backend_is_set_before_import(words, variable, backend, tmp_path):
     """
     inner = "import os; print(os.environ['KERAS_BACKEND'])"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
-    given = {} if variable is None else {"KERAS_BACKEND": variable}
+    variables = {} if variable is None else {"KERAS_BACKEND": variable}
     words = ["-m", "lightrainer", *words, "-c", code]
-    done = run(sys.executable, *words, cwd=tmp_path, environment=given)
+    done = run(sys.executable, *words, cwd=tmp_path, environment=variables)
     assert (done.returncode, done.stdout.strip()) == (0, backend), done.stderr

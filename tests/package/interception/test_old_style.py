@@ -85,23 +85,23 @@ REFUSED_CASES = [(given, {}) for given, _ in REFUSED]
 
 
 def test_old_style_names_are_all_tried():
-    assert {name for given, _ in HONOURED for name in given} >= OLD_NAMES.keys()
+    assert {name for arguments, _ in HONOURED for name in arguments} >= OLD_NAMES.keys()
 
 
 @pytest.mark.parametrize(
     "number", range(len(HONOURED)), ids=[" ".join(given) for given, _ in HONOURED]
 )
 def test_old_style_arguments_become_new_ones(found, number):
-    given, wanted = HONOURED[number]
-    values, warned, here = found[f"case {number}"]
-    assert values == wanted
-    old = sorted(name for name in given if name in OLD_NAMES)
+    arguments, expected = HONOURED[number]
+    values, warned, in_script = found[f"case {number}"]
+    assert values == expected
+    old = sorted(name for name in arguments if name in OLD_NAMES)
     assert sorted(text.split()[0] for text in warned) == old
     assert all(
         "transformers 4" in text and OLD_NAMES[text.split()[0]].replacement_text in text
         for text in warned
     )
-    assert here  # the warning points to the line of the script
+    assert in_script  # the warning points to the line of the script
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_old_style_command_line_and_dict(found):
 
 
 def test_old_style_trainer_and_override_signatures(found):
-    warned, here, tokenizer, attribute, calls, both, misspelt, seq2seq = found["trainer"]
+    warned, in_script, tokenizer, attribute, calls, both, misspelt, seq2seq = found["trainer"]
     assert ["processing_class" in text for text in warned] == [True]
-    assert here == [True]
+    assert in_script == [True]
     assert tokenizer == attribute == "a tokenizer"
     assert calls == ["_get_train_sampler", "compute_loss", "log", "training_step"]
     assert both.startswith("ValueError: tokenizer is called processing_class now")
@@ -155,7 +155,7 @@ def test_elsewhere_they_are_errors_as_in_the_reference(without_library, tmp_path
     code = "import json; from lightrainer import TrainingArguments as made\n"
     code += "try: made('o', no_cuda=True)\nexcept TypeError as error: said = str(error)\n"
     code += "print(json.dumps([said, hasattr(made('o', report_to='none'), 'no_cuda')]))"
-    text, known = said(forked(without_library, "-c", code, cwd=tmp_path))
+    text, is_known = said(forked(without_library, "-c", code, cwd=tmp_path))
     assert "no_cuda" in text
     assert "use_cpu" in text
-    assert not known
+    assert not is_known

@@ -44,8 +44,8 @@ def script(tmp_path):
 
 
 def both(tmp_path, *words, options=(), input="in\n"):
-    ways = [*options, *words], [*options, "-m", "lightrainer", *words]
-    return [run(sys.executable, *way, cwd=tmp_path, input=input) for way in ways]
+    commands = [*options, *words], [*options, "-m", "lightrainer", *words]
+    return [run(sys.executable, *command, cwd=tmp_path, input=input) for command in commands]
 
 
 ENDINGS = {

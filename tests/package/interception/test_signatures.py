@@ -111,23 +111,23 @@ def differing_parameters(path, theirs, ours):
     """Yield parameters that cannot be passed as in theirs, by name and position, or have another
     default. One that is required there may be left out here.
     """
-    wanted, found = signature(theirs), signature(ours)
-    if wanted is None or found is None:
+    expected, actual = signature(theirs), signature(ours)
+    if expected is None or actual is None:
         return
-    names = list(found.parameters)
-    for position, parameter in enumerate(wanted.parameters.values()):
-        own = found.parameters.get(parameter.name)
-        if own is None or own.kind is not parameter.kind:
+    names = list(actual.parameters)
+    for position, parameter in enumerate(expected.parameters.values()):
+        counterpart = actual.parameters.get(parameter.name)
+        if counterpart is None or counterpart.kind is not parameter.kind:
             yield f"{path}({parameter.name})"
             continue
         is_required = parameter.default is parameter.empty
-        if not is_required and repr(own.default) != repr(parameter.default):
+        if not is_required and repr(counterpart.default) != repr(parameter.default):
             yield f"{path}({parameter.name})"
         if parameter.kind in BY_POSITION and names.index(parameter.name) != position:
             yield f"{path}({parameter.name})"
-    for name, parameter in found.parameters.items():
+    for name, parameter in actual.parameters.items():
         packed = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if name not in wanted.parameters and parameter.default is parameter.empty and not packed:
+        if name not in expected.parameters and parameter.default is parameter.empty and not packed:
             yield f"{path}({name})"
 
 
@@ -136,11 +136,11 @@ def differing_members(path, theirs, ours):
     if "__call__" in vars(theirs):
         public.append("__call__")
     for name in public:
-        wanted, found = getattr(theirs, name), getattr(ours, name, NOTHING)
-        if found is NOTHING or callable(wanted) != callable(found):
+        expected, actual = getattr(theirs, name), getattr(ours, name, NOTHING)
+        if actual is NOTHING or callable(expected) != callable(actual):
             yield f"{path}.{name}"
-        elif callable(wanted) and not inspect.isclass(wanted):
-            yield from differing_parameters(f"{path}.{name}", wanted, found)
+        elif callable(expected) and not inspect.isclass(expected):
+            yield from differing_parameters(f"{path}.{name}", expected, actual)
     if issubclass(theirs, enum.Enum):
         values = {member.name: member.value for member in ours}  # later versions have more members
         if any(values.get(member.name) != member.value for member in theirs):
@@ -157,17 +157,19 @@ BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 
 def test_parameters_and_members_are_those_of_the_reference():
     pytest.importorskip("transformers")
-    found, compared = set(), 0
+    mismatches, compared = set(), 0
     for path, theirs, ours in pairs():
         compared += 1
-        found.update(differing_parameters(path, theirs, ours))
+        mismatches.update(differing_parameters(path, theirs, ours))
         if inspect.isclass(theirs) and inspect.isclass(ours):
-            found.update(differing_members(path, theirs, ours))
+            mismatches.update(differing_members(path, theirs, ours))
     assert compared > 110
     # accelerate's own class.
-    found = {name for name in found if not name.startswith("training_args.ParallelismConfig")}
-    assert sorted(found - OTHERWISE) == []
-    assert sorted(OTHERWISE - found) == []
+    mismatches = {
+        name for name in mismatches if not name.startswith("training_args.ParallelismConfig")
+    }
+    assert sorted(mismatches - OTHERWISE) == []
+    assert sorted(OTHERWISE - mismatches) == []
 
 
 def test_signatures_check_finds_a_moved_parameter():

@@ -34,10 +34,12 @@ def test_stand_in_serves_every_name_as_one_object(without_library, tmp_path):
     done = forked(
         without_library, "-c", EVERYTHING, served=True, cwd=tmp_path, input=json.dumps(table)
     )
-    broken, undocumented, own = said(done)
+    broken, undocumented, modules = said(done)
     assert broken == []
     assert undocumented == []
-    assert own == sorted(".".join(filter(None, ("transformers", inside))) for inside in STAND_IN)
+    assert modules == sorted(
+        ".".join(filter(None, ("transformers", inside))) for inside in STAND_IN
+    )
 
 
 REFUSALS = """
@@ -143,9 +145,9 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
     """Levels, handlers and filters of `transformers.trainer` decide; each message appears once."""
     level = {"TRANSFORMERS_VERBOSITY": "warning"}
     done = forked(without_library, "-c", LOGGING, served=True, cwd=tmp_path, environment=level)
-    results, seen, level = said(done)
+    results, records, level = said(done)
     assert results == [True, 30, True, True]
-    assert seen == [
+    assert records == [
         ["transformers.trainer", 30, "shown"],
         ["transformers.integrations.integration_utils", 10, "shown too"],
         ["transformers.integrations.integration_utils", 30, "shown 3"],

@@ -127,8 +127,8 @@ print(json.dumps([kind, after, again]))
 @pytest.mark.parametrize("python", ["with_library", "without_library"])
 def test_switch_in_a_notebook(python, request, tmp_path):
     pytest.importorskip("IPython")
-    here = {"cwd": tmp_path, "environment": {"IPYTHONDIR": str(tmp_path)}}
-    kind, after, again = said(forked(request.getfixturevalue(python), "-c", NOTEBOOK, **here))
+    options = {"cwd": tmp_path, "environment": {"IPYTHONDIR": str(tmp_path)}}
+    kind, after, again = said(forked(request.getfixturevalue(python), "-c", NOTEBOOK, **options))
     assert kind.startswith("lightrainer.")
     assert after == ("transformers.trainer" if python == "with_library" else "transformers")
     assert again == kind
@@ -178,17 +178,17 @@ def test_child_processes_of_every_kind_are_served(way, without_library, tmp_path
     """Forked and spawned ones, data workers, other Pythons; those that are to be left alone are."""
     (tmp_path / "script.py").write_text(CHILDREN if way == "runner" else INSTALLING)
     words = ["-m", "lightrainer"] if way == "runner" else []
-    found = said(run(without_library, *words, "script.py", cwd=tmp_path))
+    results = said(run(without_library, *words, "script.py", cwd=tmp_path))
     for method in ("fork", "spawn", "forkserver"):
         home = "__main__" if method == "fork" else "__mp_main__"
-        assert found[method] == [home, method, "lightrainer.callbacks.base", "OfMain"]
-    assert found["workers"] == [
+        assert results[method] == [home, method, "lightrainer.callbacks.base", "OfMain"]
+    assert results["workers"] == [
         f"{index} lightrainer.facade.arguments.enums {index}" for index in (0, 1)
     ]
-    assert found["process"] == "lightrainer.callbacks.base"
+    assert results["process"] == "lightrainer.callbacks.base"
     assert (
-        found["kept from it"]
-        == found["isolated"]
+        results["kept from it"]
+        == results["isolated"]
         == "ModuleNotFoundError: No module named 'transformers'"
     )
 
@@ -208,10 +208,10 @@ def test_switch_runs_an_existing_sitecustomize(without_library, tmp_path):
         "'lazy_loader'))\nprint(json.dumps([os.environ['SEEN'], sitecustomize.__file__, ours]))"
     )
     on = {"PYTHONPATH": str(tmp_path / "site")}
-    seen, file, ours = said(
+    marks, file, ours = said(
         run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path, environment=on)
     )
-    assert seen == "xx"  # in the Python that started, and in the one that took its place
+    assert marks == "xx"  # in the Python that started, and in the one that took its place
     assert file == str(tmp_path / "site" / "sitecustomize.py")
     assert ours == []
 

@@ -44,13 +44,13 @@ def both(name, features, draws, *args, calls=1, **options):
     """
     batches = []
     for module in (ours, reference):
-        words, given = args[0], copy.deepcopy(features)
+        words, samples = args[0], copy.deepcopy(features)
         if module is ours and draws % 2:
             words = twin(words)
         collator = getattr(module, name)(words, *args[1:], **options)
         lightrainer.set_seed(draws)
-        made = [collator(copy.deepcopy(given)) for _ in range(calls)]
-        batches.append((made, [random.random(), np.random.rand(), torch.rand(1).item()]))
+        outputs = [collator(copy.deepcopy(samples)) for _ in range(calls)]
+        batches.append((outputs, [random.random(), np.random.rand(), torch.rand(1).item()]))
     return batches
 
 
@@ -63,12 +63,12 @@ def assert_both_same(*args, **kwargs):
 
 
 def masking_options(draw):
-    kept = draw.choice([0.0, 0.2, 0.8, 1.0])
+    mask_share = draw.choice([0.0, 0.2, 0.8, 1.0])
     return {
         "mlm": draw.random() < 0.85,
         "mlm_probability": draw.choice([0, 0.15, 0.5, 1]),
-        "mask_replace_prob": kept,
-        "random_replace_prob": draw.choice([0, (1 - kept) / 2, 1 - kept]),
+        "mask_replace_prob": mask_share,
+        "random_replace_prob": draw.choice([0, (1 - mask_share) / 2, 1 - mask_share]),
         "pad_to_multiple_of": draw.choice([None, 4, 7]),
         "return_tensors": draw.choice(["pt", "np"]),
         "seed": draw.choice([None, None, 1, 42]),
@@ -148,16 +148,16 @@ SEQUENCES = [{"input_ids": list(range(5, 21 + index % 3))} for index in range(12
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("seed", [None, 11])
 def test_batches_of_workers_equal_the_reference(workers, seed):
-    """Each worker has a generator of its own: of the seed and its number, or of the loader's
+    """Each worker has its own generator: seeded by the seed and its number, or by the loader's
     draw.
     """
-    made = []
+    batches = []
     for module in (ours, reference):
         torch.manual_seed(0)
         collator = module.DataCollatorForLanguageModeling(tokenizer(), seed=seed)
         loader = DataLoader(SEQUENCES, batch_size=2, num_workers=workers, collate_fn=collator)
-        made.append([dict(batch) for _ in range(2) for batch in loader])
-    for batch, expected in zip(*made, strict=True):
+        batches.append([dict(batch) for _ in range(2) for batch in loader])
+    for batch, expected in zip(*batches, strict=True):
         assert_same(batch, expected)
 
 
@@ -178,8 +178,8 @@ def test_kind_of_a_call_decides_the_generator():
         [sample]
     )
     collator([sample])
-    found = collator([sample], return_tensors="np")
-    assert (found["labels"] == expected["labels"]).all()
+    actual = collator([sample], return_tensors="np")
+    assert (actual["labels"] == expected["labels"]).all()
 
 
 def test_zero_is_a_seed():

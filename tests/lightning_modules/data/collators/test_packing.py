@@ -17,9 +17,9 @@ def model(name, attention):
     torch.manual_seed(0)
     sizes = {"vocab_size": 32, "attn_implementation": attention}
     if name == "gpt2":
-        ways = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+        dropout = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
         config = transformers.GPT2Config(
-            n_embd=16, n_layer=2, n_head=2, n_positions=32, **ways, **sizes
+            n_embd=16, n_layer=2, n_head=2, n_positions=32, **dropout, **sizes
         )
         return transformers.GPT2LMHeadModel(config).train()
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2}
@@ -34,27 +34,30 @@ def model(name, attention):
 def test_logits_loss_and_gradients_are_those_of_the_documents_alone(name, attention, dtype):
     packed, alone = model(name, attention), model(name, attention)
     batch = DataCollatorWithPacking(16, mask_dtype=dtype)(DOCUMENTS)
-    found = packed(**batch)
-    found.loss.backward()
+    packed_output = packed(**batch)
+    packed_output.loss.backward()
     starts = (batch["position_ids"] == 0) & (batch["input_ids"] > 0)
     places = {
         batch["input_ids"][row, start].item(): (row, start)
         for row, start in starts.nonzero().tolist()
     }
     total, items = torch.zeros(()), sum(LENGTHS) - len(LENGTHS)
-    for length, one in zip(LENGTHS, DOCUMENTS, strict=True):
-        ids = torch.tensor([one["input_ids"]])
-        made = alone(input_ids=ids, labels=ids if length > 1 else None)
-        row, start = places[one["input_ids"][0]]
+    for length, document in zip(LENGTHS, DOCUMENTS, strict=True):
+        ids = torch.tensor([document["input_ids"]])
+        output = alone(input_ids=ids, labels=ids if length > 1 else None)
+        row, start = places[document["input_ids"][0]]
         torch.testing.assert_close(
-            found.logits[row, start : start + length], made.logits[0], rtol=1e-5, atol=1e-5
+            packed_output.logits[row, start : start + length],
+            output.logits[0],
+            rtol=1e-5,
+            atol=1e-5,
         )
         if length > 1:
-            total = total + made.loss * (length - 1)
+            total = total + output.loss * (length - 1)
     (total / items).backward()
-    torch.testing.assert_close(found.loss, total / items, rtol=1e-5, atol=1e-5)
-    for one, other in zip(packed.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(packed_output.loss, total / items, rtol=1e-5, atol=1e-5)
+    for actual, expected in zip(packed.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(actual.grad, expected.grad, rtol=1e-4, atol=1e-5)
 
 
 def test_packing_rows_hold_documents_with_padding_at_the_end():
@@ -69,10 +72,10 @@ def test_packing_rows_hold_documents_with_padding_at_the_end():
     ]
     assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 0, 1], [0, 1, 2, 0, 0, 0]]
     assert batch["attention_mask"].shape == (2, 1, 6, 6)
-    seen = batch["attention_mask"] == 0
-    assert seen[0, 0, 5].tolist() == [False] * 4 + [True, True]
-    assert seen[0, 0, 1].tolist() == [True, True] + [False] * 4
-    assert seen.any(-1).all(), "no row of scores is masked as a whole"
+    visible = batch["attention_mask"] == 0
+    assert visible[0, 0, 5].tolist() == [False] * 4 + [True, True]
+    assert visible[0, 0, 1].tolist() == [True, True] + [False] * 4
+    assert visible.any(-1).all(), "no row of scores is masked as a whole"
     both = DataCollatorWithPacking(6, causal=False, mask_dtype="bool")([{"input_ids": [1, 2]}])
     assert both["attention_mask"].all()
 

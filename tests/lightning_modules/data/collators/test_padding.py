@@ -43,10 +43,10 @@ def test_labels_of_tokens_equal_the_reference(name):
                 sample[name] = as_kind(draw, draw.choices(range(-100, 5), k=len(ids)))
             features.append(sample)
         batches = [
-            module.DataCollatorForTokenClassification(made, label_pad_token_id=-7, **options)(
+            module.DataCollatorForTokenClassification(instance, label_pad_token_id=-7, **options)(
                 copy.deepcopy(features)
             )
-            for module, made in ((ours, twin(words)), (reference, words))
+            for module, instance in ((ours, twin(words)), (reference, words))
         ]
         assert_same(dict(batches[0]), dict(batches[1]))
         if name != "label":  # of which 5.3.0 cannot make an array
@@ -88,11 +88,11 @@ def test_choices_equal_the_reference(name):
             features.append(
                 {"input_ids": rows, "attention_mask": masks, name: draw.randrange(choices)}
             )
-        kept = copy.deepcopy(features)
+        original = copy.deepcopy(features)
         batch = ours.DataCollatorForMultipleChoice(twin(words), **options)(features)
-        assert features == kept, "the samples were changed"
+        assert features == original, "the samples were changed"
         assert_same(batch, reference.DataCollatorForMultipleChoice(words, **options)(features))
-        arrays = ours.DataCollatorForMultipleChoice(words, return_tensors="np", **options)(kept)
+        arrays = ours.DataCollatorForMultipleChoice(words, return_tensors="np", **options)(original)
         assert_same(arrays, {key: value.numpy() for key, value in batch.items()})
 
 
