@@ -453,7 +453,7 @@ def test_signal_while_the_best_model_is_loaded_saves_nothing(tmp_path):
 
     best = {"metric_for_best_model": "loss", "greater_is_better": True}
     saving = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "best"}
-    made = trainer(tmp_path, cls=Terminated, load_best_model_at_end=True, **best, **saving)
+    trainer = make_trainer(tmp_path, cls=Terminated, load_best_model_at_end=True, **best, **saving)
     with pytest.raises(SystemExit):
-        made.train()
+        trainer.train()
     assert [path.name for path in list_checkpoints(tmp_path)] == ["checkpoint-2"]
