@@ -16,7 +16,14 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 import lightrainer
 from helpers.checkpoints.harmful_checkpoints import WARNINGS, lightning_trainer
-from helpers.trainer.tiny_trainings import At, files, make_trainer, points, tiny, told
+from helpers.trainer.tiny_trainings import (
+    At,
+    files,
+    make_trainer,
+    points,
+    tiny,
+    with_trainer_in_callbacks,
+)
 from lightrainer.__main__ import main
 from lightrainer.callbacks._files import trial_folder
 from lightrainer.facade.checkpointing import training_state
@@ -240,7 +247,9 @@ def resumed(tmp_path: Path, entries: dict[str, Any], callbacks: Any = (), **chan
     path = tmp_path / "out" / "checkpoint-2" / "trainer_state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
     (path.parent / "_manifest.json").unlink()
-    trainer = told(make_trainer(tmp_path / "out", callbacks=list(callbacks), **changes))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(tmp_path / "out", callbacks=list(callbacks), **changes)
+    )
     trainer.train(resume_from_checkpoint=str(path.parent))
     return trainer
 

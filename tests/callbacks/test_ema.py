@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.callbacks.small_training import LanguageModel, make_trainer, same, trained, weights
+from helpers.callbacks.small_training import (
+    LanguageModel,
+    make_trainer,
+    same_bits,
+    train_small,
+    weights,
+)
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.callbacks import EMACallback, TrainerControl, TrainerState
 from lightrainer.callbacks.ema import evaluated_averages
@@ -32,7 +38,7 @@ class Follows(TrainerCallback):
 def test_ema_average_equals_the_formula(tmp_path, options):
     ema = EMACallback(**options)
     follows = Follows(options["decay"], options.get("warmup", True))
-    trainer = trained(tmp_path, [ema, follows])
+    trainer = train_small(tmp_path, [ema, follows])
     assert ema.updates == follows.updates == 16
     for name, weight in trainer.model.named_parameters():
         torch.testing.assert_close(
@@ -64,8 +70,8 @@ def test_evaluations_are_those_of_the_average(tmp_path):
 
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     ema, keeps = EMACallback(0.9), Keeps()
-    averaged = evaluations(trained(tmp_path, [ema, keeps], **changes))
-    plain = evaluations(trained(tmp_path, **changes))
+    averaged = evaluations(train_small(tmp_path, [ema, keeps], **changes))
+    plain = evaluations(train_small(tmp_path, **changes))
     assert averaged.keys() == plain.keys() == {4, 8, 12, 16}
     for step, average in keeps.at.items():
         other = make_trainer(tmp_path)
@@ -84,7 +90,7 @@ class CallsParts(Trainer):
 def test_evaluations_that_call_parts_of_the_model_use_the_average(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     results = [
-        evaluations(trained(tmp_path, [EMACallback(0.9)], kind=kind, **changes))
+        evaluations(train_small(tmp_path, [EMACallback(0.9)], kind=kind, **changes))
         for kind in (Trainer, CallsParts)
     ]
     assert results[0] == results[1]
@@ -116,8 +122,8 @@ def test_two_averages_leave_the_training_unchanged(tmp_path):
 
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     alone, beside = Keeps(), Keeps()
-    trained(tmp_path, [alone], **changes)
-    trained(tmp_path, [beside, EMACallback(0.5), Slower(0.9)], **changes)
+    train_small(tmp_path, [alone], **changes)
+    train_small(tmp_path, [beside, EMACallback(0.5), Slower(0.9)], **changes)
     for name, weight in alone.weights.items():
         assert torch.equal(beside.weights[name], weight)
 
@@ -165,7 +171,7 @@ def test_ema_of_unfrozen_weights_resumes_exactly(tmp_path, step):
     checkpoint = str(tmp_path / f"checkpoint-{step}")
     trained_with_unfrozen_embedding(tmp_path, [resumed], resume=checkpoint)
     assert resumed.updates == whole.updates == 16
-    assert same(resumed.averages, whole.averages)
+    assert same_bits(resumed.averages, whole.averages)
 
 
 SAVED = {"save_strategy": "steps", "save_steps": 4, "eval_strategy": "steps", "eval_steps": 4}
@@ -176,18 +182,20 @@ def test_ema_resumption_is_exact(tmp_path, caplog):
     been.
     """
     whole, again = EMACallback(0.9), EMACallback(0.9)
-    trained(tmp_path / "with", [whole], **SAVED)
-    trained(tmp_path / "without", **SAVED)
+    train_small(tmp_path / "with", [whole], **SAVED)
+    train_small(tmp_path / "without", **SAVED)
     left, right = (
         (tmp_path / name / "checkpoint-8/model.safetensors").read_bytes()
         for name in ("with", "without")
     )
     assert left == right
-    trained(tmp_path / "with", [again], resume=str(tmp_path / "with" / "checkpoint-12"), **SAVED)
+    train_small(
+        tmp_path / "with", [again], resume=str(tmp_path / "with" / "checkpoint-12"), **SAVED
+    )
     assert again.updates == whole.updates == 16
-    assert same(again.averages, whole.averages)
+    assert same_bits(again.averages, whole.averages)
     assert "has no average" not in caplog.text
-    trained(
+    train_small(
         tmp_path / "without",
         [EMACallback(0.9)],
         resume=str(tmp_path / "without" / "checkpoint-12"),
@@ -216,16 +224,16 @@ def test_ema_files_saved_within_an_evaluation_hold_the_trained_weights(tmp_path)
     whole = make_trainer(tmp_path / "whole", [EMACallback(0.9), EMACallback(0.5), saves], **changes)
     saves.trainer = whole
     whole.train()
-    trained(tmp_path / "without", **changes)
+    train_small(tmp_path / "without", **changes)
 
     expected = (tmp_path / "without/checkpoint-6/model.safetensors").read_bytes()
     assert (tmp_path / "alone/model.safetensors").read_bytes() == expected
     assert (tmp_path / "whole/checkpoint-6/model.safetensors").read_bytes() == expected
     checkpoint = str(tmp_path / "whole/checkpoint-6")
-    resumed = trained(
+    resumed = train_small(
         tmp_path / "again", [EMACallback(0.9), EMACallback(0.5)], resume=checkpoint, **changes
     )
-    assert same(weights(resumed), weights(whole))
+    assert same_bits(weights(resumed), weights(whole))
 
 
 def test_ema_of_a_large_model_is_written_in_the_background(tmp_path):
@@ -237,7 +245,7 @@ def test_ema_of_a_large_model_is_written_in_the_background(tmp_path):
         trainer.train()
         path = tmp_path / "checkpoint-4" / "callback_states.pt"
         states.append(torch.load(path, weights_only=True)["EMACallback"][0]["averages"])
-    assert same(*states)
+    assert same_bits(*states)
 
 
 def test_ema_state_of_another_model_is_refused():
@@ -258,7 +266,9 @@ def test_ema_best_model_has_its_average(tmp_path):
     """At the end the model has the average of the best checkpoint, not the last one."""
     # so that the first one is the best
     worst = {"metric_for_best_model": "loss", "greater_is_better": True}
-    trainer = trained(tmp_path, [EMACallback(0.9)], load_best_model_at_end=True, **worst, **SAVED)
+    trainer = train_small(
+        tmp_path, [EMACallback(0.9)], load_best_model_at_end=True, **worst, **SAVED
+    )
     losses = evaluations(trainer)
     assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
     assert trainer.evaluate()["eval_loss"] == losses[4] != losses[16]
@@ -276,24 +286,24 @@ def test_ema_best_average_is_read_beside_states_of_numpy(tmp_path):
 
     worst = {"metric_for_best_model": "loss", "greater_is_better": True}
     callbacks = [EMACallback(0.9), Counts()]
-    trainer = trained(tmp_path, callbacks, load_best_model_at_end=True, **worst, **SAVED)
+    trainer = train_small(tmp_path, callbacks, load_best_model_at_end=True, **worst, **SAVED)
     losses = evaluations(trainer)
     assert trainer.evaluate()["eval_loss"] == losses[4] != losses[16]
 
 
 def test_ema_can_be_applied_for_a_while(tmp_path):
     ema = EMACallback(0.9)
-    trainer = trained(tmp_path, [ema])
+    trainer = train_small(tmp_path, [ema])
     with torch.no_grad():
         for weight in trainer.model.parameters():
             weight += 1
     before = weights(trainer)
     with ema.applied_to(trainer.model):
-        assert same(
+        assert same_bits(
             {name: parameter.detach() for name, parameter in trainer.model.named_parameters()},
             ema.averages,
         )
-    assert same(before, weights(trainer))
+    assert same_bits(before, weights(trainer))
 
 
 def test_weights_of_few_digits_are_averaged_in_more():

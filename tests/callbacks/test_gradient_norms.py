@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from helpers.callbacks.small_training import trained, training_logs
+from helpers.callbacks.small_training import train_small, training_logs
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import GradientNormCallback, gradient_norms
 
@@ -32,7 +32,7 @@ def norms(entry):
 )
 def test_gradient_norms_add_up_to_the_total(tmp_path, changes):
     """Before clipping, as `grad_norm` is."""
-    logs = training_logs(trained(tmp_path, [GradientNormCallback()], **changes))
+    logs = training_logs(train_small(tmp_path, [GradientNormCallback()], **changes))
     assert logs
     for entry in logs:
         gradient_norms = norms(entry)
@@ -51,7 +51,7 @@ def test_gradient_norm_of_each_layer(tmp_path):
             self.found[state.global_step + 1] = torch.cat(gradients).norm().item()
 
     for entry in training_logs(
-        trained(tmp_path, [GradientNormCallback(), Looks()], max_grad_norm=0.0)
+        train_small(tmp_path, [GradientNormCallback(), Looks()], max_grad_norm=0.0)
     ):
         assert norms(entry)["h.1"] == pytest.approx(Looks.found[entry["step"]], rel=1e-5)
 
@@ -61,11 +61,11 @@ def test_gradient_norms_are_computed_only_when_logged(tmp_path, monkeypatch):
     monkeypatch.setattr(
         gradient_norms, "dense_values", lambda gradient: steps.append(1) or gradient
     )
-    trained(tmp_path, [GradientNormCallback()], logging_steps=5, logging_first_step=True)
+    train_small(tmp_path, [GradientNormCallback()], logging_steps=5, logging_first_step=True)
     # 1, 5, 10 and 15 of 16 steps
-    assert len(steps) == len(list(trained(tmp_path).model.parameters())) * 4
+    assert len(steps) == len(list(train_small(tmp_path).model.parameters())) * 4
 
 
 def test_layers_can_be_chosen(tmp_path):
     callback = GradientNormCallback(lambda name: "head" if name.startswith("lm_head") else None)
-    assert set(norms(training_logs(trained(tmp_path, [callback]))[0])) == {"head"}
+    assert set(norms(training_logs(train_small(tmp_path, [callback]))[0])) == {"head"}

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from helpers.callbacks.small_training import make_trainer
-from helpers.comparing.bit_differences import same
+from helpers.comparing.bit_differences import same_bits
 from lightrainer import (
     NaNGuardCallback,
     NaNGuardError,
@@ -118,8 +118,8 @@ def test_skipping_ends_like_a_run_without_that_update(tmp_path, caplog, value, o
     options = {"optim": optim, "optim_args": "momentum=0.9" if optim == "sgd" else None}
     trainer, after = watched(tmp_path, samples(value=value), guard, **options)
     left_out, _ = watched(tmp_path, samples(bad=()), LeaveOut([BAD]), **options)
-    assert same(after[BAD - 1], after[BAD])
-    assert same(state(trainer), state(left_out))
+    assert same_bits(after[BAD - 1], after[BAD])
+    assert same_bits(state(trainer), state(left_out))
     assert (guard.skipped, trainer.state.global_step) == ([BAD], 8)
     assert f"Step {BAD}: the loss is " in caplog.text
     assert not math.isfinite(trainer.state.log_history[BAD - 1]["grad_norm"])
@@ -128,7 +128,7 @@ def test_skipping_ends_like_a_run_without_that_update(tmp_path, caplog, value, o
 def test_nan_guard_changes_nothing_where_nothing_is_bad(tmp_path):
     guarded, _ = watched(tmp_path, samples(bad=()), NaNGuardCallback("skip"))
     plain, _ = watched(tmp_path, samples(bad=()))
-    assert same(state(guarded), state(plain))
+    assert same_bits(state(guarded), state(plain))
     assert not any(guarded.model._forward_hooks.values())
 
 
@@ -136,7 +136,7 @@ def test_stopping_leaves_the_weights_before_the_step_and_a_sound_checkpoint(tmp_
     guard = NaNGuardCallback()
     trainer, after = watched(tmp_path, samples(), guard, save_strategy="steps", save_steps=1)
     assert trainer.state.global_step == BAD
-    assert same(state(trainer), after[BAD - 1])
+    assert same_bits(state(trainer), after[BAD - 1])
     assert (
         f"Step {BAD}: the loss is nan and gradients are NaN or infinite in first.weight, "
         in caplog.text
@@ -145,7 +145,7 @@ def test_stopping_leaves_the_weights_before_the_step_and_a_sound_checkpoint(tmp_
     again = make(tmp_path, samples(), NaNGuardCallback("skip"))
     again.train(resume_from_checkpoint=last)
     skipping, _ = watched(tmp_path / "whole", samples(), NaNGuardCallback("skip"))
-    assert same(state(again), state(skipping)), "it goes on as if that step had been skipped"
+    assert same_bits(state(again), state(skipping)), "it goes on as if that step had been skipped"
 
 
 def test_nan_guard_raises(tmp_path):
@@ -178,7 +178,7 @@ def test_training_after_an_error_leaves_its_optimizer_alone(tmp_path):
         make(tmp_path, samples(), guard).train()
     again, _ = watched(tmp_path, samples(bad=()), guard)
     plain, _ = watched(tmp_path, samples(bad=()))
-    assert same(state(again), state(plain))
+    assert same_bits(state(again), state(plain))
 
 
 def test_patience_counts_steps_in_a_row(tmp_path, caplog):
@@ -275,7 +275,7 @@ def test_micro_batch_without_labels_does_not_spoil_the_others(tmp_path, accumula
     if accumulation == 2:
         expected = make(tmp_path / "expected", data, model=model, **options)
         expected.train()
-        assert same(state(trainer), state(expected))
+        assert same_bits(state(trainer), state(expected))
 
 
 def test_nan_guard_with_an_optimizer_that_counts_without_gradients(tmp_path):
@@ -309,15 +309,15 @@ def test_overflows_of_fp16_are_not_counted(tmp_path, monkeypatch):
     guard = NaNGuardCallback("skip")
     data = samples(bad=(), count=64)
     _, after = watched(tmp_path, data, guard, fp16=True)
-    assert same(after[1]["model"]["first.weight"], after[2]["model"]["first.weight"]), (
+    assert same_bits(after[1]["model"]["first.weight"], after[2]["model"]["first.weight"]), (
         "there was no overflow"
     )
-    assert not same(after[31]["model"]["first.weight"], after[32]["model"]["first.weight"])
+    assert not same_bits(after[31]["model"]["first.weight"], after[32]["model"]["first.weight"])
     assert guard.skipped == []
     data[60]["x"] = torch.full((4,), math.nan)
     _, after = watched(tmp_path, data, guard, fp16=True)
     assert guard.skipped == [31]
-    assert same(after[30], after[31])
+    assert same_bits(after[30], after[31])
 
 
 AT_STEP_5 = {"bad": (8, 9), "count": 24}
@@ -342,15 +342,15 @@ def test_nan_guard_rolls_back_to_the_checkpoint(tmp_path, caplog):
     assert guard.skipped == [5]
     assert trainer.state.global_step == 12
     assert "Step 5 rolls back to the weights and the optimizer of" in caplog.text
-    assert not same(after[4], after[3])
-    assert same(after[5], left_out[5])
-    assert same(after[12], left_out[12])
+    assert not same_bits(after[4], after[3])
+    assert same_bits(after[5], left_out[5])
+    assert same_bits(after[12], left_out[12])
 
 
 def test_going_back_needs_a_checkpoint(tmp_path, caplog):
     options = {"save_strategy": "steps", "save_steps": 6}
     _, after = watched(tmp_path, samples(**AT_STEP_5), NaNGuardCallback("go_back"), **options)
-    assert same(after[5], after[4])
+    assert same_bits(after[5], after[4])
     assert "Cannot roll back at step 5 (no checkpoint yet)" in caplog.text
     for changes in ({"save_strategy": "no"}, {**options, "save_only_model": True}):
         with pytest.raises(ValueError, match="action='go_back' needs checkpoints"):

@@ -9,9 +9,9 @@ from helpers.callbacks.bridged_trainings import make_trainer as plain_trainer
 from helpers.callbacks.small_training import (
     LanguageModel,
     make_trainer,
-    same,
+    same_bits,
     sentences,
-    trained,
+    train_small,
     training_logs,
 )
 from lightrainer import LightningBridge, LossModule
@@ -88,8 +88,8 @@ def test_between_two_logs_the_device_is_asked_for_nothing(tmp_path):
 def test_own_callbacks_do_not_change_the_training(tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 4}
     changes |= {"save_strategy": "steps", "save_steps": 16}
-    with_them = trained(tmp_path / "with", measuring(), **changes)
-    without = trained(tmp_path / "without", **changes)
+    with_them = train_small(tmp_path / "with", measuring(), **changes)
+    without = train_small(tmp_path / "without", **changes)
     losses = (
         [entry["loss"] for entry in training_logs(trainer)] for trainer in (with_them, without)
     )
@@ -131,7 +131,7 @@ def test_own_callbacks_work_in_a_plain_lightning_trainer(tmp_path):
     assert "samples_per_second" in page
     ema = callbacks[4]
     assert ema.updates == 16
-    assert same(
+    assert same_bits(
         {name: parameter.detach() for name, parameter in module.model.named_parameters()},
         ema.averages,
     )
@@ -147,4 +147,4 @@ def test_ema_resumes_in_a_plain_lightning_trainer(tmp_path):
     fit(tmp_path, [whole, SavesByEpochs()])
     fit(tmp_path, [again], resume=str(tmp_path / "checkpoint-8.ckpt"))
     assert again.updates == whole.updates == 16
-    assert same(again.averages, whole.averages)
+    assert same_bits(again.averages, whole.averages)

@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import RichOutput
 
 from helpers import TESTS
-from helpers.callbacks.small_training import make_trainer, trained
+from helpers.callbacks.small_training import make_trainer, train_small
 from lightrainer.callbacks import (
     NotebookProgressCallback,
     ProgressCallback,
@@ -53,7 +53,7 @@ def rows(page):
 
 
 def test_notebook_table_has_a_row_per_log_without_evaluations(tmp_path, notebook):
-    trainer = trained(tmp_path, [NotebookProgressCallback()])
+    trainer = train_small(tmp_path, [NotebookProgressCallback()])
     assert len({display for display, _, _ in notebook.sent}) == 1
     assert [update for _, update, _ in notebook.sent] == [False] + [True] * (len(notebook.sent) - 1)
     page = notebook.sent[-1][2]
@@ -90,7 +90,7 @@ def test_notebook_table_has_a_row_per_evaluation(tmp_path, notebook):
 
 def test_notebook_later_evaluation_has_a_separate_table(tmp_path, notebook):
     options = {"eval_strategy": "steps", "eval_steps": 8}
-    trainer = trained(tmp_path, [NotebookProgressCallback()], **options)
+    trainer = train_small(tmp_path, [NotebookProgressCallback()], **options)
     of_training = notebook.sent[-1]
     trainer.evaluate()
     assert notebook.sent[-1][0] != of_training[0]
@@ -105,7 +105,7 @@ def test_notebook_evaluation_shows_its_table_once(tmp_path, notebook):
 
 
 def test_notebook_prediction_shows_no_training_table(tmp_path, notebook):
-    trainer = trained(tmp_path, [NotebookProgressCallback()])
+    trainer = train_small(tmp_path, [NotebookProgressCallback()])
     assert "<table" in notebook.sent[-1][2]
     notebook.sent.clear()
     trainer.predict(trainer.train_dataset)

@@ -7,7 +7,7 @@ from helpers.callbacks.small_training import (
     LanguageModel,
     make_trainer,
     sentences,
-    trained,
+    train_small,
     training_logs,
 )
 from lightrainer import TrainerCallback
@@ -75,7 +75,7 @@ def test_throughput_speeds_agree_with_the_clock(tmp_path, monkeypatch):
     """20 ms a step; evaluations take far longer, and do not count."""
     callbacks = [Clock(monkeypatch), ThroughputCallback()]
     logs = training_logs(
-        trained(tmp_path, callbacks, eval_strategy="steps", eval_steps=4, **COUNTED)
+        train_small(tmp_path, callbacks, eval_strategy="steps", eval_steps=4, **COUNTED)
     )
     assert logs
     for entry in logs:
@@ -89,7 +89,9 @@ def test_throughput_speeds_agree_with_the_clock(tmp_path, monkeypatch):
 def test_throughput_operations_are_those_that_the_trainer_estimates(tmp_path):
     """Six for each token and weight; also with accumulation and a shorter last step."""
     for changes in ({}, {"gradient_accumulation_steps": 3, "logging_steps": 1}):
-        trainer = trained(tmp_path, [ThroughputCallback()], model=Estimated(), **COUNTED, **changes)
+        trainer = train_small(
+            tmp_path, [ThroughputCallback()], model=Estimated(), **COUNTED, **changes
+        )
         assert training_logs(trainer)
         for entry in training_logs(trainer):
             expected = 6000 * entry["tokens_per_second"]
@@ -97,23 +99,23 @@ def test_throughput_operations_are_those_that_the_trainer_estimates(tmp_path):
 
 
 def test_throughput_without_an_estimate_has_no_operations(tmp_path):
-    for entry in training_logs(trained(tmp_path, [ThroughputCallback(peak_flops=1e12)])):
+    for entry in training_logs(train_small(tmp_path, [ThroughputCallback(peak_flops=1e12)])):
         assert "samples_per_second" in entry
         assert not {"flops_per_second", "mfu", "tokens_per_second"} & entry.keys()
 
 
 def test_samples_of_a_short_last_batch_are_not_counted_twice(tmp_path):
     """10 samples in batches of 8: an epoch of two steps has 10, not 16."""
-    trainer = trained(tmp_path, [ThroughputCallback()], data=sentences(10), num_train_epochs=4)
+    trainer = train_small(tmp_path, [ThroughputCallback()], data=sentences(10), num_train_epochs=4)
     for entry in training_logs(trainer)[1:]:
         assert entry["samples_per_second"] == pytest.approx(5 * entry["steps_per_second"], rel=1e-3)
 
 
 def test_throughput_utilization_is_a_fraction_of_the_peak(tmp_path):
     callback = ThroughputCallback(peak_flops=1e12)
-    for entry in training_logs(trained(tmp_path, [callback], model=Estimated())):
+    for entry in training_logs(train_small(tmp_path, [callback], model=Estimated())):
         assert entry["mfu"] == pytest.approx(entry["flops_per_second"] / 1e12, rel=1e-4)
-    no_peak = trained(tmp_path, [ThroughputCallback()], model=Estimated())
+    no_peak = train_small(tmp_path, [ThroughputCallback()], model=Estimated())
     assert all("flops_per_second" in entry for entry in training_logs(no_peak))
     assert not any("mfu" in entry for entry in training_logs(no_peak))
 

@@ -6,7 +6,13 @@ from datetime import timedelta
 import pytest
 import torch
 
-from helpers.callbacks.small_training import make_trainer, same, trained, training_logs, weights
+from helpers.callbacks.small_training import (
+    make_trainer,
+    same_bits,
+    train_small,
+    training_logs,
+    weights,
+)
 from lightrainer import TrainerCallback
 from lightrainer.callbacks import TimeLimitCallback
 
@@ -46,13 +52,13 @@ def test_time_limit_stops_and_saves_and_a_resumed_training_ends_with_the_same_bi
     """50 minutes are 5 steps."""
     limit = TimeLimitCallback(timedelta(minutes=50))
     with caplog.at_level(logging.WARNING):
-        stopped = trained(tmp_path, [clock, limit])
+        stopped = train_small(tmp_path, [clock, limit])
     assert stopped.state.global_step == 5
     assert limit.stopped
     assert "0:50:00 is reached: training stops at step 5 of 16" in caplog.text
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-5"]
-    resumed, whole = trained(tmp_path, resume=True), trained(tmp_path / "whole")
-    assert same(weights(resumed), weights(whole))
+    resumed, whole = train_small(tmp_path, resume=True), train_small(tmp_path / "whole")
+    assert same_bits(weights(resumed), weights(whole))
     assert history(resumed) == history(whole)
 
 
@@ -73,7 +79,7 @@ def test_time_limit_is_that_of_all_attempts_of_a_training(tmp_path, clock):
     """The first attempt runs out of memory after 30 of the 50 minutes."""
     fails = FailsOnce(torch.OutOfMemoryError("out of memory"))
     limit = TimeLimitCallback(timedelta(minutes=50))
-    stopped = trained(tmp_path, [clock, limit, fails], auto_find_batch_size=True)
+    stopped = train_small(tmp_path, [clock, limit, fails], auto_find_batch_size=True)
     assert fails.error is None
     assert stopped.state.global_step == 2
 
@@ -90,19 +96,21 @@ def test_time_limit_begins_again_after_an_error(tmp_path, clock):
 def test_time_limit_runs_due_work_at_the_end_of_an_epoch_first(tmp_path, clock):
     """Also where it is evaluated and saved by epochs; after a stop in mid-epoch nothing is."""
     changes = {"eval_strategy": "epoch", "save_strategy": "epoch", "logging_strategy": "epoch"}
-    at_end = trained(tmp_path / "end", [clock, TimeLimitCallback(timedelta(minutes=80))], **changes)
+    at_end = train_small(
+        tmp_path / "end", [clock, TimeLimitCallback(timedelta(minutes=80))], **changes
+    )
     assert [set(entry) & {"loss", "eval_loss"} for entry in at_end.state.log_history[:2]] == [
         {"loss"},
         {"eval_loss"},
     ]
     assert [path.name for path in (tmp_path / "end").glob("checkpoint-*")] == ["checkpoint-8"]
-    inside = trained(
+    inside = train_small(
         tmp_path / "inside", [clock, TimeLimitCallback(timedelta(minutes=30))], **changes
     )
     assert [set(entry) & {"loss", "eval_loss"} for entry in inside.state.log_history] == [set()]
     assert [path.name for path in (tmp_path / "inside").glob("checkpoint-*")] == ["checkpoint-3"]
-    resumed = trained(tmp_path / "inside", resume=True, **changes)
-    assert same(weights(resumed), weights(trained(tmp_path / "whole", **changes)))
+    resumed = train_small(tmp_path / "inside", resume=True, **changes)
+    assert same_bits(weights(resumed), weights(train_small(tmp_path / "whole", **changes)))
 
 
 def test_time_limit_checkpoint_is_complete_under_any_save_setting(tmp_path, clock):
@@ -117,7 +125,7 @@ def test_time_limit_checkpoint_is_complete_under_any_save_setting(tmp_path, cloc
         "load_best_model_at_end": True,
     }
     changes |= {"eval_strategy": "steps", "eval_steps": 2}
-    trained(tmp_path, [clock, TimeLimitCallback(timedelta(hours=1))], **changes)
+    train_small(tmp_path, [clock, TimeLimitCallback(timedelta(hours=1))], **changes)
     assert {path.name for path in tmp_path.glob("checkpoint-*")} == {
         "checkpoint-2",
         "checkpoint-6",

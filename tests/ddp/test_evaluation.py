@@ -121,10 +121,10 @@ def test_evaluation_in_training_is_of_the_saved_model(two_ranks):
 
 def test_evaluation_outside_of_a_training_keeps_the_model_of_each_rank(two_ranks):
     """Lightning would copy the model of rank 0 to the others."""
-    found = [rank["own model"] for rank in two_ranks(OURS, "evaluation2").ranks]
-    assert found[0]["before"] != found[1]["before"]
-    mean = sum(rank["alone"] for rank in found) / len(found)
-    for rank in found:
+    models = [rank["own model"] for rank in two_ranks(OURS, "evaluation2").ranks]
+    assert models[0]["before"] != models[1]["before"]
+    mean = sum(rank["alone"] for rank in models) / len(models)
+    for rank in models:
         assert rank["after"] == rank["before"]
         assert rank["reported"] == pytest.approx([mean, mean], rel=1e-5)
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import default_collate
 
-from helpers.comparing.bit_differences import same
+from helpers.comparing.bit_differences import same_bits
 from helpers.processes.beside_one_process import devices
 from helpers.processes.rank_training import Classifier, points
 from lightrainer import (
@@ -75,7 +75,7 @@ def test_device_custom_loop_after_a_training(tmp_path, device, optimizer):
         group["lr"] = 0.1
     trainer.model(**batch)["loss"].backward()
     trainer.optimizer.step()
-    assert not same(before, weights(trainer))
+    assert not same_bits(before, weights(trainer))
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}])
@@ -87,8 +87,8 @@ def test_device_resumption_with_dropout_is_exact(tmp_path, device, precision):
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     other_draws = make_trainer(tmp_path, device, **options, seed=7)
     other_draws.train()
-    assert same(weights(through), weights(resumed))
-    assert not same(weights(through), weights(other_draws))
+    assert same_bits(weights(through), weights(resumed))
+    assert not same_bits(weights(through), weights(other_draws))
 
 
 def test_generators_come_back(device):
@@ -114,7 +114,7 @@ def test_weights_saved_in_the_background_are_those_of_their_step(tmp_path, devic
         make_trainer(tmp_path / name, device, callbacks=callbacks, save_steps=2).train()
     for step in (2, 4, 6, 8):
         file = f"checkpoint-{step}/model.safetensors"
-        assert same(*(load_file(tmp_path / name / file) for name in ("at once", "later")))
+        assert same_bits(*(load_file(tmp_path / name / file) for name in ("at once", "later")))
 
 
 def test_device_batch_that_does_not_fit_is_halved(tmp_path, device):
@@ -143,7 +143,7 @@ def test_activations_wait_in_main_memory(device):
             checkpoint_activations(model, offload=True)
         model.layers[1](model.layers[0](x)).sum().backward()
         gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
-    assert same(*gradients)
+    assert same_bits(*gradients)
 
 
 def test_dropout_is_drawn_again_alike_for_keyword_arguments(device):
@@ -159,7 +159,7 @@ def test_dropout_is_drawn_again_alike_for_keyword_arguments(device):
         for _ in range(2):
             model(**batch)["loss"].backward()
         gradients.append([parameter.grad.cpu() for parameter in model.parameters()])
-    assert same(*gradients)
+    assert same_bits(*gradients)
 
 
 def test_nan_is_found_on_the_device(tmp_path, device):
@@ -233,7 +233,7 @@ def test_batches_come_on_the_device(tmp_path, device, pinned):
     args = trainer.args
     overridden = OwnSteps(Classifier(dropout=0.2), args, train_dataset=data, eval_dataset=data)
     overridden.train()
-    assert same(weights(overridden), weights(trainer))
+    assert same_bits(weights(overridden), weights(trainer))
     assert overridden.evaluate()["eval_loss"] == trainer.evaluate()["eval_loss"]
 
     for loader in (

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from helpers import HELPERS
-from helpers.processes.starting import code_of, forked_python, said_in, start
+from helpers.processes.starting import code_of, forked_python, read_output, start
 from lightrainer.__main__ import main
 from lightrainer.facade.search.storages import open_storage
 from lightrainer.tools.sweep import command as sweep_command
@@ -102,7 +102,7 @@ def here(folder, monkeypatch, *words):
 
 def ended(process, folder):
     log = folder / "log.txt"
-    return code_of(process, log, SECONDS), said_in(log)
+    return code_of(process, log, SECONDS), read_output(log)
 
 
 def study_of(folder, name="sweep_script"):

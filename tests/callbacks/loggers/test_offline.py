@@ -15,7 +15,7 @@ import transformers
 import lightrainer
 from helpers import HELPERS
 from helpers.loggers import tracker_files
-from helpers.loggers.offline_clients import both, files_with_the_secret, needs
+from helpers.loggers.offline_clients import files_with_the_secret, needs, train_both
 from helpers.loggers.reported_training import callback_of, make_trainer, points, without_times
 from helpers.processes.starting import finished_ranks
 
@@ -24,7 +24,7 @@ from helpers.processes.starting import finished_ranks
 
 @needs("dvclive")
 def test_dvclive_has_the_files_of_the_reference(tmp_path):
-    both(tmp_path, "dvclive", lambda made: made.evaluate())
+    train_both(tmp_path, "dvclive", lambda made: made.evaluate())
     theirs, ours = (
         tracker_files.dvclive_metrics(tmp_path / name / "dvclive")
         for name in ("transformers", "lightrainer")

@@ -7,7 +7,7 @@ import pytest
 
 import lightrainer
 from helpers.loggers import tracker_files
-from helpers.loggers.offline_clients import both, needs
+from helpers.loggers.offline_clients import needs, train_both
 from helpers.loggers.reported_training import SECRET, callback_of, make_trainer, without_times
 
 # The filter is for MLflow 3.17 beside SQLAlchemy 2.1.
@@ -46,7 +46,7 @@ def mlflow_runs(mlflow, store, request):
 def test_mlflow_has_the_metrics_and_parameters_of_the_reference(mlflow_runs, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TAGS", '{"stage": "first"}')
     monkeypatch.setenv("MLFLOW_FLATTEN_PARAMS", "1")
-    both(tmp_path, "mlflow", run_name="named")
+    train_both(tmp_path, "mlflow", run_name="named")
     theirs, ours = mlflow_runs()
     assert without_times(theirs["metrics"]) == without_times(ours["metrics"])
     assert [step for step, _ in ours["metrics"]["loss"]] == [1, 2, 3, 4]

@@ -6,7 +6,7 @@ import pytest
 
 import lightrainer
 from helpers.loggers import tracker_files
-from helpers.loggers.offline_clients import both, files_with_the_secret, needs
+from helpers.loggers.offline_clients import files_with_the_secret, needs, train_both
 from helpers.loggers.reported_training import (
     Small,
     callback_of,
@@ -46,7 +46,7 @@ def test_wandb_has_the_history_the_summary_and_the_configuration_of_the_referenc
         made.predict(points(4))
         files.append(ended(wandb))
 
-    both(tmp_path, "wandb", then, run_name="first")
+    train_both(tmp_path, "wandb", then, run_name="first")
     theirs, ours = map(tracker_files.wandb_run, files)
     histories = [[plain(entry) for entry in run["history"]] for run in (theirs, ours)]
     assert histories[0] == histories[1]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.callbacks.made_up_runs import NAME, Page, arguments, state
-from helpers.callbacks.small_training import trained
+from helpers.callbacks.small_training import train_small
 from lightrainer.callbacks import (
     MemoryCallback,
     RunReportCallback,
@@ -47,7 +47,7 @@ def test_page_is_well_formed_and_fetches_nothing():
 def test_report_matches_a_real_training(tmp_path):
     """What other callbacks measure is in it, too."""
     changes = {"eval_strategy": "steps", "eval_steps": 4}
-    trained(tmp_path, [RunReportCallback(), ThroughputCallback(), MemoryCallback()], **changes)
+    train_small(tmp_path, [RunReportCallback(), ThroughputCallback(), MemoryCallback()], **changes)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for word in (
         "loss",
@@ -63,7 +63,7 @@ def test_report_matches_a_real_training(tmp_path):
 
 def test_report_leaves_out_evaluations_after_the_training(tmp_path):
     """The curves stay."""
-    trainer = trained(tmp_path, [RunReportCallback()], eval_strategy="steps", eval_steps=4)
+    trainer = train_small(tmp_path, [RunReportCallback()], eval_strategy="steps", eval_steps=4)
     charts = panels(trainer.state.log_history)
     torch.nn.init.zeros_(next(trainer.model.parameters()))
     trainer.evaluate()
@@ -72,9 +72,9 @@ def test_report_leaves_out_evaluations_after_the_training(tmp_path):
 
 def test_report_of_a_resumed_training_has_all_curves(tmp_path):
     changes = {"save_strategy": "steps", "save_steps": 5}
-    trained(tmp_path, [RunReportCallback()], **changes)
+    train_small(tmp_path, [RunReportCallback()], **changes)
     (tmp_path / "report.html").unlink()
-    trained(
+    train_small(
         tmp_path,
         [RunReportCallback()],
         resume=str(tmp_path / "checkpoint-10"),

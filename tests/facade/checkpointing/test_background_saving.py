@@ -13,7 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers.trainer.tiny_trainings import At, files, make_trainer, same, trained, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    files,
+    make_trainer,
+    same_bits,
+    trained_trainer,
+    weights,
+)
 from lightrainer import Trainer, TrainerCallback
 from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules.checkpoints import BackgroundWriter, disk, problems, writing
@@ -117,11 +124,13 @@ def test_background_checkpoints_hold_what_was_when_they_were_due(tmp_path, monke
     assert len(held) == 1  # the last one is not written later
     for step in (2, 4):
         left, right = (tmp_path / kind / f"checkpoint-{step}" for kind in ("late", "now"))
-        assert same(load_file(left / "model.safetensors"), load_file(right / "model.safetensors"))
+        assert same_bits(
+            load_file(left / "model.safetensors"), load_file(right / "model.safetensors")
+        )
         assert (left / "rng_state.pth").read_bytes() == (right / "rng_state.pth").read_bytes()
         first, second = (torch.load(folder / "optimizer.pt")["state"] for folder in (left, right))
-        assert all(same(first[key], second[key]) for key in first)
-    assert same(weights(trainer.model), weights(now.model))
+        assert all(same_bits(first[key], second[key]) for key in first)
+    assert same_bits(weights(trainer.model), weights(now.model))
 
 
 def test_background_saving_frees_its_copies_when_train_returns(tmp_path):
@@ -162,7 +171,9 @@ def save_and_read(trainer, state, control):
 def test_background_saving_checkpoint_of_a_callback_is_complete(tmp_path, threads, event):
     """A callback that writes a checkpoint itself reads it right after."""
     callbacks = [At(event, save_and_read)]
-    trained(tmp_path / "out", callbacks=callbacks, save_strategy="no", eval_strategy="epoch")
+    trained_trainer(
+        tmp_path / "out", callbacks=callbacks, save_strategy="no", eval_strategy="epoch"
+    )
     assert set(threads) == {"MainThread"}
 
 
@@ -200,7 +211,7 @@ def test_background_saving_save_model_during_a_checkpoint(tmp_path, threads, cal
     make_trainer(tmp_path / "out", cls=Preempted, **EVERY_STEP).train()
     for step, copy in enumerate(saved, start=1):
         folder = tmp_path / "out" / f"checkpoint-{step}"
-        assert same(load_file(folder / "model.safetensors"), copy)
+        assert same_bits(load_file(folder / "model.safetensors"), copy)
         assert problems(folder) == []
     assert len(saved) == 4
     assert threads.count("checkpoint-writer") == 3
@@ -244,7 +255,7 @@ def test_background_saving_same_step_during_its_checkpoint(tmp_path, monkeypatch
         "per_device_train_batch_size": 8,
         "num_train_epochs": 2,
     }
-    finished = trained(tmp_path / "out", callbacks=[again], **options)
+    finished = trained_trainer(tmp_path / "out", callbacks=[again], **options)
     assert finished.state.global_step == 4
     assert begun.count("checkpoint-2") == 2
     assert problems(tmp_path / "out" / "checkpoint-2") == []
@@ -273,7 +284,9 @@ def test_too_little_space_is_a_warning_and_leaves_the_older_ones(tmp_path, monke
     def shrink(*_):
         monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: Free(100))
 
-    trainer = trained(tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP)
+    trainer = trained_trainer(
+        tmp_path / "out", callbacks=[At("on_step_end", shrink, step=2)], **EVERY_STEP
+    )
     assert trainer.state.global_step == 4
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["checkpoint-1"]
     assert caplog.text.count("No checkpoint was written") == 3
@@ -380,9 +393,9 @@ def test_background_saving_power_failure_leaves_the_previous_checkpoint(tmp_path
     trainer = make_trainer(tmp_path / "out", **HALVES)
     assert trainer.state.global_step == 0
     trainer.train(resume_from_checkpoint=True)
-    whole = trained(tmp_path / "whole", **HALVES)
+    whole = trained_trainer(tmp_path / "whole", **HALVES)
     assert trainer.state.global_step == 4
-    assert same(weights(trainer.model), weights(whole.model))
+    assert same_bits(weights(trainer.model), weights(whole.model))
 
 
 def test_background_saving_flush_during_a_rename_deletes_the_oldest(tmp_path, monkeypatch):

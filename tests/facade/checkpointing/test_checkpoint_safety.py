@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from helpers.trainer.tiny_trainings import files, trained
+from helpers.trainer.tiny_trainings import files, trained_trainer
 from lightrainer.lightning_modules.checkpoints import (
     load_weights,
     problems,
@@ -116,7 +116,7 @@ def test_checkpoint_folder_of_hub_cache_links_is_read(shards, tmp_path):
 
 def test_checkpoint_files_do_not_contain_the_token(tmp_path):
     """The manifest, the states and the converted file are looked through too."""
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path / "out", hub_token=TOKEN, save_strategy="steps", save_steps=2, push_to_hub=False
     )
     trainer.save_state()

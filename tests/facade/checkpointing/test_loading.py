@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from helpers.trainer.tiny_trainings import make_trainer, points, trained
+from helpers.trainer.tiny_trainings import make_trainer, points, trained_trainer
 
 # Starting worker processes from a process with threads is what the loader does; Python 3.12 and
 # later warn about it.
@@ -96,7 +96,7 @@ def test_lengths_are_measured_once_for_each_dataset(tmp_path):
         "num_train_epochs": 2,
         "save_strategy": "epoch",
     }
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path, train_dataset=training, eval_dataset=evaluation, eval_strategy="epoch", **options
     )
     assert training.reads == 16 + 1 + 2 * 16

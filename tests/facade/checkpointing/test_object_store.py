@@ -19,7 +19,13 @@ import torch
 from helpers import HELPERS
 from helpers.checkpoints.s3_server import StoreServer
 from helpers.processes.starting import code_of, finished_ranks, start
-from helpers.trainer.tiny_trainings import At, make_trainer, same, told, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    make_trainer,
+    same_bits,
+    weights,
+    with_trainer_in_callbacks,
+)
 from lightrainer import HfArgumentParser, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import object_store, uploader
 from lightrainer.facade.checkpointing.store_folder import StoreFolder, open_store
@@ -97,7 +103,7 @@ def first_step(trained_trainer):
 
 
 def trained(address, resume=None, **changes):
-    trainer = told(make_trainer(address, **{**SAVES, **changes}))
+    trainer = with_trainer_in_callbacks(make_trainer(address, **{**SAVES, **changes}))
     trainer.add_callback(NotesFirstStep())
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -132,7 +138,7 @@ def test_object_store_resumption_on_another_machine_is_exact(bucket, tmp_path, m
         Path(second.state.best_model_checkpoint)
         == tmp_path / "another/s3" / bucket[5:] / "checkpoint-2"
     )
-    assert same(weights(second.model), weights(first.model)), (
+    assert same_bits(weights(second.model), weights(first.model)), (
         "the best one is loaded from the store"
     )
     assert checkpoints(bucket) == ["checkpoint-12", "checkpoint-2"]
@@ -140,7 +146,9 @@ def test_object_store_resumption_on_another_machine_is_exact(bucket, tmp_path, m
 
 def test_object_store_has_the_checkpoint_of_a_terminated_training(bucket):
     signalled = At("on_step_begin", lambda *_: signal.raise_signal(signal.SIGTERM), step=2)
-    trainer = told(make_trainer(bucket, **{**SAVES, "save_steps": 8}, callbacks=[signalled]))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(bucket, **{**SAVES, "save_steps": 8}, callbacks=[signalled])
+    )
     with pytest.raises(SystemExit) as ended:
         trainer.train()
     assert ended.value.code == 128 + signal.SIGTERM
@@ -156,11 +164,11 @@ def test_weights_are_those_of_an_uninterrupted_run(folder, tmp_path, monkeypatch
             At("on_step_end", lambda *args: setattr(args[2], "should_training_stop", True), 6)
         ],
     }
-    assert not same(weights(trained(folder, **options).model), weights(whole.model))
+    assert not same_bits(weights(trained(folder, **options).model), weights(whole.model))
     elsewhere(monkeypatch, tmp_path)
     second = trained(folder, resume=True, max_steps=12)
     assert first_step(second) == 6
-    assert same(weights(second.model), weights(whole.model))
+    assert same_bits(weights(second.model), weights(whole.model))
     assert checkpoints(folder) == [f"checkpoint-{step}" for step in (10, 12, 2, 4, 6, 8)], (
         "no limit keeps all there"
     )
@@ -211,7 +219,7 @@ def test_object_store_lost_connection_loses_nothing(bucket, server, caplog):
 
 
 def test_object_store_missing_upload_raises_and_is_sent_later(bucket, server, tmp_path):
-    trainer = told(
+    trainer = with_trainer_in_callbacks(
         make_trainer(bucket, callbacks=[At("on_step_end", lambda *_: server.stop(), 5)], **SAVES)
     )
     try:
@@ -241,7 +249,9 @@ def test_object_store_outage_delays_the_end_by_a_bounded_time(folder, monkeypatc
         monkeypatch.setattr(uploader, "PAUSES", delays)
 
     monkeypatch.setattr(uploader, "time", SimpleNamespace(sleep=pauses.append))
-    trainer = told(make_trainer(folder, callbacks=[At("on_step_begin", last_step, 7)], **SAVES))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(folder, callbacks=[At("on_step_begin", last_step, 7)], **SAVES)
+    )
     with pytest.raises(ConnectionError, match="still has all files"):
         trainer.train()
     assert pauses == list(delays)
@@ -270,7 +280,7 @@ def test_object_store_outage_does_not_hide_an_error(folder, monkeypatch, caplog,
         At("on_step_begin", lambda *_: monkeypatch.setattr(StoreFolder, "send", fail), 7),
         At("on_save", break_off, 8),
     ]
-    trainer = told(make_trainer(folder, callbacks=calls, **SAVES))
+    trainer = with_trainer_in_callbacks(make_trainer(folder, callbacks=calls, **SAVES))
     with pytest.raises(ArithmeticError):
         trainer.train()
     assert logged in caplog.text
@@ -283,7 +293,7 @@ def test_object_store_raises_programming_errors_unchanged(folder, monkeypatch, c
         raise TypeError("not of the store")
 
     calls = [At("on_step_begin", lambda *_: monkeypatch.setattr(StoreFolder, "send", fail), 7)]
-    trainer = told(make_trainer(folder, callbacks=calls, **SAVES))
+    trainer = with_trainer_in_callbacks(make_trainer(folder, callbacks=calls, **SAVES))
     with pytest.raises(TypeError, match="not of the store"):
         trainer.train()
     assert not trainer.is_in_train
@@ -361,7 +371,7 @@ def test_object_store_kill_during_an_upload(bucket, server, tmp_path, monkeypatc
 
 
 def test_object_store_that_is_not_writable_raises_before_the_training(bucket, tmp_path):
-    trainer = told(make_trainer("s3://no-such-bucket/run", **SAVES))
+    trainer = with_trainer_in_callbacks(make_trainer("s3://no-such-bucket/run", **SAVES))
     with pytest.raises(
         ConnectionError,
         match=r"s3://no-such-bucket/run could not.*bucket does not exist.*Check the bucket",
@@ -419,7 +429,7 @@ def test_object_store_in_several_processes(folder, tmp_path, words):
             torch.load(places[name] / f"{rank}.pt") for name in ("whole", "second")
         )
         assert began == 4
-        assert same(whole, second)
+        assert same_bits(whole, second)
     assert "checkpoint-8/rng_state_1.pth" in there(folder)
     assert len(list(tmp_path.glob("at-second*"))) == (2 if "machines" in words else 1)
 

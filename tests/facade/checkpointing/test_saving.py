@@ -16,7 +16,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from helpers.trainer.tiny_trainings import At, files, make_trainer, same, trained, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    files,
+    make_trainer,
+    same_bits,
+    trained_trainer,
+    weights,
+)
 from lightrainer import Trainer, TrainerCallback, TrainingArguments
 from lightrainer.facade.checkpointing import saving
 from lightrainer.lightning_modules import checkpoints
@@ -86,7 +93,7 @@ def test_resume_from_a_damaged_checkpoint(two_checkpoints, name):
     untouched = weights(trainer.model)
     with pytest.raises(ValueError, match=rf"checkpoint-4.*{re.escape(name)}.*earlier"):
         trainer.train(resume_from_checkpoint=str(damaged))
-    assert same(weights(trainer.model), untouched)
+    assert same_bits(weights(trainer.model), untouched)
     assert {
         name: (two_checkpoints / name).read_bytes() for name in files(two_checkpoints)
     } == before
@@ -156,7 +163,7 @@ def test_saving_with_a_removed_best_checkpoint(tmp_path, caplog):
                 shutil.rmtree(state.best_model_checkpoint)
 
     both = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
-    trained(tmp_path, callbacks=[Thief()], **both)
+    trained_trainer(tmp_path, callbacks=[Thief()], **both)
     assert any(
         "checkpoint-4" in record.message and "missing or damaged" in record.message
         for record in caplog.records
@@ -175,7 +182,7 @@ def test_resume_with_a_missing_best_checkpoint(tmp_path, caplog, monkeypatch, ve
     )
     (tmp_path / "checkpoint-2" / "_manifest.json").unlink()
     shutil.rmtree(missing)
-    trainer = trained(tmp_path, max_steps=3, resume=True)
+    trainer = trained_trainer(tmp_path, max_steps=3, resume=True)
     ignored = version == "5.23.0"
     assert trainer.state.best_model_checkpoint == (None if ignored else missing)
     assert any("does not exist anymore" in record.message for record in caplog.records) is ignored
@@ -202,7 +209,7 @@ def test_checkpoint_written_again_replaces_the_whole_folder(two_checkpoints):
         "an older shard"
     )
     before = (two_checkpoints / "checkpoint-4" / "trainer_state.json").stat().st_mtime_ns
-    trained(
+    trained_trainer(
         two_checkpoints,
         save_strategy="steps",
         save_steps=2,
@@ -220,7 +227,7 @@ def test_checkpoint_whose_process_was_killed_while_it_was_replaced_is_resumed(tw
     ended = f"{machine}-{pid}-{int(start) - 1}"
     (two_checkpoints / "checkpoint-4").rename(two_checkpoints / f".checkpoint-4.replaced-{ended}")
     (two_checkpoints / f".checkpoint-4.partial-{ended}").mkdir()
-    trainer = trained(two_checkpoints, save_strategy="steps", save_steps=2, resume=True)
+    trainer = trained_trainer(two_checkpoints, save_strategy="steps", save_steps=2, resume=True)
     assert trainer.state.global_step == 4
     assert files(two_checkpoints / "checkpoint-4") == sorted(FILES)
     assert [path.name for path in two_checkpoints.iterdir() if path.name.startswith(".")] == []
@@ -259,15 +266,15 @@ def test_weights_replaced_as_a_checkpoint_is_saved_are_loaded(tmp_path, editor):
     damage.
     """
     options = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
-    trainer = trained(tmp_path / "out", num_train_epochs=2, **options, **EDITORS[editor])
+    trainer = trained_trainer(tmp_path / "out", num_train_epochs=2, **options, **EDITORS[editor])
     best = load_file(Path(trainer.state.best_model_checkpoint, "model.safetensors"))
-    assert same(weights(trainer.model), best)
+    assert same_bits(weights(trainer.model), best)
     first = tmp_path / "out" / "checkpoint-4"
-    resumed = trained(tmp_path / "resumed", num_train_epochs=1, resume=str(first))
-    assert same(weights(resumed.model), load_file(first / "model.safetensors"))
+    resumed = trained_trainer(tmp_path / "resumed", num_train_epochs=1, resume=str(first))
+    assert same_bits(weights(resumed.model), load_file(first / "model.safetensors"))
     averaged(first)
     with pytest.raises(ValueError, match=r"model\.safetensors does not match its checksum"):
-        trained(tmp_path / "later", num_train_epochs=1, resume=str(first))
+        trained_trainer(tmp_path / "later", num_train_epochs=1, resume=str(first))
 
 
 def counted(trainer):
@@ -298,12 +305,14 @@ WRITERS = {
 def test_files_written_before_a_checkpoint_is_saved_stay(tmp_path, writer):
     """An override, unlike a callback, finds them also beside a checkpoint of an earlier run."""
     for _ in range(1 + (writer == "an override")):
-        trainer = trained(tmp_path, save_strategy="steps", save_steps=2, **WRITERS[writer]())
+        trainer = trained_trainer(
+            tmp_path, save_strategy="steps", save_steps=2, **WRITERS[writer]()
+        )
     steps = [path.parts[-3:] for path in tmp_path.rglob("tokens.json")]
     assert ("checkpoint-2", "counts", "tokens.json") in steps
     assert ("checkpoint-4", "counts", "tokens.json") in steps
     checkpoint = tmp_path / "checkpoint-4"
-    resumed = trained(tmp_path, num_train_epochs=2, resume=True)
+    resumed = trained_trainer(tmp_path, num_train_epochs=2, resume=True)
     assert resumed.state.global_step == 2 * trainer.state.global_step
     assert load_file(checkpoint / "model.safetensors").keys() == weights(trainer.model).keys()
 
@@ -317,7 +326,7 @@ def test_files_written_before_a_checkpoint_is_saved_survive_a_rotation(tmp_path)
         trainer._lightrainer.complete_checkpoints.rotate(1)
 
     saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
-    trained(tmp_path, callbacks=[At("on_step_end", count_and_rotate)], **saving)
+    trained_trainer(tmp_path, callbacks=[At("on_step_end", count_and_rotate)], **saving)
     assert (tmp_path / "checkpoint-4" / "counts" / "tokens.json").exists()
     assert not (tmp_path / "checkpoint-2").exists()
 
@@ -329,27 +338,27 @@ def test_limit_after_a_resumption_without_steps(tmp_path, best):
     if best:
         saving |= {"eval_strategy": "steps", "eval_steps": 2, "learning_rate": 0.0}
         saving |= {"metric_for_best_model": "loss", "load_best_model_at_end": True}
-    trained(tmp_path, **saving)
+    trained_trainer(tmp_path, **saving)
     assert len(checkpoints.list_checkpoints(tmp_path)) == 3
-    trained(tmp_path, resume=True, save_total_limit=2, **saving)
+    trained_trainer(tmp_path, resume=True, save_total_limit=2, **saving)
     expected = ["checkpoint-2", "checkpoint-6"] if best else ["checkpoint-4", "checkpoint-6"]
     assert [path.name for path in checkpoints.list_checkpoints(tmp_path)] == expected
 
 
 def test_limit_deletes_nothing_after_a_resumption_from_an_older_checkpoint(tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 2}
-    trained(tmp_path, max_steps=6, **saving)
+    trained_trainer(tmp_path, max_steps=6, **saving)
     resume = str(tmp_path / "checkpoint-2")
-    trained(tmp_path, max_steps=2, save_total_limit=1, resume=resume, **saving)
-    trained(tmp_path, max_steps=6, save_total_limit=1, resume=True)
+    trained_trainer(tmp_path, max_steps=2, save_total_limit=1, resume=resume, **saving)
+    trained_trainer(tmp_path, max_steps=6, save_total_limit=1, resume=True)
     assert len(checkpoints.list_checkpoints(tmp_path)) == 3
 
 
 def test_files_of_an_earlier_run_go_with_its_checkpoint(tmp_path):
     saving = {"save_strategy": "steps", "save_steps": 4}
-    trained(tmp_path, **saving)
+    trained_trainer(tmp_path, **saving)
     (tmp_path / "checkpoint-4" / "notes.txt").touch()
-    trained(tmp_path, **saving)
+    trained_trainer(tmp_path, **saving)
     assert not (tmp_path / "checkpoint-4" / "notes.txt").exists()
 
 
@@ -434,7 +443,7 @@ def test_saving_relative_folder_is_resolved_at_the_start(tmp_path, monkeypatch):
         "load_best_model_at_end": True,
         "metric_for_best_model": "own_loss",
     }
-    trainer = trained(
+    trainer = trained_trainer(
         Path("out"),
         callbacks=[leave],
         compute_metrics=lambda _: {"own_loss": next(values)},
@@ -444,4 +453,4 @@ def test_saving_relative_folder_is_resolved_at_the_start(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path / "out")) == ["checkpoint-1", "checkpoint-4"]
     assert os.listdir(tmp_path / "elsewhere") == []
     assert trainer.state.best_model_checkpoint == str(best)
-    assert same(load_file(best / "model.safetensors"), weights(trainer.model))
+    assert same_bits(load_file(best / "model.safetensors"), weights(trainer.model))

@@ -17,7 +17,7 @@ from transformers import trainer_jit_checkpoint
 from helpers import HELPERS
 from helpers.checkpoints.signals_script import SCENARIOS
 from helpers.processes.starting import finished_ranks, forked_ranks
-from helpers.trainer.tiny_trainings import At, make_trainer, points, told
+from helpers.trainer.tiny_trainings import At, make_trainer, points, with_trainer_in_callbacks
 from lightrainer import Trainer, get_last_checkpoint
 from lightrainer.callbacks import JITCheckpointCallback, TrainerControl, jit_checkpoint
 from lightrainer.facade.checkpointing.saving import CheckpointSaver
@@ -105,7 +105,9 @@ def _handlers():
 def asking(folder, step=2, **changes):
     """A trainer whose training gets a SIGTERM at the end of a step."""
     ask = At("on_step_end", lambda *_: signal.raise_signal(signal.SIGTERM), step)
-    return told(make_trainer(folder, enable_jit_checkpoint=True, callbacks=[ask], **changes))
+    return with_trainer_in_callbacks(
+        make_trainer(folder, enable_jit_checkpoint=True, callbacks=[ask], **changes)
+    )
 
 
 @pytest.mark.usefixtures("_handlers")
@@ -139,7 +141,7 @@ def test_handlers_are_as_before_however_it_ends(tmp_path, ending):
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     during = []
     watch = At("on_step_begin", lambda *_: during.append(signal.getsignal(signal.SIGTERM)))
-    trainer = told(
+    trainer = with_trainer_in_callbacks(
         make_trainer(
             tmp_path, enable_jit_checkpoint=True, callbacks=[watch, At("on_step_end", end, 2)]
         )
@@ -215,7 +217,9 @@ def test_signal_of_another_listening_callback_is_left_to_it(tmp_path):
         ),
     )
     mine = JITCheckpointCallback((signal.SIGTERM, signal.SIGUSR1))
-    told(make_trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])).train()
+    with_trainer_in_callbacks(
+        make_trainer(tmp_path, save_strategy="epoch", callbacks=[mine, look])
+    ).train()
     assert signals[0] == [(signal.SIGTERM, signal.SIGUSR1), (signal.SIGINT,)]
 
 
@@ -278,7 +282,9 @@ def test_signal_in_an_evaluation_saves_to_disk_first(tmp_path):
         "eval_steps": 2,
         "eval_dataset": points(40, seed=2),
     }
-    trainer = told(make_trainer(tmp_path, callbacks=[At("on_prediction_step", press)], **options))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(tmp_path, callbacks=[At("on_prediction_step", press)], **options)
+    )
     trainer.background_checkpoints = 0
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
@@ -316,7 +322,7 @@ def test_signal_ends_a_forked_process_normally(tmp_path):
             os._exit(0)
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
-    told(
+    with_trainer_in_callbacks(
         make_trainer(tmp_path, enable_jit_checkpoint=True, callbacks=[At("on_step_end", fork, 1)])
     ).train()
     assert statuses == [-signal.SIGTERM]
@@ -407,7 +413,7 @@ def test_execute_jit_checkpoint_waits_until_the_checkpoint_is_on_the_disk(tmp_pa
         events.append("saved")
 
     callbacks = [listener, At("on_step_end", save, 2)]
-    trainer = told(
+    trainer = with_trainer_in_callbacks(
         make_trainer(
             tmp_path, callbacks=callbacks, save_strategy="steps", enable_jit_checkpoint=True
         )
@@ -424,7 +430,7 @@ def test_checkpoint_manager_marks_an_incomplete_checkpoint(tmp_path, monkeypatch
     """The mark of transformers stays in the folder of a checkpoint that could not be written, which
     is skipped, and goes with the one that could.
     """
-    trainer = told(make_trainer(tmp_path, save_strategy="steps", save_steps=2))
+    trainer = with_trainer_in_callbacks(make_trainer(tmp_path, save_strategy="steps", save_steps=2))
     trainer.train()
     manager = module.CheckpointManager(trainer)
     trainer.state.global_step = 7

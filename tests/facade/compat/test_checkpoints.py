@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import trainer_utils
 
-from helpers.comparing.bit_differences import same
+from helpers.comparing.bit_differences import same_bits
 from lightrainer.facade.compat import checkpoints
 
 
@@ -29,9 +29,9 @@ def test_weights_in_several_files(tmp_path):
         model = BertModel(config)
         keys = module.load_sharded_checkpoint(model, str(tmp_path))
         results.append([model.state_dict(), list(keys.missing_keys), list(keys.unexpected_keys)])
-    assert same(dict(results[0][0]), dict(results[1][0]))
+    assert same_bits(dict(results[0][0]), dict(results[1][0]))
     assert results[0][1:] == results[1][1:]
-    assert same(dict(results[0][0]), dict(saved.state_dict()))
+    assert same_bits(dict(results[0][0]), dict(saved.state_dict()))
     for module in (checkpoints, trainer_utils):
         with pytest.raises(RuntimeError, match=r"embeddings|weight"):
             module.load_sharded_checkpoint(nn.Linear(2, 2), str(tmp_path))

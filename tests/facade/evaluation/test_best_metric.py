@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchmetrics.classification import MulticlassAccuracy
 
-from helpers.trainer.tiny_trainings import make_trainer, points, tiny, trained
+from helpers.trainer.tiny_trainings import make_trainer, points, tiny, trained_trainer
 
 BEST = {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True}
 
@@ -93,7 +93,7 @@ def test_metrics_that_were_not_computed_are_told_once(tmp_path, caplog):
 @pytest.mark.parametrize("only_loss", [False, True])
 def test_best_metric_warns_once_of_an_empty_evaluation(tmp_path, caplog, only_loss):
     """Without compute_metrics too: what label_names is, what a batch has, and what to set."""
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path, label_names=["lables"], prediction_loss_only=only_loss, eval_strategy="epoch"
     )
     metrics = trainer.evaluate()
@@ -123,7 +123,7 @@ def test_best_metric_nan_is_never_the_best(tmp_path, caplog, bad_at):
         "num_train_epochs": 2,
         "compute_metrics": compute,
     }
-    trainer = trained(tmp_path, **options)
+    trainer = trained_trainer(tmp_path, **options)
     messages = [record.getMessage() for record in caplog.records]
     first = [
         text for text in messages if "metric_for_best_model='quality' is nan at step 4" in text

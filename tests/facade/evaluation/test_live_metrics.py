@@ -20,7 +20,13 @@ from torchmetrics.classification import (
     MulticlassF1Score,
 )
 
-from helpers.trainer.tiny_trainings import At, make_trainer, points, told, trained
+from helpers.trainer.tiny_trainings import (
+    At,
+    make_trainer,
+    points,
+    trained_trainer,
+    with_trainer_in_callbacks,
+)
 from lightrainer import BatchMetrics, TokenLoss, TokenPerplexity
 
 
@@ -156,7 +162,7 @@ def test_predictions_are_not_kept(tmp_path, metrics, kept):
 
     looking = At("on_prediction_step", look)
     options = {"compute_metrics": metrics(), "callbacks": [looking], "eval_accumulation_steps": 1}
-    trainer = told(make_trainer(tmp_path, model=Watched(), **options))
+    trainer = with_trainer_in_callbacks(make_trainer(tmp_path, model=Watched(), **options))
     output = trainer.evaluation_loop(trainer.get_eval_dataloader(points(20)), "Evaluation")
     assert alive == [0] * 5  # a function's are copied
     assert (output.predictions is None) == (kept == 0)
@@ -167,7 +173,7 @@ def test_training_with_them_is_training_without(tmp_path):
     """Updates draw no random number and leave the model and its gradients alone."""
     trainers = []
     for metrics in (by_hand, {"accuracy": accuracy(), "loss_by_token": TokenLoss()}):
-        trainer = trained(
+        trainer = trained_trainer(
             tmp_path,
             compute_metrics=metrics,
             eval_strategy="steps",
@@ -183,7 +189,7 @@ def test_training_with_them_is_training_without(tmp_path):
 
 
 def test_live_metrics_log_vectors_as_lists(tmp_path):
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path,
         compute_metrics=MulticlassConfusionMatrix(3),
         eval_strategy="epoch",

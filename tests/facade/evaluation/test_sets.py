@@ -10,7 +10,14 @@ import torch
 from torchmetrics.classification import MulticlassAccuracy
 
 from helpers.trainer.plain_seq2seq import pad, pairs, seq2seq_trainer
-from helpers.trainer.tiny_trainings import losses, make_trainer, points, tiny, trained, weights
+from helpers.trainer.tiny_trainings import (
+    losses,
+    make_trainer,
+    points,
+    tiny,
+    trained_trainer,
+    weights,
+)
 from lightrainer import EarlyStoppingCallback, default_data_collator
 
 SETS = {"a": points(6, seed=2), "b": points(5, seed=3), "c": points(4, seed=4)}
@@ -175,11 +182,11 @@ def test_evaluations_and_predictions_have_their_collator_and_training_has_not(tm
         sizes.append(len(samples))
         return default_data_collator(samples)
 
-    trainer = trained(tmp_path, eval_data_collator=collate, eval_strategy="epoch")
+    trainer = trained_trainer(tmp_path, eval_data_collator=collate, eval_strategy="epoch")
     assert sizes == [4, 2]
     trainer.predict(points(3))
     assert sizes == [4, 2, 3]
-    other = trained(tmp_path, eval_strategy="epoch")
+    other = trained_trainer(tmp_path, eval_strategy="epoch")
     assert losses(trainer) == losses(other)
 
 

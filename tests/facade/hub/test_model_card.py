@@ -16,7 +16,12 @@ from huggingface_hub.repocard import metadata_load
 from transformers import GPT2Config, GPT2ForSequenceClassification
 from transformers.modelcard import TrainingSummary
 
-from helpers.trainer.tiny_trainings import make_trainer, points, told, trained
+from helpers.trainer.tiny_trainings import (
+    make_trainer,
+    points,
+    trained_trainer,
+    with_trainer_in_callbacks,
+)
 from lightrainer.facade.hub import model_card
 
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2}
@@ -54,7 +59,9 @@ def fine_tuning(folder, **changes):
         "eval_dataset": data(6, "test"),
         "compute_metrics": accuracy,
     }
-    return told(make_trainer(folder, model=classifier(), **{**options, **EVALUATED, **changes}))
+    return with_trainer_in_callbacks(
+        make_trainer(folder, model=classifier(), **{**options, **EVALUATED, **changes})
+    )
 
 
 def card(folder):
@@ -94,7 +101,7 @@ def test_model_card_says_what_was_trained_on_what_and_how(tmp_path, monkeypatch)
 def test_model_card_without_matplotlib_has_no_picture_and_warns_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it would now fail
     model_card._warn_once.cache_clear()
-    trainer = trained(tmp_path)
+    trainer = trained_trainer(tmp_path)
     for _ in range(2):
         trainer.create_model_card()
     assert "loss_curve.svg" not in card(tmp_path)
@@ -192,7 +199,7 @@ def test_model_card_dataset_name_is_not_a_hub_identifier(tmp_path, name):
     """As in the reference: a name is text; tags are metadata and links, as soon as there are
     some.
     """
-    trainer = trained(tmp_path, compute_metrics=accuracy, **EVALUATED)
+    trainer = trained_trainer(tmp_path, compute_metrics=accuracy, **EVALUATED)
     trainer.create_model_card(tasks="tabular-classification", dataset=name)
     stored = metadata_load(tmp_path / "README.md")
     theirs = TrainingSummary.from_trainer(
@@ -239,7 +246,7 @@ def test_model_card_ignores_evaluations_after_the_training(tmp_path, best):
     values = iter([0.9, 0.1, 0.9, 0.3, 0.4])
     loading = {"metric_for_best_model": "good", "save_strategy": "steps", "save_steps": 2}
     options = {"load_best_model_at_end": True, **loading} if best else {}
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path, compute_metrics=lambda prediction: {"good": next(values)}, **options, **EVALUATED
     )
     published = {"tasks": "tabular-classification", "dataset_tags": "me/points"}
@@ -261,7 +268,7 @@ def test_model_card_ignores_evaluations_after_the_training(tmp_path, best):
 
 def test_model_card_index_leaves_out_missing_numbers(tmp_path):
     values = {"good": 0.5, "bad": math.nan, "worse": math.inf}
-    trainer = trained(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
+    trainer = trained_trainer(tmp_path, compute_metrics=lambda prediction: values, **EVALUATED)
     trainer.create_model_card(tasks="text-classification", dataset="mine", dataset_tags="me/mine")
     stored = metadata_load(tmp_path / "README.md")
     assert stored is not None

@@ -18,11 +18,11 @@ from helpers.trainer.tiny_trainings import (
     Tiny,
     files,
     make_trainer,
-    same,
+    same_bits,
     tiny,
-    told,
-    trained,
+    trained_trainer,
     weights,
+    with_trainer_in_callbacks,
 )
 from lightrainer import Trainer
 from lightrainer.lightning_modules.checkpoints import writing
@@ -35,7 +35,9 @@ STATE = ["data_state_0.pth", "optimizer.pt", "rng_state.pth", "scheduler.pt", "t
 
 
 def pushing(folder, **changes):
-    return told(make_trainer(folder / "out", push_to_hub=True, **{"hub_model_id": NAME, **changes}))
+    return with_trainer_in_callbacks(
+        make_trainer(folder / "out", push_to_hub=True, **{"hub_model_id": NAME, **changes})
+    )
 
 
 def pushed(folder, **changes):
@@ -113,7 +115,7 @@ def test_at_the_end_only_when_it_is_asked_for(hub, tmp_path):
     trainer.save_model()
     assert messages(hub) == ["Model save"]
     assert uploaded(hub) == MODEL
-    assert same(weights_of(hub), weights(trainer.model))
+    assert same_bits(weights_of(hub), weights(trainer.model))
 
 
 def test_pushing_the_newest_checkpoint(hub, tmp_path):
@@ -137,8 +139,8 @@ def test_pushing_ends_with_the_best_model(hub, tmp_path):
     compute = {"compute_metrics": lambda prediction: {"good": next(values)}}
     pushed(tmp_path, hub_always_push=True, **best, **compute, **EACH_STEP)
     assert messages(hub) == [*(progress(step) for step in (1, 2, 3, 4)), "End of training"]
-    assert same(weights_of(hub), weights_of(hub, 1))
-    assert not same(weights_of(hub), weights_of(hub, 4))
+    assert same_bits(weights_of(hub), weights_of(hub, 1))
+    assert not same_bits(weights_of(hub), weights_of(hub, 4))
 
 
 # In the background.
@@ -148,7 +150,7 @@ def test_pushing_second_training_uploads_again(hub, tmp_path):
     trainer = pushed(tmp_path)
     trainer.train()
     assert messages(hub) == ["End of training"] * 2
-    assert same(weights_of(hub), weights(trainer.model))
+    assert same_bits(weights_of(hub), weights(trainer.model))
 
 
 def test_pushing_all_checkpoints_makes_up_for_missed_ones(hub, tmp_path):
@@ -272,7 +274,7 @@ def test_pushing_processing_class_and_a_model_that_saves_itself(hub, tmp_path):
     assert json.loads(hub.repos[NAME].files()["config.json"]) == {"width": 8}
     trainer.push_to_hub()
     assert b"model_hub_mixin" in hub.repos[NAME].files()["README.md"], "the tags of its own card"
-    assert same(weights(OfTheHub.from_pretrained(NAME)), weights(trainer.model))
+    assert same_bits(weights(OfTheHub.from_pretrained(NAME)), weights(trainer.model))
 
 
 def test_pushing_calls_an_override_of_the_card(hub, tmp_path):
@@ -313,7 +315,7 @@ def test_push_by_hand(hub, tmp_path):
     model, pushes = tiny(), []
     model.model_tags = ["its-own"]
     note = At("on_push_begin", lambda host, state, control: pushes.append(state.global_step))
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path / "out", model=model, hub_model_id=NAME, callbacks=[note], **EACH_STEP
     )
     trainer.save_model()
@@ -373,7 +375,7 @@ def test_uploads_that_all_fail_do_not_end_the_training(hub, tmp_path, caplog, tr
     assert not list((tmp_path / "out").glob(".*")), "a stage is left"
     hub.troubles.clear()
     trainer.push_to_hub()
-    assert same(weights_of(hub), weights(trainer.model))
+    assert same_bits(weights_of(hub), weights(trainer.model))
 
 
 def test_pushing_to_a_hub_that_is_down_uploads_once_at_the_end(hub, tmp_path, caplog):
@@ -418,7 +420,7 @@ def test_pushing_checkpoint_whose_upload_was_killed_is_uploaded_by_the_next_run(
     """Also if no steps remain; what the killed upload left is removed."""
     options = {"hub_strategy": "checkpoint", "save_strategy": "steps", "save_steps": 2}
     pushed(tmp_path, **{**options, "max_steps": 2})
-    trained(tmp_path / "out", **{**options, "max_steps": 4}, resume=True)
+    trained_trainer(tmp_path / "out", **{**options, "max_steps": 4}, resume=True)
     state = "last-checkpoint/trainer_state.json"
     assert json.loads(hub.repos[NAME].files()[state])["global_step"] == 2
     name = f".hub-upload-2.partial-{process_identity._machine()}-{2**22 + 1}-1"
@@ -426,7 +428,7 @@ def test_pushing_checkpoint_whose_upload_was_killed_is_uploaded_by_the_next_run(
     trainer = pushing(tmp_path, **{**options, "max_steps": 4})
     trainer.train(resume_from_checkpoint=True)
     assert json.loads(hub.repos[NAME].files()[state])["global_step"] == 4
-    assert same(weights_of(hub), weights(trainer.model))
+    assert same_bits(weights_of(hub), weights(trainer.model))
     assert not (tmp_path / "out" / name).exists()
 
 
@@ -441,6 +443,6 @@ def test_uploads_at_every_save_change_no_number(hub, tmp_path):
     assert uploaded(hub) == MODEL
     for step in (1, 2, 3, 4):
         folder = tmp_path / "out" / f"checkpoint-{step}"
-        assert same(weights_of(hub, step), load((folder / "model.safetensors").read_bytes()))
-    baseline = trained(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
-    assert same(weights(trainer.model), weights(baseline.model))
+        assert same_bits(weights_of(hub, step), load((folder / "model.safetensors").read_bytes()))
+    baseline = trained_trainer(tmp_path / "usual", eval_strategy="steps", eval_steps=1, **EACH_STEP)
+    assert same_bits(weights(trainer.model), weights(baseline.model))

@@ -6,7 +6,15 @@ import shutil
 
 import pytest
 
-from helpers.trainer.tiny_trainings import At, losses, make_trainer, same, told, trained, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    losses,
+    make_trainer,
+    same_bits,
+    trained_trainer,
+    weights,
+    with_trainer_in_callbacks,
+)
 
 NAME = "me/model"
 
@@ -19,7 +27,7 @@ def pushing(folder, **changes):
         "num_train_epochs": 2,
         **changes,
     }
-    return told(make_trainer(folder, push_to_hub=True, **options))
+    return with_trainer_in_callbacks(make_trainer(folder, push_to_hub=True, **options))
 
 
 def stop(host, state, control):
@@ -28,7 +36,7 @@ def stop(host, state, control):
 
 @pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
 def test_hub_resumption_on_another_machine_is_exact(hub, tmp_path, strategy):
-    whole = trained(tmp_path / "whole", num_train_epochs=2)
+    whole = trained_trainer(tmp_path / "whole", num_train_epochs=2)
     first = pushing(
         tmp_path / "first", hub_strategy=strategy, callbacks=[At("on_step_end", stop, step=3)]
     )
@@ -40,7 +48,7 @@ def test_hub_resumption_on_another_machine_is_exact(hub, tmp_path, strategy):
     )
     assert second.state.global_step == 8
     assert losses(second) == losses(whole)
-    assert same(weights(second.model), weights(whole.model))
+    assert same_bits(weights(second.model), weights(whole.model))
 
 
 def test_hub_resumption_from_another_branch(hub, tmp_path):

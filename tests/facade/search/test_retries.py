@@ -13,7 +13,7 @@ import pytest
 
 from helpers.processes.starting import code_of, start
 from helpers.search.small_searches import goes_on_after_a_kill, random_sampler, searcher, space
-from helpers.trainer.tiny_trainings import At, told
+from helpers.trainer.tiny_trainings import At, with_trainer_in_callbacks
 from lightrainer.facade.search import retries
 from lightrainer.facade.search.report import table
 from lightrainer.facade.search.storages import disconnect, open_storage
@@ -39,7 +39,9 @@ def test_interrupted_search_resumes_inside_a_trial(tmp_path, error, kind):
         "sampler": random_sampler(),
     }
     settings = {"save_strategy": "steps", "save_steps": 2, "eval_steps": 1}
-    interrupted = told(searcher(tmp_path / "out", callbacks=[stop_at(3, error)], **settings))
+    interrupted = with_trainer_in_callbacks(
+        searcher(tmp_path / "out", callbacks=[stop_at(3, error)], **settings)
+    )
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         interrupted.hyperparameter_search(space, n_trials=3, **options)
     assert [trial.state.name for trial in interrupted.study.trials] == [

@@ -17,7 +17,7 @@ import optuna
 import pytest
 
 from helpers.search.small_searches import random_sampler, searcher, space
-from helpers.trainer.tiny_trainings import Tiny, same, tiny, weights
+from helpers.trainer.tiny_trainings import Tiny, same_bits, tiny, weights
 from lightrainer import TimeLimitCallback, Trainer, TrainerCallback
 from lightrainer.facade.arguments.enums import HPSearchBackend
 from lightrainer.facade.search.hyperparameters import default_compute_objective
@@ -268,7 +268,7 @@ def test_search_with_a_trained_trainer_in_another_process(tmp_path):
     ]
     assert kinds[1] == [name for name in kinds[0] if name != "JITCheckpointCallback"] != kinds[0]
     again.train()
-    assert same(weights(again.model), weights(trainer.model))
+    assert same_bits(weights(again.model), weights(trainer.model))
 
 
 def test_search_reports_complete_checkpoints_to_ray(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import optuna
 import pytest
 
-from helpers.trainer.tiny_trainings import tiny, trained
+from helpers.trainer.tiny_trainings import tiny, trained_trainer
 from lightrainer.facade.arguments import sweep_trial
 from lightrainer.facade.search import sweep_reports
 
@@ -37,7 +37,7 @@ def train_twice(folder, monkeypatch, trial):
     settings = {"eval_strategy": "steps", "eval_steps": 2, "logging_steps": 100}
     losses = []
     for seed in (0, 1):
-        trainer = trained(folder / "out", model=tiny(seed=seed), **settings)
+        trainer = trained_trainer(folder / "out", model=tiny(seed=seed), **settings)
         losses.append(
             [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
         )

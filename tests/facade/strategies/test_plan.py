@@ -8,7 +8,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 
 from helpers.trainer.four_processes import of_four
-from helpers.trainer.tiny_trainings import At, arguments, make_trainer, told
+from helpers.trainer.tiny_trainings import At, arguments, make_trainer, with_trainer_in_callbacks
 from lightrainer import RunPlan, TrainingArguments
 from lightrainer.facade.strategies.plan import translate
 from lightrainer.facade.strategies.strategy import Strategy
@@ -109,7 +109,9 @@ def test_plan_and_strategy_are_made_once_a_run(tmp_path):
         states.append((of.plan, of.accelerator.strategy, of.accelerator.strategy.is_running))
         of.args.bf16 = not of.args.bf16
 
-    trainer = told(make_trainer(tmp_path, max_steps=3, callbacks=[At("on_step_end", look)]))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(tmp_path, max_steps=3, callbacks=[At("on_step_end", look)])
+    )
     for _ in range(2):
         trainer.train()
         trainer.args.bf16 = False

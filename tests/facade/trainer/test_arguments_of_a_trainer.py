@@ -13,9 +13,9 @@ from helpers.trainer.tiny_trainings import (
     arguments,
     make_trainer,
     points,
-    same,
+    same_bits,
     tiny,
-    trained,
+    trained_trainer,
     weights,
 )
 from lightrainer import PrinterCallback, Trainer, TrainingArguments
@@ -152,7 +152,7 @@ def test_arguments_are_never_changed(tmp_path):
         tmp_path, **saving, **shares, gradient_accumulation_steps=2, hub_token="hf_secret"
     )
     before, attributes = args.to_dict(), dict(vars(args))
-    trainer = trained(tmp_path, args=args)
+    trainer = trained_trainer(tmp_path, args=args)
     trainer.evaluate()
     trainer.predict(points(3))
     trainer.train(resume_from_checkpoint=True)
@@ -167,12 +167,12 @@ def test_passed_objects_are_not_changed(tmp_path):
     data, callbacks = points(), [PrinterCallback()]
     copies = [{name: tensor.clone() for name, tensor in item.items()} for item in data]
     optimizer_options = (torch.optim.SGD, {"lr": 0.1})
-    trained(
+    trained_trainer(
         tmp_path,
         train_dataset=data,
         callbacks=callbacks,
         optimizer_cls_and_kwargs=optimizer_options,
     )
-    assert all(same(item, before) for item, before in zip(data, copies, strict=True))
+    assert all(same_bits(item, before) for item, before in zip(data, copies, strict=True))
     assert len(callbacks) == 1
     assert optimizer_options == (torch.optim.SGD, {"lr": 0.1})

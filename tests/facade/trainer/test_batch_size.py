@@ -16,10 +16,10 @@ from helpers.trainer.tiny_trainings import (
     arguments,
     make_trainer,
     points,
-    same,
-    told,
-    trained,
+    same_bits,
+    trained_trainer,
     weights,
+    with_trainer_in_callbacks,
 )
 from lightrainer import (
     EarlyStoppingCallback,
@@ -94,7 +94,7 @@ def end_of(made):
 
 def assert_same_end(one, other):
     torch.testing.assert_close(one["optimizer"], other["optimizer"], rtol=0, atol=0)
-    assert same(one["weights"], other["weights"])
+    assert same_bits(one["weights"], other["weights"])
     for name in ("seen", "torch"):
         assert torch.equal(one[name], other[name])
     for name in ("history", "schedule", "numpy", "python", "steps"):
@@ -103,7 +103,7 @@ def assert_same_end(one, other):
 
 def train(folder, model, **changes):
     changes.setdefault("train_dataset", points(44))
-    return trained(folder, model=model, num_train_epochs=2, **changes)
+    return trained_trainer(folder, model=model, num_train_epochs=2, **changes)
 
 
 ASKED = {"per_device_train_batch_size": 8, "auto_find_batch_size": True}
@@ -313,7 +313,7 @@ def test_frozen_weights_are_not_copied(tmp_path, touched):
     touch = At("on_step_end", lambda of, *_: torch.nn.init.zeros_(of.model.first.bias), 1)
     model = limited(4, first=2)
     model.first.requires_grad_(False)
-    trainer = told(
+    trainer = with_trainer_in_callbacks(
         make_trainer(tmp_path, model=model, callbacks=[touch] if touched else None, **ASKED)
     )
     if touched:
@@ -337,7 +337,7 @@ def test_batch_size_search_after_a_resumption_restarts_there(tmp_path):
         ends.append(trainer)
     searched, halved = ends
     assert searched.state.global_step == halved.state.global_step == 12
-    assert same(weights(halved.model), weights(searched.model))
+    assert same_bits(weights(halved.model), weights(searched.model))
     assert history(halved) == history(searched)
     assert searched.state.train_batch_size == 4
 
@@ -350,12 +350,12 @@ def test_lengths_are_grouped_the_same_way_after_a_resumption(tmp_path):
     options = {**ASKED, "save_strategy": "steps", "save_steps": 3, "train_dataset": data}
     options["train_sampling_strategy"] = "group_by_length"
     whole = train(tmp_path, limited(5), **options)
-    resumed = trained(
+    resumed = trained_trainer(
         tmp_path,
         model=limited(5),
         num_train_epochs=2,
         **options,
         resume=str(tmp_path / "checkpoint-12"),
     )
-    assert same(weights(whole.model), weights(resumed.model))
+    assert same_bits(weights(whole.model), weights(resumed.model))
     assert resumed.model.passes == 18 - 12, "none that failed"

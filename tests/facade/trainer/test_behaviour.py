@@ -16,10 +16,10 @@ from helpers.trainer.tiny_trainings import (
     losses,
     make_trainer,
     points,
-    same,
-    told,
-    trained,
+    same_bits,
+    trained_trainer,
     weights,
+    with_trainer_in_callbacks,
 )
 from lightrainer import Trainer
 
@@ -28,7 +28,7 @@ from lightrainer import Trainer
 
 def test_process_group_is_left_at_the_end(tmp_path):
     """As in 5.18; a second call, or one where there is no group, does nothing."""
-    trainer = trained(tmp_path)
+    trainer = trained_trainer(tmp_path)
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -50,7 +50,7 @@ def test_train_twice_keeps_the_model_and_resets_the_steps(tmp_path):
         entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry
     ] == rates
     assert len(losses(trainer)) == 4
-    assert not same(after_first, weights(trainer.model))
+    assert not same_bits(after_first, weights(trainer.model))
     assert second.training_loss < first.training_loss
 
 
@@ -70,15 +70,17 @@ COPIED = {
 def test_copy_of_a_trained_trainer_trains_as_the_original(tmp_path, kind):
     """Neither the loaders nor their iterations, which cannot be copied, hinder `deepcopy`."""
     model = Tiny(dropout=0.0)
-    trainer = trained(tmp_path, model=model, eval_strategy="steps", eval_steps=2, **COPIED[kind])
+    trainer = trained_trainer(
+        tmp_path, model=model, eval_strategy="steps", eval_steps=2, **COPIED[kind]
+    )
     after_first = weights(trainer.model)
 
     copied = copy.deepcopy(trainer)
     copied.train()
-    assert same(after_first, weights(trainer.model))
+    assert same_bits(after_first, weights(trainer.model))
 
     trainer.train()
-    assert same(weights(copied.model), weights(trainer.model))
+    assert same_bits(weights(copied.model), weights(trainer.model))
 
 
 LISTENING = [{}, {"save_strategy": "steps"}, {"enable_jit_checkpoint": True}]
@@ -89,7 +91,9 @@ def test_copy_of_a_trainer_in_its_training_evaluates(tmp_path, listening):
     """Also where the training listens to signals, and would save at once."""
     metrics = []
     evaluate_copy = At("on_step_end", lambda of, *_: metrics.append(copy.deepcopy(of).evaluate()))
-    trainer = told(make_trainer(tmp_path, callbacks=[evaluate_copy], max_steps=2, **listening))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(tmp_path, callbacks=[evaluate_copy], max_steps=2, **listening)
+    )
     trainer.train()
     assert metrics[-1]["eval_loss"] == trainer.evaluate()["eval_loss"]
 
@@ -98,7 +102,9 @@ def test_copy_of_a_trainer_leaves_the_evaluations_of_its_training_alone(tmp_path
     """Both share the accelerator, whose strategy names the model to evaluate."""
     evaluate_copy = At("on_step_end", lambda of, *_: copy.deepcopy(of).evaluate(), step=1)
     evaluated = {"eval_strategy": "steps", "eval_steps": 3}
-    trainer = told(make_trainer(tmp_path, callbacks=[evaluate_copy], max_steps=3, **evaluated))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(tmp_path, callbacks=[evaluate_copy], max_steps=3, **evaluated)
+    )
     trainer.train()
     last_logged = [entry for entry in trainer.state.log_history if "eval_loss" in entry][-1]
     assert last_logged["step"] == 3
@@ -106,10 +112,10 @@ def test_copy_of_a_trainer_leaves_the_evaluations_of_its_training_alone(tmp_path
 
 
 def test_model_init_starts_from_the_same_weights(tmp_path):
-    trainer = trained(tmp_path, model_init=lambda: Tiny())
+    trainer = trained_trainer(tmp_path, model_init=lambda: Tiny())
     first, model = weights(trainer.model), trainer.model
     trainer.train()
-    assert same(first, weights(trainer.model))
+    assert same_bits(first, weights(trainer.model))
     assert trainer.model is not model
     assert trainer.model_wrapped is trainer.model
 
@@ -118,13 +124,13 @@ def test_gradients_of_the_past_do_not_count(tmp_path):
     """Leftovers in `.grad`, of a script or an interrupted training, are not part of the first
     step.
     """
-    clean = trained(tmp_path)
+    clean = trained_trainer(tmp_path)
     trainer = make_trainer(tmp_path)
     for parameter in trainer.model.parameters():
         parameter.grad = torch.full_like(parameter, 10.0)
     trainer.train()
     assert losses(trainer) == losses(clean)
-    assert same(weights(trainer.model), weights(clean.model))
+    assert same_bits(weights(trainer.model), weights(clean.model))
 
 
 # --- modes of the model
@@ -141,7 +147,7 @@ def test_training_step_sets_training_mode_on_every_module(tmp_path):
             At("on_step_end", lambda of, *_: modes.append(of.model.dropout.training)),
         ],
     )
-    told(trainer).train()
+    with_trainer_in_callbacks(trainer).train()
     assert modes == [True] * 4
 
 
@@ -245,5 +251,5 @@ def test_copied_trainer_creates_its_own_components(tmp_path):
 
 @pytest.mark.parametrize("max_steps", [0, -1])
 def test_max_steps_of_zero_trains_the_epochs(tmp_path, max_steps):
-    trainer = trained(tmp_path, max_steps=max_steps, num_train_epochs=2)
+    trainer = trained_trainer(tmp_path, max_steps=max_steps, num_train_epochs=2)
     assert (trainer.state.global_step, trainer.state.max_steps) == (8, 8)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import Tiny, points, trained, weights
+from helpers.trainer.tiny_trainings import Tiny, points, trained_trainer, weights
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3])
@@ -13,7 +13,7 @@ def test_accumulated_gradients_of_float64_are_exact(tmp_path, batch_size):
     def train(batch_size, accumulation):
         torch.manual_seed(3)
         samples = [{**point, "x": point["x"].double()} for point in points(7)]
-        return trained(
+        return trained_trainer(
             tmp_path,
             model=Tiny(dropout=0.0).double(),
             train_dataset=samples,

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import Tiny, make_trainer, points, trained
+from helpers.trainer.tiny_trainings import Tiny, make_trainer, points, trained_trainer
 
 
 @pytest.fixture(params=["5.3.0", "5.23.0"])
@@ -18,7 +18,7 @@ def later(request, monkeypatch):
 
 
 def test_followed_version_evaluates_the_last_step(tmp_path, later):
-    trainer = trained(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
+    trainer = trained_trainer(tmp_path, max_steps=3, eval_strategy="steps", eval_steps=2)
     assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == (
         [2, 3] if later else [2]
     )

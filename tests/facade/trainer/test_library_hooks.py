@@ -26,11 +26,11 @@ from helpers.trainer.tiny_trainings import (
     losses,
     make_trainer,
     points,
-    same,
+    same_bits,
     split,
-    told,
-    trained,
+    trained_trainer,
     weights,
+    with_trainer_in_callbacks,
 )
 from lightrainer import DefaultFlowCallback, Trainer, TrainerCallback, default_data_collator
 from lightrainer.facade.accelerator.accelerator import Accelerator
@@ -93,7 +93,7 @@ def private_names(source):
 def test_private_names_are_free_for_subclasses(tmp_path, name):
     """A Trainer that has run has no other private names than the reference, up to a few."""
     if name == "Trainer":
-        trainer = trained(tmp_path, eval_strategy="epoch", save_strategy="epoch")
+        trainer = trained_trainer(tmp_path, eval_strategy="epoch", save_strategy="epoch")
     else:
         trainer = seq2seq_trainer(tmp_path)
         trainer.evaluate()
@@ -118,9 +118,11 @@ def test_private_names_of_a_subclass_do_not_disturb_the_training(tmp_path):
                 setattr(self, f"_{name}", name)
             super().__init__(*args, **kwargs)
 
-    plain = trained(tmp_path / "plain", save_strategy="steps", save_steps=2, max_steps=4)
-    busy = trained(tmp_path / "busy", Busy, save_strategy="steps", save_steps=2, max_steps=4)
-    assert same(weights(busy.model), weights(plain.model))
+    plain = trained_trainer(tmp_path / "plain", save_strategy="steps", save_steps=2, max_steps=4)
+    busy = trained_trainer(
+        tmp_path / "busy", Busy, save_strategy="steps", save_steps=2, max_steps=4
+    )
+    assert same_bits(weights(busy.model), weights(plain.model))
     assert [getattr(busy, f"_{name}") for name in split(names)] == split(names)
 
 
@@ -205,16 +207,20 @@ class Generating(OwnLoss):
 
 def test_library_trainer_that_generates_its_data(tmp_path):
     """Its sampler, its batches, its counts; and its hook is called on the way to the first step."""
-    trainer = trained(tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2)
+    trainer = trained_trainer(
+        tmp_path, Generating, max_steps=3, save_strategy="steps", save_steps=2
+    )
     assert trainer.read == [8, 8, 8]
     assert trainer.state.num_input_tokens_seen == 30
     assert trainer.num_examples(trainer.get_eval_dataloader()) == 6
     assert sum(len(batch["labels"]) for batch in trainer.get_eval_dataloader()) == 12
-    resumed = trained(tmp_path, Generating, max_steps=3, resume=str(tmp_path / "checkpoint-2"))
+    resumed = trained_trainer(
+        tmp_path, Generating, max_steps=3, resume=str(tmp_path / "checkpoint-2")
+    )
     assert trainer.loaded == []
     assert resumed.loaded == [str(tmp_path / "checkpoint-2")]
     assert resumed.state.num_input_tokens_seen == 30
-    assert same(weights(resumed.model), weights(trainer.model))
+    assert same_bits(weights(resumed.model), weights(trainer.model))
 
 
 class OwnLoader(Trainer):
@@ -236,14 +242,18 @@ class OwnLoader(Trainer):
 @pytest.mark.parametrize("own_batches", [False, True])
 def test_prepared_loaders_give_what_those_of_the_trainer_give(tmp_path, own_batches):
     """Bit for bit, over three epochs, and after a resumption in the middle of the second one."""
-    expected = trained(tmp_path, num_train_epochs=3)
+    expected = trained_trainer(tmp_path, num_train_epochs=3)
     cls = type("Own", (OwnLoader,), {"own_batches": own_batches})
-    trainer = trained(tmp_path, cls, num_train_epochs=3, save_strategy="steps", save_steps=6)
+    trainer = trained_trainer(
+        tmp_path, cls, num_train_epochs=3, save_strategy="steps", save_steps=6
+    )
     assert losses(trainer) == losses(expected)
-    assert same(weights(trainer.model), weights(expected.model))
-    resumed = trained(tmp_path, cls, num_train_epochs=3, resume=str(tmp_path / "checkpoint-6"))
+    assert same_bits(weights(trainer.model), weights(expected.model))
+    resumed = trained_trainer(
+        tmp_path, cls, num_train_epochs=3, resume=str(tmp_path / "checkpoint-6")
+    )
     assert losses(resumed) == losses(expected)
-    assert same(weights(resumed.model), weights(expected.model))
+    assert same_bits(weights(resumed.model), weights(expected.model))
 
 
 class OwnGroups(OwnLoss):
@@ -294,17 +304,17 @@ class OwnFiles(Trainer):
 
 def test_library_hooks_save_and_load_an_own_format(tmp_path):
     """Saved, resumed from, and the best one loaded."""
-    trainer = trained(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
+    trainer = trained_trainer(tmp_path, OwnFiles, load_best_model_at_end=True, **SAVING)
     assert not (tmp_path / "checkpoint-2" / "model.safetensors").exists()
     assert trainer.best == trainer.state.best_model_checkpoint
-    resumed = trained(
+    resumed = trained_trainer(
         tmp_path,
         OwnFiles,
         load_best_model_at_end=True,
         **SAVING,
         resume=str(tmp_path / "checkpoint-2"),
     )
-    assert same(weights(resumed.model), weights(trainer.model))
+    assert same_bits(weights(resumed.model), weights(trainer.model))
 
 
 def test_library_hook_warns_of_names_after_its_own_loading(tmp_path, caplog):
@@ -348,14 +358,14 @@ def test_library_replaces_the_default_callbacks(tmp_path, monkeypatch, defaults,
     module = ModuleType("transformers.trainer")
     vars(module).update(defaults)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    trainer = trained(tmp_path)
+    trainer = trained_trainer(tmp_path)
     assert trainer.state.global_step == steps
     assert type(trainer.callback_handler.callbacks[-1]).__name__ == last
 
 
 def test_library_that_replaces_methods_of_accelerate_is_told(tmp_path, monkeypatch, caplog):
     accelerator = pytest.importorskip("accelerate").Accelerator
-    trained(tmp_path / "as it is")
+    trained_trainer(tmp_path / "as it is")
     assert "not called here" not in caplog.text
 
     @functools.wraps(accelerator.clip_grad_norm_)
@@ -363,7 +373,7 @@ def test_library_that_replaces_methods_of_accelerate_is_told(tmp_path, monkeypat
         raise AssertionError
 
     monkeypatch.setattr(accelerator, "clip_grad_norm_", clip)
-    trained(tmp_path / "replaced")
+    trained_trainer(tmp_path / "replaced")
     replaced = f"{__name__} has replaced accelerate.Accelerator.clip_grad_norm_, "
     assert caplog.text.count(replaced) == 1
 
@@ -388,8 +398,10 @@ class NamesItsOwn(Trainer):
 
 def test_library_may_use_names_that_transformers_leaves_free(tmp_path):
     best = {"load_best_model_at_end": True, **SAVING}
-    trainer = trained(tmp_path / "own", NamesItsOwn, **best)
-    assert same(weights(trainer.model), weights(trained(tmp_path / "plain", **best).model))
+    trainer = trained_trainer(tmp_path / "own", NamesItsOwn, **best)
+    assert same_bits(
+        weights(trainer.model), weights(trained_trainer(tmp_path / "plain", **best).model)
+    )
     assert trainer._running_loss > 4
     assert {getattr(trainer, name) for name in OWN_NAMES if name != "_running_loss"} == {1}
 
@@ -401,7 +413,7 @@ class Plans(Trainer):
 
 
 def test_library_may_have_a_method_plan(tmp_path):
-    assert trained(tmp_path, Plans, **SAVING).state.global_step == 4
+    assert trained_trainer(tmp_path, Plans, **SAVING).state.global_step == 4
 
 
 class CollatesEvaluations(Trainer):
@@ -420,7 +432,9 @@ class CountsBatches:
 
 
 def test_library_may_set_the_collator_of_evaluations_before_the_construction(tmp_path):
-    trainer = trained(tmp_path, CollatesEvaluations, eval_strategy="epoch", num_train_epochs=1)
+    trainer = trained_trainer(
+        tmp_path, CollatesEvaluations, eval_strategy="epoch", num_train_epochs=1
+    )
     assert trainer.eval_data_collator.count == len(trainer.get_eval_dataloader())
 
 
@@ -451,7 +465,7 @@ def test_library_evaluator_instead_of_data(tmp_path):
     modes = []
     look = Calls("on_pre_optimizer_step", lambda trainer, *_: modes.append(trainer.model.training))
     trainer = make_trainer(tmp_path, Evaluated, callbacks=[look], **SAVING, **best)
-    told(trainer).train()
+    with_trainer_in_callbacks(trainer).train()
     assert trainer.in_train
     assert trainer.in_evaluation_mode
     assert modes == [True] * 4

@@ -7,7 +7,14 @@ import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import LambdaCallback
 
-from helpers.trainer.tiny_trainings import At, make_trainer, points, split, told, trained
+from helpers.trainer.tiny_trainings import (
+    At,
+    make_trainer,
+    points,
+    split,
+    trained_trainer,
+    with_trainer_in_callbacks,
+)
 
 # Hooks of Lightning that a training, an evaluation and a prediction are made of.
 HOOKS = split("""
@@ -106,7 +113,7 @@ def test_lightning_steps_equal_those_without_callbacks(tmp_path, accumulation):
 
 
 def test_evaluation_inside_a_training_gives_the_validation_hooks(tmp_path, events):
-    trained(tmp_path, callbacks=[recorder(events)], eval_strategy="steps", eval_steps=2)
+    trained_trainer(tmp_path, callbacks=[recorder(events)], eval_strategy="steps", eval_steps=2)
     validations = [event for event in events if event[0].startswith("on_validation")]
     assert names(validations) == VALIDATION * 2
     assert [step for _, step in validations] == [2] * 8 + [4] * 8
@@ -143,7 +150,7 @@ def test_lightning_callback_requests_an_evaluation(tmp_path, events, event, meth
             of.evaluate() if method == "evaluate" else of.predict(points(6, seed=2))
 
     trainer = make_trainer(tmp_path, callbacks=[At(event, act), recorder(events)])
-    told(trainer).train()
+    with_trainer_in_callbacks(trainer).train()
     assert [hook for hook in names(events) if hook.startswith("on_validation")] == VALIDATION
     assert {step for hook, step in events if hook.startswith("on_validation")} == set(evaluated_at)
     training_hooks = [hook for hook in names(events) if not hook.startswith("on_validation")]
@@ -173,7 +180,7 @@ def test_hooks_see_the_model_the_optimizer_and_the_gradients(tmp_path):
             outputs=outputs, micro_batches=len(batch)
         ),
     )
-    trainer = trained(tmp_path, callbacks=[looking], max_steps=1)
+    trainer = trained_trainer(tmp_path, callbacks=[looking], max_steps=1)
     assert values["model"] is trainer.model
     assert values["optimizers"] == [trainer.optimizer]
     assert values["gradient"] > 0
@@ -269,7 +276,7 @@ def test_lightning_callback_may_log_in_all_hooks(tmp_path):
         "on_before_optimizer_step",
     ]
     hooks += ["on_before_zero_grad", "on_train_batch_end"]
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path, callbacks=[LambdaCallback(**{hook: log(hook) for hook in hooks})], max_steps=1
     )
     logged = {name for entry in trainer.state.log_history for name in entry}

@@ -8,7 +8,16 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from helpers.trainer.tiny_trainings import At, Tiny, losses, make_trainer, same, tiny, told, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    Tiny,
+    losses,
+    make_trainer,
+    same_bits,
+    tiny,
+    weights,
+    with_trainer_in_callbacks,
+)
 from lightrainer import Trainer
 
 
@@ -62,7 +71,7 @@ def test_mixed_precision_with_a_lightning_callback_is_unchanged(
     for trainer in (alone, heard):
         trained(trainer)
     assert history(alone) == history(heard)
-    assert same(weights(alone.model), weights(heard.model))
+    assert same_bits(weights(alone.model), weights(heard.model))
     assert [step for step, _ in listening.heard] == list(range(alone.state.global_step))
     finite = [norm for _, norm in listening.heard if math.isfinite(norm)]
     assert max(finite) < 1.01  # clipped to 1: with the scale in them they would be thousands
@@ -84,7 +93,9 @@ def test_gradients_are_unscaled_where_callbacks_and_overrides_see_them(tmp_path)
     def seen(cls, **asked):
         gradients = []
         look = At("on_pre_optimizer_step", lambda made, *_: gradients.append(first_gradient(made)))
-        told(make_trainer(tmp_path, cls, callbacks=[look], **{"fp16": True, **asked})).train()
+        with_trainer_in_callbacks(
+            make_trainer(tmp_path, cls, callbacks=[look], **{"fp16": True, **asked})
+        ).train()
         return gradients
 
     plain, single = seen(Trainer, max_grad_norm=1e9), seen(Trainer, max_grad_norm=1e9, fp16=False)
@@ -132,7 +143,7 @@ def test_gradients_of_a_wrapped_model_are_clipped_and_logged_without_the_scale(t
     )
     assert next(norms) == next(norms)
     assert all(map(torch.equal, weights(other.model).values(), weights(plain.model).values()))
-    assert not same(weights(plain.model), weights(tiny()))
+    assert not same_bits(weights(plain.model), weights(tiny()))
 
 
 def first_gradient(made):
@@ -148,7 +159,7 @@ def test_mixed_precision_skipped_step_is_reported_to_callbacks(tmp_path):
     after = At(
         "on_step_end", lambda trainer, *_: rates.append(trainer.lr_scheduler.get_last_lr()[0])
     )
-    trainer = told(
+    trainer = with_trainer_in_callbacks(
         make_trainer(
             tmp_path, model=steep(), callbacks=[look, after], fp16=True, optim="sgd", max_steps=12
         )
@@ -160,7 +171,7 @@ def test_mixed_precision_skipped_step_is_reported_to_callbacks(tmp_path):
     first = skipped.index(False)
     assert rates[:first] == [1e-2] * first
     assert rates[first] < 1e-2
-    assert not same(before, weights(trainer.model))
+    assert not same_bits(before, weights(trainer.model))
     assert trainer.state.global_step == len(skipped) == 12
 
 
@@ -200,7 +211,7 @@ def test_mixed_precision_interrupted_step_leaves_nothing_behind(tmp_path, event)
     for restarted in (trainer, fresh):
         trained(restarted)
     assert losses(trainer) == losses(fresh)
-    assert same(weights(trainer.model), weights(fresh.model))
+    assert same_bits(weights(trainer.model), weights(fresh.model))
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])

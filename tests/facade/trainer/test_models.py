@@ -16,7 +16,15 @@ from transformers import (
     SegformerForSemanticSegmentation,
 )
 
-from helpers.trainer.tiny_trainings import Tiny, files, make_trainer, same, tiny, trained, weights
+from helpers.trainer.tiny_trainings import (
+    Tiny,
+    files,
+    make_trainer,
+    same_bits,
+    tiny,
+    trained_trainer,
+    weights,
+)
 from lightrainer import default_data_collator
 
 
@@ -87,7 +95,7 @@ def test_config_that_takes_no_attributes_is_kept(tmp_path, name):
     before = weights(model)
     words = Tokenizer(WordLevel({"<end>": 0, "a": 1}, unk_token="a"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>")
-    trained(
+    trained_trainer(
         tmp_path,
         model=model,
         processing_class=tokenizer,
@@ -95,7 +103,7 @@ def test_config_that_takes_no_attributes_is_kept(tmp_path, name):
         save_strategy="steps",
         report_to="tensorboard",
     )
-    assert not same(before, weights(model))
+    assert not same_bits(before, weights(model))
     assert model.config is CONFIGS[name]
 
 
@@ -106,12 +114,14 @@ def test_config_that_takes_no_attributes_is_kept(tmp_path, name):
 def test_user_model_is_the_one_that_is_trained(tmp_path, compiled):
     model = tiny()
     before = weights(model)
-    trainer = trained(tmp_path, model=torch.compile(model, backend="eager") if compiled else model)
-    assert not same(before, weights(model))
+    trainer = trained_trainer(
+        tmp_path, model=torch.compile(model, backend="eager") if compiled else model
+    )
+    assert not same_bits(before, weights(model))
     trainer.save_model()
     from safetensors.torch import load_file
 
-    assert same(load_file(tmp_path / "model.safetensors"), weights(model))
+    assert same_bits(load_file(tmp_path / "model.safetensors"), weights(model))
 
 
 class Street(SegformerForSemanticSegmentation):

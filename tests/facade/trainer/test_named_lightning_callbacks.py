@@ -24,11 +24,11 @@ from helpers.trainer.tiny_trainings import (
     At,
     make_trainer,
     points,
-    same,
+    same_bits,
     split,
-    told,
-    trained,
+    trained_trainer,
     weights,
+    with_trainer_in_callbacks,
 )
 from lightrainer import LightningBridge
 
@@ -108,7 +108,7 @@ def test_model_checkpoint(tmp_path):
 def test_learning_rate_monitor(tmp_path, interval, steps):
     """Rates of each group of parameters come into the logs, as often as logs do."""
     monitor = LearningRateMonitor(logging_interval=interval, log_weight_decay=True)
-    trainer = trained(tmp_path, callbacks=[monitor], num_train_epochs=2, logging_steps=2)
+    trainer = trained_trainer(tmp_path, callbacks=[monitor], num_train_epochs=2, logging_steps=2)
     rates = entries(trainer, "lr-AdamW/pg1")
     assert [step for step, _ in rates] == steps
     assert [rate for _, rate in rates] == pytest.approx([0.01 * (1 - step / 8) for step in steps])
@@ -131,7 +131,7 @@ def test_stochastic_weight_averaging(tmp_path):
     starts = {}
     note = lambda of, module: starts.update({of.current_epoch: weights(module.model)})
     averaging = StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=1)
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path,
         callbacks=[LambdaCallback(on_train_epoch_start=note), averaging],
         num_train_epochs=5,
@@ -155,23 +155,25 @@ def test_weight_averaging(tmp_path, kind):
         "on_prediction_step", lambda of, state, control: evaluated.append(weights(of.model))
     )
     averaging = EMAWeightAveraging(decay=0.5) if kind is EMAWeightAveraging else WeightAveraging()
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path,
         callbacks=[averaging, watching, looking],
         **{**EVERY_EPOCH, "num_train_epochs": 2},
     )
-    bare = trained(tmp_path / "bare", **{**EVERY_EPOCH, "num_train_epochs": 2})
-    assert same(watching.last, weights(bare.model)), "averaging has changed the training itself"
+    bare = trained_trainer(tmp_path / "bare", **{**EVERY_EPOCH, "num_train_epochs": 2})
+    assert same_bits(watching.last, weights(bare.model)), (
+        "averaging has changed the training itself"
+    )
     assert entries(bare, "loss") == entries(trainer, "loss")
-    assert not same(weights(bare.model), weights(trainer.model))
+    assert not same_bits(weights(bare.model), weights(trainer.model))
     saved = load_file(tmp_path / "checkpoint-8" / "model.safetensors")
-    assert same(saved, weights(trainer.model))
-    assert same(evaluated[-1], weights(trainer.model))
+    assert same_bits(saved, weights(trainer.model))
+    assert same_bits(evaluated[-1], weights(trainer.model))
     assert entries(trainer, "eval_loss") != entries(bare, "eval_loss")
     if kind is EMAWeightAveraging:
         assert close(watching.mean, weights(trainer.model))
     trainer.save_model(str(tmp_path / "final"))
-    assert same(load_file(tmp_path / "final" / "model.safetensors"), weights(trainer.model))
+    assert same_bits(load_file(tmp_path / "final" / "model.safetensors"), weights(trainer.model))
 
 
 @pytest.mark.parametrize(
@@ -182,17 +184,17 @@ def test_weight_averaging_resumes(tmp_path, strategy):
     too.
     """
     arguments = {"num_train_epochs": 2, **strategy}
-    whole = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8)], **arguments)
+    whole = trained_trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.8)], **arguments)
     watching = Averages()
     resumed = make_trainer(
         tmp_path, callbacks=[EMAWeightAveraging(decay=0.8), watching], **arguments
     )
     step = min(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
-    assert same(weights(whole.model), weights(resumed.model))
+    assert same_bits(weights(whole.model), weights(resumed.model))
     assert entries(whole, "loss") == entries(resumed, "loss")
-    bare = trained(tmp_path / "bare", num_train_epochs=2)
-    assert same(watching.last, weights(bare.model))
+    bare = trained_trainer(tmp_path / "bare", num_train_epochs=2)
+    assert same_bits(watching.last, weights(bare.model))
 
 
 def test_named_lightning_callback_best_model_is_the_average(tmp_path):
@@ -201,9 +203,9 @@ def test_named_lightning_callback_best_model_is_the_average(tmp_path):
         "metric_for_best_model": "eval_loss",
         **EVERY_EPOCH,
     }
-    trainer = trained(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
+    trainer = trained_trainer(tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)], **arguments)
     best = load_file(f"{trainer.state.best_model_checkpoint}/model.safetensors")
-    assert same(best, weights(trainer.model))
+    assert same_bits(best, weights(trainer.model))
     assert trainer.evaluate()["eval_loss"] == pytest.approx(trainer.state.best_metric, rel=1e-6)
 
 
@@ -212,7 +214,9 @@ def test_checkpoint_with_state_of_a_missing_callback(tmp_path, caplog):
     make_trainer(
         tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}
     ).train()
-    trained(tmp_path, callbacks=[Timer()], **{**EVERY_EPOCH, "num_train_epochs": 2}, resume=True)
+    trained_trainer(
+        tmp_path, callbacks=[Timer()], **{**EVERY_EPOCH, "num_train_epochs": 2}, resume=True
+    )
     assert "EarlyStopping" in caplog.text
 
 
@@ -226,7 +230,7 @@ def test_lightning_timer_ends_the_training(tmp_path):
     step = make_trainer(tmp_path, callbacks=[timer, wait], **options).train().global_step
     assert 1 < step < 200
     assert timer.time_elapsed() > 0.2
-    trained(tmp_path, callbacks=[again], num_train_epochs=5, resume=True)
+    trained_trainer(tmp_path, callbacks=[again], num_train_epochs=5, resume=True)
     assert again.time_elapsed() > 0.04 * step
 
 
@@ -291,7 +295,7 @@ def test_other_lightning_callbacks_train_evaluate_predict_and_resume(tmp_path, n
     it is refused.
     """
     arguments = {**EVERY_EPOCH, "num_train_epochs": 2}
-    whole = trained(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
+    whole = trained_trainer(tmp_path, callbacks=[of_lightning(name, **WORKING[name])], **arguments)
     ended = weights(whole.model)
     assert whole.evaluate()["eval_loss"] == pytest.approx(entries(whole, "eval_loss")[-1][1])
     assert len(whole.predict(points(6)).predictions) == 6
@@ -302,7 +306,7 @@ def test_other_lightning_callbacks_train_evaluate_predict_and_resume(tmp_path, n
         assert (ended["first.weight"] == 0).float().mean() > 0.5
     else:
         resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-        assert same(ended, weights(resumed.model))
+        assert same_bits(ended, weights(resumed.model))
 
 
 def test_logs_of_callbacks_through_the_module(tmp_path):
@@ -316,7 +320,7 @@ def test_logs_of_callbacks_through_the_module(tmp_path):
             self.loggers = lightning_trainer.loggers
 
     callback = Logging()
-    trainer = trained(tmp_path, callbacks=[callback], logging_steps=2)
+    trainer = trained_trainer(tmp_path, callbacks=[callback], logging_steps=2)
     assert entries(trainer, "seen") == [(2, 1.0), (4, 3.0)]
     assert len(callback.loggers) == 1
     step_loggers = []
@@ -324,5 +328,5 @@ def test_logs_of_callbacks_through_the_module(tmp_path):
         "on_step_end",
         lambda of, *_: step_loggers.append(of._lightrainer.run.lightning_trainer.loggers),
     )
-    told(make_trainer(tmp_path, callbacks=[looking])).train()
+    with_trainer_in_callbacks(make_trainer(tmp_path, callbacks=[looking])).train()
     assert step_loggers[0] == []

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import nn
 
-from helpers.trainer.tiny_trainings import At, losses, make_trainer, tiny, trained
+from helpers.trainer.tiny_trainings import At, losses, make_trainer, tiny, trained_trainer
 from lightrainer import Trainer
 from lightrainer.facade.distributed.process import ProcessEnvironment
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer
@@ -57,13 +57,15 @@ def test_lomo_gives_the_weights_of_sgd(tmp_path, stand_ins, max_grad_norm):
     order = []
     events = ["on_step_begin", "on_pre_optimizer_step", "on_step_end"]
     callbacks = [At(event, lambda *_, event=event: order.append(event)) for event in events]
-    fused = trained(tmp_path, optim="lomo", max_grad_norm=max_grad_norm, callbacks=callbacks)
+    fused = trained_trainer(
+        tmp_path, optim="lomo", max_grad_norm=max_grad_norm, callbacks=callbacks
+    )
     assert order == events * 4
     rates = [
         entry["learning_rate"] for entry in fused.state.log_history if "learning_rate" in entry
     ]
     assert fused.optimizer.rates == rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025])
-    sgd = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
+    sgd = trained_trainer(tmp_path, optim="sgd", max_grad_norm=0.0)
     torch.testing.assert_close(weights(fused), weights(sgd))
     assert not torch.equal(weights(fused), weights(make_trainer(tmp_path))), (
         "negative control: it was trained"
@@ -80,15 +82,17 @@ def test_lomo_of_the_user_steps_too(tmp_path):
     for changes in ({}, {"callbacks": [watching]}):
         model = tiny()
         optimizer = InBackward(model, lr=0.01)
-        trainers.append(trained(tmp_path, model=model, optimizers=(optimizer, None), **changes))
-    sgd = trained(tmp_path, optim="sgd", max_grad_norm=0.0)
+        trainers.append(
+            trained_trainer(tmp_path, model=model, optimizers=(optimizer, None), **changes)
+        )
+    sgd = trained_trainer(tmp_path, optim="sgd", max_grad_norm=0.0)
     torch.testing.assert_close(weights(trainers[0]), weights(sgd))
     assert torch.equal(weights(trainers[1]), weights(trainers[0]))
     assert len(step_losses) == 4
 
 
 def test_layerwise_optimizer_in_a_second_training_has_one_schedule(tmp_path, stand_ins):
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path,
         optim="galore_adamw_layerwise",
         optim_target_modules="all-linear",
@@ -173,7 +177,7 @@ def schedule_free(monkeypatch):
 @pytest.mark.parametrize(("given", "steps"), [(3, 3), (0.5, 2), (0.0, 0)])
 def test_optimizer_warm_up_counts_steps(tmp_path, schedule_free, given, steps):
     """The reference passes a share on as it is, and the rate begins ten times too high."""
-    trainer = trained(tmp_path, optim="schedule_free_sgd", warmup_steps=given)
+    trainer = trained_trainer(tmp_path, optim="schedule_free_sgd", warmup_steps=given)
     assert trainer.optimizer.warmup_steps == steps
 
 
@@ -184,7 +188,9 @@ def test_optimizer_share_of_a_training_of_unknown_length(tmp_path, schedule_free
 
 
 def test_optimizer_is_switched_between_training_and_evaluation(tmp_path, schedule_free):
-    trainer = trained(tmp_path, optim="schedule_free_sgd", eval_strategy="steps", eval_steps=2)
+    trainer = trained_trainer(
+        tmp_path, optim="schedule_free_sgd", eval_strategy="steps", eval_steps=2
+    )
     assert trainer.optimizer.calls == ["train", "train", "eval", "train", "train", "eval"]
     trainer.evaluate()
     assert trainer.optimizer.calls[-1] == "eval"
@@ -201,7 +207,7 @@ class OnlyReturning(Trainer):
 
 
 def test_optimizer_and_schedule_that_overrides_only_return_are_used(tmp_path):
-    trainer = trained(tmp_path, OnlyReturning)
+    trainer = trained_trainer(tmp_path, OnlyReturning)
     logs = [log for log in trainer.state.log_history if "loss" in log]
     assert [log["learning_rate"] for log in logs] == [0.1, 0.05, 0.025, 0.0125]
     trainer.train()
@@ -353,7 +359,7 @@ MAKES = [
 )
 def test_optimizer_on_the_trained_model_is_accepted(tmp_path, caplog, make):
     model, optimizer = make()
-    trainer = trained(tmp_path, model=model, optimizers=(optimizer, None))
+    trainer = trained_trainer(tmp_path, model=model, optimizers=(optimizer, None))
     trainer.train()
     assert "group" not in caplog.text
 

@@ -7,7 +7,14 @@ import shutil
 import pytest
 import torch
 
-from helpers.trainer.tiny_trainings import At, make_trainer, same, tiny, told, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    make_trainer,
+    same_bits,
+    tiny,
+    weights,
+    with_trainer_in_callbacks,
+)
 from lightrainer.lightning_modules.common.safe_serialization import from_plain, to_plain
 from lightrainer.lightning_modules.common.torch_files import load_torch
 
@@ -32,7 +39,7 @@ def test_resume_without_weights_of_the_model_is_refused(tmp_path):
         ValueError, match=r"checkpoint-2 has no values for 2 of 6.*head\.weight.*second\.weight"
     ):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert same(weights(trainer.model), before)
+    assert same_bits(weights(trainer.model), before)
     trainer.model._keys_to_ignore_on_load_missing = [r"^head\."]
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert trainer.state.global_step == 4
@@ -45,7 +52,9 @@ def test_best_checkpoint_that_lacks_weights_of_the_model_is_refused(tmp_path):
         trainer.model.head, trainer.model.second = trainer.model.second, torch.nn.Identity()
 
     best = {"save_strategy": "epoch", "eval_strategy": "epoch", "load_best_model_at_end": True}
-    trainer = told(make_trainer(tmp_path, callbacks=[At("on_save", rename)], **best))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(tmp_path, callbacks=[At("on_save", rename)], **best)
+    )
     with pytest.raises(ValueError, match=r"checkpoint-4 has no values for 2 of 6.*head\.weight"):
         trainer.train()
 
@@ -211,4 +220,4 @@ def test_resume_with_state_under_names_is_exact(tmp_path):
     straight.train()
     resumed = make(tmp_path / "resumed")
     resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
-    assert same(weights(resumed.model), weights(straight.model))
+    assert same_bits(weights(resumed.model), weights(straight.model))

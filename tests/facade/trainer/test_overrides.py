@@ -12,7 +12,15 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from helpers.trainer.tiny_trainings import At, losses, make_trainer, points, tiny, told, trained
+from helpers.trainer.tiny_trainings import (
+    At,
+    losses,
+    make_trainer,
+    points,
+    tiny,
+    trained_trainer,
+    with_trainer_in_callbacks,
+)
 from lightrainer import Trainer
 
 PHASES = {
@@ -154,15 +162,15 @@ def test_methods_replaced_on_one_trainer(tmp_path):
     for name, function in replaced.items():
         setattr(trainer, name, types.MethodType(function, trainer))
     trainer.train()
-    expected = trained(tmp_path, type("Both", (Trainer,), replaced))
+    expected = trained_trainer(tmp_path, type("Both", (Trainer,), replaced))
     assert losses(trainer) == losses(expected)
 
 
 def test_loss_replaced_on_the_class_without_items(tmp_path, monkeypatch):
     """It may lack `num_items_in_batch`, as an override of a subclass may."""
-    expected = trained(tmp_path, type("Pushed", (Trainer,), {"compute_loss": pushed}))
+    expected = trained_trainer(tmp_path, type("Pushed", (Trainer,), {"compute_loss": pushed}))
     monkeypatch.setattr(Trainer, "compute_loss", pushed)
-    assert losses(trained(tmp_path, Trainer)) == losses(expected)
+    assert losses(trained_trainer(tmp_path, Trainer)) == losses(expected)
 
 
 def test_log_without_start_time(tmp_path):
@@ -172,7 +180,7 @@ def test_log_without_start_time(tmp_path):
         def log(self, logs):
             super().log({**logs, "mine": 1})
 
-    assert all(entry["mine"] == 1 for entry in trained(tmp_path, Old).state.log_history)
+    assert all(entry["mine"] == 1 for entry in trained_trainer(tmp_path, Old).state.log_history)
 
 
 def forked(of, cache_enabled=True):
@@ -195,5 +203,5 @@ def test_override_of_the_context_around_the_loss(tmp_path, way, monkeypatch):
     elif way == "in the class":
         base = next(base for base in Trainer.__mro__ if WHOLE in vars(base))
         monkeypatch.setattr(base, WHOLE, forked)
-    told(trainer).train()
+    with_trainer_in_callbacks(trainer).train()
     assert trainer.entered == 4 + 2

@@ -14,7 +14,7 @@ from helpers.trainer.tiny_trainings import (
     losses,
     make_trainer,
     points,
-    same,
+    same_bits,
     tiny,
     weights,
 )
@@ -71,8 +71,8 @@ def test_steps_are_those_of_groups_by_hand(tmp_path):
     expected.load_state_dict(trainer.model.state_dict())
     trainer.train()
     by_hand(groups_by_hand, expected)
-    assert same(weights(trainer.model), weights(expected))
-    assert not same(weights(trainer.model), weights(make_trainer(tmp_path).model))
+    assert same_bits(weights(trainer.model), weights(expected))
+    assert not same_bits(weights(trainer.model), weights(make_trainer(tmp_path).model))
 
 
 def test_rules_freeze_and_unfreeze_for_good(tmp_path):
@@ -108,7 +108,7 @@ def test_parameter_rules_resumption_is_exact(tmp_path, changes):
     whole.train()
     again = make_trainer(tmp_path, model=tiny(9), **saving)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-    assert same(weights(whole.model), weights(again.model))
+    assert same_bits(weights(whole.model), weights(again.model))
     assert losses(whole) == losses(again)
 
 

@@ -8,7 +8,7 @@ import torch
 from helpers import HELPERS
 from helpers.processes.starting import finished_ranks
 from helpers.trainer.recording_script import recorded
-from helpers.trainer.tiny_trainings import At, make_trainer, points, tiny, trained
+from helpers.trainer.tiny_trainings import At, make_trainer, points, tiny, trained_trainer
 from lightrainer import Trainer
 
 
@@ -62,7 +62,7 @@ def test_micro_batches_without_counted_items_count_the_same(tmp_path):
             self.record(value=next(values))
             return super().compute_loss(model, inputs, **kwargs)
 
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path, Values, train_dataset=points(12), logging_steps=2, gradient_accumulation_steps=2
     )
     assert logs(trainer, "value") == [3.5]
@@ -130,12 +130,12 @@ def test_losses_of_the_model(tmp_path):
             }
 
     options = {"per_device_train_batch_size": 4, "logging_steps": 2}
-    trainer = trained(tmp_path, model=Detector(), record_model_losses=True, **options)
+    trainer = trained_trainer(tmp_path, model=Detector(), record_model_losses=True, **options)
     assert logs(trainer, "ce") == pytest.approx(logs(trainer, "loss"), rel=1e-6)
     assert logs(trainer, "box_loss") == pytest.approx(
         [2 * loss for loss in logs(trainer, "loss")], rel=1e-6
     )
     assert not {"boxes", "none_loss"} & set(trainer.state.log_history[0])
     assert {"eval_ce", "eval_box_loss"} <= set(trainer.evaluate())
-    without = trained(tmp_path, model=Detector(), **options)
+    without = trained_trainer(tmp_path, model=Detector(), **options)
     assert not logs(without, "ce")

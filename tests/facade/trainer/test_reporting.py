@@ -12,7 +12,14 @@ import torch
 
 from helpers.contract.of_reporting import SometimesNotANumber
 from helpers.faults.refused_writes import writes_fail_after
-from helpers.trainer.tiny_trainings import Tiny, files, losses, make_trainer, points, trained
+from helpers.trainer.tiny_trainings import (
+    Tiny,
+    files,
+    losses,
+    make_trainer,
+    points,
+    trained_trainer,
+)
 from lightrainer import Trainer
 from lightrainer.facade.trainer.memory_report import MemoryTracker
 
@@ -114,7 +121,7 @@ class RemembersWhetherFinite(SometimesNotANumber):
 def test_steps_with_losses_that_are_not_numbers_are_counted(tmp_path, caplog, hidden):
     """In the log that follows and at the end, whether the filter keeps them out of the log."""
     model = RemembersWhetherFinite()
-    trainer = trained(
+    trainer = trained_trainer(
         tmp_path, model=model, logging_nan_inf_filter=hidden, logging_steps=4, num_train_epochs=2
     )
 
@@ -184,7 +191,7 @@ def test_operations_of_modules_that_count_their_own_way(
     tmp_path, model_class, operations_of_a_number
 ):
     """Only a method that can leave out embeddings is called, as that of transformers can."""
-    trainer = trained(tmp_path, model=model_class())
+    trainer = trained_trainer(tmp_path, model=model_class())
     assert trainer.state.total_flos == operations_of_a_number * 16 * 8
 
 

@@ -66,7 +66,7 @@ def make_trainer(folder, callbacks=(), *, kind=Trainer, data=None, model=None, *
     )
 
 
-def trained(folder, callbacks=(), *, resume=None, **changes):
+def train_small(folder, callbacks=(), *, resume=None, **changes):
     trainer = make_trainer(folder, callbacks, **changes)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
@@ -80,7 +80,7 @@ def weights(trainer):
     return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
 
 
-def same(left, right):
+def same_bits(left, right):
     return left.keys() == right.keys() and all(
         torch.equal(left[name].cpu(), right[name].cpu()) for name in left
     )

@@ -16,7 +16,13 @@ if __name__ == "__main__":
 
     import torch
 
-    from helpers.trainer.tiny_trainings import At, make_trainer, points, told, weights
+    from helpers.trainer.tiny_trainings import (
+        At,
+        make_trainer,
+        points,
+        weights,
+        with_trainer_in_callbacks,
+    )
 
     more = json.loads(next((word for word in words if word.startswith("{")), "{}"))
     options = {
@@ -31,7 +37,7 @@ if __name__ == "__main__":
         At("on_save", lambda one, *_: one._lightrainer.object_store.wait_for_uploads()),
         At("on_train_begin", lambda one, state, control: begins.append(state.global_step)),
     ]
-    found = told(
+    found = with_trainer_in_callbacks(
         make_trainer(
             address,
             train_dataset=points(32),

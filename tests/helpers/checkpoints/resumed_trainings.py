@@ -22,7 +22,14 @@ from torch.utils.data import (
 )
 
 import lightrainer
-from helpers.trainer.tiny_trainings import At, make_trainer, points, tiny, told, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    make_trainer,
+    points,
+    tiny,
+    weights,
+    with_trainer_in_callbacks,
+)
 from lightrainer import Trainer
 
 # in batches of 2 and windows of 2 that is an epoch of 6 steps, the last of them of one batch
@@ -662,7 +669,9 @@ def train(
         "data_collator": kind.collator if kind.makes_collator is None else kind.makes_collator()
     }
     options |= {"train_dataset": data, "callbacks": [*callbacks, *changes.pop("callbacks", [])]}
-    trainer = told(make_trainer(folder, kind.cls, **{**options, **kind.arguments, **changes}))
+    trainer = with_trainer_in_callbacks(
+        make_trainer(folder, kind.cls, **{**options, **kind.arguments, **changes})
+    )
     if resume is not None:
         torch.manual_seed(999)
         random.seed(999)

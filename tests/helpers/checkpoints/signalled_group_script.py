@@ -10,7 +10,7 @@ import os
 import sys
 
 import lightrainer
-from helpers.trainer.tiny_trainings import At, make_trainer, points, told
+from helpers.trainer.tiny_trainings import At, make_trainer, points, with_trainer_in_callbacks
 
 FORKED = {"dataloader_num_workers": 2, "dataloader_multiprocessing_context": "fork"}
 
@@ -26,7 +26,7 @@ def main(folder: str, how: str, number: str) -> None:
         else FORKED
     )
     send = At("on_step_end", lambda *_: os.killpg(0, int(number)), 3)
-    trainer = told(make_trainer(folder, callbacks=[send], **options))
+    trainer = with_trainer_in_callbacks(make_trainer(folder, callbacks=[send], **options))
     try:
         trainer.train()
     except KeyboardInterrupt:

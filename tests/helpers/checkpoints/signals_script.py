@@ -18,7 +18,15 @@ from typing import Any
 import torch
 
 from helpers.processes import forking
-from helpers.trainer.tiny_trainings import At, Tiny, make_trainer, points, same, told, weights
+from helpers.trainer.tiny_trainings import (
+    At,
+    Tiny,
+    make_trainer,
+    points,
+    same_bits,
+    weights,
+    with_trainer_in_callbacks,
+)
 from lightrainer import EarlyStoppingCallback, get_last_checkpoint
 from lightrainer.lightning_modules.internals import (
     lightning_internals,  # imported before the forks, so that they start at once
@@ -208,7 +216,9 @@ def made(folder: Path, scenario: Scenario, stops: bool):
     model.draws = scenario.draws
     callbacks = {"callbacks": scenario.callbacks} if stops and scenario.callbacks else {}
     arguments = {**ARGUMENTS, **scenario.arguments, **scenario.given(), **callbacks}
-    return told(make_trainer(folder, model=model, train_dataset=points(48), **arguments))
+    return with_trainer_in_callbacks(
+        make_trainer(folder, model=model, train_dataset=points(48), **arguments)
+    )
 
 
 def train(folder: Path, scenario: Scenario, stops: bool = False) -> None:
@@ -264,7 +274,7 @@ def report_of(folder: Path, scenario: Scenario) -> dict:
         "last": last and int(last.rpartition("-")[2]),
         "hidden": [name for name in left if name.startswith(".checkpoint-")],
         "resumed": resumed,
-        "weights": same(ends[0]["weights"], ends[1]["weights"]),
+        "weights": same_bits(ends[0]["weights"], ends[1]["weights"]),
         "history": ends[0]["history"] == ends[1]["history"],
     }
 

@@ -15,7 +15,7 @@ def without_clock(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if not key.endswith(CLOCK_ENDINGS)}
 
 
-def same(left: Any, right: Any) -> bool:
+def same_bits(left: Any, right: Any) -> bool:
     """Whether all bits are equal, and mappings have the same type and order, too."""
     return not differences(left, right, strict=True)
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from helpers.trainer.tiny_trainings import At, make_trainer, told
+from helpers.trainer.tiny_trainings import At, make_trainer, with_trainer_in_callbacks
 
 RANK = int(os.environ["RANK"])
 
@@ -21,7 +21,7 @@ def trained(folder: Path, max_steps: int, **options: Any) -> list[int]:
     """Train, and return the steps that began."""
     steps: list[int] = []
     noted = At("on_step_begin", lambda _, state, __: steps.append(state.global_step))
-    trainer = told(
+    trainer = with_trainer_in_callbacks(
         make_trainer(
             folder,
             save_strategy="steps",

@@ -22,7 +22,7 @@ def needs(module: str, extra: str = "loggers") -> pytest.MarkDecorator:
     )
 
 
-def both(
+def train_both(
     folder: Path, report_to: str, then: Callable[[Any], Any] = lambda made: None, **changes: Any
 ) -> None:
     """Train with the reference and with ours, each in its own folder."""

@@ -59,7 +59,7 @@ def forked(python, *words, cwd, served=False, input="", environment=None):
     return subprocess.CompletedProcess([python, *words], code, output, errors)
 
 
-def said(done):
+def last_json(done):
     """Return the last line of a script, as JSON; fail with its errors if it failed."""
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -100,7 +100,7 @@ def code_of(process: subprocess.Popen, log: Path, seconds: float) -> int:
         process.wait()
         pytest.fail(
             f"{' '.join(map(str, process.args))}\nwas not done after {seconds} "
-            f"s\n{said_in(log)[-6000:]}"
+            f"s\n{read_output(log)[-6000:]}"
         )
 
 
@@ -182,8 +182,8 @@ def forked_torchrun(
 
 
 def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
-    outcome = json.loads(_said_by(_server(library), b"r", asked) or '"its server has ended"')
-    return outcome, said_in(Path(asked["log"]))
+    outcome = json.loads(_ask_server(_server(library), b"r", asked) or '"its server has ended"')
+    return outcome, read_output(Path(asked["log"]))
 
 
 def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any) -> str:
@@ -258,7 +258,7 @@ def python_from_torch(
         except TimeoutError:
             pytest.fail(
                 f"{python} {' '.join(words)}\nwas not done after {seconds} "
-                f"s\n{said_in(files['stderr'])[-6000:]}"
+                f"s\n{read_output(files['stderr'])[-6000:]}"
             )
 
 
@@ -325,10 +325,10 @@ def _forked_server(parent: str, address: Path, library: str) -> str:
         "modules": IMPORTED[library][1],
         "paths": PATHS.get(library, []),
     }
-    return _said_by(parent, b"s", {**request, "environment": environment})
+    return _ask_server(parent, b"s", {**request, "environment": environment})
 
 
-def _said_by(server: str, kind: bytes, asked: dict[str, Any]) -> str:
+def _ask_server(server: str, kind: bytes, asked: dict[str, Any]) -> str:
     with socket.socket(socket.AF_UNIX) as caller:
         caller.settimeout(asked.get("seconds", SECONDS) + 2 * SPARE)
         caller.connect(server)
@@ -345,5 +345,5 @@ def kill(pid: int) -> None:
             member.kill()
 
 
-def said_in(log: Path) -> str:
+def read_output(log: Path) -> str:
     return log.read_text(errors="replace")

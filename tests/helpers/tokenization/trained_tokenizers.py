@@ -122,7 +122,7 @@ NAMED = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", 
 
 
 @cache
-def written(kind):
+def tokenizer_json(kind):
     """The tokenizer.json, as text: each test makes its own tokenizer from it."""
     tokenizer = KINDS[kind]()
     tokenizer.add_tokens([AddedToken("<new>", lstrip=True)])
@@ -130,10 +130,10 @@ def written(kind):
 
 
 def backend(kind):
-    return Tokenizer.from_str(written(kind))
+    return Tokenizer.from_str(tokenizer_json(kind))
 
 
-def both(kind, **options):
+def both_tokenizers(kind, **options):
     """Our tokenizer and the reference's, of the same file."""
     from transformers import PreTrainedTokenizerFast as Reference
 

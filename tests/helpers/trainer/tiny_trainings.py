@@ -98,7 +98,7 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
 
 
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+def same_bits(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     """Bit for bit."""
     return left.keys() == right.keys() and all(
         torch.equal(left[name], right[name]) for name in left
@@ -133,7 +133,7 @@ class At(lightrainer.TrainerCallback):
         setattr(self, event, hook)
 
 
-def told(of: Any) -> Any:
+def with_trainer_in_callbacks(of: Any) -> Any:
     """Let the `At` callbacks of a trainer know their trainer."""
     for callback in of.callback_handler.callbacks:
         if isinstance(callback, At):
@@ -141,8 +141,8 @@ def told(of: Any) -> Any:
     return of
 
 
-def trained(folder: Path, *cls: Any, resume: Any = None, **changes: Any) -> Any:
+def trained_trainer(folder: Path, *cls: Any, resume: Any = None, **changes: Any) -> Any:
     """A `trainer` after its training."""
-    trainer = told(make_trainer(folder, *cls, **changes))
+    trainer = with_trainer_in_callbacks(make_trainer(folder, *cls, **changes))
     trainer.train(resume_from_checkpoint=resume)
     return trainer

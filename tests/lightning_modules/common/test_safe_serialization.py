@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.comparing.bit_differences import same
+from helpers.comparing.bit_differences import same_bits
 from lightrainer.lightning_modules.checkpoints import load_torch, save_torch
 from lightrainer.lightning_modules.common.safe_serialization import (
     UnsafeValueError,
@@ -109,7 +109,7 @@ def test_values_come_back(tmp_path, value):
 def test_tensors_and_arrays_come_back():
     tensors = [torch.arange(3), torch.zeros(2, 0), torch.tensor(1.5, dtype=torch.bfloat16)]
     for value in (*tensors, np.arange(6, dtype=np.uint16).reshape(2, 3)):
-        assert same(from_plain(to_plain({"x": [value]})), {"x": [value]})
+        assert same_bits(from_plain(to_plain({"x": [value]})), {"x": [value]})
 
 
 def test_safe_serialization_stores_many_numbers_as_an_array():

@@ -9,7 +9,7 @@ import torch
 from transformers import trainer_pt_utils as reference
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from helpers.comparing.bit_differences import same
+from helpers.comparing.bit_differences import same_bits
 from lightrainer.lightning_modules.common.nested import (
     count_rows,
     find_batch_size,
@@ -82,15 +82,17 @@ def collected(batches, to_host_after=(), concatenate=True, rows=None):
 def test_collector_equals_reference(name):
     """Whatever number of rows is expected."""
     cases = product([(), (0,), (1, 2), (0, 1, 2, 3, 4)], [True, False], [None, 1, 13, 40])
-    assert [case for case in cases if not same(*collected(batches_of(name), *case))] == []
+    assert [case for case in cases if not same_bits(*collected(batches_of(name), *case))] == []
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("to_host_after", [(), (1, 3)])
 def test_precisions_equal_reference(dtype, to_host_after):
     """bfloat16 becomes float32. Equal widths and different ones, where -100 fills up."""
-    assert same(*collected([numbers(rows, 4, dtype=dtype) for rows, _ in SIZES], to_host_after))
-    assert same(*collected([numbers(*size, dtype=dtype) for size in SIZES], to_host_after))
+    assert same_bits(
+        *collected([numbers(rows, 4, dtype=dtype) for rows, _ in SIZES], to_host_after)
+    )
+    assert same_bits(*collected([numbers(*size, dtype=dtype) for size in SIZES], to_host_after))
 
 
 @pytest.fixture
@@ -159,7 +161,9 @@ def test_detach_and_numpify_equal_reference():
     assert not detached[0].requires_grad
     assert not detached[1]["a"].requires_grad
     assert detached[2] == "text"
-    assert same(nested_numpify(value), reference.nested_numpify(reference.nested_detach(value)))
+    assert same_bits(
+        nested_numpify(value), reference.nested_numpify(reference.nested_detach(value))
+    )
 
 
 def test_collecting_writes_host_batches_in_place():
@@ -200,7 +204,7 @@ def test_losses_equal_reference(monkeypatch, name, on_host):
     """Repeated for the samples of a batch, of which the last one has fewer."""
     keep_on_device(monkeypatch, on_host)
     cases = product([True, False], [None, 2, 4], [(), (0, 3), range(6)])
-    assert [case for case in cases if not same(*collected_losses(name, *case))] == []
+    assert [case for case in cases if not same_bits(*collected_losses(name, *case))] == []
 
 
 def keep_on_device(monkeypatch, on_host):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import trainer_pt_utils as reference
 
-from helpers.comparing.bit_differences import same
+from helpers.comparing.bit_differences import same_bits
 from lightrainer.lightning_modules.evaluation import preallocated_arrays as module
 from lightrainer.lightning_modules.evaluation.preallocated_arrays import (
     PreallocatedArray,
@@ -45,7 +45,7 @@ def test_precisions_that_differ(widths):
         numbers(2, width, dtype=dtype)
         for width, dtype in zip(widths, ("<f4", "<f8", "<f4"), strict=True)
     ]
-    assert same(joined(arrays), functools.reduce(reference.nested_concat, arrays))
+    assert same_bits(joined(arrays), functools.reduce(reference.nested_concat, arrays))
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_arrays_of_any_shapes_are_joined(chunk):
         sizes = generator.integers([0, 0], [5, 12], size=(9, 2))
         arrays = [generator.random((*size, *trailing)).astype(np.float32) for size in sizes]
         expected = functools.reduce(reference.nested_concat, arrays)
-        assert same(joined(arrays, rows=[None, 3, 50][seed % 3]), expected), seed
+        assert same_bits(joined(arrays, rows=[None, 3, 50][seed % 3]), expected), seed

@@ -8,7 +8,7 @@ import torch
 import transformers
 from torch import nn
 
-from helpers.optim.reference_optimizers import same
+from helpers.optim.reference_optimizers import same_bits
 from lightrainer.lightning_modules.optim import Adafactor, AdafactorSchedule
 
 SHAPES = [(3, 4), (5,), (), (2, 3, 4), (1, 7)]
@@ -60,8 +60,8 @@ def test_adafactor_options_equal_the_reference(options, dtype):
     for others in OTHERS:
         weights, optimizer = train(Adafactor, options | others, dtype)
         expected, reference = train(transformers.Adafactor, options | others, dtype)
-        assert same(weights, expected), others
-        assert same(optimizer.state_dict(), reference.state_dict()), others
+        assert same_bits(weights, expected), others
+        assert same_bits(optimizer.state_dict(), reference.state_dict()), others
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -76,8 +76,8 @@ def test_adafactor_half_precision_resumption_is_exact(dtype):
     resumed.load_state_dict(copy.deepcopy(interrupted.state_dict()))
     for number in range(3, 6):
         step(resumed, number)
-    assert same(weights, whole)
-    assert same(resumed.state_dict(), optimizer.state_dict())
+    assert same_bits(weights, whole)
+    assert same_bits(resumed.state_dict(), optimizer.state_dict())
 
 
 def test_adafactor_schedule_shows_a_rate_without_gradients():

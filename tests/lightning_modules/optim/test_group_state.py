@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from helpers.optim.reference_optimizers import same
+from helpers.optim.reference_optimizers import same_bits
 from lightrainer.lightning_modules.optim.groups import save_group_state_by_index
 
 
@@ -56,4 +56,4 @@ def test_group_state_resumption_from_a_file_is_exact(tmp_path):
     again = make(second)
     again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     step(second, again, range(2, 4))
-    assert same(second.state_dict(), whole.state_dict())
+    assert same_bits(second.state_dict(), whole.state_dict())

@@ -10,7 +10,7 @@ from transformers import get_scheduler as reference_get_scheduler
 from transformers.trainer_pt_utils import LayerWiseDummyScheduler
 
 from helpers.optim import optimizer_stand_ins
-from helpers.optim.reference_optimizers import reference_class_and_kwargs, same, small_model
+from helpers.optim.reference_optimizers import reference_class_and_kwargs, same_bits, small_model
 from lightrainer.lightning_modules.common.enums import SchedulerType
 from lightrainer.lightning_modules.optim import LayerwiseOptimizer, OptimizerConfig
 from lightrainer.lightning_modules.optim.schedules import get_scheduler
@@ -42,8 +42,8 @@ def test_layerwise_backward_pass_equals_a_step_of_the_reference(monkeypatch):
     assert reference.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.1
     steps(model, range(3))
     steps(expected, range(3))
-    assert same(model.state_dict(), expected.state_dict())
-    assert not same(model.state_dict(), small_model().state_dict())
+    assert same_bits(model.state_dict(), expected.state_dict())
+    assert not same_bits(model.state_dict(), small_model().state_dict())
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
@@ -53,8 +53,8 @@ def test_frozen_parameters_have_no_hook():
     before = copy.deepcopy(model.state_dict())
     optimizer = layerwise(model)
     steps(model, range(2))
-    assert same(model.state_dict()["0.weight"], before["0.weight"])
-    assert not same(model.state_dict()["2.weight"], before["2.weight"])
+    assert same_bits(model.state_dict()["0.weight"], before["0.weight"])
+    assert not same_bits(model.state_dict()["2.weight"], before["2.weight"])
     assert len(optimizer.optimizer_dict) == 6
 
 
@@ -67,7 +67,7 @@ def test_layerwise_optimizer_frees_its_model():
     gc.collect()
     before = copy.deepcopy(model.state_dict())
     steps(model, range(1))
-    assert same(model.state_dict(), before)
+    assert same_bits(model.state_dict(), before)
     assert model[0].weight.grad is not None
 
 
@@ -107,9 +107,9 @@ def test_layerwise_parameters_have_schedules(monkeypatch, name):
                 inner.param_groups[0]["lr"] for inner in trained_optimizer.optimizer_dict.values()
             ]
         all_rates.append(rates)
-    assert same(*all_rates)
+    assert same_bits(*all_rates)
     assert len(set(all_rates[0])) > 1 or name is SchedulerType.CONSTANT
-    assert same(model.state_dict(), expected.state_dict())
+    assert same_bits(model.state_dict(), expected.state_dict())
 
 
 def test_state_goes_through_a_file(tmp_path):
@@ -131,7 +131,7 @@ def test_state_goes_through_a_file(tmp_path):
     optimizer.load_state_dict(state["optimizer"])
     schedule.load_state_dict(state["schedule"])
     steps(resumed, range(3, 6))
-    assert same(resumed.state_dict(), whole.state_dict())
+    assert same_bits(resumed.state_dict(), whole.state_dict())
 
 
 def test_layerwise_checkpoint_of_the_reference_warns(caplog):

@@ -10,7 +10,11 @@ import torch
 from torch import nn
 
 from helpers.optim import optimizer_stand_ins
-from helpers.optim.reference_optimizers import reference_class_and_kwargs, reference_optimizer, same
+from helpers.optim.reference_optimizers import (
+    reference_class_and_kwargs,
+    reference_optimizer,
+    same_bits,
+)
 from lightrainer.lightning_modules.common.enums import OptimizerNames
 from lightrainer.lightning_modules.optim import (
     LayerwiseOptimizer,
@@ -96,7 +100,7 @@ def alike(left, right):
         )
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(alike(left[key], right[key]) for key in left)
-    return left is right if isinstance(left, nn.Module) else same(left, right)
+    return left is right if isinstance(left, nn.Module) else same_bits(left, right)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_numbers_are_numbers(monkeypatch, name, args, expected):
     kwargs = optimizer_class_and_kwargs(config(name, args=args))[1]
     assert {key: kwargs[key] for key in expected} == expected
     others = {key: value for key, value in kwargs.items() if key not in expected}
-    assert same(
+    assert same_bits(
         others,
         {k: v for k, v in reference_class_and_kwargs(config(name))[1].items() if k not in expected},
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from helpers.tokenization.trained_tokenizers import backend, both, corpus
+from helpers.tokenization.trained_tokenizers import backend, both_tokenizers, corpus
 from lightrainer import BatchEncoding, PreTrainedTokenizerFast
 from lightrainer.lightning_modules.tokenization.backend import settings_lock
 
@@ -24,7 +24,7 @@ def test_threads_do_not_see_each_others_lengths(kind):
     """Padding and truncation are settings of the library's object: a call has to have them for
     itself.
     """
-    mine, _ = both(kind)
+    mine, _ = both_tokenizers(kind)
     calls = [{}, {"padding": "max_length", "max_length": 64}, {"max_length": 5}]
     calls.append({"padding": True, "padding_side": "left"})
     texts = corpus()[:20]
@@ -43,7 +43,7 @@ def test_threads_do_not_see_each_others_lengths(kind):
 
 def test_workers_forked_in_the_middle_of_a_call_can_call_too():
     """The lock was held by a thread that the worker does not have."""
-    mine, _ = both("WordLevel")
+    mine, _ = both_tokenizers("WordLevel")
     held, done = threading.Event(), threading.Event()
 
     def hold():
@@ -72,7 +72,7 @@ def test_workers_forked_in_the_middle_of_a_call_can_call_too():
 
 
 def test_encodings_move():
-    mine, _ = both("WordPiece")
+    mine, _ = both_tokenizers("WordPiece")
     encoded = mine("a b", return_tensors="pt")
     assert encoded.to(torch.device("meta")) is encoded
     assert encoded["input_ids"].device.type == "meta"
@@ -97,7 +97,7 @@ ABSENT = (
 
 @pytest.mark.parametrize("name", ABSENT.split())
 def test_absent_methods_of_a_tokenizer_name_what_to_install(name):
-    mine, theirs = both("WordLevel")
+    mine, theirs = both_tokenizers("WordLevel")
     assert hasattr(theirs, name)
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'.*pip install transformers"):
         getattr(mine, name)
@@ -105,14 +105,14 @@ def test_absent_methods_of_a_tokenizer_name_what_to_install(name):
 
 @pytest.mark.parametrize("name", ["token_to_chars", "char_to_token", "n_sequences"])
 def test_absent_methods_of_an_encoding_name_what_to_install(name):
-    mine, theirs = (tokenizer("a b") for tokenizer in both("WordLevel"))
+    mine, theirs = (tokenizer("a b") for tokenizer in both_tokenizers("WordLevel"))
     assert hasattr(theirs, name)
     with pytest.raises(AttributeError, match=rf"nor a column '{name}'.*pip install transformers"):
         getattr(mine, name)
 
 
 def test_tokenizer_warns_once_of_a_long_text(caplog):
-    mine, _ = both("WordLevel", model_max_length=3)
+    mine, _ = both_tokenizers("WordLevel", model_max_length=3)
     mine("a b c d", max_length=2, truncation=True)
     mine("a b c d", verbose=False)
     assert caplog.text == ""
@@ -123,7 +123,7 @@ def test_tokenizer_warns_once_of_a_long_text(caplog):
 
 
 def test_tokenizer_warns_of_an_unknown_argument(caplog):
-    mine, _ = both("WordLevel")
+    mine, _ = both_tokenizers("WordLevel")
     mine("a", trunkation=True)
     assert (
         "`trunkation`, which it does not know: it has no effect. Did you mean 'truncation'?"
@@ -171,7 +171,7 @@ def test_tokenizer_warns_of_an_unknown_argument(caplog):
     ],
 )
 def test_wrong_calls_are_explained(given, asked, error, message):
-    mine, _ = both("WordLevel")
+    mine, _ = both_tokenizers("WordLevel")
     with pytest.raises(error, match=message):
         mine(*given, **asked)
 
@@ -186,7 +186,7 @@ def test_tokenizer_without_pad_token():
 
 
 def test_wrong_paddings_are_explained():
-    mine, _ = both("WordLevel")
+    mine, _ = both_tokenizers("WordLevel")
     for samples, options, message in (
         ({"ids": [1]}, {}, "column 'input_ids' to pad is missing; the columns are ids"),
         ({"input_ids": [[1], [2]], "x": [[1]]}, {}, "'x' has 1 rows, but 'input_ids' has 2"),
@@ -197,7 +197,7 @@ def test_wrong_paddings_are_explained():
 
 
 def test_wrong_tokens_and_settings_are_explained():
-    mine, _ = both("WordLevel")
+    mine, _ = both_tokenizers("WordLevel")
     with pytest.raises(
         ValueError, match=r"'pad_tokens' is not a special token. Did you mean 'pad_token'"
     ):

@@ -10,7 +10,7 @@ import jinja2
 import pytest
 
 from helpers.tokenization.compared_answers import assert_same
-from helpers.tokenization.trained_tokenizers import both, text
+from helpers.tokenization.trained_tokenizers import both_tokenizers, text
 
 PLAIN = (
     "{{ cls_token }}{% for message in messages %}\n  {% if message['role'] == 'user' %}\nUser: {{ "
@@ -29,7 +29,7 @@ def chat(draw):
 
 @pytest.fixture
 def pair():
-    return both("byte-level BPE", chat_template=PLAIN)
+    return both_tokenizers("byte-level BPE", chat_template=PLAIN)
 
 
 def test_chats_equal_the_reference(pair):

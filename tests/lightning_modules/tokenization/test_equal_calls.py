@@ -11,7 +11,13 @@ import torch
 from transformers import PreTrainedTokenizerFast as Reference
 
 from helpers.tokenization.compared_answers import LATER, answer, assert_same, assert_same_answer
-from helpers.tokenization.trained_tokenizers import KINDS, backend, both, text, written
+from helpers.tokenization.trained_tokenizers import (
+    KINDS,
+    backend,
+    both_tokenizers,
+    text,
+    tokenizer_json,
+)
 from lightrainer import PreTrainedTokenizerFast
 
 CASES = 250
@@ -86,7 +92,7 @@ def test_calls_equal_the_reference(kind):
     draw, answered = random.Random(kind), 0
     for case in range(CASES):
         if case % 25 == 0:  # the settings of one call must not be seen in the next
-            mine, theirs = both(kind, **settings(draw))
+            mine, theirs = both_tokenizers(kind, **settings(draw))
         arguments, words = inputs(draw)
         keywords = {**options(draw), "is_split_into_words": words}
         answers = [answer(tokenizer, *arguments, **keywords) for tokenizer in (mine, theirs)]
@@ -107,8 +113,8 @@ def assert_same_places(mine, theirs):
 def test_tokenizer_decoding_equals_the_reference(kind):
     draw = random.Random(kind)
     # later versions leave byte pairs as they are, with a warning
-    cleans = not LATER or "BPE" not in written(kind)
-    mine, theirs = both(kind, clean_up_tokenization_spaces=cleans)
+    cleans = not LATER or "BPE" not in tokenizer_json(kind)
+    mine, theirs = both_tokenizers(kind, clean_up_tokenization_spaces=cleans)
     for case in range(80):
         ids = theirs(text(draw))["input_ids"]
         rows = [ids, theirs(text(draw))["input_ids"]]
@@ -142,7 +148,7 @@ def test_tokenizer_decoding_equals_the_reference(kind):
 
 def test_lists_of_lists_are_cleaned_up_too():
     """5.3.0 forgets the attribute in `decode`; later versions (5.23) do not."""
-    mine, theirs = both("WordPiece", clean_up_tokenization_spaces=True)
+    mine, theirs = both_tokenizers("WordPiece", clean_up_tokenization_spaces=True)
     ids = mine("we 've it , he said .", add_special_tokens=False)["input_ids"]
     assert mine.decode([ids]) == [mine.decode(ids)] == theirs.batch_decode([ids])
 
@@ -150,7 +156,7 @@ def test_lists_of_lists_are_cleaned_up_too():
 @pytest.mark.parametrize("kind", ["WordPiece", "WordLevel"])
 def test_padding_equals_the_reference(kind):
     draw, answered = random.Random(kind), 0
-    mine, theirs = both(kind, model_max_length=20)
+    mine, theirs = both_tokenizers(kind, model_max_length=20)
     for case in range(300):
         mine.padding_side = theirs.padding_side = draw.choice(["right", "left"])
         texts = [text(draw) for _ in range(draw.randint(1, 3))]
@@ -204,7 +210,7 @@ def test_targets_become_labels():
         {},
         {"max_length": 4, "truncation": True, "padding": True},
     ):
-        mine, theirs = both("WordPiece")
+        mine, theirs = both_tokenizers("WordPiece")
         for texts in ({"text": "a b c d"}, {}):
             assert_same(
                 mine(**texts, text_target="c d e f", **options),
@@ -223,7 +229,7 @@ SPECIAL_TOKENS_ATTRIBUTES cls_token
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokenizer_vocabulary_equals_the_reference(kind):
-    mine, theirs = both(kind)
+    mine, theirs = both_tokenizers(kind)
     counts = []
     for tokenizer in (mine, theirs):
         new = [
@@ -263,7 +269,7 @@ def test_tokenizer_vocabulary_equals_the_reference(kind):
     ids=str,
 )
 def test_begin_and_end_tokens_equal_the_reference(frame):
-    mine, theirs = both("Unigram", bos_token="[CLS]", eos_token="[SEP]", **frame)
+    mine, theirs = both_tokenizers("Unigram", bos_token="[CLS]", eos_token="[SEP]", **frame)
     for texts in (("a b",), ("a b", "c")):
         assert_same(
             mine(*texts, return_token_type_ids=True), theirs(*texts, return_token_type_ids=True)
@@ -274,7 +280,7 @@ def test_begin_and_end_tokens_equal_the_reference(frame):
 
 def test_tokens_of_a_models_own():
     options = {"image_token": "<image>", "extra_special_tokens": {"audio_token": "<audio>"}}
-    mine, theirs = both("WordPiece", **options)
+    mine, theirs = both_tokenizers("WordPiece", **options)
     for name in (
         "image_token",
         "image_token_id",

@@ -8,7 +8,13 @@ import transformers
 from tokenizers import AddedToken
 
 from helpers.tokenization.compared_answers import LATER, assert_same
-from helpers.tokenization.trained_tokenizers import KINDS, NAMED, SPECIAL, both, written
+from helpers.tokenization.trained_tokenizers import (
+    KINDS,
+    NAMED,
+    SPECIAL,
+    both_tokenizers,
+    tokenizer_json,
+)
 from lightrainer import AutoTokenizer, PreTrainedTokenizerFast
 
 TEXTS = ["some [MASK] text", "and <new> more, <extra> don't", "日本 🙂"]
@@ -53,7 +59,7 @@ def dressed(made):
 @pytest.mark.parametrize("kind", KINDS)
 def test_tokenizer_files_are_exchanged_with_the_reference(kind, tmp_path):
     options = {"padding_side": "left", "model_max_length": 50, "image_token": "<image>"}
-    mine, theirs = (dressed(tokenizer) for tokenizer in both(kind, **options))
+    mine, theirs = (dressed(tokenizer) for tokenizer in both_tokenizers(kind, **options))
     keywords = {"padding": True, "max_length": 5, "truncation": True}
     assert_same(mine(TEXTS, **keywords), theirs(TEXTS, **keywords))
     paths = mine.save_pretrained(tmp_path / "mine")
@@ -81,7 +87,7 @@ def folder_of(tmp_path, kind="WordPiece", **files):
     """A folder with a tokenizer.json of this kind and these JSON files."""
     folder = tmp_path / "made"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(written(kind))
+    (folder / "tokenizer.json").write_text(tokenizer_json(kind))
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
@@ -180,7 +186,7 @@ def test_tokenizer_from_a_single_file(tmp_path):
 
 def test_several_chat_templates_are_refused(tmp_path):
     """Saving would lose all but one; a template that is passed takes their place."""
-    _, theirs = both("WordLevel")
+    _, theirs = both_tokenizers("WordLevel")
     theirs.chat_template = {"default": "a", "rag": "b"}
     theirs.save_pretrained(tmp_path / "files")
     theirs.save_pretrained(tmp_path / "settings", save_jinja_files=False)
@@ -200,7 +206,7 @@ def test_several_chat_templates_are_refused(tmp_path):
     ],
 )
 def test_save_pretrained_refuses_anything_but_a_folder(tmp_path, asked, message):
-    mine, _ = both("WordLevel")
+    mine, _ = both_tokenizers("WordLevel")
     with pytest.raises(NotImplementedError, match=message):
         mine.save_pretrained(tmp_path / "made", **asked)
     assert not (tmp_path / "made").exists()
@@ -302,7 +308,7 @@ def test_tokenizer_custom_class_is_not_run(tmp_path, caplog):
 
 
 def test_copies_are_equal_and_apart():
-    mine = dressed(both("Unigram")[0])
+    mine = dressed(both_tokenizers("Unigram")[0])
     encoded = mine(TEXTS, padding=True, return_tensors="pt")
     other, again = pickle.loads(pickle.dumps((mine, encoded)))
     assert_same(other(TEXTS, padding=True, return_tensors="pt"), encoded)
@@ -316,7 +322,7 @@ def test_copies_are_equal_and_apart():
 
 def test_file_that_cannot_be_read_is_named(tmp_path):
     load = PreTrainedTokenizerFast.from_pretrained
-    other = written("WordLevel").replace('"WordLevel"', '"WordsOfTomorrow"')
+    other = tokenizer_json("WordLevel").replace('"WordLevel"', '"WordsOfTomorrow"')
     for name, content, message in (
         ("vocab.txt", "a", "has no tokenizer.json, but vocab.txt, .*transformers"),
         ("tokenizer.json", "{", "tokenizer.json cannot be read: .*line 1 column .*Is it complete"),

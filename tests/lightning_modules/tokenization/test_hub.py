@@ -9,7 +9,7 @@ import pytest
 from helpers import HELPERS
 from helpers.hub.hub_client import point_at
 from helpers.hub.hub_server import HubServer
-from helpers.tokenization.trained_tokenizers import both
+from helpers.tokenization.trained_tokenizers import both_tokenizers
 from lightrainer import AutoTokenizer, PreTrainedTokenizerFast
 
 NAME = "me/words"
@@ -23,7 +23,7 @@ def hub(monkeypatch, tmp_path):
 
 
 def fill(hub, folder, **options):
-    mine, _ = both("WordPiece", **options)
+    mine, _ = both_tokenizers("WordPiece", **options)
     mine.chat_template = "a template"
     mine.save_pretrained(folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}

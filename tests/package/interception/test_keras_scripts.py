@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from helpers.processes.plain_pythons import forked, run, said
+from helpers.processes.plain_pythons import forked, last_json, run
 
 # Not imported here: Keras would look for TensorFlow.
 pytestmark = pytest.mark.skipif(find_spec("keras") is None, reason="keras is not installed")
@@ -56,7 +56,7 @@ def test_keras_script_runs_with_and_without_the_reference(library, request, tmp_
     done = forked(
         python, "script.py", served=True, cwd=tmp_path, environment={"KERAS_BACKEND": "torch"}
     )
-    same, module, backend, before, after, tensorflow = said(done)
+    same, module, backend, before, after, tensorflow = last_json(done)
     assert same
     assert (module, backend, tensorflow) == ("lightrainer.facade.keras.trainer", "torch", False)
     assert after < before / 2

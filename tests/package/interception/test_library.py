@@ -7,7 +7,7 @@ import json
 import pytest
 
 from helpers import HELPERS
-from helpers.processes.plain_pythons import forked, said
+from helpers.processes.plain_pythons import forked, last_json
 from lightrainer.interception.names import SERVED
 
 OF_FOUR = {"trainer_tf", "training_args_tf"}
@@ -39,7 +39,7 @@ print(json.dumps(names))
 @pytest.fixture(scope="module")
 def theirs(with_either, tmp_path_factory):
     modules = json.dumps([*SERVED.keys() - OF_FOUR])
-    return said(forked(with_either, "-c", LOOK, modules, cwd=tmp_path_factory.mktemp("look")))
+    return last_json(forked(with_either, "-c", LOOK, modules, cwd=tmp_path_factory.mktemp("look")))
 
 
 def test_served_modules_have_every_name_once(theirs, with_either, tmp_path):
@@ -48,13 +48,15 @@ def test_served_modules_have_every_name_once(theirs, with_either, tmp_path):
     """
     assert sum(map(len, theirs.values())) > 500
     assert "PreTrainedModel" in theirs["trainer"]
-    audit = said(forked(with_either, AUDIT, served=True, cwd=tmp_path, input=json.dumps(theirs)))
+    audit = last_json(
+        forked(with_either, AUDIT, served=True, cwd=tmp_path, input=json.dumps(theirs))
+    )
     assert [name for name, right in audit.pop("built").items() if not right] == []
     assert audit == {"missing": [], "wrong": [], "several": []}
 
 
 def test_library_served_later_freezes_nothing(with_either, tmp_path):
-    assert said(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "ServedPackage"]
+    assert last_json(forked(with_either, "-c", INSTALL, cwd=tmp_path)) == [[], "ServedPackage"]
 
 
 LIGHT = """
@@ -70,7 +72,7 @@ print(json.dumps([before, config, IntervalStrategy.__module__]))
 
 
 def test_library_is_loaded_on_demand(with_either, tmp_path):
-    before, config, home = said(forked(with_either, "-c", LIGHT, served=True, cwd=tmp_path))
+    before, config, home = last_json(forked(with_either, "-c", LIGHT, served=True, cwd=tmp_path))
     assert before == config == []
     assert home.startswith("lightrainer.")
 
@@ -91,8 +93,8 @@ print(json.dumps([type(chosen) is DataCollatorWithPadding, plain is default_data
 
 def test_library_has_the_collators_that_a_trainer_chooses(with_either, tmp_path):
     """Scripts compare the collator of a Trainer with them."""
-    assert said(forked(with_either, "-c", COLLATORS, served=True, cwd=tmp_path)) == [True] * 3
-    assert said(forked(with_either, "-c", COLLATORS, cwd=tmp_path)) == [True] * 3
+    assert last_json(forked(with_either, "-c", COLLATORS, served=True, cwd=tmp_path)) == [True] * 3
+    assert last_json(forked(with_either, "-c", COLLATORS, cwd=tmp_path)) == [True] * 3
 
 
 TRAINING = """
@@ -144,7 +146,7 @@ print(json.dumps([type(trainer).__module__.partition(".")[0], loss, names, level
 def test_library_model_trains_to_the_same_loss_with_known_messages(with_either, tmp_path):
     ours = forked(with_either, "-c", TRAINING, served=True, cwd=tmp_path)
     plain = forked(with_either, "-c", TRAINING, cwd=tmp_path)
-    (kind, loss, names, levels, after, replaced), theirs = said(ours), said(plain)
+    (kind, loss, names, levels, after, replaced), theirs = last_json(ours), last_json(plain)
     assert (kind, theirs[0]) == ("lightrainer", "transformers")
     assert loss == theirs[1]
     assert "transformers.trainer" in set(names) & set(theirs[2])

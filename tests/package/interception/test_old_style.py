@@ -7,7 +7,7 @@ import json
 import pytest
 
 from helpers import HELPERS
-from helpers.processes.plain_pythons import forked, said
+from helpers.processes.plain_pythons import forked, last_json
 from lightrainer.facade.arguments.old_names import OLD_NAMES
 
 SCRIPT = HELPERS / "scripts" / "old_style_script.py"
@@ -74,7 +74,7 @@ REFUSED = [
 @pytest.fixture(scope="module")
 def found(without_library, tmp_path_factory):
     cases = json.dumps([*HONOURED, *REFUSED_CASES])
-    return said(
+    return last_json(
         forked(
             without_library, SCRIPT, served=True, cwd=tmp_path_factory.mktemp("old"), input=cases
         )
@@ -155,7 +155,7 @@ def test_elsewhere_they_are_errors_as_in_the_reference(without_library, tmp_path
     code = "import json; from lightrainer import TrainingArguments as made\n"
     code += "try: made('o', no_cuda=True)\nexcept TypeError as error: said = str(error)\n"
     code += "print(json.dumps([said, hasattr(made('o', report_to='none'), 'no_cuda')]))"
-    text, is_known = said(forked(without_library, "-c", code, cwd=tmp_path))
+    text, is_known = last_json(forked(without_library, "-c", code, cwd=tmp_path))
     assert "no_cuda" in text
     assert "use_cpu" in text
     assert not is_known

@@ -2,7 +2,7 @@
 
 import json
 
-from helpers.processes.plain_pythons import forked, said
+from helpers.processes.plain_pythons import forked, last_json
 from lightrainer.interception.names import VERSION
 from lightrainer.interception.stand_in.names import STAND_IN
 
@@ -34,7 +34,7 @@ def test_stand_in_serves_every_name_as_one_object(without_library, tmp_path):
     done = forked(
         without_library, "-c", EVERYTHING, served=True, cwd=tmp_path, input=json.dumps(table)
     )
-    broken, undocumented, modules = said(done)
+    broken, undocumented, modules = last_json(done)
     assert broken == []
     assert undocumented == []
     assert modules == sorted(
@@ -72,7 +72,7 @@ print(json.dumps([said, probes]))
 
 
 def test_stand_in_refuses_other_names_with_a_remedy(without_library, tmp_path):
-    refused, probes = said(forked(without_library, "-c", REFUSALS, served=True, cwd=tmp_path))
+    refused, probes = last_json(forked(without_library, "-c", REFUSALS, served=True, cwd=tmp_path))
     assert len(refused) == 4
     for statement, (kind, text, name) in refused.items():
         assert kind == ("AttributeError" if ";" in statement else "ModuleNotFoundError")
@@ -101,7 +101,7 @@ def test_libraries_that_look_for_it_work_as_without_it(without_library, tmp_path
     """They ask for its version, which is not installed, or find it in `sys.modules`; none may
     break on the stand-in.
     """
-    assert said(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [
+    assert last_json(forked(without_library, "-c", LIBRARIES, served=True, cwd=tmp_path)) == [
         [2, 3, 4],
         False,
         [1, 2],
@@ -145,7 +145,7 @@ def test_messages_go_through_the_loggers_that_scripts_know(without_library, tmp_
     """Levels, handlers and filters of `transformers.trainer` decide; each message appears once."""
     level = {"TRANSFORMERS_VERBOSITY": "warning"}
     done = forked(without_library, "-c", LOGGING, served=True, cwd=tmp_path, environment=level)
-    results, records, level = said(done)
+    results, records, level = last_json(done)
     assert results == [True, 30, True, True]
     assert records == [
         ["transformers.trainer", 30, "shown"],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.processes.plain_pythons import forked, run, said
+from helpers.processes.plain_pythons import forked, last_json, run
 
 ON_AND_OFF = """
 import importlib, json, logging, os, sys
@@ -45,7 +45,7 @@ PYTHONS = [
 
 @pytest.mark.parametrize(("python", "left"), PYTHONS)
 def test_switch_leaves_nothing_behind(request, tmp_path, python, left):
-    facts = said(forked(request.getfixturevalue(python), "-c", ON_AND_OFF, cwd=tmp_path))
+    facts = last_json(forked(request.getfixturevalue(python), "-c", ON_AND_OFF, cwd=tmp_path))
     assert facts == [*BOTH, *left, True, False]
 
 
@@ -94,7 +94,7 @@ print(json.dumps([text, ours, back]))
 
 
 def test_loaded_modules_are_replaced_and_other_holders_are_named(with_library, tmp_path):
-    text, ours, back = said(forked(with_library, "-c", LATE, cwd=tmp_path))
+    text, ours, back = last_json(forked(with_library, "-c", LATE, cwd=tmp_path))
     assert all(ours), ours
     assert all(back), back
     (warning,) = text
@@ -128,7 +128,9 @@ print(json.dumps([kind, after, again]))
 def test_switch_in_a_notebook(python, request, tmp_path):
     pytest.importorskip("IPython")
     options = {"cwd": tmp_path, "environment": {"IPYTHONDIR": str(tmp_path)}}
-    kind, after, again = said(forked(request.getfixturevalue(python), "-c", NOTEBOOK, **options))
+    kind, after, again = last_json(
+        forked(request.getfixturevalue(python), "-c", NOTEBOOK, **options)
+    )
     assert kind.startswith("lightrainer.")
     assert after == ("transformers.trainer" if python == "with_library" else "transformers")
     assert again == kind
@@ -178,7 +180,7 @@ def test_child_processes_of_every_kind_are_served(way, without_library, tmp_path
     """Forked and spawned ones, data workers, other Pythons; those that are to be left alone are."""
     (tmp_path / "script.py").write_text(CHILDREN if way == "runner" else INSTALLING)
     words = ["-m", "lightrainer"] if way == "runner" else []
-    results = said(run(without_library, *words, "script.py", cwd=tmp_path))
+    results = last_json(run(without_library, *words, "script.py", cwd=tmp_path))
     for method in ("fork", "spawn", "forkserver"):
         home = "__main__" if method == "fork" else "__mp_main__"
         assert results[method] == [home, method, "lightrainer.callbacks.base", "OfMain"]
@@ -208,7 +210,7 @@ def test_switch_runs_an_existing_sitecustomize(without_library, tmp_path):
         "'lazy_loader'))\nprint(json.dumps([os.environ['SEEN'], sitecustomize.__file__, ours]))"
     )
     on = {"PYTHONPATH": str(tmp_path / "site")}
-    marks, file, ours = said(
+    marks, file, ours = last_json(
         run(without_library, "-m", "lightrainer", "-c", code, cwd=tmp_path, environment=on)
     )
     assert marks == "xx"  # in the Python that started, and in the one that took its place
