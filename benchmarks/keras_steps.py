@@ -209,7 +209,7 @@ def ask(process: Any, width: int) -> float:
 def main() -> list[Figure]:
     aside = Path(sys.prefix, "tf")
     if not aside.is_dir() and importlib.util.find_spec("tensorflow") is None:
-        print("  TensorFlow is not there: `make test-tf` puts it aside.")
+        print("  TensorFlow is not installed; run `make test-tf`.")
         return []
     processes = {side: started(side, str(aside) if aside.is_dir() else "") for side in SIDES}
     measured: dict[str, list[float]] = {

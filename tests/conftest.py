@@ -67,8 +67,8 @@ def _pretend(config):
 
 
 def pytest_addoption(parser):
-    """`--soak 500`: so many kills in tests/faults, where it is some eighty otherwise;
-    `--pretended`: see `_pretend`.
+    """`--soak 500`: 500 kills in tests/faults, instead of about eighty; `--pretended`: see
+    `_pretend`.
     """
     parser.addoption(
         "--soak",

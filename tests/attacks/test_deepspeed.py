@@ -41,5 +41,5 @@ def test_states_run_no_program_and_are_not_stepped_with_where_they_do_not_fit(tm
     results = json.loads((tmp_path / "found.json").read_text())
     assert {attack.partition(" ")[0] for attack in results} == SAID.keys()
     for attack, result in results.items():
-        assert SAID[attack.partition(" ")[0]] in result["said"], attack
+        assert SAID[attack.partition(" ")[0]] in result["message"], attack
         assert not result["ran"], attack

@@ -242,7 +242,7 @@ def test_checkpoint_cannot_name_a_folder_to_delete(
 
 
 def resumed(tmp_path: Path, entries: dict[str, Any], callbacks: Any = (), **changes: Any) -> Any:
-    """A run that goes on from a checkpoint whose state says these things of itself."""
+    """A trainer resumed from a checkpoint whose trainer_state.json has these entries."""
     make_trainer(tmp_path / "out", save_strategy="steps", save_steps=2).train()
     path = tmp_path / "out" / "checkpoint-2" / "trainer_state.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))

@@ -206,7 +206,7 @@ def test_state_replaced_by_a_value_is_refused(checkpoint):
         sharded_files.load_optimizer_parts(model, optimizer, checkpoint, all_ranks=False)
 
 
-# --- what is no pickle
+# --- not pickles
 
 
 def test_tokenizer_files_run_no_program(tmp_path):

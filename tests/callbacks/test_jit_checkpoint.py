@@ -192,12 +192,11 @@ dist.destroy_process_group()
 
 
 def test_jit_checkpoint_stops_all_ranks_at_the_same_step(tmp_path):
-    """The others learn of the signal at the next step; where steps are short, at the first after
-    some 25 milliseconds.
+    """The others learn of the signal at the next step; if steps are short, at the first one after
+    about 25 milliseconds.
 
-    By a clock that is made of steps, of which those of the second process take twice as long. Steps
-    of a millisecond are counted off in 2, 4, 8 and then 12, so that what is said after step 111 is
-    heard at the next.
+    The clock counts steps; those of the second process take twice as long. Steps of a millisecond
+    are counted off in 2, 4, 8 and then 12, so a message after step 111 is received at the next.
     """
     script = tmp_path / "script.py"
     script.write_text(TOGETHER)

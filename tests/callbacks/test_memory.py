@@ -23,7 +23,7 @@ def test_linux_tells_without_psutil(monkeypatch):
     assert memory.host_memory() == pytest.approx(expected, rel=0.1)
 
 
-@pytest.mark.gpu(needs="memory of its own")
+@pytest.mark.gpu(needs="separate memory")
 def test_memory_gpu_peak_is_logged(tmp_path):
     for entry in training_logs(train_small(tmp_path, [MemoryCallback()], use_cpu=False, bf16=True)):
         assert 0 < entry["device_memory_peak_gib"] < 10

@@ -1,5 +1,5 @@
-"""NaNGuardCallback: a step that would put NaN into the weights is not taken, and everything else
-goes on as it was.
+"""NaNGuardCallback: a step that would put NaN into the weights is skipped, and everything else
+continues unchanged.
 """
 
 import copy
@@ -145,7 +145,7 @@ def test_stopping_leaves_the_weights_before_the_step_and_a_sound_checkpoint(tmp_
     again = make(tmp_path, samples(), NaNGuardCallback("skip"))
     again.train(resume_from_checkpoint=last)
     skipping, _ = watched(tmp_path / "whole", samples(), NaNGuardCallback("skip"))
-    assert same_bits(state(again), state(skipping)), "it goes on as if that step had been skipped"
+    assert same_bits(state(again), state(skipping)), "it resumes as if that step had been skipped"
 
 
 def test_nan_guard_raises(tmp_path):

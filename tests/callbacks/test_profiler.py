@@ -13,7 +13,7 @@ from lightrainer import ProfilerCallback, TrainerCallback
 
 def test_profiler_separates_the_parts_of_a_step(tmp_path, capsys):
     """A slow collator is `data`, the longest part is named first, files are written, hooks are
-    gone, and the training goes on.
+    removed, and the training continues.
     """
 
     def slow(samples):

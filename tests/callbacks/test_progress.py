@@ -59,7 +59,7 @@ def test_progress_bar_of_a_resumed_training_starts_at_its_step():
     callback, state = ProgressCallback(), TrainerState(max_steps=10, global_step=6)
     callback.on_train_begin(ARGS, state, CONTROL)
     assert callback.training_bar.n == callback.training_bar.initial == 6
-    run(callback, state, steps=1)  # a second one after one that broke off begins anew
+    run(callback, state, steps=1)  # a second training, after an interrupted one, gets a new bar
     assert callback.training_bar.n == 7
     callback.on_train_end(ARGS, state, CONTROL)
 

@@ -24,7 +24,7 @@ class Estimated(LanguageModel):
 
 
 class Clock(TrainerCallback):
-    """Its time goes on in steps and, much more, in evaluations."""
+    """Its time advances in steps and, much more, in evaluations."""
 
     def __init__(self, monkeypatch):
         self.now = 0.0

@@ -26,7 +26,7 @@ def test_time_limit_accepts_seconds_and_timedeltas():
 
 
 class Clock(TrainerCallback):
-    """Lets ten minutes pass in each step, by a clock of its own."""
+    """Lets ten minutes pass in each step, by its own clock."""
 
     def __init__(self, monkeypatch):
         self.now = 1e6
@@ -114,8 +114,8 @@ def test_time_limit_runs_due_work_at_the_end_of_an_epoch_first(tmp_path, clock):
 
 
 def test_time_limit_checkpoint_is_complete_under_any_save_setting(tmp_path, clock):
-    """`save_only_model`, `save_strategy="best"` and `save_total_limit=1` do not take away what
-    to go on from.
+    """`save_only_model`, `save_strategy="best"` and `save_total_limit=1` do not remove what
+    is needed to resume.
     """
     changes = {"save_only_model": True, "save_strategy": "best", "save_total_limit": 1}
     # The first evaluation stays the best.

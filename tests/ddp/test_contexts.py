@@ -92,8 +92,8 @@ def test_context_parallel_refuses_unsupported_batches_with_advice(results, case,
     }
     for rank in (0, 1):
         result = results(case, rank)
-        assert result["said"].keys() == expected.keys()
-        assert all(expected[name] in message for name, message in result["said"].items())
+        assert result["message"].keys() == expected.keys()
+        assert all(expected[name] in message for name, message in result["message"].items())
         assert result["attention"] is True
         assert result["warnings"] == [
             0,

@@ -219,7 +219,7 @@ def test_differences_between_ranks_are_named_before_the_first_step(together):
     for name, line in DIFFERENT.items():
         assert first[name][0] == "The processes do not have the same settings:"
         assert f"- {line}" in first[name], first[name]
-    # Nothing else is said to differ, but for what follows from it.
+    # Nothing else is reported to differ, except what follows from it.
     assert all(len(first[name]) == 3 for name in ("max_steps", "learning_rate", "frozen"))
 
 

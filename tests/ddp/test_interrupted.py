@@ -30,7 +30,7 @@ ENDED = {
 
 
 def launch(scenario, folder, **environment):
-    """Run two processes under torchrun; returns its exit code and what they said."""
+    """Run two processes under torchrun; return its exit code and their output."""
     log = folder / f"{scenario}.log"
     return forked_torchrun(SCRIPT, scenario, str(folder), log=log, seconds=SECONDS, **environment)
 
@@ -54,10 +54,10 @@ def faults(tmp_path_factory):
     ("place", "same"), [("forward", "given"), ("backward", "given"), ("smaller", "small")]
 )
 def test_out_of_memory_on_one_rank_restarts_both(faults, place, same):
-    """In its third step; the end is that of a training with the smaller batch, gradients averaged
-    by DDP itself.
+    """In its third step; the result equals a training with the smaller batch, with gradients
+    averaged by DDP itself.
 
-    By default the batch is smaller, nine tenths as often as it takes, and there is no more
+    By default the batch shrinks to nine tenths, repeatedly until it fits, without more
     accumulation.
     """
     for rank in faults:

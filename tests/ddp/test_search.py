@@ -45,7 +45,7 @@ def test_search_timeout_stops_all_processes(run):
 
 
 def test_search_failure_in_one_process_fails_the_trial(run):
-    """If it is in `catch` the search goes on, in both; else it ends in both, and each says why."""
+    """If it is in `catch`, the search continues in both; else both end, and each reports why."""
     first, second = (rank["stopped"] for rank in run)
     assert first["states"] == ["COMPLETE", "FAIL", "COMPLETE"]
     assert first["caught"] == second["caught"]

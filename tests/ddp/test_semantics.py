@@ -91,7 +91,7 @@ def test_who_logs_and_saves_and_how_loud(both, what, local):
 
 @pytest.mark.parametrize(("what", "local"), OF_PLACE)
 def test_saved_files_on_each_machine_equal_the_reference(folder, both, what, local):
-    """Where machines have disks of their own, too: all of them, or the first one, with the
+    """Also if each machine has a separate disk: on all of them, or on the first one, with the
     states of all processes.
     """
     for rank, (expected, actual) in enumerate(zip(*both(what, local), strict=True)):

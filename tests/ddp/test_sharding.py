@@ -129,7 +129,7 @@ def test_saved_models_are_whole(results, strategy):
 
 @pytest.mark.parametrize("strategy", [name for name in EXACT if name not in PARTS])
 def test_checkpoints_have_the_form_of_one_process(results, strategy):
-    """Whole tensors by the same numbers, so that a training can go on with any number of
+    """Whole tensors under the same numbers, so that a training can resume with any number of
     processes.
     """
     name = "checkpoint-6/optimizer.pt"
@@ -140,7 +140,7 @@ def test_checkpoints_have_the_form_of_one_process(results, strategy):
 
 @pytest.mark.parametrize("strategy", PARTS)
 def test_parts_are_written_by_all_processes_and_read_by_one(results, strategy, tmp_path, caplog):
-    """A training in one process goes on from the parts of two."""
+    """A training in one process resumes from the parts of two."""
     before = results.folder / "shared" / strategy / "checkpoint-4"
     assert not (before / "model.safetensors").exists()
     assert not (before / "optimizer.pt").exists()

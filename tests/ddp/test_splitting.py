@@ -107,7 +107,7 @@ def test_tensor_parallel_resumption_is_exact(results, case):
 
 @pytest.mark.parametrize("case", ["sequence", "grid"])
 def test_checkpoints_have_the_form_of_one_process(results, case):
-    """Whole tensors by the same numbers, so that a training can go on with any number of
+    """Whole tensors under the same numbers, so that a training can resume with any number of
     processes.
     """
     name = "checkpoint-4/optimizer.pt"

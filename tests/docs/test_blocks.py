@@ -61,7 +61,7 @@ def runner():
 
 
 def run(process, page, folder):
-    """The exit status of a page that is run in a new folder, and what it said."""
+    """Run a page in a new folder; return its exit status and its output."""
     folder.mkdir()
     process.stdin.write(json.dumps([str(page), str(folder)]) + "\n")
     process.stdin.flush()

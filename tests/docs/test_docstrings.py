@@ -1,5 +1,6 @@
-"""A public name says in one line what it does, before it is compared with its counterpart; public
-functions, and methods of the Trainer and its arguments, describe each parameter.
+"""The docstring of a public name states in one line what it does, before any comparison with its
+counterpart; public functions, and methods of the Trainer and its arguments, describe each
+parameter.
 """
 
 import importlib

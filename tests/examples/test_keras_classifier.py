@@ -1,6 +1,4 @@
-"""The example of a Keras model runs as it is, learns, and goes on from its checkpoint when it is
-started again.
-"""
+"""The Keras example runs unmodified, learns, and resumes from its checkpoint when restarted."""
 
 import os
 import subprocess

@@ -1,10 +1,10 @@
 """Complete scripts of the usual kind, unmodified: plain Python with the reference, and
 `python -m lightrainer`.
 
-Each is stopped after three steps, and started again for six: it finds its checkpoint and goes on.
-What it leaves on the disk is the same to the last bit, but for what a clock measured
-(`CLOCK_ENDINGS`) and for `train_loss` after a resumption, which the reference 5.3.0 divides by all
-steps (`tests/helpers/parity/repairs.py`); six being twice three, doubling it gives the right one exactly.
+Each is stopped after three steps and restarted for six: it finds its checkpoint and resumes. What
+it leaves on the disk is the same to the last bit, except what a clock measured (`CLOCK_ENDINGS`)
+and `train_loss` after a resumption, which the reference 5.3.0 divides by all steps
+(`tests/helpers/parity/repairs.py`); as six is twice three, doubling it gives exactly the right one.
 """
 
 import ast
@@ -61,8 +61,8 @@ WORDS = {
     ),
     "own_model": "--do_predict --table_learning_rate 0.02",
 }
-# Data or collator draw random numbers. There the reference goes on to other numbers than those of
-# its own training without an interruption, and ours to just those (docs/user/checkpoints.md).
+# Data or collator draw random numbers. When resumed, the reference draws other numbers than in its
+# own uninterrupted training, and ours draws the same (docs/user/checkpoints.md).
 DRAWING = ("masked_lm", "image_classification")
 # What a script writes itself.
 WRITTEN = {

@@ -3,10 +3,10 @@
 
     soak.py [--minutes 10] [--seed 0] [--trainings 0] [--folder FOLDER]
 
-Each training goes on after every fault until it comes to its end, which is compared with that of
-the same training left alone: weights, logs and best step, bit for bit. A line of the table is a
-training; `--seed N --trainings 1` repeats the one with that seed, and leaves its output in the
-folder. Ends with 1 if anything differed.
+Each training resumes after every fault until it ends, and is then compared with the same training
+left alone: weights, logs and best step, bit for bit. A line of the table is a training;
+`--seed N --trainings 1` repeats the one with that seed, and leaves its output in the folder. Exits
+with 1 if anything differed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A disk that is full, or read-only: a training goes on, or ends in a clear error, and nothing
+"""A disk that is full or read-only: a training continues, or ends with a clear error, and nothing
 older is harmed.
 """
 
@@ -19,8 +19,8 @@ def report(tmp_path_factory):
 
 
 def goes_on(found, case):
-    """It came to its end, with the same losses, and what is left is whole."""
-    assert not any(found["codes"]), found["said"]
+    """It finished with the same losses, and the checkpoints that are left are intact."""
+    assert not any(found["codes"]), found["output"]
     assert found["logs"]
     assert found["damaged"] == []
     assert all(name.startswith("checkpoint-") for name in found["left"])
@@ -33,7 +33,7 @@ def goes_on(found, case):
             <= (12 - len(found["left"])) * case.processes
         )
     elif found["left"]:
-        assert found["best"][2] in found["left"] or "is missing or damaged" in found["said"]
+        assert found["best"][2] in found["left"] or "is missing or damaged" in found["output"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -63,7 +63,7 @@ def test_disk_that_is_read_only_raises_before_the_first_step(report):
     assert result["codes"] == [1]
     assert re.search(
         r"PermissionError: output_dir='.*out' cannot hold checkpoints: .* not writable",
-        result["said"],
+        result["output"],
     )
     assert not result["trained"]
 
@@ -75,12 +75,12 @@ def test_disk_that_becomes_read_only_ends_the_training_without_harm(report, name
     """
     result = report[f"no more writable: {name}"]
     assert all(result["codes"])
-    assert "PermissionError" in result["said"]
+    assert "PermissionError" in result["output"]
     assert result["damaged"] == []
     assert {"checkpoint-1", "checkpoint-2", "checkpoint-3"} <= set(result["left"])
     assert "checkpoint-5" not in result["left"]
     resumed = result["again"]
-    assert not any(resumed["codes"]), resumed["said"]
+    assert not any(resumed["codes"]), resumed["output"]
     assert resumed["weights"]
     assert resumed["logs"]
     assert len(resumed["left"]) == 12

@@ -1,6 +1,4 @@
-"""What becomes of a checkpoint in which single bits are not what was written: it is never used
-without a word.
-"""
+"""What becomes of a checkpoint with single flipped bits: it is never used silently."""
 
 import json
 import random

@@ -83,7 +83,7 @@ def test_killed_training_ends_the_same(all_reports, name):
 
 @pytest.mark.parametrize("processes", LEAST)
 def test_killed_training_was_killed_often_and_everywhere(all_reports, processes):
-    """Control: in the middle of saves too, and trainings did go on from many steps."""
+    """Control: in the middle of saves too, and trainings did resume from many steps."""
     report = all_reports(processes)[0]
     kills = [kill for case in report.values() for kill in case["kills"]]
     assert len(kills) >= LEAST[processes]

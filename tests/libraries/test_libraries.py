@@ -10,7 +10,7 @@ import pytest
 
 from helpers.libraries.library_runs import ASIDE, COMPARED, TWO_PROCESSES, Both, execute, train_both
 
-pytestmark = pytest.mark.libraries  # minutes, in an environment of their own
+pytestmark = pytest.mark.libraries  # minutes, in a separate environment
 
 SCRIPTS = {
     "trl_sft": ["trl", "peft"],

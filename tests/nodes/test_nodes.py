@@ -24,7 +24,7 @@ PARAMETERS = 264  # of the model that is sharded
 ALWAYS = ["strategies", "elastic", "each", "first", "killed", "agent"]
 ON_REQUEST = ["three", "parts", "cut", "back", "each, reference", "first, reference"]
 ISOLATED = ["cut"]
-"""Scenarios that take a network of their own."""
+"""Scenarios that need their own network."""
 
 
 def ways():
@@ -151,7 +151,7 @@ def test_nodes_with_separate_disks_have_whole_checkpoints_and_a_log(report):
     assert len(whole) == 6
     for name, processes in {"both": 4, "1": 2}.items():
         resumed = report["resumed"][name]
-        assert resumed["codes"] == [0] * (processes // 2), report["said"]
+        assert resumed["codes"] == [0] * (processes // 2), report["output"]
         for rank in resumed["ranks"]:
             assert (rank["step"], rank["size"]) == (6, processes)
             assert (
@@ -169,7 +169,7 @@ def test_nodes_save_whole_checkpoints_on_the_first(report):
     assert report["files"] == [saved(0, 1, 2, 3), []]
     assert [rank["place"][2:] for rank in report["ranks"]] == [[n == 0, n == 0] for n in range(4)]
     assert report["resumed"]["both"]["codes"] == [1, 1]
-    for output in report["said"]:
+    for output in report["output"]:
         matches = re.findall(
             r"checkpoint is checkpoint-4 on (\S+), and (\S+) has no checkpoint\. ", output
         )
@@ -198,9 +198,9 @@ def test_sharded_checkpoint_on_separate_disks_is_refused(report):
     behind.
     """
     assert report["codes"] == [1, 1]
-    assert re.search(r"\S+ does not see \S+/checkpoint-2; a checkpoint cannot", report["said"][1])
+    assert re.search(r"\S+ does not see \S+/checkpoint-2; a checkpoint cannot", report["output"][1])
     assert re.search(
-        r"OtherProcessError: Process 1 \(pid \d+ on \S+\) failed: ValueError", report["said"][0]
+        r"OtherProcessError: Process 1 \(pid \d+ on \S+\) failed: ValueError", report["output"][0]
     )
     assert report["files"] == [[], []]
 
@@ -214,7 +214,7 @@ def test_node_that_is_lost_ends_the_others(report, request):
     noticed = r"Connection (closed|reset) by peer|Broken pipe"
     if request.node.callspec.id.startswith("cut"):
         noticed = r"Timed out waiting 5000ms"
-    assert re.search(noticed, report["said"][0]), report["said"][0][-3000:]
+    assert re.search(noticed, report["output"][0]), report["output"][0][-3000:]
 
 
 @of("agent")

@@ -1,11 +1,11 @@
-"""Checks what `make dist` has built: contents, description, and a training with the wheel in an
-environment of its own.
+"""Check what `make dist` has built: contents, description, and a training with the wheel in a
+separate environment.
 
     python tests/package/check_dist.py dist
 
-The environment has nothing of this checkout in it. What the wheel depends on is taken from the
-packages of the Python that runs this (a `.pth` file), as to download torch again would take longer
-than all the rest.
+The environment contains nothing of this checkout. The dependencies of the wheel are taken from the
+packages of the Python that runs this (a `.pth` file), because downloading torch again would take
+longer than all the rest.
 """
 
 import re

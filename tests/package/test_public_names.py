@@ -57,7 +57,7 @@ def test_public_names_can_be_imported(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_kinds_and_names_are_those_of_the_reference(name):
-    """A class for a class and a function for a function, with the same name of its own."""
+    """A class for a class and a function for a function, with the same `__name__`."""
     transformers = pytest.importorskip("transformers")
     theirs = getattr(transformers, name, None)
     if theirs is None:
@@ -119,7 +119,7 @@ LIGHT = {
 
 @pytest.mark.parametrize("statement", LIGHT)
 def test_public_names_import_only_what_they_need(statement, tmp_path):
-    """In a process of its own, where nothing has been loaded before."""
+    """In a separate process, where nothing has been loaded before."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=240, cwd=tmp_path

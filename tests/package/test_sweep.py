@@ -1,7 +1,6 @@
-"""`python -m lightrainer sweep`: a script as it is, many times, side by side, stopped and gone on
-with.
+"""`python -m lightrainer sweep`: an unchanged script, many times, in parallel, stopped and resumed.
 
-Where it is not said otherwise the Python that runs sweeps and trials is `starting.forked_python`.
+Unless stated otherwise, the Python that runs sweeps and trials is `starting.forked_python`.
 """
 
 import csv

@@ -132,11 +132,11 @@ def study_of(folder):
 
 
 @pytest.mark.parametrize(
-    ("number", "starts", "said"),
+    ("number", "starts", "message"),
     [(signal.SIGSEGV, 2, "SIGSEGV"), (signal.SIGKILL, 4, "its process was killed 2 times")],
 )
 def test_sweep_retries_a_killed_script_but_not_a_crashed_one(
-    tmp_path, monkeypatch, capsys, number, starts, said
+    tmp_path, monkeypatch, capsys, number, starts, message
 ):
     """Both are failures in the end, of which two are allowed."""
     script = f"import os; open('starts', 'a').write('x'); os.kill(os.getpid(), {int(number)})"
@@ -145,7 +145,7 @@ def test_sweep_retries_a_killed_script_but_not_a_crashed_one(
     assert len((tmp_path / "starts").read_text()) == starts
     error = capsys.readouterr().err
     assert "2 trials failed and none completed" in error
-    assert f"The last error: {said}" in error
+    assert f"The last error: {message}" in error
 
 
 EVALUATES = """
@@ -204,7 +204,7 @@ def test_sweep_trial_of_another_machine_needs_a_stale_heartbeat(tmp_path, monkey
 def test_sweep_in_a_journal_names_trials_that_another_machine_has_not_ended(
     tmp_path, monkeypatch, capsys
 ):
-    """A journal has no heartbeats, so that nobody can know whether that machine is lost."""
+    """A journal has no heartbeats, so no process can know whether that machine is lost."""
     monkeypatch.setattr(retries, "SECONDS_TO_CLAIM", 0.5)
     monkeypatch.setattr(workers, "_POLL_SECONDS", 0.1)
     path = str(tmp_path / "study.log")

@@ -1,7 +1,7 @@
-"""A user's script, for type checkers: `make lint` runs pyright over it. What has to be a mistake is
-marked as one.
+"""A user's script, for type checkers: `make lint` runs pyright over it. Lines that must be mistakes
+are marked with `ignore`.
 
-An `ignore` where there is no mistake is an error (`reportUnnecessaryTypeIgnoreComment`).
+An unnecessary `ignore` is an error (`reportUnnecessaryTypeIgnoreComment`).
 """
 
 # pyright: reportMissingModuleSource=false

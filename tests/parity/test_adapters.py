@@ -208,7 +208,7 @@ def test_adapters_best_is_left_in_evaluation_mode(reference, ours, tmp_path, bes
 @RENAMED
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_trained_weights_that_peft_leaves_out_are_resumed_and_the_best(ours, tmp_path, name):
-    """The reference goes on with other weights, or fails; PEFT reads the adapter as before."""
+    """The reference resumes with other weights or fails; PEFT reads the adapter as before."""
     model, data, base = LEFT_OUT[name]
     best = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
     best |= {

@@ -15,7 +15,7 @@ NOT_COMPARED = {
     "output_dir, run_name, project, trackio_space_id, report_to, logging_dir": (
         "where results go, and to whom"
     ),
-    "disable_tqdm, log_level, log_level_replica, log_on_each_node": "what is said, and by whom",
+    "disable_tqdm, log_level, log_level_replica, log_on_each_node": "what is logged, by which rank",
     "skip_memory_metrics": "figures of the machine",
     "save_on_each_node, ddp_find_unused_parameters, ddp_bucket_cap_mb, ddp_broadcast_buffers, ddp_backend, ddp_timeout,fsdp, fsdp_config, deepspeed, parallelism_config, local_rank": (
         "several processes"

@@ -123,7 +123,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resumed(trained, tmp_path_factory):
-    """`resumed(api, name, step)` goes on from there, with other first weights and random
+    """`resumed(api, name, step)` resumes from there, with other initial weights and random
     numbers; each is run once.
     """
 

@@ -1,4 +1,4 @@
-"""A file of Lightning becomes a folder and a folder a file, and both go on to the same bits."""
+"""A Lightning file becomes a folder and a folder a file, and both resume to the same bits."""
 
 import subprocess
 import sys

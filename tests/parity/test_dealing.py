@@ -57,7 +57,7 @@ def test_accelerator_config(reference, ours, tmp_path, name, data):
     arguments["eval_strategy"] = "steps" if evaluated else "no"
     case = Case(Classifier, data, {**arguments, "max_steps": 7}, test=lambda: points(7, seed=21))
     expected = run(reference, case, tmp_path / "reference")
-    # The reference changes what it is given: a second training with it would be refused.
+    # The reference modifies its argument: a second training with it would be refused.
     arguments["accelerator_config"] = copy.deepcopy(CONFIGS[name])
     actual = run(ours, case.but(arguments=arguments), tmp_path / "ours")
     assert_same(expected, actual)

@@ -54,8 +54,8 @@ def test_logits_are_prepared_for_the_metrics(reference, ours, tmp_path):
 )
 @pytest.mark.parametrize("data", [points, NoisyPoints], ids=["", "data that draws"])
 def test_evaluation_in_the_middle_of_training(reference, ours, tmp_path, event, data):
-    """A callback evaluates and predicts on its own account; training goes on as if the reference
-    had done it.
+    """A callback evaluates and predicts by itself; training continues as after the same calls in
+    the reference.
 
     Also between two micro-batches, whose gradients are added up; dropout is on, and the data may
     draw random numbers.

@@ -355,8 +355,8 @@ def test_evaluation_with_a_custom_loader(reference, ours, tmp_path):
     """An override of `get_eval_dataloader`, and `evaluation_loop` called with a plain
     DataLoader.
     """
-    # The reference cuts predictions by what the last loader of its own in this process has left in
-    # a global state.
+    # The reference cuts predictions by a global state that its last own loader in this process has
+    # left behind.
     accelerate = pytest.importorskip("accelerate")
     accelerate.state.GradientState._reset_state()
 

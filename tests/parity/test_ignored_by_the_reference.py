@@ -1,6 +1,6 @@
-"""What transformers ignores without a word, and this package does: rows of differences.md.
+"""What transformers silently ignores and this package does: rows of differences.md.
 
-Each test asks both libraries, so that a row that has become wrong is noticed.
+Each test checks both libraries, so that an outdated row is noticed.
 """
 
 import pytest

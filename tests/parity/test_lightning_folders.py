@@ -101,7 +101,7 @@ def test_lightning_folder_of_the_trainer_api_resumes(
 
 @pytest.mark.parametrize("writer", ["ours", "reference"])
 def test_lightning_folder_is_read_without_a_plugin(request, straight, tmp_path, writer):
-    """`fit(LossModule(...), ckpt_path=folder)` of a Trainer that writes files: it goes on, and
+    """`fit(LossModule(...), ckpt_path=folder)` of a Trainer that writes files: it resumes and
     still writes files.
     """
     interrupted(request.getfixturevalue(writer), CASE, 3, tmp_path / "stopped")
@@ -149,7 +149,7 @@ def test_lightning_folder_intervals_default_to_the_arguments(ours, written, tmp_
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_accumulation_and_validation(tmp_path, step, limit):
     """Windows of 4 with a remainder, validated after each epoch: Lightning's own numbers, epochs
-    and steps go on.
+    and steps continue.
     """
     options = {"accumulation": 4, "validate": True, "total": 4, **LIMITS[limit]}
     if limit == "steps":

@@ -32,9 +32,7 @@ def test_losses_that_are_not_numbers(
 
 
 def test_logging_keeps_a_log_of_the_user(reference, ours, tmp_path):
-    """`trainer.log` called in `compute_loss`, and a subclass's `log` that adds to what it is
-    given.
-    """
+    """`trainer.log` called in `compute_loss`, and a subclass's `log` that adds to its argument."""
 
     def subclass(base):
         class Talkative(base):

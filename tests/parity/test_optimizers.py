@@ -1,6 +1,4 @@
-"""Adafactor, and torch's optimizers with arguments of their own: same bits, also in what is
-saved.
-"""
+"""Adafactor, and torch's optimizers with their own arguments: same bits, also in saved states."""
 
 import pytest
 import torch

@@ -187,9 +187,7 @@ def own_optimizer_and_schedule(base):
 
 
 def model_from_a_function(base):
-    """`model_init` is called when the trainer is made and again, with the seed set anew, when it
-    trains.
-    """
+    """`model_init` is called when the trainer is created, and after reseeding when it trains."""
 
     class FromFunction(base):
         def __init__(self, model, **keywords):

@@ -54,9 +54,7 @@ class Shared(nn.Module):
 
 
 def loss_of_the_user(outputs, labels, num_items_in_batch=None):
-    """With a matrix product of its own, which no mixed precision must round: it is outside of
-    the model.
-    """
+    """Has its own matrix product outside of the model, which mixed precision must not round."""
     logits = outputs["logits"] if isinstance(outputs, dict) else outputs[1]
     assert logits.dtype == torch.float32
     mixed = logits @ torch.linspace(0.5, 1.5, 9, device=logits.device).reshape(3, 3)
@@ -154,7 +152,7 @@ def test_steps_with_infinite_gradients(
     assert skipped > 2
     assert actual.state["global_step"] == len(finite)
     assert actual.trainer.accelerator.scaler.get_scale() == 65536.0 * 0.5 ** finite.count(False)
-    # asked each time, it looks at the gradients itself; the schedule goes on
+    # called each time, fused AdamW checks the gradients itself; the schedule continues
     if optimizer == "adamw_torch_fused":
         assert rates(actual)[1] < rates(actual)[0]
     else:

@@ -1,4 +1,4 @@
-"""A training that goes on with steps of another size is as long as was asked for."""
+"""A training resumed with another step size is as long as requested."""
 
 import pytest
 

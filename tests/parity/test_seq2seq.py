@@ -64,8 +64,8 @@ MODELS = [
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_generated_predictions(reference, ours, tmp_path, model, arguments, gen_kwargs):
-    """Greedy and with beams, however the length is said, after a training with an evaluation in
-    each epoch.
+    """Greedy and with beams, however the length is specified, after a training with an evaluation
+    in each epoch.
     """
     if arguments.get("generation_config") == "object":
         arguments = {
@@ -185,8 +185,8 @@ def test_decoder_inputs_made_from_labels_are_not_gone_on_from(
 
 
 def test_seq2seq_override_receives_and_returns_the_same(reference, ours, tmp_path):
-    """`prediction_step` in a subclass: what it is handed, and keyword arguments of generation
-    that it hands on.
+    """`prediction_step` in a subclass: its arguments, and keyword arguments of generation that it
+    passes on.
     """
 
     def subclass(base):
@@ -208,7 +208,7 @@ def test_seq2seq_override_receives_and_returns_the_same(reference, ours, tmp_pat
 
 
 def test_question_answering_trainer(reference, ours, tmp_path):
-    """A subclass with an `evaluate` of its own, as scripts for generated answers have it."""
+    """A subclass with its own `evaluate`, as in scripts for generated answers."""
 
     def subclass(base):
         class Answering(base):

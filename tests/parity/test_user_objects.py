@@ -671,7 +671,7 @@ class StepOfAnotherName(torch.optim.SGD):
 
 
 class NotOfTorch:
-    """An optimizer that is not derived from torch's; its state has a form of its own."""
+    """An optimizer that is not derived from torch's and has its own state format."""
 
     def __init__(self, parameters, lr):
         self.param_groups = [{"params": list(parameters), "lr": lr}]
@@ -780,7 +780,7 @@ OPTIMIZERS = {
     "step with another name": pair(sgd_of(StepOfAnotherName), halving),
     "a function as step": sgd_with_replaced_step,
     "an optimizer not of torch": pair(sgd_of(NotOfTorch), Harmonic),
-    "a schedule of its own class": pair(sgd_of(torch.optim.SGD), Harmonic),
+    "a custom schedule class": pair(sgd_of(torch.optim.SGD), Harmonic),
     "a schedule whose state grows": pair(sgd_of(torch.optim.SGD), Remembering),
     "a schedule of the inner optimizer": lookahead_with_inner_schedule,
 }

@@ -1,9 +1,9 @@
 """Write figures.json: what the TFTrainer of transformers 4 makes of each scenario.
 `make tf-figures` runs this.
 
-It needs an environment of its own (transformers 4.30.2, tensorflow-cpu 2.15.1, Python 3.9 to 3.11):
-nothing newer has that TFTrainer. The order of the samples is TensorFlow's, so it is kept too, for
-those who have no TensorFlow.
+It needs a separate environment (transformers 4.30.2, tensorflow-cpu 2.15.1, Python 3.9 to 3.11):
+nothing newer has that TFTrainer. The order of the samples is TensorFlow's, so it is saved too, for
+use without TensorFlow.
 """
 
 import itertools

@@ -9,12 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-tf = pytest.importorskip(
-    "tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside"
-)
-keras = pytest.importorskip(
-    "tf_keras", reason="tf-keras is not there: `make test-tf` puts it aside"
-)
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed; run `make test-tf`")
+keras = pytest.importorskip("tf_keras", reason="tf-keras is not installed; run `make test-tf`")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 if not transformers.__version__.startswith("4."):
     pytest.skip(

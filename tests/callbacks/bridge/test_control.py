@@ -191,7 +191,7 @@ class AsksAtTheSecondStep(callbacks.JITCheckpointCallback):
 
 @pytest.mark.parametrize("make", [lambda: callbacks.TimeLimitCallback(1e-6), AsksAtTheSecondStep])
 def test_bridge_delayed_stop_saves_once(tmp_path, make):
-    """It goes on up to `min_epochs` and `min_steps`."""
+    """Training continues until `min_epochs` and `min_steps` are reached."""
     _, trainer, _ = fit(make(), bridge={"output_dir": str(tmp_path)}, min_epochs=2)
     assert trainer.current_epoch == 2
     assert len(list(tmp_path.glob("checkpoint-*.ckpt"))) == 1
@@ -215,8 +215,8 @@ def test_bridge_save_total_limit_keeps_the_best(tmp_path):
 
 
 def test_folders_in_the_documented_layout(tmp_path):
-    """With the plugin that writes them, `should_save` gives `checkpoint-N`, and it is gone on
-    from.
+    """With the plugin that writes them, `should_save` gives `checkpoint-N`, and training resumes
+    from it.
     """
     module = LossModule(Network())
     bridge = LightningBridge(raising("on_step_end", "should_save", 6), output_dir=str(tmp_path))
@@ -257,7 +257,7 @@ def test_bridge_reports_model_checkpoint_saves(tmp_path, when, steps):
 
 
 class Counting(TrainerCallback, ExportableState):
-    """Its count is to go on in a resumed training."""
+    """Its count should continue in a resumed training."""
 
     def __init__(self, start=0):
         self.start = start
@@ -426,9 +426,7 @@ def test_should_epoch_stop_is_obeyed_after_a_resumption(tmp_path):
 
 
 def test_early_stopping(tmp_path, caplog):
-    """Patience runs out on a metric that gets worse; how far it had run out goes on in a resumed
-    training.
-    """
+    """Patience runs out on a metric that gets worse; a resumed training continues its count."""
     worse = {
         "metric_for_best_model": "val/accuracy",
         "greater_is_better": False,
@@ -713,7 +711,7 @@ def test_bridge_stream_epochs_are_shares_of_the_training():
 
 
 def test_bridge_is_reused_by_two_trainings():
-    """The state is new in each, and with a trainer that goes on it goes on."""
+    """Each new trainer starts with a new state; a trainer that continues keeps its state."""
     recorder = Recorder()
     bridge, module = LightningBridge(recorder), Automatic()
     for _ in range(2):

@@ -1,7 +1,6 @@
-"""Trackers whose client works without a network, run for real: what they write is what the
-reference writes.
+"""Trackers whose client works offline, run for real: they write what the reference writes.
 
-wandb and mlflow have a file of their own.
+wandb and mlflow have separate test files.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""A resumed training goes on with the run of its checkpoint, unless the script or the
+"""A resumed training continues the tracker's run of its checkpoint, unless the script or the
 environment names one.
 """
 

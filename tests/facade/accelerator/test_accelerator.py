@@ -81,7 +81,7 @@ def test_invalid_reductions(accelerator, caplog):
 
 
 def test_prepare_returns_objects_in_order(accelerator):
-    """One thing alone, several as a tuple, in their order; models are moved, loaders made anew."""
+    """One object alone, several as a tuple in their order; models are moved, loaders rebuilt."""
     model = tiny()
     optimizer, loader = (
         torch.optim.SGD(model.parameters(), lr=0.1),

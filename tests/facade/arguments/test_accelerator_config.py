@@ -114,11 +114,11 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("config", "said"), CONFIGS, ids=str)
-def test_settings_without_effect_are_warned_of(config, said, caplog):
+@pytest.mark.parametrize(("config", "expected_message"), CONFIGS, ids=str)
+def test_settings_without_effect_are_warned_of(config, expected_message, caplog):
     """As in the reference, whose Trainer never reads these two keys."""
     make(config)
-    assert [said in message for message in caplog.messages] == [True]
+    assert [expected_message in message for message in caplog.messages] == [True]
     caplog.clear()
     make({"gradient_accumulation_kwargs": {"adjust_scheduler": True, "sync_with_dataloader": True}})
     make({"non_blocking": True}, use_cpu=False)

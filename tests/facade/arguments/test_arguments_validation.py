@@ -147,7 +147,7 @@ def test_numbers_of_numpy_are_numbers():
 
 
 def test_validation_accepts_all_optimizers_schedules_and_trackers():
-    """A library that is not there is named when the optimizer or the callback is made."""
+    """A missing library is reported when the optimizer or the callback is created."""
     for name in OptimizerNames:
         assert TrainingArguments(optim=name.value).optim is name
     for name in SchedulerType:

@@ -314,9 +314,7 @@ def test_launched_unknown_backend_is_named_by_its_option(tmp_path, launch):
 def test_launched_rows_with_an_effect_are_all_tried():
     tried = {name for environment, *_ in FILLED + REFUSALS for name in environment}
     with_effect = {name for name, row in VARIABLES.items() if row.argument or row.refused}
-    assert with_effect - tried == {"ACCELERATE_DEEPSPEED_CONFIG_FILE"}, (
-        "which has a test of its own"
-    )
+    assert with_effect - tried == {"ACCELERATE_DEEPSPEED_CONFIG_FILE"}, "which has a separate test"
 
 
 @pytest.mark.parametrize("name", [name for name, row in VARIABLES.items() if row.flag])

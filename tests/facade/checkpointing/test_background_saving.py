@@ -1,4 +1,4 @@
-"""Periodic checkpoints are written while the training goes on; callbacks and overrides that read
+"""Periodic checkpoints are written while the training continues; callbacks and overrides that read
 them find them.
 """
 
@@ -87,7 +87,7 @@ class Saves(Trainer):
 
 
 def test_background_saving_completes_before_train_returns(tmp_path, threads):
-    """The last one is written without a copy: there is nothing to go on with."""
+    """The last one is written without a copy, because no step follows."""
     make_trainer(tmp_path / "out", **EVERY_STEP).train()
     assert threads == ["checkpoint-writer"] * 3 + ["MainThread"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [

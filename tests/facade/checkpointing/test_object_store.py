@@ -88,7 +88,7 @@ def elsewhere(monkeypatch, tmp_path):
 
 
 class NotesFirstStep(TrainerCallback):
-    """Notes the step from which a training goes on."""
+    """Records the step from which a training resumes."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.step = state.global_step
@@ -205,7 +205,7 @@ def test_object_store_address_to_resume_from(folder, tmp_path, monkeypatch):
 
 
 def test_object_store_lost_connection_loses_nothing(bucket, server, caplog):
-    """The server is away from step 3 to step 7: the training goes on, says so once, and sends
+    """The server is down from step 3 to step 7: the training continues, warns once, and uploads
     the rest.
     """
     actions = [

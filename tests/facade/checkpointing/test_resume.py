@@ -57,13 +57,13 @@ WITH_WORKERS = (
     "a stream with a state",
     "a shuffled stream of rows",
     # What each worker draws, counts or is told itself.
-    "generators of their own",
-    "a stream with generators of its own",
+    "their own generators",
+    "a stream with its own generators",
     "samples with a state",
     "samples that depend on the epoch",
     "a stream that depends on the epoch",
 )
-EVALUATED_WITH_WORKERS = ("samples", "a stream", "generators of their own")
+EVALUATED_WITH_WORKERS = ("samples", "a stream", "their own generators")
 """The others only train: all would be evaluated with the same data, and the same collator or one
 that draws itself.
 """
@@ -588,7 +588,7 @@ def test_resume_takes_a_step_again_that_a_callback_has_broken_off(tmp_path, undr
 
 
 class ShiftInEpoch(TrainerCallback):
-    """Draws something for each epoch, as those do that sample anew."""
+    """Draws something for each epoch, as callbacks that resample do."""
 
     def on_epoch_begin(self, args, state, control, train_dataloader, **kwargs):
         shift = float(torch.rand(())) + random.random() + float(np.random.rand())
@@ -800,7 +800,7 @@ def test_resume_restored_control_does_not_save_again(tmp_path):
 
 
 def test_resume_makes_a_training_longer(tmp_path):
-    """One that `max_steps` cut short in mid-epoch goes on there; its schedule is that of the
+    """A training that `max_steps` cut short in mid-epoch resumes there, with the schedule of the
     longer one.
     """
     flat = {"lr_scheduler_type": "constant", "eval_strategy": "no"}

@@ -62,7 +62,7 @@ class Exporting(Wrapper):
 
 
 class NamedSharded(Wrapper):
-    """Attributes with names by which this package knows wrappers of its own."""
+    """Attributes with names by which this package recognizes its own wrappers."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__(inner)

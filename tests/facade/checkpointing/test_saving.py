@@ -1,4 +1,4 @@
-"""Write checkpoints, go on from them, and refuse bad ones beforehand."""
+"""Write checkpoints, resume from them, and refuse bad ones beforehand."""
 
 import contextlib
 import errno
@@ -49,7 +49,7 @@ def two_checkpoints(tmp_path) -> Path:
     return tmp_path / "out"
 
 
-# --- checkpoints that are not there, or damaged
+# --- missing or damaged checkpoints
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, ValueError])
@@ -101,9 +101,7 @@ def test_resume_from_a_damaged_checkpoint(two_checkpoints, name):
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_resume_without_an_optional_file(two_checkpoints, caplog, name):
-    """As after `save_only_model`: training goes on, and it is said that the numbers will be
-    others.
-    """
+    """As after `save_only_model`: training resumes, with a warning that the numbers will differ."""
     (two_checkpoints / "checkpoint-2" / name).unlink()
     make_trainer(two_checkpoints).train(
         resume_from_checkpoint=str(two_checkpoints / "checkpoint-2")
@@ -155,7 +153,7 @@ def test_saved_arguments_are_restored(tmp_path, way):
 
 
 def test_saving_with_a_removed_best_checkpoint(tmp_path, caplog):
-    """The last model is kept, and that is said."""
+    """The last model is kept, and that is reported."""
 
     class Thief(TrainerCallback):
         def on_log(self, args, state, control, logs, **kwargs):

@@ -1,4 +1,4 @@
-"""A training that is asked to end is one that can go on. Real signals to real processes."""
+"""A training that is asked to stop can be resumed. Real signals to real processes."""
 
 import contextlib
 import json

@@ -1,6 +1,4 @@
-"""Every training argument changes what it is documented to change; the tables are the list of
-them.
-"""
+"""Every training argument changes what it is documented to change; the tables list them all."""
 
 import copy
 import dataclasses

@@ -100,15 +100,15 @@ OUT_OF_RANGE = [
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    ("variables", "message"),
     OUT_OF_RANGE,
     ids=[" ".join(f"{k}={v}" for k, v in of.items()) for of, _ in OUT_OF_RANGE],
 )
-def test_process_variable_out_of_range_is_named(monkeypatch, variables, said):
+def test_process_variable_out_of_range_is_named(monkeypatch, variables, message):
     """Before other processes are waited for."""
     for name, value in {**HERE, **variables}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         TrainingArguments(use_cpu=True, ddp_timeout=3, report_to="none")
     assert not torch.distributed.is_initialized()
 

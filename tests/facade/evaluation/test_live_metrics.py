@@ -52,7 +52,7 @@ class Stream(IterableDataset):
 
 
 class Counting(Metric):
-    """Notes what it is given."""
+    """Records its calls, and counts rows."""
 
     full_state_update = False
 
@@ -203,9 +203,7 @@ def test_live_metrics_log_vectors_as_lists(tmp_path):
 
 
 def test_live_metrics_prepare_function(tmp_path):
-    """`prepare` may also take the batch, on the device, and its loss; labels are None where
-    there are none.
-    """
+    """`prepare` may also take the batch, on the device, and its loss; missing labels are None."""
     calls = []
 
     def prepare(predictions, labels, inputs, loss):

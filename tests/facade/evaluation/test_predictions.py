@@ -10,7 +10,7 @@ from lightrainer import Trainer
 
 
 class Caching(torch.nn.Linear):
-    """Returns a cache beside its scores, which is no tensor, as those of language models."""
+    """Returns a cache beside its scores, which is not a tensor, like those of language models."""
 
     def __init__(self, name, config):
         super().__init__(8, 3)

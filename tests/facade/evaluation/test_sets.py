@@ -136,7 +136,7 @@ def test_eval_sets_aggregate_is_a_search_objective(tmp_path):
 
 
 BAD = {
-    "a name that is no set": (
+    "a name that is not a set": (
         {"compute_metrics": {"a": first, "d": first}},
         "d, which is not a set .*: a, b, c",
     ),
@@ -165,7 +165,7 @@ def test_bad_input_is_refused_before_anything_is_written(tmp_path, name):
 
 
 class Noise:
-    """Adds noise of its own generator to the batch."""
+    """Adds noise from its own generator to the batch."""
 
     def __init__(self):
         self.generator = torch.Generator().manual_seed(7)

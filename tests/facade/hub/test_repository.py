@@ -1,5 +1,5 @@
-"""A repository on the Hub, through the real client: what is asked of the server, and what is
-said when it refuses.
+"""A repository on the Hub, through the real client: the requests to the server, and the messages
+when it refuses.
 """
 
 import itertools

@@ -1,5 +1,5 @@
-"""A training goes on from a checkpoint that another one has uploaded, to the bits of one that
-was never stopped.
+"""A training resumed from a checkpoint that another one uploaded equals one that was never stopped,
+bit for bit.
 """
 
 import shutil

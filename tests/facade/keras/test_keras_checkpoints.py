@@ -1,5 +1,5 @@
 """Checkpoints of Keras models: resumed trainings equal uninterrupted ones, bit for bit, and nothing
-begins anew.
+starts from scratch.
 
 Keras computes in torch here, and in TensorFlow with `make test-tf`.
 """
@@ -64,8 +64,8 @@ def test_resumed_equals_uninterrupted_in_the_same_process_and_in_a_new_one(tmp_p
 
 
 def test_keras_checkpoint_of_another_model_is_refused(tmp_path):
-    """It would leave weights as they are, and with a warning only the training would begin anew,
-    unseen.
+    """It would leave weights unchanged; with only a warning, the training would start from
+    scratch unnoticed.
     """
     make_trainer(tmp_path, save_strategy="epoch", num_train_epochs=1).train()
     deeper = network(keras.layers.Dense(5))

@@ -92,7 +92,7 @@ def test_results_of_overrides_are_used(tmp_path):
 
 
 def test_gradients_that_an_override_computes_by_itself_are_those_of_the_step(tmp_path):
-    """Also over several micro-batches, and where there is none for a variable."""
+    """Also over several micro-batches, and if one is missing for a variable."""
 
     class Own(TFTrainer):
         def training_step(self, features, labels, nb_instances_in_global_batch):
@@ -121,7 +121,7 @@ def test_gradients_that_an_override_computes_by_itself_are_those_of_the_step(tmp
 
 
 def test_keras_data_override_is_trained_on(tmp_path):
-    """Whole steps, of any length; here of two micro-batches, anew in each epoch."""
+    """Whole steps, of any length; here of two micro-batches, repeated in each epoch."""
     x, y = (np.stack(part) for part in zip(*points(20), strict=True))
 
     class Own(TFTrainer):

@@ -104,8 +104,8 @@ def test_values_of_gradients_are_clipped_only_where_they_are_accumulated(tmp_pat
 
 @in_torch_only
 def test_labels_of_minus_100_do_not_count(tmp_path):
-    """Neither in the loss nor in what it is divided by, also where micro-batches have different
-    numbers of them.
+    """Neither in the loss nor in its divisor, also if micro-batches have different numbers of
+    them.
     """
 
     class Tagger(Subclassed):

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-tf = pytest.importorskip(
-    "tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside"
-)
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed; run `make test-tf`")
 keras = pytest.importorskip("keras", reason="keras is not installed")
 if keras.backend.backend() != "tensorflow":
     pytest.skip("Keras computes in torch here: `make test-tf`", allow_module_level=True)

@@ -382,7 +382,7 @@ def test_files_of_options_are_read_as_in_the_reference(
 
 
 def test_parser_missing_file_raises(script):
-    """Where the reference goes on with defaults."""
+    """The reference continues with defaults instead."""
     parser = HfArgumentParser(NotInit)
     with pytest.raises(FileNotFoundError, match=r"tran\.args"):
         parser.parse_args_into_dataclasses([], args_filename=script / "tran.args")
@@ -433,7 +433,7 @@ def test_wrong_keys_and_files(tmp_path):
 
 
 def test_parser_without_options_sets_nothing():
-    """And `debug`, a list whose default is text, keeps what it is declared with."""
+    """And `debug`, a list whose default is text, keeps its declared default."""
     assert HfArgumentParser(TrainingArguments).parse_args_into_dataclasses([]) == (
         TrainingArguments(),
     )

@@ -10,7 +10,7 @@ from lightrainer.facade.search.metric_objective import objective_value
 
 
 class Trial:
-    """Returns what it is asked for."""
+    """Returns the name and the arguments of each call."""
 
     def __getattr__(self, name):
         return lambda *args, **kwargs: (name, args, tuple(kwargs.items()))

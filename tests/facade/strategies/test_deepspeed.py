@@ -159,7 +159,7 @@ def of_reference(config, args, model, steps):
 
 @pytest.mark.parametrize("numbers", [{}, {"bf16": True}, {"fp16": True}], ids=str)
 def test_methods_of_the_config_are_those_of_the_reference(tmp_path, numbers):
-    """Scripts fill in values of their own."""
+    """Scripts fill in their own values."""
     results = []
     for cls in (reference(), HfTrainerDeepSpeedConfig):
         config = cls({"fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}, "a": {"b": "auto"}})

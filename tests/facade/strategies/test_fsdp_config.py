@@ -93,8 +93,8 @@ def test_words_mean_version_2_where_a_later_transformers_is_followed(
 
 
 def test_true_survives_a_copy_and_a_command_line(tmp_path):
-    """A library makes arguments anew from those it got; later versions have `--fsdp` without a
-    word.
+    """A library rebuilds the arguments from those it got; later versions accept `--fsdp` without
+    a value.
     """
     args = arguments(tmp_path, fsdp=True)
     assert dataclasses.replace(args).fsdp is args.fsdp is True

@@ -1,5 +1,5 @@
-"""Tensor parallel before it runs: which layers are split how, and what is said where that cannot
-be.
+"""Tensor parallelism before it runs: which layers are split how, and the messages where that is
+impossible.
 """
 
 import importlib.util

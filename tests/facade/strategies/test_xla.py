@@ -111,9 +111,7 @@ def test_moving_a_model_keeps_what_is_shared():
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """A training where torch_xla is installed, in a process of its own, with the CPU as the only
-    device of PJRT.
-    """
+    """A training with torch_xla, in a separate process, with the CPU as the only PJRT device."""
     if importlib.util.find_spec("torch_xla") is None:
         pytest.skip("torch_xla is not installed")
     script = HELPERS / "devices" / "xla_script.py"

@@ -247,7 +247,7 @@ class EvaluationLimited(Tiny):
 
 @pytest.mark.parametrize("automatic", [True, False])
 def test_batch_size_search_ignores_evaluations(tmp_path, automatic):
-    """As in 5.23: the error goes on, with what to change."""
+    """As in 5.23: the error propagates, with a note on what to change."""
     torch.manual_seed(3)
     trainer = make_trainer(
         tmp_path, model=EvaluationLimited(), auto_find_batch_size=automatic, eval_strategy="epoch"
@@ -309,7 +309,7 @@ def test_batch_size_search_resets_an_optimizer_passed_in(tmp_path):
 
 @pytest.mark.parametrize("touched", [True, False])
 def test_frozen_weights_are_not_copied(tmp_path, touched):
-    """And if something changed them all the same, they cannot be set back, which is said."""
+    """If something changed them nevertheless, they cannot be restored, and the error says so."""
     touch = At("on_step_end", lambda of, *_: torch.nn.init.zeros_(of.model.first.bias), 1)
     model = limited(4, first=2)
     model.first.requires_grad_(False)

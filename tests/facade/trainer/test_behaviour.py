@@ -27,7 +27,7 @@ from lightrainer import Trainer
 
 
 def test_process_group_is_left_at_the_end(tmp_path):
-    """As in 5.18; a second call, or one where there is no group, does nothing."""
+    """As in 5.18; a second call, or one without a group, does nothing."""
     trainer = trained_trainer(tmp_path)
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
@@ -194,7 +194,7 @@ def test_interruption_of_an_evaluation_reaches_the_script(tmp_path, act):
 
 
 def test_exit_keeps_its_code(tmp_path):
-    """A callback that answers Ctrl-C by leaving with a code of its own."""
+    """A callback that answers Ctrl-C by exiting with its own code."""
 
     def leave(*_):
         try:

@@ -282,7 +282,7 @@ def test_worker_stop_iteration_is_an_error(part, kind):
 
 
 def pinning():
-    """torch warns where there is no device for which it could pin."""
+    """torch warns if there is no device to pin memory for."""
     if torch.accelerator.is_available():
         return contextlib.nullcontext()
     return pytest.warns(UserWarning, match="pin_memory")

@@ -69,7 +69,7 @@ class TestOnAGpu:
             torch.backends.cuda.matmul.fp32_precision = "none"
         assert trainer.model.first.weight.device.type == "cuda"
 
-    @pytest.mark.gpu(needs="memory of its own")
+    @pytest.mark.gpu(needs="separate memory")
     def test_memory_of_the_gpu_is_reported(self, tmp_path):
         trainer = make_trainer(tmp_path, use_cpu=False, skip_memory_metrics=False)
         assert trainer.train().metrics["train_mem_gpu_peaked_delta"] >= 0

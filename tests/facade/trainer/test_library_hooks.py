@@ -146,18 +146,18 @@ def scaling(folder, function, cls=OwnLoss):
     return trainer.model.first.weight.detach().clone()
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_library_class_declares_a_scaled_loss(tmp_path, said):
-    """As from 5.19 on: with the attribute the same weights as with what older versions look at,
-    which it overrules.
+@pytest.mark.parametrize("declared", [True, False])
+def test_library_class_declares_a_scaled_loss(tmp_path, declared):
+    """As from 5.19 on: the attribute gives the same weights as what older versions check, which it
+    overrides.
     """
-    cls = type("Says", (OwnLoss,), {"loss_is_scaled_for_ga": said})
-    expected = scaling(tmp_path, "not None" if said else None)
-    assert torch.equal(scaling(tmp_path, None if said else "not None", cls), expected)
+    cls = type("Says", (OwnLoss,), {"loss_is_scaled_for_ga": declared})
+    expected = scaling(tmp_path, "not None" if declared else None)
+    assert torch.equal(scaling(tmp_path, None if declared else "not None", cls), expected)
 
 
 class Repeated(Sampler):
-    """Each sample twice, in the order of a generator of its own."""
+    """Each sample twice, in the order of its own generator."""
 
     def __init__(self, source):
         self.source = source
@@ -289,7 +289,7 @@ SAVING = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "
 
 
 class OwnFiles(Trainer):
-    """Writes and reads models in a format of its own."""
+    """Writes and reads models in its own format."""
 
     def _save(self, output_dir=None, state_dict=None):
         torch.save(self.model.state_dict(), f"{output_dir or self.args.output_dir}/own.pt")
@@ -493,9 +493,7 @@ def test_overrides_that_are_never_called_are_refused(tmp_path, name):
 
 
 def test_library_models_cannot_be_sharded_by_deepspeed(tmp_path):
-    """There is no plugin to do it with, so who asks for it hears of that; without the argument
-    it is None.
-    """
+    """No plugin can do it, so accessing the plugin raises; without the argument it is None."""
     args = arguments(tmp_path)
     state = Accelerator(args).state
     assert state.deepspeed_plugin is None

@@ -125,7 +125,7 @@ def test_user_model_is_the_one_that_is_trained(tmp_path, compiled):
 
 
 class Street(SegformerForSemanticSegmentation):
-    """A subclass with a name of its own."""
+    """A subclass with its own name."""
 
 
 class Inside(torch.nn.Module):

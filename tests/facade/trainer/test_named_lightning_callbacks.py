@@ -1,5 +1,5 @@
-"""Each callback of Lightning that is promised to work in `Trainer(callbacks=[...])` does there
-what it is for.
+"""Each Lightning callback that is promised to work in `Trainer(callbacks=[...])` does its job
+there.
 """
 
 import time
@@ -82,7 +82,7 @@ def test_early_stopping(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_model_checkpoint(tmp_path):
-    """It writes Lightning's files below `output_dir`, keeps the best, and its record goes on in
+    """It writes Lightning's files below `output_dir`, keeps the best, and its record continues in
     a resumed training.
     """
 
@@ -210,7 +210,7 @@ def test_named_lightning_callback_best_model_is_the_average(tmp_path):
 
 
 def test_checkpoint_with_state_of_a_missing_callback(tmp_path, caplog):
-    """It is said, and the training goes on with the averaged weights that the folder holds."""
+    """It is reported, and the training resumes with the averaged weights that the folder holds."""
     make_trainer(
         tmp_path, callbacks=[EarlyStopping("eval_loss")], **{**EVERY_EPOCH, "num_train_epochs": 1}
     ).train()
@@ -238,7 +238,7 @@ def of_lightning(name, *given, **settings):
     return getattr(callbacks, name)(*given, **settings)
 
 
-# With what they are made, and what is to be used instead.
+# The arguments to create each with, and what to use instead.
 REFUSED = {
     "GradientAccumulationScheduler": ([{0: 1, 2: 4}], "gradient_accumulation_steps"),
     "BackboneFinetuning": ([], "requires_grad"),

@@ -31,7 +31,7 @@ def renamed():
 
 
 def test_resume_without_weights_of_the_model_is_refused(tmp_path):
-    """Before anything is touched; the model can say that they are to begin anew."""
+    """Before anything is changed; the model can declare that they start from scratch."""
     make_trainer(tmp_path, **SAVING).train()
     trainer = make_trainer(tmp_path, model=renamed(), **SAVING)
     before = weights(trainer.model)
@@ -78,7 +78,7 @@ def resumed(saved, folder, name=None, content=None, **changes):
 
 
 def refused(made, checkpoint, *words):
-    """Before the first step; what is said has all the words."""
+    """Require a refusal before the first step whose message has all the words."""
     steps = []
     made.add_callback(At("on_step_begin", lambda *_: steps.append(1)))
     with pytest.raises(ValueError, match=r".") as error:

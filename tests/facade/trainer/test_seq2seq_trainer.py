@@ -1,4 +1,4 @@
-"""Seq2SeqTrainer with a model that has nothing of transformers, and what is said when something
+"""Seq2SeqTrainer with a model that uses nothing of transformers, and the messages when something
 does not fit.
 """
 

@@ -1,6 +1,4 @@
-"""Small trainings of a plain `lightning.Trainer`, and a TrainerCallback that notes what it is
-told.
-"""
+"""Small trainings of a plain `lightning.Trainer`, and a TrainerCallback that records its events."""
 
 import sys
 from typing import Any
@@ -156,8 +154,8 @@ def flags(control: Any) -> str:
 
 
 class Recorder(TrainerCallback):
-    """Notes each event: name, step, epoch and flags; what it was given; and in which hook of
-    Lightning it came.
+    """Records each event: name, step, epoch and flags; its arguments; and the Lightning hook in
+    which it came.
     """
 
     def __init__(self) -> None:

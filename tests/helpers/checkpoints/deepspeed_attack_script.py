@@ -90,7 +90,7 @@ def attacked(attack: Callable[[Path, Evil], None], written: int, read: int) -> d
         result = "went on"
     except Exception as error:
         result = str(error)
-    return {"said": result, "ran": evil.has_run}
+    return {"message": result, "ran": evil.has_run}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 if __name__ == "__main__":
     steps, folder, address, *words = sys.argv[1:]
     rank = os.environ.get("RANK", "0")
-    if "machines" in words:  # each process on one of its own
+    if "machines" in words:  # each process on a separate one
         os.environ |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         os.environ["LIGHTRAINER_STORES"] += f"-{rank}"
 

@@ -69,7 +69,7 @@ class Stream(IterableDataset):
 
 
 class StatefulStream(Stream):
-    """One that goes on where it is told to."""
+    """One that continues from a given position."""
 
     position = 0
 
@@ -266,14 +266,14 @@ class OwnDraws:
 
 
 class OwnClass(OwnDraws):
-    """Its batches cannot be written down, so that the last one read is made anew."""
+    """Its batches cannot be saved, so the last one read is rebuilt."""
 
     def __call__(self, samples: list[dict[str, Any]]) -> Any:
         return Own(super().__call__(samples))
 
 
 class OwnNoise(Noisy):
-    """Samples with a generator of their own, too."""
+    """Samples with their own generator, too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -505,10 +505,10 @@ KINDS = {
     "a stream of rows": Kind(lambda: hub_stream(shuffled=False), needs="datasets"),
     "a shuffled stream of rows": Kind(lambda: hub_stream(shuffled=True), needs="datasets"),
     "batches like those of a tokenizer": Kind(collator=lambda samples: UserDict(collate(samples))),
-    "batches of a class of its own": Kind(collator=lambda samples: Own(collate(samples))),
-    "generators of their own": Kind(OwnNoise, makes_collator=OwnDraws),
-    "a stream with generators of its own": Kind(OwnStream, makes_collator=OwnDraws),
-    "generators of their own, and such batches": Kind(OwnNoise, makes_collator=OwnClass),
+    "batches of a separate class": Kind(collator=lambda samples: Own(collate(samples))),
+    "their own generators": Kind(OwnNoise, makes_collator=OwnDraws),
+    "a stream with its own generators": Kind(OwnStream, makes_collator=OwnDraws),
+    "their own generators, and such batches": Kind(OwnNoise, makes_collator=OwnClass),
     "a plain DataLoader with generators": Kind(
         OwnNoise,
         cls=loaded_by(lambda data: DataLoader(data, 2, shuffle=True, collate_fn=OwnDraws())),

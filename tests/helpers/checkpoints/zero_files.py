@@ -1,4 +1,4 @@
-"""Files as DeepSpeed's processes write them, by an account of our own: DeepSpeed is not there."""
+"""Files as DeepSpeed's processes write them, by our own description: it is not installed."""
 
 import math
 from pathlib import Path
@@ -35,8 +35,8 @@ def flat_parts(group: dict, entry: str, stage: int, processes: int, gap: int) ->
 
 
 def written(folder: Path, stage: int, processes: int, gap: int = 0, **changes) -> Path:
-    """A checkpoint of so many processes; `changes` of the state of the first group in the last
-    process.
+    """A checkpoint of `processes` processes; `changes` apply to the state of the first group in the
+    last process.
     """
     states = folder / "global_step7"
     states.mkdir(parents=True)

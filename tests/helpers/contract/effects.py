@@ -15,8 +15,8 @@ from lightrainer.facade.distributed.process import ProcessEnvironment
 
 @dataclass
 class Place:
-    """Where a run takes place: a folder of its own, and pytest's tool to change the surroundings
-    for its length.
+    """Where a run takes place: its own folder, and pytest's tool to change the environment while
+    it lasts.
     """
 
     folder: Path

@@ -102,7 +102,7 @@ def _count_after_resuming(given: dict[str, Any], place: Place) -> int:
 
 def _after_a_signal(given: dict[str, Any], place: Place) -> tuple[int, list[str]]:
     """Steps and checkpoints of a training that gets SIGTERM in its second step, in a script that
-    goes on.
+    continues.
     """
     before = signal.signal(signal.SIGTERM, lambda number, frame: None)
     ask = At("on_step_end", lambda *event: signal.raise_signal(signal.SIGTERM), step=2)

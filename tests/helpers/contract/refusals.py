@@ -135,7 +135,7 @@ COMBINATIONS = [
     Bad({"lr_scheduler_kwargs": "{'min_lr': 1}"}, "need double quotes"),
     Bad({"accelerator_config": "no/such/file.json"}, "or the path of a JSON file"),
     Bad({"fsdp_config": "no/such/file.json"}, "or the path of a JSON file", {"fsdp": "full_shard"}),
-    # What does not go with the model, the data or the metrics: said when the Trainer is made.
+    # What does not fit the model, the data or the metrics: reported when the Trainer is created.
     Bad(
         {"eval_strategy": "steps"},
         "needs an eval_dataset",

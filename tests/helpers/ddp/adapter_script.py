@@ -34,7 +34,7 @@ for stage, more in {2: {}, 3: {"stage3_param_persistence_threshold": 0}}.items()
 
 
 class Untied(Model):
-    """A head of its own, and what asks a model for its embeddings finds them."""
+    """A separate head; code that asks a model for its embeddings finds them."""
 
     def __init__(self):
         super().__init__()

@@ -198,7 +198,7 @@ def model_of(case: str) -> nn.Module:
 
 
 def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    """Sequences of 13, which is no multiple of 4; the beginnings of those to train on are no
+    """Sequences of 13, which is not a multiple of 4; the beginnings of those to train on are not
     targets.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -219,7 +219,7 @@ def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
 
 
 def refused(folder: Path, case: str) -> dict[str, Any]:
-    """Return the messages where only the first batch shows that it cannot be."""
+    """Return the messages of errors that only the first batch reveals."""
     elsewhere: Any = model_of("items")
     for block in elsewhere.blocks:
         block.elsewhere = True
@@ -246,7 +246,7 @@ def refused(folder: Path, case: str) -> dict[str, Any]:
         warned(folder / cls.__name__, case, cls)
         for cls in (lightrainer.Trainer, OwnLoss, OtherLoss)
     ]
-    return {"said": errors, "attention": attention, "warnings": warnings}
+    return {"message": errors, "attention": attention, "warnings": warnings}
 
 
 def trainer_of(

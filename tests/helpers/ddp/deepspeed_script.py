@@ -262,8 +262,8 @@ def allow_float16() -> None:
 
 
 def dealt_out(library: Any, folder: Path, way: str) -> dict[str, Any]:
-    """`FROM-PROCESSES-TO`: goes on from the first checkpoint that so many processes have written
-    the one way.
+    """`FROM-PROCESSES-TO`: resumes, in the way TO, from the first checkpoint that PROCESSES
+    processes have written in the way FROM.
     """
     before, processes, after = way.split("-")
     start = folder / processes / ("stage3" if before == "converted" else before) / "checkpoint-2"

@@ -128,7 +128,7 @@ OTHER_STEPS: list[tuple[int, int, dict[str, int]]] = [
 ]
 """Those after which a step takes other samples."""
 SAVED = {3, 4, 5, 6, 8, 12}
-"""The steps from which some training goes on."""
+"""The steps from which some training resumes."""
 CHAIN = ((2, 3), (1, 5), (4, 8), (2, None))
 """Processes, and the step after which they are stopped: the same arguments all the time."""
 

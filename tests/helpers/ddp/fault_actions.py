@@ -221,7 +221,7 @@ def decided_outside_of_callbacks(folder: Path) -> None:
 
 
 class LogsAlone(TrainerCallback):
-    """Logs a value of its own after the second step, where a log is due, in these processes."""
+    """Logs its own value after the second step, where a log is due, in these processes."""
 
     def __init__(self, ranks: tuple[int, ...]):
         self.ranks = ranks

@@ -27,7 +27,7 @@ import torch.distributed.nn.functional
 import transformers
 
 import lightrainer
-import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
+import lightrainer.facade.trainer.lightning_trainer  # not again in each process
 import lightrainer.facade.trainer.trainer_module
 from helpers.processes.forking import forked, free_port
 from helpers.processes.rank_training import QUIET, Classifier, points

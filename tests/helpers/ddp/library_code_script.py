@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from torch.utils.data._utils import fetch
 
 import lightrainer
-import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
+import lightrainer.facade.trainer.lightning_trainer  # not again in each process
 import lightrainer.facade.trainer.trainer_module  # nor this
 from helpers.processes.forking import forked
 from helpers.processes.rank_training import QUIET, Classifier, points, timeless

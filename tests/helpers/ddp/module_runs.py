@@ -29,8 +29,8 @@ TOKENS = 11
 
 
 class Words(nn.Module):
-    """Logits for each token; divides its loss by what it is told. Has a buffer, which DDP sends
-    around.
+    """Logits for each token; divides its loss by `num_items_in_batch`. Has a buffer, which DDP
+    broadcasts.
     """
 
     _no_split_modules = ("Linear",)

@@ -25,7 +25,7 @@ from lightrainer import Trainer, TrainerCallback, TrainingArguments
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 # For each attempt: the process, the event, the step, and what happens.
 FAULTS = [
-    (1, "on_step_end", 1, kill),  # there is no checkpoint yet
+    (1, "on_step_end", 1, kill),  # no checkpoint yet
     (0, "on_step_end", 3, kill),
     (1, "on_save", 4, kill),
     (1, "on_step_begin", 7, fail),
@@ -90,7 +90,7 @@ def trained(folder: Path, callbacks: list[TrainerCallback]) -> Trainer:
 
 
 def leave_trap(whole: Path, folder: Path) -> None:
-    """The last checkpoint of another job lies in the folder; this one is not to go on from it."""
+    """Put the last checkpoint of another job into the folder; this one must not resume from it."""
     if ATTEMPT == 0 and rank() == 0:
         shutil.copytree(whole / "checkpoint-12", folder / "checkpoint-112")
         manifest = folder / "checkpoint-112" / "_manifest.json"

@@ -28,7 +28,7 @@ from torch.nn import functional
 from torch.utils.data import IterableDataset, get_worker_info
 
 import lightrainer
-import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
+import lightrainer.facade.trainer.lightning_trainer  # not again in each process
 import lightrainer.facade.trainer.trainer_module
 from helpers.ddp.train_script import Tokens, tokens
 from helpers.processes.forking import forked

@@ -145,7 +145,7 @@ class Writers(lightrainer.TrainerCallback):
 
     Args:
         kind: what they do then, see `written`.
-        threads: how many there are for a checkpoint.
+        threads: the number of threads for a checkpoint.
     """
 
     def __init__(self, kind: str, threads: int):

@@ -19,8 +19,8 @@ NUMBERS_OF = {"losses": "loss", "norms": "grad_norm", "eval_losses": "eval_loss"
 
 
 class StopAt(lightrainer.TrainerCallback):
-    """Writes a checkpoint in the middle, while the training goes on to the next step, which is
-    the last one.
+    """Writes a checkpoint in the middle, while the training continues to the next step, which
+    is the last one.
     """
 
     def __init__(self, step: int | None):
@@ -81,7 +81,7 @@ def short_trainer(
         folder: the output folder.
         model: to train.
         data: to train on, and to evaluate with.
-        shares: processes that have samples of their own.
+        shares: the number of processes that have separate samples.
         stop: the step of its only checkpoint; it stops after the next one.
         options: further training arguments, and `preprocess_logits_for_metrics`.
     """
@@ -101,13 +101,12 @@ def short_trainer(
 def seen(
     trainer: lightrainer.Trainer, folder: Path, predicted: int | None = None
 ) -> dict[str, Any]:
-    """Evaluate, predict and save the model once more; return what a rank saw of a training that is
-    over.
+    """Evaluate, predict and save the model again; return what a rank saw of a finished training.
 
     Args:
         trainer: that trained.
         folder: the model is saved in its `saved`.
-        predicted: predict for so many samples, for all if None.
+        predicted: the number of samples to predict for, all if None.
     """
     history = trainer.state.log_history
     metrics = trainer.evaluate()

@@ -117,7 +117,7 @@ def samples(case: str, count: int, seed: int) -> list[dict[str, torch.Tensor]]:
         for row, keep in zip(rows, lengths, strict=True)
     ]
     for i, row in enumerate(labels):
-        row[0] = i  # the first label is no target
+        row[0] = i  # the first label is not a target
     return [{"input_ids": row, "labels": label} for row, label in zip(rows, labels, strict=True)]
 
 

@@ -215,7 +215,7 @@ def seen(way: str) -> dict[str, Any]:
 
 
 def refused() -> str:
-    """Train a model that nobody splits under the sizes that Lightning chooses."""
+    """Train a model without a split under the sizes that Lightning chooses; return the error."""
     WAYS["by default"] = ModelParallelStrategy
     try:
         fit("by default")

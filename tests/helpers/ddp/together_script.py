@@ -41,7 +41,7 @@ class SizedStream(Stream):
 
 
 class OwnLoader(Trainer):
-    """Each process reads a loader of its own, which is not dealt out."""
+    """Each process reads its own loader, which is not split between them."""
 
     def get_train_dataloader(self):
         return DataLoader(Stream(16 if rank() == 0 else 10), batch_size=2)

@@ -20,7 +20,7 @@ import transformers
 from torch import nn
 
 import lightrainer
-import lightrainer.facade.trainer.lightning_trainer  # not in each process anew
+import lightrainer.facade.trainer.lightning_trainer  # not again in each process
 import lightrainer.facade.trainer.trainer_module  # nor this
 from helpers.processes.forking import forked
 from helpers.processes.rank_training import QUIET, timeless

@@ -1,5 +1,5 @@
-"""Lets a process import DeepSpeed, which the Makefile puts into a folder of its own, and
-computes on the CPU then.
+"""Lets a process import DeepSpeed, which the Makefile installs into a separate folder, and compute
+on the CPU.
 """
 
 import os

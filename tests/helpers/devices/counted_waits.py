@@ -102,7 +102,7 @@ def padded(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 def computing_loss(base: type) -> type:
-    """Derive a Trainer with a loss of its own, which records a value where the library can."""
+    """Derive a Trainer with its own loss, which records a value where the library can."""
 
     class Computing(base):
         def compute_loss(

@@ -55,7 +55,7 @@ READS_VALUES = {
     aten.unique_consecutive.default,
     aten.unique_dim.default,
 }
-"""Operations whose result, or the shape of it, the host needs to go on."""
+"""Operations whose result, or its shape, the host needs to continue."""
 
 TAKES_INDICES = {
     aten.index.Tensor,
@@ -93,8 +93,8 @@ class PretendedDevice:
         self.waits[operation, _calling_line()] += 1
 
     def upload(self, tensor: torch.Tensor, non_blocking: bool) -> None:
-        """Count one copy of a tensor of the CPU to the device; only one of page-locked memory
-        may go on by itself.
+        """Count one copy of a CPU tensor to the device; only one from page-locked memory may be
+        asynchronous.
         """
         goes_on = non_blocking and tensor.is_pinned()
         self.uploads[goes_on] += 1

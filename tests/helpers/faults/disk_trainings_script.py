@@ -49,15 +49,15 @@ class Free(NamedTuple):
 
 
 def promised() -> None:
-    """The free space is said to be what it was before somebody else took it, so that the disk
-    refuses in mid-file.
+    """Report the free space from before another process took it, so that the disk refuses in
+    mid-file.
     """
     disk.shutil = SimpleNamespace(**{**vars(shutil), "disk_usage": lambda folder: Free(1 << 40)})
 
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[bool]:
-    """A file system of this size; False where nobody but an administrator can make one."""
+    """A file system of this size; False where only an administrator can make one."""
     folder.mkdir(parents=True)
     options = ["-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
     try:
@@ -97,7 +97,7 @@ def without_privileges() -> None:
 
 def ended_as(case: Case, whole: Path, folder: Path, ended: Ended) -> dict[str, Any]:
     """How a training with a full disk went, compared with the uninterrupted one."""
-    report = {"codes": ended.codes, "said": ended.said}
+    report = {"codes": ended.codes, "output": ended.said}
     if any(ended.codes):
         return report
     left, right = end(case, whole), end(case, folder)
@@ -140,8 +140,8 @@ def refused(case: Case, whole: Path, folder: Path, seed: int) -> dict[str, Any]:
 
 
 def small(case: Case, whole: Path, folder: Path, kilobytes: int) -> dict[str, Any] | None:
-    """On a file system that is too small; then there is more space, and the training goes on
-    from what there is.
+    """On a file system that is too small; then there is more space, and the training resumes
+    from what was saved.
     """
 
     def action() -> None:
@@ -181,12 +181,12 @@ def never_writable(case: Case, folder: Path) -> dict[str, Any]:
         )
 
     ended = forked(action, case.processes, log=folder / "log.txt")
-    return {"codes": ended.codes, "said": ended.said, "trained": (folder / "steps.txt").exists()}
+    return {"codes": ended.codes, "output": ended.said, "trained": (folder / "steps.txt").exists()}
 
 
 def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
     """The folder becomes read-only in mid-training; later it is writable again, and the training
-    goes on.
+    resumes.
     """
     folder.mkdir()
     out = folder / "out"
@@ -205,7 +205,13 @@ def no_more_writable(case: Case, whole: Path, folder: Path) -> dict[str, Any]:
         folder,
         forked(partial(train, case, folder), case.processes, log=folder / "2.txt"),
     )
-    return {"codes": ended.codes, "said": ended.said, "left": left, "damaged": bad, "again": again}
+    return {
+        "codes": ended.codes,
+        "output": ended.said,
+        "left": left,
+        "damaged": bad,
+        "again": again,
+    }
 
 
 def main() -> None:

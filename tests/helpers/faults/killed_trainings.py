@@ -151,8 +151,8 @@ def refuse(folder: Path, when: Callable[[], bool], rank: int = 0) -> None:
 
 
 def train(case: Case, folder: Path, moment: Moment | None = None, **changes: Any) -> None:
-    """Go on if there is something to go on from; write down the end of it, and how much of
-    everything there was.
+    """Train, resuming if there is a checkpoint; write down how it ended and how often each thing
+    happened.
     """
     rank, output = int(os.environ.get("RANK", "0")), folder / "out"
     kind = resumed_trainings.KINDS[case.reads]

@@ -1,5 +1,5 @@
-"""Starts the scripts beside this file, each in a process of its own, which can fork others as
-nobody else is in it.
+"""Starts the scripts beside this file, each in a separate process, which can fork others because
+nothing else runs in it.
 """
 
 import json

@@ -36,7 +36,7 @@ class Moment:
 
     @property
     def from_outside(self) -> float | None:
-        """Seconds after which somebody else has to send the signal."""
+        """Seconds after which another process has to send the signal."""
         return self.count if self.what == "second" else None
 
 

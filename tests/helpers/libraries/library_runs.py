@@ -15,7 +15,7 @@ import pytest
 
 from helpers import HELPERS, TESTS
 
-ASIDE = Path(sys.prefix)  # where `make test-libraries` puts other versions, in folders of their own
+ASIDE = Path(sys.prefix)  # where `make test-libraries` puts other versions, in separate folders
 SECONDS = 1200  # for processes that wait for each other on a busy machine
 COMPARED: list[str] = []
 """Results of the comparisons so far, a line for each script."""

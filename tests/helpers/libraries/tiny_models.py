@@ -127,7 +127,7 @@ def causal_lm(seed: int = 1) -> LlamaForCausalLM:
 
 
 def classifier(labels: int = 1, seed: int = 1) -> LlamaForSequenceClassification:
-    """A tiny Llama with a head for so many labels."""
+    """A tiny Llama with a head for `labels` labels."""
     set_seed(seed)
     return LlamaForSequenceClassification(llama_config(num_labels=labels))
 
@@ -202,7 +202,7 @@ def arguments(output_dir: str, **more) -> dict:
 
 
 def train_and_resume(make, folder: str, *, evaluates: bool = True, **more):
-    """Train, evaluate, save; then go on from the checkpoint in the middle; write what came out of
+    """Train, evaluate, save; then resume from the checkpoint in the middle; write the results of
     both.
 
     Args:

@@ -17,7 +17,7 @@ ITEMS = points(46)
 
 
 class Noisy(Dataset):
-    """Draws from the global generator, and from one of its own."""
+    """Draws from the global generator and from its own."""
 
     def __init__(self):
         self.generator = torch.Generator().manual_seed(3)

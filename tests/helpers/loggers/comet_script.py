@@ -14,7 +14,7 @@ import comet_ml  # noqa: F401 - wants to be the first
 import transformers.trainer  # noqa: F401 - once, for both forks
 
 import lightrainer.facade.trainer.lightning_trainer
-import lightrainer.facade.trainer.trainer_module  # noqa: F401 - not in each process anew
+import lightrainer.facade.trainer.trainer_module  # noqa: F401 - not again in each fork
 from helpers.loggers.reported_training import make_trainer, points
 from helpers.processes.forking import forked
 

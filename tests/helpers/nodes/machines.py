@@ -1,8 +1,8 @@
-"""Machines on this one: each with a network address, a host name, processes and a disk of its own.
+"""Simulated machines, each with its own network address, host name, processes and disk.
 
-They are Linux namespaces behind a bridge, where the system lets us make them; that takes root, and
-containers often have no right to it. Otherwise they are groups of processes with loopback
-addresses, which share name and disk.
+They are Linux namespaces behind a bridge where the system allows that; it takes root and is often
+forbidden in containers. Otherwise they are process groups with loopback addresses, which share the
+host name and the disk.
 """
 
 import ctypes
@@ -100,15 +100,14 @@ class Machine:
 
 
 class Machines:
-    """So many machines, connected with each other and with nothing else.
+    """`count` machines, connected to each other and to nothing else.
 
-    Where they are isolated the calling process moves into the network between them, and stays
-    there.
+    If they are isolated, the calling process moves into the network between them and stays there.
 
     Args:
-        folder: gets what they say, and their disks.
-        count: how many.
-        isolated: in namespaces.
+        folder: for their output and their disks.
+        count: number of machines.
+        isolated: use namespaces.
     """
 
     def __init__(self, folder: Path, count: int, isolated: bool) -> None:
@@ -131,9 +130,7 @@ class Machines:
         return Machine(number, name, address, disk, self.folder / f"machine{number}.txt")
 
     def start(self, number: int, program: Callable[[], object]) -> None:
-        """Start a machine, or start it again: the program runs in a process of its own, and is
-        not told more.
-        """
+        """Start or restart a machine: the program runs in a separate process, without arguments."""
         machine = self.all[number]
         ready, wired, begun = os.pipe(), os.pipe(), os.pipe()
         machine.code, machine.pid = None, os.fork()
@@ -195,18 +192,18 @@ class Machines:
             if time.monotonic() > end:
                 self.kill(*(machine.number for machine in self.all if machine.code is None))
                 raise TimeoutError(
-                    f"{[machine.name for machine in machines]} were not done in {seconds} "
+                    f"{[machine.name for machine in machines]} did not finish in {seconds} "
                     f"s\n{self.said()}"
                 )
             time.sleep(0.01)
         return [machine.code or 0 for machine in machines]
 
     def said(self) -> str:
-        """What all machines said last."""
+        """Return the last output of each machine."""
         return "\n".join(f"--- {machine.name}\n{machine.said()[-6000:]}" for machine in self.all)
 
     def kill(self, *numbers: int) -> None:
-        """Switch machines off: none of their processes has a last word."""
+        """Switch machines off: their processes are killed without any cleanup."""
         for machine in (self.all[number] for number in numbers):
             if self.isolated:
                 # the first process of its namespace: all others end with it
@@ -228,7 +225,7 @@ class Machines:
         end = time.monotonic() + seconds
         while not path.exists():
             if time.monotonic() > end:
-                raise TimeoutError(f"{path} has not come in {seconds} s\n{self.said()}")
+                raise TimeoutError(f"{path} was not written in {seconds} s\n{self.said()}")
             time.sleep(0.01)
 
 

@@ -107,7 +107,7 @@ def strategies(folder: Path, isolated: bool) -> dict[str, Any]:
     return {
         "single": read(folder, "single", 1)[0],
         **{strategy: read(folder, strategy, 4) for strategy in STRATEGIES},
-        "said": [machine.said() for machine in machines.all],
+        "output": [machine.said() for machine in machines.all],
     }
 
 
@@ -130,7 +130,7 @@ def disks(
     }
     if library == "lightrainer" and nodes == 2:
         result["resumed"] = resumed(machines, folder, options, each)
-    result["said"] = [machine.said() for machine in machines.all]
+    result["output"] = [machine.said() for machine in machines.all]
     return result
 
 
@@ -173,7 +173,7 @@ def parts(folder: Path, isolated: bool) -> dict[str, Any]:
     codes = train(machines, "places", str(folder), "parts", json.dumps(sharded))
     return {
         "codes": codes,
-        "said": [machine.said() for machine in machines.all],
+        "output": [machine.said() for machine in machines.all],
         "files": [files(machine.disk) for machine in machines.all],
     }
 
@@ -210,7 +210,7 @@ def lost(folder: Path, isolated: bool, how: str, seconds: int = 60) -> dict[str,
     return {
         "codes": [*codes, *machines.wait(1)],
         "passed": passed,
-        "said": [machine.said() for machine in machines.all],
+        "output": [machine.said() for machine in machines.all],
     }
 
 
@@ -278,7 +278,7 @@ def back(folder: Path, isolated: bool, action: str) -> dict[str, Any]:
         "whole": read(folder, WHOLE, 2),
         "ranks": read(folder, name, 2),
         "began": began,
-        "said": outputs,
+        "output": outputs,
     }
 
 

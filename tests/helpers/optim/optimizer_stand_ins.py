@@ -28,7 +28,7 @@ _CHECKS = "galore_torch apollo_torch lomo grokadamw torchao schedulefree torch_o
 
 
 class Recorded(torch.optim.SGD):
-    """Trains as SGD does, and keeps what it was made with."""
+    """Trains like SGD and keeps its constructor arguments."""
 
     def __init__(self, params, **kwargs):
         self.given = (params, kwargs)

@@ -31,11 +31,10 @@ def nothing(api: ModuleType) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """One training: `arguments` are what it is about, `beside` are further ones, which the control
-    has too.
+    """One training: `arguments` are under test, `beside` are extra ones that the control has too.
 
-    `changes` says whether it must come out otherwise than without `arguments`, or must not. With
-    `resume` a training that saved at this step is gone on with.
+    `changes` tells whether the result must differ from the control without `arguments`, or must be
+    equal. With `resume`, a training that saved at this step is resumed.
     """
 
     arguments: dict[str, Any]

@@ -31,7 +31,7 @@ LIGHTNINGS = (
     "does not have many workers",
     "You defined a `validation_step` but have no",
 )
-# the run that goes on saves nothing itself
+# the resumed run saves nothing itself
 LIGHTNINGS += ("Be aware that when using `ckpt_path`, callbacks used",)
 # torch 2.13 warns of what Lightning 2.6 does with its trees (2025); the others are advice.
 WARNINGS = pytest.mark.filterwarnings(*(f"ignore:.*{said}" for said in LIGHTNINGS))
@@ -60,7 +60,7 @@ def as_it_is(folder_io: Any) -> Any:
 
 @dataclass
 class Plain:
-    """One training; what it left behind is in `notes`, `weights` and `random`."""
+    """One training; its results are in `notes`, `weights` and `random`."""
 
     folder: Path
     epochs: int = 2

@@ -35,7 +35,7 @@ def trainer_class(api: ModuleType) -> type:
 
 
 def items_of_mean(batch: dict) -> int:
-    """The class numbers among the labels that count, or the rows where there are none."""
+    """Return the number of class labels that count, or of rows without class labels."""
     labels = batch.get("labels")
     if labels is None or labels.is_floating_point():
         return len(next(iter(batch.values())))

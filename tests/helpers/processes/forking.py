@@ -1,7 +1,7 @@
-"""Real processes that start at once: forked from a parent in which everything is imported, one or
-several together.
+"""Real processes that start immediately: one or several, forked from a parent that has imported
+everything.
 
-Each leads a group of its own, so that its workers go with it when it is killed.
+Each leads its own process group, so that its workers are killed with it.
 """
 
 import atexit
@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-SECONDS = 60  # what takes longer hangs: it is a matter of a second or two
-SPARE = 60  # in which late processes are ended, and that is said
+SECONDS = 60  # anything slower hangs: it takes a second or two
+SPARE = 60  # for terminating late processes and reporting it
 # torchrun waits for half a minute between asking the other processes to end and killing them
 GRACE = 3.0
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How processes ended: `codes` by rank, negative for a signal as in `subprocess`; what they
-    said; the time.
+    """How processes ended: `codes` by rank, negative for a signal as in `subprocess`; their
+    output; the time.
     """
 
     codes: list[int]
@@ -46,19 +46,19 @@ def forked(
     as_a_script: bool = False,
     place: bool = False,
 ) -> Ended:
-    """Fork so many processes and wait until all have ended; when one fails, the others are ended as
-    torchrun does it.
+    """Fork `processes` processes and wait until all have ended; when one fails, the others are
+    terminated as by torchrun.
 
     Args:
-        action: what each does; with several of them `RANK` and the like are set.
-        processes: how many.
-        log: gets what they say.
+        action: run by each process; with several processes `RANK` and the like are set.
+        processes: number of processes.
+        log: file for their output.
         killed_after: seconds until the victims get a SIGKILL.
-        victims: by rank.
-        seconds: after which they are killed, as they hang.
-        as_a_script: they begin with other random numbers each, say everything, and end as Python
-            ends, with what was registered for that; otherwise at once.
-        place: set these for a single one too, as torchrun does.
+        victims: their ranks.
+        seconds: timeout, after which hanging processes are killed.
+        as_a_script: each process starts with different random numbers, all its output is logged,
+            and it exits as Python does, with the registered exit functions; otherwise immediately.
+        place: set `RANK` and the like for a single process too, as torchrun does.
     """
     log.touch()
     begin, port = time.monotonic(), free_port() if processes > 1 or place else 0
@@ -132,8 +132,8 @@ def _fork(
 
 
 def ending_of(action: Callable[[], object]) -> int:
-    """The code with which Python ends after it, said what Python says then: negative where a
-    signal ends it.
+    """Return the exit code of Python after this action, and print the error that Python prints;
+    the code is negative for a signal.
     """
     try:
         action()
@@ -178,7 +178,7 @@ def _speak_into(log: Path, *, everything: bool) -> None:
 
 
 def draw_anew() -> None:
-    """A new process has random numbers of its own, from the system."""
+    """Seed from the system, as in a new process."""
     import numpy
 
     random.seed()

@@ -1,24 +1,24 @@
-"""A process that has imported everything, from which others are forked: each is there at once.
+"""A process that has imported everything and forks others, which start immediately.
 
     forking_server.py SOCKET MODULE ...
 
-imports these modules and listens at the socket. The first byte that a caller sends says what it
-wants:
+imports these modules and listens at the socket. The first byte that a caller sends is its
+request:
 
-- `u`: it uses the server, which answers with a byte, ends with the last of these connections, and
-  ends all that it has started then;
-- `s`: another server, forked from this one, which imports more. JSON follows, with `address`,
-  `modules`, `environment` and `paths`, where Python looks for modules first. A line is the answer
-  when it listens;
-- `r`: the processes of a script, as torchrun starts them. A line of JSON follows, with `script`,
-  `words`, `processes`, `environment`, `log`, `seconds` and `torchrun`; no processes are one, as if
-  Python had been started with the script. `torchrun` are options of a launcher that is to look
-  after the processes, or null where there is none. The exit codes are the answer;
-- `p`: what Python would do with a command line, see `forked_python.py`. The files that are to be
-  its standard input, output and error come along, then JSON with `words`, `environment`, `cwd`,
-  `executable` and perhaps `packages`, the folder of the packages of another virtual environment.
-  Its id and, when it has ended, its exit code are the answer; where the caller is gone before, it
-  is killed.
+- `u`: use the server. It answers with a byte, exits when the last of these connections closes, and
+  then terminates everything it has started;
+- `s`: start another server, forked from this one, which imports more. JSON follows, with `address`,
+  `modules`, `environment` and `paths`, which Python searches first for modules. The answer is a
+  line when it listens;
+- `r`: run a script in several processes, as torchrun starts them. A line of JSON follows, with
+  `script`, `words`, `processes`, `environment`, `log`, `seconds` and `torchrun`; zero processes
+  mean one, as if Python had been started with the script. `torchrun` has the options of a launcher
+  that monitors the processes, or is null without a launcher. The answer is the exit codes;
+- `p`: do what Python would do with a command line, see `forked_python.py`. The files for its
+  standard input, output and error are passed along, then JSON with `words`, `environment`, `cwd`,
+  `executable` and optionally `packages`, the package folder of another virtual environment. The
+  answer is its process id and, when it has exited, its exit code; it is killed if the caller
+  disconnects first.
 """
 
 import atexit
@@ -201,7 +201,7 @@ def _find_packages_in(folder: str) -> None:
 
 
 def start_server(caller: socket.socket, asked: dict[str, Any]) -> None:
-    """Import more, in an environment that says more, and listen at an address of its own."""
+    """Import more, with more environment variables, and listen at a separate address."""
     os.environ.update(asked["environment"])
     sys.path[1:1] = asked["paths"]
     _let_the_site_begin()
@@ -216,9 +216,7 @@ def _let_the_site_begin() -> None:
 
 
 def serve(listener: socket.socket) -> None:
-    """Fork a process for each caller, which does what it asks for, until this server is no longer
-    used.
-    """
+    """Fork a process for each caller to handle its request, until the server is no longer used."""
     users: list[socket.socket] = []
     while True:
         ready = select.select([listener, *users], [], [], None if users else PATIENCE)[0]

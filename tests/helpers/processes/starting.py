@@ -92,7 +92,7 @@ def start(command: list[str], log: Path, **environment: str) -> subprocess.Popen
 
 
 def code_of(process: subprocess.Popen, log: Path, seconds: float) -> int:
-    """The exit code; a failure, and no process left, where there is none after so many seconds."""
+    """Return the exit code; after `seconds` kill the process and fail the test."""
     try:
         return process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -131,11 +131,11 @@ def forked_ranks(
     library: str = "lightrainer",
     **environment: str,
 ) -> tuple[list[int] | str, str]:
-    """The exit codes of a script in `processes` processes, or why there are none, and the output.
+    """Return the exit codes of a script in `processes` processes, or the error, and the output.
 
-    They are started as torchrun does it, but at once, from a process that has imported the library:
-    tests that are not about the start itself take a fraction of the time. Zero processes mean one
-    that is started without torchrun.
+    They are started as by torchrun, but forked from a process that has imported the library: tests
+    that are not about startup itself take a fraction of the time. Zero processes mean one that is
+    started without torchrun.
     """
     request = {
         "script": str(script),
@@ -187,7 +187,7 @@ def _answer(library: str, asked: dict[str, Any]) -> tuple[list[int] | str, str]:
 
 
 def finished_code(code: str, folder: Path, seconds: float = 180, **options: Any) -> str:
-    """Return the output of code that ends well in a process of its own, forked as by
+    """Return the output of code that succeeds in a separate process, forked as by
     `forked_ranks`.
     """
     script = folder / "script.py"
@@ -292,8 +292,8 @@ def _server(library: str) -> str:
 
 
 def _joined(address: Path) -> socket.socket | None:
-    """Use the server that listens there: the connection, or None where its last user has left,
-    or there is none.
+    """Use the server that listens there: the connection, or None if its last user has left or
+    no server is running.
     """
     user = socket.socket(socket.AF_UNIX)
     user.settimeout(SPARE)
@@ -339,7 +339,7 @@ def _ask_server(server: str, kind: bytes, asked: dict[str, Any]) -> str:
 
 
 def kill(pid: int) -> None:
-    """Kill a process and all that it started: the ranks are in sessions of their own."""
+    """Kill a process and all its descendants: the ranks are in separate sessions."""
     for member in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()

@@ -251,7 +251,7 @@ def in_two_processes(
     data: Callable[[], Any] = data_module,
     **options: Any,
 ) -> Setting:
-    """Return a setting of a strategy, which each training makes anew, and of other options of
+    """Return a setting of a strategy, which each training creates again, and of other options of
     the Trainer.
     """
     return Setting(

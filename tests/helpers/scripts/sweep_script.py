@@ -1,9 +1,8 @@
-"""A script with a Trainer of the reference, as people write it: a sweep runs it without a change in
-it.
+"""A typical script with the Trainer of the reference, which a sweep runs unchanged.
 
     sweep_script.py [--width 6] [--out out] [--kill MARKER] [--slow SECONDS]
 
-With `--kill` the process ends itself with SIGKILL after its third step, if the file is not there
+With `--kill` the process kills itself with SIGKILL after its third step, if the file does not exist
 yet.
 """
 

@@ -1,6 +1,4 @@
-"""Tokenizers of all models of the library, trained on a text of their own, and random texts for
-them.
-"""
+"""Tokenizers of all models of the library, trained on a generated corpus, and random texts."""
 
 import random
 from functools import cache

@@ -1,4 +1,4 @@
-"""The order in which a device, which notes what it is asked, copies and computes."""
+"""The order in which a device that records its calls copies and computes."""
 
 from types import SimpleNamespace
 

@@ -137,7 +137,7 @@ def test_folder_io_saves_a_compiled_model_unwrapped(tmp_path):
 
 
 def test_folder_io_weights_only(tmp_path):
-    """As `save_only_model`; Lightning says that training cannot go on from it, and evaluates."""
+    """Like `save_only_model`: Lightning loads the weights, but refuses to resume training."""
 
     class Words:
         def save_pretrained(self, folder):
@@ -183,8 +183,8 @@ def test_folder_io_that_cannot_be_is_refused():
 
 
 def test_folder_io_of_a_user_module(tmp_path):
-    """Any LightningModule; without the hooks of a `ResumableModule` weights, optimizer and loops
-    go on.
+    """Any LightningModule; without the hooks of a `ResumableModule`, weights, optimizer and loops
+    are resumed.
     """
 
     class Own(LightningModule):

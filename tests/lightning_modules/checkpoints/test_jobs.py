@@ -1,4 +1,4 @@
-"""A job that is started again knows the checkpoints of its own."""
+"""A restarted job recognizes its own checkpoints."""
 
 import json
 

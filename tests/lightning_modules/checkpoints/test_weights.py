@@ -223,8 +223,8 @@ class Renaming(nn.ModuleDict):
 def test_weights_that_a_folder_lacks_are_an_error_that_names_them(
     tmp_path: Path, size: int | str, kind: str
 ):
-    """Half loaded, a training would go on with fresh weights. Of a safetensors file nothing is
-    loaded at all.
+    """With half of the weights loaded, training would continue with fresh ones. Nothing at all is
+    loaded from a safetensors file.
     """
     saved = _two("a", "b")
     if kind == "bin":

@@ -78,7 +78,7 @@ def test_zero_conversion_takes_the_schedule_from_the_states(tmp_path):
 
 
 def test_zero_conversion_makes_a_whole_model(tmp_path):
-    """The folder of `save_model`, which nothing can go on from."""
+    """The folder of `save_model`, which cannot be resumed from."""
     (written(tmp_path / "in", 3, 2) / "config.json").write_text("{}")
     assert convert(tmp_path / "in", tmp_path / "out") == tmp_path / "out"
     names = {path.name for path in (tmp_path / "out").iterdir()}

@@ -1,5 +1,5 @@
-"""A folder with the name of a library is no library: asked in one place, and nothing changes
-where there is one.
+"""A folder named like a library does not count as the library: this is checked in one place, and
+such a folder changes nothing.
 """
 
 import ast

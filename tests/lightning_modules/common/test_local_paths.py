@@ -1,4 +1,4 @@
-"""An address of some storage is no folder: most doors refuse it, and no folder `s3:` is made."""
+"""A storage URL is not a folder: most entry points refuse it, and no folder `s3:` is created."""
 
 from pathlib import Path
 

@@ -76,7 +76,7 @@ def test_decay_by_layer_counts_from_the_highest_number_that_matches(pattern, nam
 
 
 @pytest.mark.parametrize(
-    ("rules", "said"),
+    ("rules", "message"),
     [
         ({"hed": {"lr": 1.0}}, "'hed' matches no parameter.*'head'.*embed.weight"),
         ({"fc.*": {"lr": 1.0}}, r"'fc\.\*' matches no parameter"),
@@ -86,13 +86,13 @@ def test_decay_by_layer_counts_from_the_highest_number_that_matches(pattern, nam
         ),
     ],
 )
-def test_rules_that_do_not_fit_the_model_are_named(rules, said):
-    with pytest.raises(ValueError, match=f"parameter_rules: {said}"):
+def test_rules_that_do_not_fit_the_model_are_named(rules, message):
+    with pytest.raises(ValueError, match=f"parameter_rules: {message}"):
         settings_by_name(rules, NAMES)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"frozen": 1}, "frozen=1 must be True or False"),
         ({"lr_facto": 1}, "'lr_facto' is not known. Did you mean 'lr_factor'"),
@@ -104,7 +104,7 @@ def test_rules_that_do_not_fit_the_model_are_named(rules, said):
         (0.1, "must be a dict"),
     ],
 )
-def test_settings_that_cannot_be(settings, said):
+def test_settings_that_cannot_be(settings, message):
     (problem,) = rule_problems({"head": settings})
     assert problem.startswith("parameter_rules: 'head': ")
-    assert re.search(said, problem)
+    assert re.search(message, problem)

@@ -18,7 +18,7 @@ from lightrainer.lightning_modules.data.loaders import EpochLoader, rebuild_load
 
 
 class Grouped(BatchSampler):
-    """Draws an order of its own in each epoch, as those of sentence-transformers do."""
+    """Draws a new order in each epoch, as those of sentence-transformers do."""
 
     def __init__(self, sampler, batch_size, drop_last):
         super().__init__(sampler, batch_size, drop_last)
@@ -114,10 +114,10 @@ LOADERS = {
     "batches of torch": lambda: DataLoader(
         DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 4, False)
     ),
-    "batches of its own": lambda: DataLoader(
+    "custom batches": lambda: DataLoader(
         DATA, batch_sampler=Grouped(SequentialSampler(DATA), 4, False)
     ),
-    "shuffled batches of its own": lambda: DataLoader(
+    "shuffled custom batches": lambda: DataLoader(
         DATA, batch_sampler=Grouped(RandomSampler(DATA), 4, False)
     ),
 }
@@ -151,14 +151,14 @@ def trace(make, loader, epochs=3, **processes):
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_rebuilt_loader_equals_the_reference(name):
-    """Batches, random numbers, and what is known of the end, over three epochs.
+    """Batches, random numbers and the end-of-loader attributes, over three epochs.
 
-    Of several processes in the first one: afterwards the reference does not tell a batch sampler
-    its epoch.
+    With several processes only over the first epoch: afterwards the reference does not tell a batch
+    sampler its epoch.
     """
     anew = lambda loader, **processes: rebuild_loader(loader, seed=5, **processes)
     assert trace(anew, LOADERS[name]()) == trace(prepared, LOADERS[name]())
-    for rank in (0, 1) if name != "shuffled batches of its own" else ():
+    for rank in (0, 1) if name != "shuffled custom batches" else ():
         processes = {"rank": rank, "world_size": 2}
         assert trace(anew, LOADERS[name](), 1, **processes) == trace(
             prepared, LOADERS[name](), 1, **processes
@@ -178,7 +178,7 @@ def test_batch_samplers_are_told_their_epoch():
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("seen", [1, 3])
 def test_batch_sampler_position_is_restored(name, seen):
-    """From its state, in the middle of the second epoch, another loader goes on with the same
+    """Restored in the middle of the second epoch, another loader continues with the same
     batches.
     """
 

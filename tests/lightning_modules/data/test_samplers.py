@@ -302,7 +302,7 @@ def test_stream_is_read_no_further_than_needed():
 
 
 class DrawingStream(IterableDataset):
-    """Draws its samples from a generator of its own."""
+    """Draws its samples from its own generator."""
 
     def __init__(self, seed):
         self.generator = torch.Generator().manual_seed(seed)

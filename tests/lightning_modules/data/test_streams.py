@@ -14,8 +14,8 @@ from lightrainer.lightning_modules.data.worker_state import (
 
 
 def test_stream_of_rows_is_resumable_unless_it_shuffles():
-    """A buffer that is filled anew gives another order; that of the files alone is remembered as
-    well as any.
+    """A shuffle buffer that is refilled gives another order; a shuffled order of the files alone is
+    restored like any other.
     """
     import datasets
 

@@ -45,7 +45,7 @@ def test_uneven_batches(batches):
 
 
 def test_token_metrics_of_many_small_batches_are_exact():
-    """In single precision the sum of so many would stand still at some point."""
+    """In single precision the sum of many batches would stop growing at some point."""
     logits, labels = torch.zeros(1000, 2), torch.zeros(1000, dtype=torch.long)
     metric, single = TokenLoss(), TokenLoss(dtype=torch.float32)
     for _ in range(300):

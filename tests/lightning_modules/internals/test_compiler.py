@@ -64,7 +64,7 @@ def test_compiler_modules_load_when_used():
 
 @pytest.fixture
 def unloaded(monkeypatch):
-    """As long as this is no module, the compiler counts as not loaded."""
+    """Name of a missing module: the compiler counts as not loaded."""
     name = "torch._dynamo_that_is_not_loaded"
     monkeypatch.setattr(compiler, "DYNAMO", name)
     return name

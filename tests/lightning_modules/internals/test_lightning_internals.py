@@ -225,7 +225,7 @@ def reporting(module):
 
 @pytest.mark.parametrize("moment", [0, 2, WINDOWS - 1, "train_start", "epoch_end"])
 def test_evaluation_inside_fit(moment):
-    """Validation hooks are called over the given data, and the training goes on as without."""
+    """Validation hooks run on the given data, and training continues as without an evaluation."""
     module, hooks = Manual(make_windows()), Hooks()
     trainer = make_trainer(max_epochs=2, callbacks=[hooks])
     module.evaluate_batch = reporting(module)
@@ -257,7 +257,7 @@ def test_evaluation_inside_fit(moment):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_failed_evaluation_leaves_the_fit_loop_as_it_was(error):
-    """A callback may catch it: training and the next evaluation go on."""
+    """A callback may catch the error: training and the next evaluation continue."""
     module, hooks, plain = Manual(make_windows()), Hooks(), Manual(make_windows())
     trainer = make_trainer(callbacks=[hooks])
 

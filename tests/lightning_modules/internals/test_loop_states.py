@@ -100,7 +100,7 @@ def test_written_states_are_those_of_lightning(fitted):
 
 
 def totals(counters):
-    """The counters over all epochs; those of the present one start anew in each."""
+    """Return the counters over all epochs; those of the current epoch restart in each."""
     if "total" in counters:
         return counters["total"]
     return {name: totals(inner) for name, inner in counters.items()}
@@ -124,7 +124,7 @@ def test_loop_state_position_from_steps_and_epochs(batches, accumulation):
 
 
 def test_loop_state_position_in_a_stream():
-    """Its epochs are shares of `max_steps`; one that ended early began anew."""
+    """Epochs are shares of `max_steps`; a stream that ended early started again."""
     assert place_from_state({"global_step": 4, "epoch": 0.4, "max_steps": 10}) == (0, 4)
     assert place_from_state({"global_step": 7, "epoch": 1.2, "max_steps": 10}) == (1, 2)
     assert place_from_state({"global_step": 0, "epoch": 0, "max_steps": 10}) == (0, 0)
@@ -159,7 +159,7 @@ def test_loop_state_restarts_reading():
 
 
 class GoingOn(Linear):
-    """Saves at a hook of the third batch, the last of the first epoch, and can go on from there."""
+    """Saves at a hook of the third batch, the last of the first epoch, and can resume there."""
 
     def __init__(self, hook, file):
         super().__init__()

@@ -115,7 +115,7 @@ def made(optimizer=torch.optim.SGD, **options):
 
 @pytest.mark.parametrize("unscale", [0, 1, 2])
 def test_unscaling_more_than_once_is_once(unscale):
-    """In each step anew. torch's own raises at the second time."""
+    """Again in each step; torch's own scaler raises on the second call."""
     scaler, optimizer = made()
     assert [step_of(scaler, optimizer, gradient, unscale) for gradient in (3.0, 5.0)] == [3.0, 5.0]
     control = torch.amp.GradScaler("cpu")

@@ -1,4 +1,4 @@
-"""Each private name of torch that is used does what it is used for."""
+"""Each private name of torch in use behaves as expected."""
 
 import dataclasses
 import warnings

@@ -45,7 +45,7 @@ def test_names_are_different_and_such_as_torch_allows():
 
 
 def batches(*sizes):
-    """Batches of so many samples, whose features are the numbers of the samples."""
+    """Return batches of these sizes, whose features are the sample numbers."""
     starts = np.cumsum([0, *sizes])
     return [(np.arange(a, b), np.arange(a, b)) for a, b in itertools.pairwise(starts)]
 
@@ -75,7 +75,7 @@ def test_keras_step_that_cannot_be_split_raises():
 
 def test_keras_epoch_iterator_is_restored():
     class Shuffled:
-        """Each iterator has an order of its own, as those of a `tf.data.Dataset` that shuffles."""
+        """Each iterator has its own order, as those of a `tf.data.Dataset` that shuffles."""
 
         made = 0
 

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-tf = pytest.importorskip(
-    "tensorflow", reason="TensorFlow is not there: `make test-tf` puts it aside"
-)
+tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed; run `make test-tf`")
 
 from lightrainer.lightning_modules.keras.tensorflow_graphs import TensorFlowGraphs
 

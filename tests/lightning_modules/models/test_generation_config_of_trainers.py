@@ -52,14 +52,14 @@ def test_generation_config_missing_path_is_named(name):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("{max: 1}", ".*Expecting property name"), ("[1]", ".*the file holds a list")],
 )
-def test_generation_config_file_of_something_else_is_named(tmp_path, text, said):
+def test_generation_config_file_of_something_else_is_named(tmp_path, text, message):
     path = tmp_path / "settings.json"
     path.write_text(text)
     with pytest.raises(
-        ValueError, match=rf"generation_config='.*settings.json' is invalid.*\n{said}"
+        ValueError, match=rf"generation_config='.*settings.json' is invalid.*\n{message}"
     ):
         read_generation_config(path, dict)
 

@@ -17,7 +17,7 @@ from lightrainer.lightning_modules.models.liger import apply_liger_kernels
 
 @pytest.fixture
 def liger(monkeypatch):
-    """Stands in for the package, which needs a GPU: records what it is asked for."""
+    """Stand-in for the package, which needs a GPU: records the calls."""
     calls = []
     package, module = ModuleType("liger_kernel"), ModuleType("liger_kernel.transformers")
     for stub in (package, module):

@@ -12,7 +12,7 @@ NUMBERS = {"learning_rate": 0.01, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-6}
 
 
 class Own(torch.optim.SGD):
-    """Takes what it is given."""
+    """Accepts its arguments and records them."""
 
     def __init__(self, params, lr, *, name="", betas=(0.5, 0.5), on=None):
         super().__init__(params, lr)
@@ -62,7 +62,7 @@ def test_by_path_function_builds_from_groups():
 
 
 @pytest.mark.parametrize(
-    ("path", "args", "said"),
+    ("path", "args", "message"),
     [
         (
             "torch.optim.Adan",
@@ -85,10 +85,10 @@ def test_by_path_function_builds_from_groups():
         ("torch.optim.SGD", "lr=0.9", "set by learning_rate"),
     ],
 )
-def test_path_that_cannot_be_is_refused(monkeypatch, tmp_path, path, args, said):
+def test_path_that_cannot_be_is_refused(monkeypatch, tmp_path, path, args, message):
     (tmp_path / "broken_optimizers.py").write_text("raise RuntimeError('broken on purpose')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         built(path, args)
 
 

@@ -59,7 +59,7 @@ def test_frozen_parameters_have_no_hook():
 
 
 def test_layerwise_optimizer_frees_its_model():
-    """The reference's hooks go on training for ever."""
+    """The reference's hooks continue training forever."""
     model = small_model()
     optimizer = layerwise(model)
     steps(model, range(1))
@@ -113,7 +113,7 @@ def test_layerwise_parameters_have_schedules(monkeypatch, name):
 
 
 def test_state_goes_through_a_file(tmp_path):
-    """Optimizer and schedule go on where they were; the reference begins anew."""
+    """Optimizer and schedule resume where they were; the reference starts from scratch."""
     whole, model = small_model(), small_model()
     first, second = layerwise(whole), layerwise(model)
     schedules = [get_scheduler("linear", optimizer, 0, 8) for optimizer in (first, second)]
@@ -135,7 +135,7 @@ def test_state_goes_through_a_file(tmp_path):
 
 
 def test_layerwise_checkpoint_of_the_reference_warns(caplog):
-    """Ours lets its schedule go on from where theirs was."""
+    """Our schedule resumes from where theirs was."""
     optimizer = layerwise(small_model())
     optimizer.load_state_dict({"state": {}, "param_groups": [{"lr": 0.05, "params": [0]}]})
     assert optimizer.param_groups[0]["lr"] == 0.05

@@ -1,8 +1,7 @@
-"""Optimizers of other libraries get the class, the arguments and the groups that the reference
-gives them.
+"""Optimizers of other libraries get the same class, arguments and groups as in the reference.
 
-The libraries are stand-ins here, that record what they are given; `tests/parity` trains with the
-real ones.
+The libraries are stand-ins here, which record their arguments; `tests/parity` trains with the real
+ones.
 """
 
 import pytest
@@ -82,7 +81,7 @@ def config(name, **changes):
 
 
 def recorded(kwargs):
-    """The arguments; optimizers among them as what they were made with."""
+    """Return the arguments, with the constructor arguments of each optimizer among them."""
     if "optimizer_dict" in kwargs:
         inner = kwargs["optimizer_dict"]
         return {

@@ -53,7 +53,7 @@ data:
 
 @pytest.fixture(autouse=True)
 def _no_arguments(monkeypatch):
-    """Lightning warns where a program has arguments of its own, as pytest has."""
+    """Lightning warns if the program has its own arguments, as pytest has."""
     monkeypatch.setattr("sys.argv", ["program"])
     # Lightning 2.6 uses names that jsonargparse 4.53 is about to rename (2026).
     monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
@@ -146,7 +146,7 @@ def test_cli_modules_have_all_options(kind, further):
     assert (lightning_cli.model.neftune_noise_alpha, lightning_cli.datamodule.batch_size) == (5, 7)
 
 
-# As an error it would keep jsonargparse from what it does otherwise.
+# As an error, the warning would stop jsonargparse from continuing.
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_cli_fills_in_the_names_of_optimizer_and_schedule(config):
     text = config.read_text()

@@ -300,7 +300,7 @@ def test_streams_and_samplers_have_their_order():
 
 
 def test_columns_that_the_model_does_not_take(caplog):
-    """They are said once; a collator that asks for one is told why it is not there."""
+    """They are logged once; the error of a collator that uses one explains why it is missing."""
     samples = [{**item, "extra": 1} for item in points(8)]
 
     def asking(items):

@@ -52,7 +52,7 @@ def test_data_share_without_processes():
 
 
 @pytest.mark.parametrize(
-    ("counted", "said"),
+    ("counted", "message"),
     [
         (
             KeyError("Invalid mesh_dim_name data_parallel"),
@@ -68,7 +68,7 @@ def test_data_share_without_processes():
         ({"num_replicas": 8, "rank": 2}, "of equal size"),
     ],
 )
-def test_unknown_meshes_are_refused(counted, said):
+def test_unknown_meshes_are_refused(counted, message):
     data = DataModule(None, points(8), batch_size=2)
     data.trainer = trainer_of(counted)
     data.trainer.lightning_module = None
@@ -76,7 +76,7 @@ def test_unknown_meshes_are_refused(counted, said):
     data.trainer.strategy.parallel_devices = [torch.device("cpu")]
     with pytest.raises(ValueError, match="OwnStrategy") as raised:
         data.val_dataloader()
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_data_share_refuses_a_mesh_with_other_dimensions():

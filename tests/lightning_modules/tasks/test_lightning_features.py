@@ -176,7 +176,7 @@ class TestLimits:
         assert not torch.equal(limited.batches[0], limited.batches[2])
 
 
-# there is no validation
+# no validation
 @pytest.mark.filterwarnings("ignore:Total length of `list` across ranks is zero")
 class TestTuner:
     def test_learning_rate_with_metrics(self, tmp_path):
@@ -301,7 +301,7 @@ def test_lightning_torch_schedule_steps_after_each_epoch():
 
 
 def test_lightning_model_is_set_to_training_mode():
-    """`from_pretrained` leaves it in evaluation mode, in which there is no dropout."""
+    """`from_pretrained` leaves it in evaluation mode, without dropout."""
     module = LossModule(seeded(Net, dropout=0.5), optimizer=OPTIMIZER)
     module.model.eval()
     assert (

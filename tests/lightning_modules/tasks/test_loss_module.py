@@ -211,13 +211,13 @@ def test_metrics_in_a_fit():
     logged = trainer.callback_metrics
     assert float(logged["val_acc"]) == accuracy(module.model, points(6, seed=2))
     assert (logged["train_rows"], logged["val_rows"]) == (8, 6)
-    assert "val_confusion" not in logged, "which is no number, and cannot be logged"
+    assert "val_confusion" not in logged, "it is not a number and cannot be logged"
     assert module.metric_values["val_confusion"].sum() == 6
     assert {name.partition(".")[0] for name in module.state_dict()} == {"model"}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"optimizer": {"lr": 0.1}}, "`optimizer` has no field 'lr'. Use 'learning_rate'."),
         ({"optimizer": {"eps": 1e-6}}, "`optimizer` has no field 'eps'. Use 'epsilon'."),
@@ -226,10 +226,10 @@ def test_metrics_in_a_fit():
         ({"schedule": {"warmup": 3}}, "Did you mean 'warmup_steps'?"),
     ],
 )
-def test_unknown_fields_are_named(wrong, said):
+def test_unknown_fields_are_named(wrong, message):
     with pytest.raises(ValueError, match=" has no ") as raised:
         make_module(**wrong)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_objects_that_a_function_has_to_make_are_refused():

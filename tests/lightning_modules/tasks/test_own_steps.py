@@ -1,5 +1,5 @@
-"""Overrides of `training_step`: every item of an optimizer step counts once, whoever computes
-the loss.
+"""Overrides of `training_step`: every item of an optimizer step counts once, whichever code
+computes the loss.
 """
 
 import pytest

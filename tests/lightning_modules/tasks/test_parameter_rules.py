@@ -71,7 +71,7 @@ def plainly(groups):
 
 
 @pytest.mark.parametrize(
-    ("rules", "optimizer", "said"),
+    ("rules", "optimizer", "message"),
     [
         ({"layers.*": {"lrs": 1.0}}, None, "Did you mean 'lr'"),
         ({"head.*": {"lr": 1.0}}, None, "'head.*' matches no parameter"),
@@ -83,10 +83,10 @@ def plainly(groups):
         ({"layers.*": {"lr": 2.0}}, plainly, "ignores the groups"),
     ],
 )
-def test_parameter_rules_without_effect_are_refused(rules, optimizer, said):
+def test_parameter_rules_without_effect_are_refused(rules, optimizer, message):
     with pytest.raises(ValueError, match="parameter_rules") as raised:
         fitted(optimizer=optimizer, parameter_rules=rules)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_parameter_rules_of_a_function_that_makes_an_optimizer():

@@ -41,7 +41,7 @@ class FewStream(Stream):
 
 
 class OfSeveral(Plain):
-    """Trains on the batches of several loaders at once; records what they are."""
+    """Trains on the batches of several loaders at once and records their sums."""
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,5 @@
-"""Every checkpoint of a training is gone on from, bit for bit, whatever it was written by and at
-whichever hook.
+"""Training resumes bit for bit from each of its checkpoints, whatever wrote it and at whichever
+hook.
 """
 
 import datetime
@@ -190,8 +190,8 @@ class TestEveryCheckpoint:
         assert differences(tmp_path, saving, module=Following, **limits)[0] == {}
 
     def test_resuming_data_of_a_persistent_worker(self, tmp_path, caplog):
-        """Its generators go on, too; with validations, whose workers begin anew, there is a
-        warning.
+        """Its generators resume too; with validation, whose workers start again, a warning is
+        logged.
         """
         saving = lambda folder: [
             ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=4)
@@ -284,9 +284,7 @@ class TestEveryCheckpoint:
 
 
 class Interrupting(Callback):
-    """Raises when its hook is called for the last of so many times; saves then, as
-    `OnExceptionCheckpoint` does.
-    """
+    """Raises on the `left`-th call of its hook and then saves, as `OnExceptionCheckpoint` does."""
 
     def __init__(self, file, hook, left):
         self.file, self.left = file, left

@@ -137,9 +137,7 @@ class TestTokens:
 
 
 class Echo(nn.Module):
-    """Says what it was given, after the token that starts a sequence; its loss is that of a
-    table.
-    """
+    """Generates its input after the token that starts a sequence; its loss is that of a table."""
 
     class generation_config:  # noqa: N801 - an attribute
         decoder_start_token_id = 0

@@ -1,5 +1,5 @@
-"""Batches that are tuples, lists or one tensor, as Lightning users begin with, and a loss
-function of their own.
+"""Batches that are tuples, lists or one tensor, as Lightning users start with, and their own loss
+function.
 """
 
 import math

@@ -30,7 +30,7 @@ def test_uneven_batches_evaluate_each_sample_once(count, processes, kind, read_a
         loader = build_loader(dataset, batch_size=4, rank=rank, world_size=processes)
         batches = enumerate(loader)
         if read_ahead:
-            batches = list(batches)  # more than Lightning does where there is no length
+            batches = list(batches)  # more than Lightning reads ahead without a length
         for index, batch in batches:
             counting = count_unrepeated_samples(loader, batch, index, rank, processes)
             unrepeated = batch if counting is None else slice_rows(batch, 0, counting)

@@ -1,4 +1,4 @@
-"""Several threads, worker processes, encodings, and what is said of wrong calls."""
+"""Several threads, worker processes, encodings, and the messages for wrong calls."""
 
 import sys
 import threading
@@ -86,7 +86,7 @@ def test_encodings_without_a_text():
     assert BatchEncoding({"a": [1, 2]}, tensor_type="pt")["a"].tolist() == [1, 2]
 
 
-# --- what is said
+# --- errors and warnings
 
 
 ABSENT = (

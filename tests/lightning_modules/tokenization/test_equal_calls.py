@@ -187,12 +187,12 @@ def test_padding_equals_the_reference(kind):
             answer(theirs.pad, formed(form, samples), **options),
         ]
         answered += assert_same_answer(*answers, where=f"{case}: {form} {samples} {options}")
-        assert_same(features, before, "ours leaves what it is given")
+        assert_same(features, before, "ours does not modify its input")
     assert answered > 100
 
 
 def formed(form, samples):
-    """A copy, since the reference changes what it is given."""
+    """Return a copy, because the reference modifies its input."""
     if form == "one":
         return copy.deepcopy({name: value for name, value in samples[0].items() if name != "label"})
     if form == "batch":

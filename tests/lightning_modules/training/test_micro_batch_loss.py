@@ -1,5 +1,5 @@
-"""A loss that is a mean over its micro-batch is divided once, whoever asks for the backward
-pass.
+"""A loss that is a mean over its micro-batch is divided once, whichever code starts the
+backward pass.
 """
 
 from types import SimpleNamespace

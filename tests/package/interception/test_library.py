@@ -155,5 +155,5 @@ def test_library_model_trains_to_the_same_loss_with_known_messages(with_either, 
     assert after == theirs[4] == 0
     # Through the loggers that scripts know, whose methods may be replaced.
     assert replaced == theirs[5] == {"no flow": True, "double": True, "stateful": True}
-    # Nothing is said twice, and in the same form.
+    # Logged only once, and in the same form.
     assert ours.stderr.count("Running training") == plain.stderr.count("Running training") == 1

@@ -129,8 +129,8 @@ def test_attributes_by_their_old_names(found):
 
 
 def test_subclasses_of_the_arguments(found):
-    """Dataclasses with more fields, one of which has an old name of its own, and constructors
-    that pass on.
+    """Dataclasses with more fields, one of them named like an old argument, and constructors that
+    pass arguments on.
     """
     assert found["subclasses"] == ["epoch", ["all", []], True, 3]
 

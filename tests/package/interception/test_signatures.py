@@ -39,8 +39,8 @@ GENERATION = [
     "generation_config",
 ]
 OTHERWISE = {
-    # "minimize" there; here a metric that is named has a direction of its own, so none is told from
-    # "minimize".
+    # "minimize" there; here a named metric has its own direction, so that a missing direction must
+    # differ from "minimize".
     "trainer.Trainer.hyperparameter_search(direction)",
     "trainer_seq2seq.Seq2SeqTrainer.hyperparameter_search(direction)",
     # Of 5.23: what Trackio records stays on this machine unless a Space is named.

@@ -124,9 +124,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("samples", "error", "said"), WRONG)
-def test_default_collator_names_what_cannot_be_a_batch(samples, error, said):
-    with pytest.raises(error, match=said):
+@pytest.mark.parametrize(("samples", "error", "message"), WRONG)
+def test_default_collator_names_what_cannot_be_a_batch(samples, error, message):
+    with pytest.raises(error, match=message):
         ours.default_data_collator(samples)
     for collate in (ours.default_data_collator, ours.DefaultDataCollator()):
         with pytest.raises(ValueError, match="'tf'"):
@@ -202,7 +202,7 @@ def test_padding_with_any_tokenizer():
     ids=str,
 )
 def test_default_collator_keeps_label_fractions(values):
-    """The first one decides what they are, but for that: the reference makes 1 of 1.7."""
+    """The first label decides the dtype, except for fractions: the reference turns 1.7 into 1."""
     features = [{"label": value} for value in values]
     batch = ours.default_data_collator(features)["labels"]
     assert batch.dtype == torch.float32
