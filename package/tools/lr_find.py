@@ -25,7 +25,7 @@ _DESCRIPTION = """\
 Run a script for some steps while the learning rate grows from --min to --max, by the same factor in
 each step, and list the smoothed loss over the rate. The suggested rate is where it falls fastest,
 as in Lightning's learning rate finder, but only if it falls by more than it varies between batches.
-The run ends early when the loss is four times the smallest one. Your files are not changed:
+The run ends early when the loss explodes. Your files are not changed:
 output_dir is a scratch folder, and nothing is saved, evaluated, uploaded or tracked.
 """
 _ARGUMENTS = {
@@ -45,7 +45,7 @@ _SKIPPED_STEPS = 5
 _DECAY = 0.8
 """Weight of the previous mean in the exponential moving average."""
 _MAX_GROWTH = 4
-"""Ratio to the smallest loss above which the loss counts as exploded."""
+"""Ratio to the smallest loss above which the loss counts as exploded; see `_explosion_limit`."""
 _DEVIATION_OF_MEDIAN = 1.4826
 """Ratio of a centered normal distribution's standard deviation to its median absolute value."""
 
@@ -79,12 +79,7 @@ def lr_find(words: Sequence[str]) -> int:
 
     # Print the losses and the suggestion.
     if options.json:
-        content = {
-            "suggestion": suggestion,
-            "rates": rates[: len(losses)],
-            "losses": result["losses"],
-        }
-        print(json.dumps(content))
+        _print_json(result["losses"], rates, suggestion)
     else:
         _print_table(losses, rates, suggestion)
     return 1 if suggestion is None else status
@@ -117,6 +112,18 @@ def _read_options(words: Sequence[str]) -> Namespace:
     return options
 
 
+def _print_json(losses: Sequence[float], rates: Sequence[float], suggestion: float | None) -> None:
+    """Print the loss of each step, its rate, and the suggested rate; null if not finite."""
+    # JSON has no NaN and no infinity.
+    finite_losses = [loss if math.isfinite(loss) else None for loss in losses]
+    content = {
+        "suggestion": suggestion,
+        "rates": rates[: len(losses)],
+        "losses": finite_losses,
+    }
+    print(json.dumps(content))
+
+
 def _print_table(losses: Sequence[float], rates: Sequence[float], suggestion: float | None) -> None:
     """Print smoothed losses for some of the rates, and the suggested rate."""
     rows = [("rate", "loss")]
@@ -140,24 +147,33 @@ def smooth(losses: Sequence[float]) -> list[float]:
         losses: the loss of each step.
 
     Returns:
-        the mean at each step. The list ends before the first mean that is not finite, or is more
-        than four times the smallest one.
+        the mean at each step. The list ends before the first mean that is not finite, or is above
+        `_explosion_limit`.
     """
     means: list[float] = []
     weighted_sum = 0.0
-    smallest = math.inf
     for step, loss in enumerate(losses):
         weighted_sum = _DECAY * weighted_sum + (1 - _DECAY) * loss
         mean = weighted_sum / (1 - _DECAY ** (step + 1))
 
-        # The comparison is negated because every comparison with NaN is False.
-        has_grown = not mean <= _MAX_GROWTH * smallest
-        if has_grown and (step >= _SKIPPED_STEPS or not math.isfinite(mean)):
+        if not math.isfinite(mean):
             return means
-
+        if step >= _SKIPPED_STEPS and mean > _explosion_limit(means):
+            return means
         means.append(mean)
-        smallest = min(smallest, mean)
     return means
+
+
+def _explosion_limit(means: Sequence[float]) -> float:
+    """Return the mean loss above which the loss counts as exploded.
+
+    This is four times the smallest mean. A loss that can be negative has no such ratio: it explodes
+    if it rises by more than four times the range of its means.
+    """
+    smallest = min(means)
+    if smallest > 0:
+        return _MAX_GROWTH * smallest
+    return smallest + _MAX_GROWTH * (max(means) - smallest)
 
 
 def variation(losses: Sequence[float]) -> float:
@@ -234,9 +250,11 @@ def change(trainer_class: type[Trainer], settings: dict[str, Any]) -> None:
         ) -> None:
             assert optimizer is not None
             rate = rates[state.global_step]
+            base_rate = args.learning_rate or 1.0
             for group in optimizer.param_groups:
-                # Keep the ratios between the rates of the parameter groups.
-                ratio = group.get("initial_lr", 1.0) / (args.learning_rate or 1.0)
+                # Keep the ratios between the rates of the parameter groups. Only a schedule of
+                # torch stores the first rates.
+                ratio = group.get("initial_lr", base_rate) / base_rate
                 group["lr"] = rate * ratio
 
         def on_log(

@@ -83,3 +83,11 @@ def test_smoothing_ends_where_the_loss_explodes():
     assert len(smooth([1.0] * 10 + [100.0, 1.0])) == 10
     assert len(smooth([1.0, math.nan, 1.0])) == 1
     assert smooth([math.nan]) == []
+
+
+def test_smoothing_of_a_negative_loss_ends_where_it_explodes():
+    """A ratio to the smallest loss would end it at the first step that counts."""
+    falling = [1.0 - 0.1 * step for step in range(40)]
+    assert len(smooth(falling)) == 40
+    assert len(smooth([*falling, 1e3, 0.0])) == 40
+    assert len(smooth([-2.0] * 10)) == 10
