@@ -173,11 +173,12 @@ if not is_installed("torch_xla"):
     modules: dict[str, Any] = sys.modules
     folder = modules.get("torch_xla")
     modules["torch_xla"] = None
-    XLAAccelerator.auto_device_count()
-    if folder is None:
+    try:
+        XLAAccelerator.auto_device_count()
+    finally:
         del modules["torch_xla"]
-    else:
-        modules["torch_xla"] = folder
+        if folder is not None:
+            modules["torch_xla"] = folder
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:

@@ -44,7 +44,7 @@ class LoadedModules:
         """Set the served names, and warn about modules that still hold the original objects."""
         library = loaded(LIBRARY)
         if library is None:
-            # A failed import may have left an entry.
+            # A failed import may have left an entry that is None.
             sys.modules.pop(LIBRARY, None)
             return
 
@@ -56,13 +56,15 @@ class LoadedModules:
             if module is None or isinstance(module, ServedModule):
                 continue
             for name, target in targets.items():
+                served_object = resolve(target)
                 original = vars(module).get(name, _ABSENT)
                 if callable(original):
                     replaced[id(original)] = original
                 self._changed.append(_Variable(vars(module), name, original))
-                setattr(module, name, resolve(target))
+                setattr(module, name, served_object)
 
-        # Remove the names of the package itself, so that it looks them up in the served modules.
+        # Remove the names that transformers itself has looked up before, so that it looks them up
+        # in the served modules.
         for name in TOP_LEVEL:
             if name in vars(library):
                 original = vars(library).pop(name)
@@ -75,7 +77,7 @@ class LoadedModules:
 
     def restore(self) -> None:
         """Undo everything, and remove served modules, so that they are imported again."""
-        # Remove the served modules that were imported after `install`.
+        # Remove the served modules that were imported after `replace_names`.
         served_names = [
             name for name, module in sys.modules.items() if isinstance(module, ServedModule)
         ]
@@ -86,14 +88,14 @@ class LoadedModules:
             if package is not None:
                 vars(package).pop(attribute, None)
 
-        # Remove the names that the package has looked up in them.
+        # Remove the names that transformers has looked up in the served modules.
         library = sys.modules.get(LIBRARY)
         if library is not None:
             for name in TOP_LEVEL:
                 vars(library).pop(name, None)
             stop_intercepting_top_level(library)
 
-        # Restore the modules that were imported before `install`.
+        # Restore the modules that were imported before `replace_names`.
         for variable in self._changed:
             if variable.original is _ABSENT:
                 del variable.namespace[variable.name]
