@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from .lightning_import import CombinedLoader, Trainer
@@ -28,6 +29,10 @@ IN_WINDOWS = "lightrainer_windows"
 
 _VALIDATION_PROGRESS = "epoch_loop.val_loop.batch_progress"
 """Lightning's key for the counters of the validation in the state of the fit loop."""
+
+_FINDER_FILES = (".lr_find_", ".scale_batch_size_")
+"""How the names of files begin that `LearningRateFinder` and `BatchSizeFinder` write and restore.
+"""
 
 
 class LoopPosition(NamedTuple):
@@ -138,6 +143,24 @@ def normalize_counters(fit_loop: dict[str, Any], loop_position: LoopPosition) ->
             "current": _counted(0, 0),
             "is_last_batch": False,
         }
+
+
+def is_restored_by_finder(trainer: Trainer) -> bool:
+    """Return whether the checkpoint that was loaded last is the temporary file of a finder."""
+    path = trainer.ckpt_path
+    return path is not None and Path(path).name.startswith(_FINDER_FILES)
+
+
+def load_again(trainer: Trainer, path: str | Path) -> None:
+    """Load a checkpoint again, after a finder has restored its own.
+
+    Otherwise Lightning would train from the first step with the weights of the checkpoint.
+
+    Args:
+        trainer: at the hook `on_fit_start`.
+        path: the `ckpt_path` of `fit`.
+    """
+    trainer._checkpoint_connector._restore_modules_and_callbacks(path)
 
 
 def pop_loader_states(checkpoint: dict[str, Any]) -> list[dict[str, object]]:

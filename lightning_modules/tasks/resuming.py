@@ -40,6 +40,8 @@ from ..internals.loop_states import (
     create_validation_loaders,
     has_ended_validation,
     is_inside_validation,
+    is_restored_by_finder,
+    load_again,
     loaders_given_to_fit,
     loop_position_of,
     normalize_counters,
@@ -88,6 +90,8 @@ class ResumingCallback(Callback):
         # The random generators, and the states of the data, at the start of the current validation.
         self._rng_before_validation: dict[str, Any] | None = None
         self._data_before_validation: list[dict[str, Any]] | None = None
+        # The `ckpt_path` of this run, if Lightning has loaded it before the hook `on_fit_start`.
+        self._resumed_path: Any = None
         # Whether Lightning has read the checkpoint of this run, or trains without one.
         self._is_loaded = False
         # The `id` of the optimizers that have stepped in this batch, after its backward passes.
@@ -96,6 +100,7 @@ class ResumingCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Allow `ckpt_path` to be a folder, unless the strategy has its own checkpoint format."""
         self._is_loaded = False
+        self._resumed_path = None
         if _uses_resumable_modules(trainer):
             _use_folder_reader(trainer)
         elif _may_use_epoch_loaders(trainer):
@@ -147,6 +152,8 @@ class ResumingCallback(Callback):
         first = next(callback for callback in callbacks if isinstance(callback, ResumingCallback))
         if self is not first:
             return
+        if not is_restored_by_finder(trainer):
+            self._resumed_path = trainer.ckpt_path
 
         rank = trainer.global_rank
         if states and rank not in states:
@@ -181,10 +188,13 @@ class ResumingCallback(Callback):
             self._position = from_facade_position(process_state.get("data"), self._loop_position)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make loaders record their states from the first batch on.
+        """Load the checkpoint again after a finder, and make loaders record their states.
 
-        Lightning may read that batch before the training starts.
+        Lightning calls finders before other callbacks, and may read a batch before the training
+        starts.
         """
+        if self._resumed_path is not None and is_restored_by_finder(trainer):
+            load_again(trainer, self._resumed_path)
         for loader in loaders_given_to_fit(trainer):
             if isinstance(loader, EpochLoader):
                 loader.tracked = True

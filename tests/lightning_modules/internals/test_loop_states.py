@@ -7,12 +7,15 @@ import math
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.callbacks import LearningRateFinder
 from torch.utils.data import DataLoader, Dataset
 
 from helpers.lightning.tiny_modules import make_trainer
 from lightrainer.lightning_modules.internals import lightning_internals, loop_states
 from lightrainer.lightning_modules.internals.loop_states import (
     current_loop_position,
+    is_restored_by_finder,
+    load_again,
     loop_position_of,
     loops_at,
     normalize_counters,
@@ -249,3 +252,30 @@ def test_loaders_of_a_training_and_those_used_up():
         }
         trainer.fit(Of(), loaders)
     assert states == [(2, [False, False]), (2, [True, False])]
+
+
+def test_checkpoint_is_loaded_again_after_a_finder(tmp_path, monkeypatch):
+    """The resumed training ends with the weights of an uninterrupted one."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "first.ckpt"
+    loader = DataLoader(Numbers(), batch_size=2)
+
+    class Tuned(Linear):
+        learning_rate = 0.1
+
+    class Loading(Callback):
+        def on_fit_start(self, trainer, module):
+            assert is_restored_by_finder(trainer)
+            load_again(trainer, path)
+
+    with lightning_internals.quiet():
+        first = make_trainer(max_epochs=1)
+        first.fit(Tuned(), loader)
+        first.save_checkpoint(path)
+        callbacks = [LearningRateFinder(num_training_steps=3), Loading()]
+        second = make_trainer(max_epochs=2, callbacks=callbacks)
+        second.fit(module := Tuned(), loader, ckpt_path=path)
+        whole = make_trainer(max_epochs=2)
+        whole.fit(straight := Tuned(), loader)
+    assert second.global_step == whole.global_step
+    assert torch.equal(module.weight, straight.weight)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from torch.utils.data import IterableDataset
 
 from helpers.lightning.resumed_modules import (
@@ -339,6 +339,25 @@ def test_interruption_trains_the_batch_in_work_again(tmp_path, hook, count, data
 
 def count_rows(logits, labels):
     return len(labels)
+
+
+@pytest.mark.parametrize(
+    "finder",
+    [
+        lambda: LearningRateFinder(num_training_steps=20),
+        lambda: BatchSizeFinder(max_trials=1, steps_per_trial=1),
+    ],
+)
+def test_resuming_after_a_finder_has_restored_its_own_checkpoint(tmp_path, monkeypatch, finder):
+    """Lightning would train from the first step, with the weights of the checkpoint."""
+    # Finders write their files here.
+    monkeypatch.chdir(tmp_path)
+    saving = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=5)
+    whole, events, trainer = fitted(Noisy, ours(), [finder(), saving])
+    resumed, rest, other = fitted(Noisy, ours(), [finder()], tmp_path / "step=5.ckpt")
+    assert rest.rates == events.rates[5:]
+    assert (len(rest.batches), other.global_step) == (trainer.global_step - 5, trainer.global_step)
+    assert same_weights(whole, resumed)
 
 
 def test_train_metrics_cover_the_rest_of_a_resumed_epoch(tmp_path):
